@@ -1,0 +1,49 @@
+# `make demo` and `make test` do their own set-up. VENV, PYTHON, JOBS and ARGS can be set on the command line.
+VENV   ?= .venv
+PYTHON ?= python3
+JOBS   ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+ARGS   ?=
+bin    := $(VENV)/bin
+stamp  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup vulkan demo test lint types format bench docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: vulkan $(stamp) ## virtual environment, pinned torch, Vulkan driver where there is none
+
+vulkan:
+	@scripts/vulkan.sh
+
+$(stamp): pyproject.toml constraints.txt scripts/setup.sh
+	PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup.sh
+	@touch $@
+
+demo: setup ## train a convolutional network on handwritten digits with device="webgpu"
+	$(bin)/python examples/digits.py $(ARGS)
+
+test: setup ## the whole test suite, on every core
+	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS)
+
+lint: setup ## ruff: rules and formatting
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+
+types: setup ## mypy on src
+	$(bin)/mypy
+
+format: setup ## rewrite the sources as ruff wants them
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+
+bench: setup ## host cost, launch cost, bandwidth and matmul speed as JSON lines
+	$(bin)/python benchmarks/eager.py $(ARGS)
+
+docs: setup ## regenerate what the documentation derives from the sources
+	$(bin)/python scripts/docs.py $(ARGS)
+
+clean: ## everything that can be rebuilt, the virtual environment too
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
