@@ -1,0 +1,1 @@
+"""The GPU: adapters, buffers, pipelines, command submission and transfers. Nothing above this package touches wgpu."""

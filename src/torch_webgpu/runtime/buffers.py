@@ -1,0 +1,150 @@
+"""GPU memory: buffers, and the pool that hands them out again by size class."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.ffi import NativeDevice
+
+_SMALLEST_CLASS_BYTES = 256
+_STEPS_PER_OCTAVE = 16  # a class is at most 1/16 larger than what was asked for
+_MIB = 1 << 20
+
+
+class Buffer:
+    """A piece of GPU memory of ``size_bytes``, usable by kernels and copies. Compared by identity."""
+
+    __slots__ = ("handle", "size_bytes")
+
+    def __init__(self, handle: Any, size_bytes: int) -> None:
+        self.handle = handle
+        self.size_bytes = size_bytes
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.size_bytes} bytes at {id(self):#x}>"
+
+
+def size_class(size_bytes: int) -> int:
+    """The size of the buffer that serves a request: at most 1/16 more above 4 KiB, and a multiple of 256 bytes."""
+    if size_bytes <= _SMALLEST_CLASS_BYTES:
+        return _SMALLEST_CLASS_BYTES
+    octave = 1 << ((size_bytes - 1).bit_length() - 1)
+    step = max(octave // _STEPS_PER_OCTAVE, _SMALLEST_CLASS_BYTES)
+    return -(-size_bytes // step) * step
+
+
+class BufferPool:
+    """Buffers of one device. Freed ones wait for a request of their size class, oldest evicted first.
+
+    The pool keeps what it has reserved within a quarter (and 64 MiB) of the most that was ever in use, so that a steady
+    loop finds every buffer again and a program whose sizes keep changing doesn't hoard the old ones.
+    """
+
+    def __init__(self, native: NativeDevice, usage: int, max_buffer_bytes: int) -> None:
+        self._native = native
+        self._usage = usage
+        self._max_buffer_bytes = max_buffer_bytes // 4 * 4
+        self._free: dict[int, list[Buffer]] = {}
+        self._ages: OrderedDict[Buffer, None] = OrderedDict()  # the free buffers, the longest unused first
+        self.allocated_bytes = 0
+        self.peak_allocated_bytes = 0
+        self.pooled_bytes = 0
+        self.live_buffers = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the adapter has given us: buffers in use and pooled ones."""
+        return self.allocated_bytes + self.pooled_bytes
+
+    @property
+    def pooled_buffers(self) -> int:
+        return len(self._ages)
+
+    def allocate(self, size_bytes: int) -> Buffer:
+        """A buffer of at least ``size_bytes``; its contents are undefined. Raises OutOfMemoryError."""
+        capacity = min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
+        free = self._free.get(capacity)
+        if free:
+            buffer = free.pop()
+            del self._ages[buffer]
+            self.pooled_bytes -= capacity
+        else:
+            self._trim(capacity)
+            buffer = self._create(size_bytes, capacity)
+        self.live_buffers += 1
+        self.allocated_bytes += capacity
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        return buffer
+
+    def release(self, buffer: Buffer) -> None:
+        """Takes a buffer back. All work that uses it has been submitted: queues run in order, so it can be given out."""
+        capacity = buffer.size_bytes
+        if buffer in self._ages:
+            raise WebGPUError(f"{buffer} was released twice")
+        self._free.setdefault(capacity, []).append(buffer)
+        self._ages[buffer] = None
+        self.live_buffers -= 1
+        self.allocated_bytes -= capacity
+        self.pooled_bytes += capacity
+
+    def empty(self) -> None:
+        """Gives every pooled buffer back to the adapter."""
+        while self._ages:
+            self._evict()
+
+    def _create(self, size_bytes: int, capacity: int) -> Buffer:
+        if size_bytes > self._max_buffer_bytes:
+            raise OutOfMemoryError(
+                f"webgpu: a buffer of {_human(size_bytes)} exceeds this adapter's limit of "
+                f"{_human(self._max_buffer_bytes)} for one buffer (max-buffer-size).\n{self.summary()}"
+            )
+        for attempt in range(2):
+            handle = self._native.create_buffer(capacity, self._usage)
+            errors = self._native.sink.take()
+            if not errors:
+                return Buffer(handle, capacity)
+            self._native.release_buffer(handle)
+            if any(kind != "out of memory" for kind, _ in errors):
+                raise WebGPUError("\n".join(message for _, message in errors))
+            if attempt == 0:
+                # Destroyed buffers are freed when the work that used them is done.
+                self.empty()
+                self._native.poll(wait=True)
+        raise OutOfMemoryError(
+            f"webgpu: tried to allocate {_human(size_bytes)} and the adapter has no memory left.\n{self.summary()}"
+        )
+
+    def _trim(self, wanted_bytes: int) -> None:
+        peak = max(self.peak_allocated_bytes, self.allocated_bytes + wanted_bytes)
+        limit = peak + max(peak // 4, 64 * _MIB)
+        while self._ages and self.reserved_bytes + wanted_bytes > limit:
+            self._evict()
+
+    def _evict(self) -> None:
+        buffer, _ = self._ages.popitem(last=False)
+        self._free[buffer.size_bytes].remove(buffer)
+        self.pooled_bytes -= buffer.size_bytes
+        self._native.destroy_buffer(buffer.handle)
+
+    def summary(self) -> str:
+        """A few lines for people: what is in use, pooled, and the most there ever was."""
+        return (
+            f"  in use   {_human(self.allocated_bytes):>12} in {self.live_buffers} buffers\n"
+            f"  pooled   {_human(self.pooled_bytes):>12} in {self.pooled_buffers} buffers\n"
+            f"  reserved {_human(self.reserved_bytes):>12}\n"
+            f"  peak use {_human(self.peak_allocated_bytes):>12}"
+        )
+
+
+def _human(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

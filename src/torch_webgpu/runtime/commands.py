@@ -1,0 +1,44 @@
+"""What can be submitted to a device: frozen descriptions that hold no GPU objects but buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_webgpu.wgsl.kernel import Kernel
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.buffers import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Run ``kernel`` on ``grid`` workgroups. ``buffers`` follow ``kernel.bindings``; ``params`` packs ``kernel.params``."""
+
+    kernel: Kernel
+    buffers: tuple[Buffer, ...]
+    params: bytes
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy ``nbytes`` between two different buffers. Offsets and size are multiples of 4."""
+
+    src: Buffer
+    src_offset: int
+    dst: Buffer
+    dst_offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Set ``nbytes`` at ``offset`` to zero. Both are multiples of 4."""
+
+    buffer: Buffer
+    offset: int
+    nbytes: int
+
+
+Command = Dispatch | Copy | Clear

@@ -1,0 +1,217 @@
+"""One adapter as the rest of the package sees it: memory, submission, transfers, errors as exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from torch_webgpu.config import config
+from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
+from torch_webgpu.runtime import ffi
+from torch_webgpu.runtime.buffers import Buffer, BufferPool
+from torch_webgpu.runtime.commands import Clear, Command
+from torch_webgpu.runtime.encoder import Encoder
+from torch_webgpu.runtime.pipelines import PipelineCache
+from torch_webgpu.runtime.timing import Timer
+from torch_webgpu.runtime.transfer import Request, Transfer
+from torch_webgpu.wgsl.link import HostCaps
+
+ERROR_BUFFER_BYTES = 64
+
+
+@dataclass(frozen=True)
+class DeviceStats:
+    """Counters of one device. ``reserved`` is what the adapter gave us: ``allocated`` (in use) plus ``pooled``."""
+
+    allocated_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    pooled_bytes: int = 0
+    reserved_bytes: int = 0
+    buffers: int = 0
+    pooled_buffers: int = 0
+    pipelines: int = 0
+    bind_groups: int = 0
+    submissions: int = 0
+
+
+class _Open:
+    """An opened device and what works on it."""
+
+    def __init__(self, adapter: ffi.Adapter, caps: HostCaps) -> None:
+        try:
+            self.native = ffi.NativeDevice(adapter)
+        except RuntimeError as error:
+            raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
+        self.pool = BufferPool(self.native, ffi.BUFFER, adapter.limits["max-buffer-size"])
+        self.pipelines = PipelineCache(self.native, caps, adapter.limits)
+        self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
+        self.transfer = Transfer(self.native)
+        self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
+        self.error_buffer = self.pool.allocate(ERROR_BUFFER_BYTES)
+        self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
+
+
+class Device:
+    """A GPU. It is opened when it is first used; ``info``, ``features``, ``limits`` and ``caps`` need no opening.
+
+    Not thread-safe: callers hold one lock around all devices. Errors that the GPU reports late are raised by the next
+    :meth:`submit`, :meth:`download` or :meth:`synchronize`.
+    """
+
+    def __init__(self, index: int, adapter: ffi.Adapter) -> None:
+        self.index = index
+        self.name: str = adapter.info["device"]
+        self.info = adapter.info
+        self.features = adapter.features
+        self.limits = adapter.limits
+        self.caps = host_caps(adapter)
+        self._adapter = adapter
+        self._unusable: WebGPUError | None = None  # why nothing can be done any more
+
+    def __repr__(self) -> str:
+        return f"<Device webgpu:{self.index} {self.name}>"
+
+    @cached_property
+    def _opened(self) -> _Open:
+        return _Open(self._adapter, self.caps)
+
+    @property
+    def _open(self) -> _Open:
+        if self._unusable is not None:
+            raise self._unusable
+        return self._opened
+
+    @property
+    def is_open(self) -> bool:
+        return "_opened" in self.__dict__
+
+    @property
+    def error_buffer(self) -> Buffer:
+        """64 bytes of u32 words, zero at first, in which kernels atomically raise flags."""
+        return self._open.error_buffer
+
+    def allocate(self, size_bytes: int) -> Buffer:
+        """A buffer of at least ``size_bytes`` with undefined contents. Raises torch.OutOfMemoryError with a summary."""
+        return self._open.pool.allocate(size_bytes)
+
+    def release(self, buffer: Buffer) -> None:
+        """Takes a buffer back into the pool. All work that uses it must have been submitted."""
+        if self._unusable is None:
+            self._opened.pool.release(buffer)
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        """Queues ``commands`` in order, without waiting. On an exception none of them runs (see :class:`Encoder`)."""
+        opened = self._open
+        opened.encoder.submit(commands)
+        self._raise_errors(opened)
+
+    def upload(self, buffer: Buffer, offset_bytes: int, data: memoryview | bytes) -> None:
+        """Copies contiguous host bytes into a buffer, after the work submitted so far and without waiting for it."""
+        self._open.transfer.upload(buffer, offset_bytes, data)
+
+    def download(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array."""
+        opened = self._open
+        results = opened.transfer.download(requests)
+        self._raise_errors(opened)
+        return results
+
+    def synchronize(self) -> None:
+        """Waits until all submitted work is done, and raises the errors it caused."""
+        opened = self._open
+        opened.native.flush_writes()
+        opened.native.poll(wait=True)
+        self._raise_errors(opened)
+
+    def time(self, commands: Sequence[Command]) -> list[int]:
+        """Runs dispatches one by one; how long each took on the GPU, in nanoseconds. Needs timestamp-query."""
+        if "timestamp-query" not in self.features:
+            raise WebGPUError(f"{self.name} has no timestamp queries")
+        opened = self._open
+        durations_ns = opened.timer.time(commands)
+        self._raise_errors(opened)
+        return durations_ns
+
+    def empty_cache(self) -> None:
+        """Gives pooled memory, staging memory and bind groups back to the adapter."""
+        if self._unusable is None and self.is_open:
+            self._opened.pipelines.forget_bind_groups()
+            self._opened.pool.empty()
+            self._opened.transfer.release_staging()
+            self._opened.native.poll(wait=False)
+
+    @property
+    def stats(self) -> DeviceStats:
+        """Counters of memory and cached objects; all zero before the device is opened."""
+        if not self.is_open:
+            return DeviceStats()
+        pool, pipelines = self._opened.pool, self._opened.pipelines
+        return DeviceStats(
+            allocated_bytes=pool.allocated_bytes,
+            peak_allocated_bytes=pool.peak_allocated_bytes,
+            pooled_bytes=pool.pooled_bytes,
+            reserved_bytes=pool.reserved_bytes,
+            buffers=pool.live_buffers,
+            pooled_buffers=pool.pooled_buffers,
+            pipelines=pipelines.pipeline_count,
+            bind_groups=pipelines.bind_group_count,
+            submissions=self._opened.encoder.submissions,
+        )
+
+    def reset_peak_stats(self) -> None:
+        """Starts ``peak_allocated_bytes`` again from what is in use now."""
+        if self.is_open:
+            self._opened.pool.peak_allocated_bytes = self._opened.pool.allocated_bytes
+
+    def memory_summary(self) -> str:
+        """What memory is in use, for people."""
+        head = f"webgpu:{self.index} {self.name}"
+        return f"{head}\n{self._opened.pool.summary()}" if self.is_open else f"{head}\n  not opened"
+
+    def disable(self, reason: WebGPUError) -> None:
+        """From now on every use raises ``reason``."""
+        self._unusable = self._unusable or reason
+
+    def close(self) -> None:
+        """Waits for the GPU and destroys the device."""
+        if self._unusable is None and self.is_open:
+            self._opened.native.poll(wait=True)
+            self._opened.native.close()
+        self.disable(DeviceLostError(f"webgpu:{self.index} was closed"))
+
+    def _raise_errors(self, opened: _Open) -> None:
+        sink = opened.native.sink
+        if sink.lost is not None:
+            self.disable(DeviceLostError(f"webgpu:{self.index} ({self.name}) was lost: {sink.lost}"))
+            raise DeviceLostError(str(self._unusable))
+        if sink.errors:
+            errors = sink.take()
+            text = "\n".join(message for _, message in errors)
+            if any(kind == "out of memory" for kind, _ in errors):
+                raise OutOfMemoryError(f"webgpu: {text}\n{self.memory_summary()}")
+            raise WebGPUError(text)
+
+
+def host_caps(adapter: ffi.Adapter) -> HostCaps:
+    """What kernels may assume of an adapter, less what the environment tells us to pretend away."""
+    flags, features, limits = config(), adapter.features, adapter.limits
+    binding_bytes: Any = limits["max-storage-buffer-binding-size"]
+    return HostCaps(
+        int64="shader-int64" in features and not flags.emulate_int64,
+        float16="shader-f16" in features and not flags.emulate_float16,
+        float64="shader-f64" in features,
+        immediates_bytes=limits["max-immediate-size"] if "immediates" in features and flags.immediates else 0,
+        max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
+        float32_atomics="shader-float32-atomic" in features,
+        subgroups="subgroup" in features,
+    )
+
+
+FORKED = ForkError(
+    "the webgpu device cannot be used in a forked process: GPU handles do not survive os.fork(). "
+    "Start the process with the 'spawn' or 'forkserver' method (torch.multiprocessing.set_start_method('spawn'))"
+)

@@ -1,0 +1,134 @@
+"""Commands to one queue submission: the hot loop of the package, about a microsecond and a half a dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_webgpu.errors import WebGPUError
+from torch_webgpu.runtime import ffi
+from torch_webgpu.runtime.buffers import Buffer
+from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.pipelines import PipelineCache
+
+UNIFORM_BYTES = 1 << 18
+
+
+class Encoder:
+    """Encodes and submits commands in order, consecutive dispatches in one compute pass.
+
+    Parameters travel as immediates. Those of kernels that have more than the adapter takes go through one uniform buffer,
+    rewritten before each submission: writes and submissions are ordered, so the previous one has read it by then.
+    """
+
+    def __init__(self, native: NativeDevice, pipelines: PipelineCache, limits: dict[str, int]) -> None:
+        self._native = native
+        self._pipelines = pipelines
+        self._max_grid = limits["max-compute-workgroups-per-dimension"]
+        self._uniform_alignment = limits["min-uniform-buffer-offset-alignment"]
+        self._uniform = Buffer(native.create_buffer(UNIFORM_BYTES, ffi.UNIFORM), UNIFORM_BYTES)
+        self._uniform_data = bytearray()
+        self._offset = ffi.offsets(1)
+        pipelines.use_uniform(self._uniform)
+        self.submissions = 0
+
+    def submit(self, commands: Sequence[Command], begin_pass: Callable[[Any], Any] | None = None) -> None:
+        """Encodes and queues ``commands``. On an exception nothing of the submission at hand was queued.
+
+        ``begin_pass`` replaces how a compute pass is begun on an encoder, for timing.
+        """
+        begin_pass = begin_pass or self._native.begin_pass
+        start = 0
+        while start < len(commands):
+            encoder = self._native.create_encoder()
+            try:
+                stop = self._encode(encoder, commands, start, begin_pass)
+            except BaseException:
+                ffi.release_encoder(encoder)
+                raise
+            finished = self._native.finish(encoder)
+            if self._native.sink.errors:
+                self._native.discard(finished)
+                return
+            if self._uniform_data:
+                self._native.write_buffer(self._uniform.handle, 0, self._uniform_data)
+            self._native.submit(finished)
+            self.submissions += 1
+            start = stop
+
+    def _encode(self, encoder: Any, commands: Sequence[Command], start: int, begin_pass: Callable[[Any], Any]) -> int:
+        """Encodes from ``commands[start]`` on; the index of the first command that found no room for its parameters."""
+        find, max_grid = self._pipelines.bound, self._max_grid
+        set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
+        dispatch_workgroups, null = ffi.dispatch_workgroups, ffi.NULL
+        self._uniform_data = bytearray()
+        compute: Any = None
+        current: Any = None
+        try:
+            for index in range(start, len(commands)):
+                command = commands[index]
+                if type(command) is not Dispatch:
+                    if compute is not None:
+                        self._end(compute)
+                        compute = None
+                    self._encode_transfer(encoder, command)
+                    continue
+                bound = find(command)
+                params = command.params
+                if len(params) != bound.param_bytes:
+                    raise WebGPUError(
+                        f"kernel {command.kernel.name} takes {bound.param_bytes} bytes of parameters, not {len(params)}"
+                    )
+                if compute is None:
+                    compute, current = begin_pass(encoder), None
+                if bound.pipeline is not current:
+                    current = bound.pipeline
+                    set_pipeline(compute, current)
+                if bound.uses_immediates:
+                    set_bind_group(compute, 0, bound.group, 0, null)
+                    set_immediates(compute, 0, params, len(params))
+                elif not params:
+                    set_bind_group(compute, 0, bound.group, 0, null)
+                elif self._place(params):
+                    set_bind_group(compute, 0, bound.group, 1, self._offset)
+                else:
+                    return index
+                x, y, z = command.grid
+                if x > max_grid or y > max_grid or z > max_grid:
+                    raise WebGPUError(
+                        f"kernel {command.kernel.name}: grid {command.grid} exceeds {max_grid} workgroups a dimension"
+                    )
+                dispatch_workgroups(compute, x, y, z)
+            return len(commands)
+        finally:
+            if compute is not None:
+                self._end(compute)
+
+    @staticmethod
+    def _end(compute: Any) -> None:
+        ffi.end_pass(compute)
+        ffi.release_pass(compute)
+
+    @staticmethod
+    def _encode_transfer(encoder: Any, command: Copy | Clear) -> None:
+        if isinstance(command, Copy):
+            ffi.copy_buffer(
+                encoder, command.src.handle, command.src_offset, command.dst.handle, command.dst_offset, command.nbytes
+            )
+        else:
+            ffi.clear_buffer(encoder, command.buffer.handle, command.offset, command.nbytes)
+
+    def _place(self, params: bytes) -> bool:
+        """Appends parameters to the uniform data, and their place to the offsets; False when there is no room."""
+        data = self._uniform_data
+        offset = len(data)
+        data += params
+        data += bytes(-len(data) % self._uniform_alignment)
+        if len(data) > UNIFORM_BYTES:
+            del data[offset:]
+            return False
+        self._offset[0] = offset
+        return True

@@ -1,0 +1,184 @@
+"""Compiled kernels and their bind groups, cached so that a repeated dispatch finds both with one look-up.
+
+wgpu-native's C interface has no pipeline-cache object, so compiled pipelines outlive the process only where the driver
+keeps a cache of its own (Mesa, NVIDIA and D3D12 do).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_webgpu.errors import ShaderCompileError, WebGPUError
+from torch_webgpu.runtime import ffi
+from torch_webgpu.wgsl.link import HostCaps, link
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.buffers import Buffer
+    from torch_webgpu.runtime.commands import Dispatch
+    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.wgsl.kernel import Kernel
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pipeline:
+    """A compiled kernel: the WGPUComputePipeline and the layout of its bind group."""
+
+    handle: Any
+    layout: Any
+    uses_immediates: bool
+    param_bytes: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bound:
+    """A pipeline with its buffers: all that a dispatch needs but the parameters and the grid."""
+
+    pipeline: Any
+    group: Any
+    uses_immediates: bool
+    param_bytes: int
+
+
+class PipelineCache:
+    """The pipelines of one device, and bind groups in two generations: the old one goes when the young one is full."""
+
+    def __init__(self, native: NativeDevice, caps: HostCaps, limits: dict[str, int], bind_groups: int = 8192) -> None:
+        self._native = native
+        self._caps = caps
+        self._max_storage_buffers = limits["max-storage-buffers-per-shader-stage"]
+        self._uniform: Buffer | None = None
+        self._generation_size = bind_groups // 2
+        self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
+        self._pipelines: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
+        self._young: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
+        self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
+
+    @property
+    def pipeline_count(self) -> int:
+        return len(self._pipelines)
+
+    @property
+    def bind_group_count(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def use_uniform(self, buffer: Buffer) -> None:
+        """Where parameters lie that don't travel as immediates."""
+        self._uniform = buffer
+
+    def bound(self, dispatch: Dispatch) -> Bound:
+        """The pipeline and bind group of a dispatch. Raises ShaderCompileError, or WebGPUError for buffers that don't fit."""
+        key = (dispatch.kernel.key, dispatch.buffers)
+        bound = self._young.get(key)
+        if bound is None:
+            bound = self._old.pop(key, None) or self._bind(dispatch.kernel, dispatch.buffers)
+            if len(self._young) >= self._generation_size:
+                self._release_groups(self._old)
+                self._old, self._young = self._young, {}
+            self._young[key] = bound
+        return bound
+
+    def pipeline(self, kernel: Kernel, windows: tuple[int, ...] = ()) -> Pipeline:
+        """The compiled kernel, from the cache or the compiler. Raises ShaderCompileError."""
+        key = (kernel.key, windows)
+        found = self._pipelines.get(key)
+        if found is None:
+            found = self._pipelines[key] = self._compile(kernel, windows)
+        return found
+
+    def forget_bind_groups(self) -> None:
+        """Releases all bind groups, which keep the pool's destroyed buffers from being reclaimed entirely."""
+        self._release_groups(self._young)
+        self._release_groups(self._old)
+        self._young, self._old = {}, {}
+
+    @staticmethod
+    def _release_groups(generation: dict[Any, Bound]) -> None:
+        for bound in generation.values():
+            ffi.release_bind_group(bound.group)
+
+    def _compile(self, kernel: Kernel, windows: tuple[int, ...]) -> Pipeline:
+        native = self._native
+        linked = link(kernel, self._caps, windows)
+        writable = tuple(
+            binding.access == "read_write"
+            for binding, count in zip(kernel.bindings, windows or (1,) * len(kernel.bindings), strict=True)
+            for _ in range(count)
+        )
+        if len(writable) > self._max_storage_buffers:
+            raise WebGPUError(
+                f"kernel {kernel.name} binds {len(writable)} storage buffers (windows {windows}); "
+                f"this adapter allows {self._max_storage_buffers}"
+            )
+        shader = native.create_shader(linked.source, kernel.name, kernel.trusted)
+        self._raise_compile_errors(kernel, linked.source, shader, None)
+        uniform = bool(linked.param_bytes) and not linked.uses_immediates
+        layout = self._layout(writable, uniform)
+        immediate_bytes = linked.param_bytes if linked.uses_immediates else 0
+        pipeline = native.create_pipeline(shader, layout, immediate_bytes, kernel.name)
+        self._raise_compile_errors(kernel, linked.source, shader, pipeline)
+        native.release_shader(shader)
+        return Pipeline(pipeline, layout, linked.uses_immediates, linked.param_bytes)
+
+    def _raise_compile_errors(self, kernel: Kernel, source: str, shader: Any, pipeline: Any) -> None:
+        errors = self._native.sink.take()
+        if not errors:
+            return
+        self._native.release_shader(shader)
+        if pipeline is not None:
+            self._native.release_pipeline(pipeline)
+        messages = "\n".join(message for _, message in errors)
+        raise ShaderCompileError(f"kernel {kernel.name} does not compile:\n{messages}\n{_numbered(source)}")
+
+    def _layout(self, writable: tuple[bool, ...], uniform: bool) -> Any:
+        key = (writable, uniform)
+        if key not in self._layouts:
+            self._layouts[key] = self._native.create_layout(writable, uniform)
+        return self._layouts[key]
+
+    def _bind(self, kernel: Kernel, buffers: tuple[Buffer, ...]) -> Bound:
+        _check_buffers(kernel, buffers)
+        windows = tuple(self._windows(buffer) for buffer in buffers)
+        pipeline = self.pipeline(kernel, windows if any(count > 1 for count in windows) else ())
+        width = self._caps.window_bytes
+        ranges = []
+        for buffer, count in zip(buffers, windows, strict=True):
+            if count == 1:
+                ranges.append((buffer.handle, 0, buffer.size_bytes))
+            else:
+                starts = range(0, buffer.size_bytes, width)
+                ranges += [(buffer.handle, start, min(width, buffer.size_bytes - start)) for start in starts]
+        if pipeline.param_bytes and not pipeline.uses_immediates:
+            assert self._uniform is not None
+            ranges.append((self._uniform.handle, 0, -(-pipeline.param_bytes // 16) * 16))
+        group = self._native.create_bind_group(pipeline.layout, ranges)
+        errors = self._native.sink.take()
+        if errors:
+            ffi.release_bind_group(group)
+            raise WebGPUError(f"kernel {kernel.name}: " + "\n".join(message for _, message in errors))
+        return Bound(pipeline.handle, group, pipeline.uses_immediates, pipeline.param_bytes)
+
+    def _windows(self, buffer: Buffer) -> int:
+        if buffer.size_bytes <= self._caps.max_binding_bytes:
+            return 1
+        return -(-buffer.size_bytes // self._caps.window_bytes)
+
+
+def _check_buffers(kernel: Kernel, buffers: tuple[Buffer, ...]) -> None:
+    """Runs once per kernel and set of buffers, so it costs a repeated dispatch nothing."""
+    if len(buffers) != len(kernel.bindings):
+        raise WebGPUError(
+            f"kernel {kernel.name} has {len(kernel.bindings)} bindings and was given {len(buffers)} buffers"
+        )
+    written = {buffer for buffer, b in zip(buffers, kernel.bindings, strict=True) if b.access == "read_write"}
+    shared = {buffer for buffer in written if buffers.count(buffer) > 1}
+    if shared:
+        names = [b.name for buffer, b in zip(buffers, kernel.bindings, strict=True) if buffer in shared]
+        raise WebGPUError(
+            f"kernel {kernel.name}: bindings {', '.join(names)} are one buffer and one of them is written; "
+            "the caller must merge them into a single read_write binding"
+        )
+
+
+def _numbered(source: str) -> str:
+    return "\n".join(f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1))

@@ -1,0 +1,101 @@
+"""The process's GPUs, best first. The composition root of this package, and its only state.
+
+``Device`` and ``Buffer`` are imported when they are first asked for: they load wgpu, which ``import torch`` must not pay.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from torch_webgpu.config import config
+from torch_webgpu.errors import NoAdapterError
+from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.buffers import Buffer
+    from torch_webgpu.runtime.device import Device
+    from torch_webgpu.runtime.ffi import Adapter
+
+__all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices"]
+
+_TYPE_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+_BACKEND_ORDER = ("Metal", "Vulkan", "D3D12", "Unknown", "OpenGL", "OpenGLES")
+
+
+def devices() -> list[Device]:
+    """The usable devices, best first, software ones last; empty where there is none.
+
+    ``TORCH_WEBGPU_ADAPTER`` (an index into this order, or part of a name) puts one first; NoAdapterError when nothing
+    matches it. Adapters are looked for once, at the first call.
+    """
+    return list(_runtime())
+
+
+@cache
+def _runtime() -> tuple[Device, ...]:
+    try:
+        from torch_webgpu.runtime import device, ffi
+
+        adapters = ffi.enumerate_adapters()
+    except (ImportError, OSError):
+        return ()  # wgpu is not installed or its library does not load: there is no adapter
+    found = tuple(device.Device(index, adapter) for index, adapter in enumerate(_sorted(adapters)))
+    # Vulkan and Metal threads must be gone before the interpreter is taken apart.
+    atexit.register(_close, found)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: [each.disable(device.FORKED) for each in found])
+    return found
+
+
+def _close(found: tuple[Device, ...]) -> None:
+    for device in found:
+        device.close()
+
+
+def _sorted(adapters: list[Adapter]) -> list[Adapter]:
+    """``adapters`` without a GPU's second listing by another backend, best first, the wanted one in front."""
+    by_backend = sorted(adapters, key=lambda adapter: _BACKEND_ORDER.index(adapter.info["backend_type"]))
+    unique: list[Adapter] = []
+    for adapter in by_backend:
+        if not any(_same_gpu(adapter, other) for other in unique):
+            unique.append(adapter)
+    best = sorted(unique, key=lambda adapter: _TYPE_ORDER.index(adapter.info["adapter_type"]))
+    wanted = config().adapter
+    if not wanted or not best:
+        return best
+    first = _choose(best, wanted)
+    return [first, *(adapter for adapter in best if adapter is not first)]
+
+
+def _same_gpu(one: Adapter, other: Adapter) -> bool:
+    """Whether two backends list the same GPU. Two entries of one backend are two GPUs."""
+    if one.info["backend_type"] == other.info["backend_type"]:
+        return False
+    ids = [(adapter.info["vendor_id"], adapter.info["device_id"]) for adapter in (one, other)]
+    names = sorted((adapter.info["device"] for adapter in (one, other)), key=len)
+    return (ids[0] == ids[1] and all(ids[0])) or names[1].startswith(names[0])
+
+
+def _choose(adapters: list[Adapter], wanted: str) -> Adapter:
+    names = [adapter.info["device"] for adapter in adapters]
+    if wanted.isdigit() and int(wanted) < len(adapters):
+        return adapters[int(wanted)]
+    for adapter, name in zip(adapters, names, strict=True):
+        if wanted.lower() in name.lower():
+            return adapter
+    raise NoAdapterError(f"TORCH_WEBGPU_ADAPTER={wanted!r} matches none of: " + ", ".join(names))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Device":
+        from torch_webgpu.runtime.device import Device
+
+        return Device
+    if name == "Buffer":
+        from torch_webgpu.runtime.buffers import Buffer
+
+        return Buffer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
