@@ -1,0 +1,381 @@
+"""Kernel + host capabilities → WGSL source: the one place that knows the dialects and the storage layouts.
+
+A kernel's body speaks of bindings, parameters and library functions by name (see :mod:`torch_webgpu.wgsl.kernel`).
+:func:`link` declares those names for one host. Everything it can declare (accessors of the bindings, the functions of
+``kernels/lib``) is a table from name to text; what the body mentions is taken, with what that mentions in turn, and
+nothing else, so that sources stay small for the driver's compiler.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Literal
+
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
+from torch_webgpu.wgsl.kernel import Binding, Kernel
+
+WINDOW_ALIGNMENT_BYTES = 256
+
+
+@dataclass(frozen=True)
+class HostCaps:
+    """What decides the text of a shader on one host: adapter features, two limits, and whose compiler reads it."""
+
+    int64: bool
+    float16: bool
+    float64: bool
+    immediates_bytes: int
+    max_binding_bytes: int
+    dialect: Literal["naga", "tint"] = "naga"
+    float32_atomics: bool = False
+    subgroups: bool = False
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of a buffer that one binding covers when the buffer is bound in windows."""
+        return self.max_binding_bytes // WINDOW_ALIGNMENT_BYTES * WINDOW_ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True)
+class LinkedKernel:
+    """WGSL that a host compiles as it is.
+
+    Group 0 holds the storage buffers in the order of ``Kernel.bindings`` (each once, or once per window), then, unless
+    ``uses_immediates``, a uniform buffer of ``param_bytes`` when that is not 0.
+    """
+
+    source: str
+    uses_immediates: bool
+    param_bytes: int
+
+
+def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> LinkedKernel:
+    """Write the complete source of ``kernel`` for the host ``caps``.
+
+    ``windows[k]`` is how many times binding ``k`` is bound, each time ``caps.window_bytes`` further on; an empty tuple
+    means once each. Raises ValueError for a binding or library part that does not exist or that the host cannot hold.
+    """
+    windows = windows or (1,) * len(kernel.bindings)
+    if len(windows) != len(kernel.bindings):
+        raise ValueError(f"kernel {kernel.name}: {len(windows)} window counts for {len(kernel.bindings)} bindings")
+    unknown = set(kernel.lib) - LIB.keys()
+    if unknown:
+        raise ValueError(f"kernel {kernel.name}: no such library part: {', '.join(sorted(unknown))}")
+
+    mentioned = _identifiers(kernel.body)
+    buffers = [
+        _Buffer.of(binding, caps, count, mentioned) for binding, count in zip(kernel.bindings, windows, strict=True)
+    ]
+    table = dict(_library(caps.int64))
+    for buffer in buffers:
+        table |= buffer.accessors()
+    declarations = _reachable(mentioned - _declared(kernel.body), table)
+    declared_buffers, next_binding = [], 0
+    for buffer in buffers:
+        declared_buffers += buffer.declarations(next_binding)
+        next_binding += buffer.windows
+
+    param_bytes = 4 * len(kernel.params)
+    uses_immediates = 0 < param_bytes <= caps.immediates_bytes
+    text = [*_params(kernel, uses_immediates, next_binding), *declared_buffers, *declarations, kernel.body]
+    source = "\n".join([*_directives(text, caps), *text]) + "\n"
+    return LinkedKernel(source, uses_immediates, param_bytes)
+
+
+def _params(kernel: Kernel, uses_immediates: bool, binding: int) -> list[str]:
+    if not kernel.params:
+        return []
+    members = "".join(f"  {param.name}: {param.type},\n" for param in kernel.params)
+    variable = (
+        "var<immediate> P: Params;" if uses_immediates else f"@group(0) @binding({binding}) var<uniform> P: Params;"
+    )
+    return [f"struct Params {{\n{members}}}", variable]
+
+
+def _directives(text: Iterable[str], caps: HostCaps) -> list[str]:
+    """`enable` lines: Tint wants one for each extension in use, naga refuses the one for subgroups."""
+    mentioned = _identifiers("\n".join(text))
+    found = ["enable f16;"] if "f16" in mentioned else []
+    if caps.dialect == "tint" and any(name.startswith("subgroup") for name in mentioned):
+        found.append("enable subgroups;")
+    return found
+
+
+# Library and reachability
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_COMMENT = re.compile(r"//.*")
+_DECLARATION = re.compile(r"^(?:fn|const|alias|struct)\s+(\w+)", re.MULTILINE)
+
+
+def _identifiers(text: str) -> frozenset[str]:
+    return frozenset(_IDENTIFIER.findall(_COMMENT.sub("", text)))
+
+
+def _declared(text: str) -> frozenset[str]:
+    return frozenset(_DECLARATION.findall(_COMMENT.sub("", text)))
+
+
+def _parse(text: str) -> dict[str, str]:
+    """Top-level declarations of a library file by name, without comments: each starts in column 0."""
+    text = re.sub(r"[ \t]*//.*", "", text)
+    found = list(_DECLARATION.finditer(text))
+    ends = [match.start() for match in found[1:]] + [len(text)]
+    return {match[1]: text[match.start() : end].strip() for match, end in zip(found, ends, strict=True)}
+
+
+@cache
+def _files() -> dict[str, dict[str, str]]:
+    """File stem → its declarations."""
+    folder = files("torch_webgpu") / "kernels" / "lib"
+    sources = sorted(
+        (entry for entry in folder.iterdir() if entry.name.endswith(".wgsl")), key=lambda entry: entry.name
+    )
+    return {entry.name.removesuffix(".wgsl"): _parse(entry.read_text("utf-8")) for entry in sources}
+
+
+_INT64_VARIANTS = {True: "i64_native", False: "i64_emulated"}
+
+
+@cache
+def _library(int64: bool) -> dict[str, str]:
+    """Every library declaration on a host with or without native 64-bit integers."""
+    left_out = _INT64_VARIANTS[not int64]
+    return {name: text for stem, found in _files().items() if stem != left_out for name, text in found.items()}
+
+
+def _parts() -> dict[str, tuple[str, ...]]:
+    parts = {stem: tuple(found) for stem, found in _files().items() if stem != _INT64_VARIANTS[False]}
+    return {("i64" if stem == _INT64_VARIANTS[True] else stem): names for stem, names in parts.items()}
+
+
+# Library part → the names it declares. `i64` stands for whichever variant the host needs.
+LIB = MappingProxyType(_parts())
+
+
+def _reachable(names: Iterable[str], table: dict[str, str]) -> list[str]:
+    """The declarations of ``table`` that ``names`` lead to, each once, in the order of the table."""
+    found: set[str] = set()
+    pending = [name for name in names if name in table]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += _identifiers(table[name]) & table.keys() - found
+    return [text for name, text in table.items() if name in found]
+
+
+# Storage buffers
+
+# Element type of the array for types that WGSL can address one by one; the rest lie packed in array<u32>.
+_PLAIN_ELEMENT = {"f32": "f32", "i32": "i32", "u32": "u32", "f64": "f64", "c64": "vec2<f32>"}
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """How one binding is declared on one host: an array of ``element`` (atomic or not), bound ``windows`` times."""
+
+    name: str
+    dtype: DType
+    access: str
+    element: str
+    atomic: bool
+    windows: int
+    window_bytes: int
+
+    @classmethod
+    def of(cls, binding: Binding, caps: HostCaps, windows: int, mentioned: frozenset[str]) -> _Buffer:
+        try:
+            dtype = BY_NAME[binding.dtype]
+        except KeyError:
+            raise ValueError(f"binding {binding.name}: no such dtype: {binding.dtype}") from None
+        if dtype.name == "f64" and (not caps.float64 or binding.mode == "atomic"):
+            raise ValueError(f"binding {binding.name}: this host has no {binding.mode} float64 buffers")
+        if binding.mode == "atomic" and binding.access == "read":
+            raise ValueError(f"binding {binding.name}: an atomic buffer must be read_write")
+        native_half = dtype.name == "f16" and caps.float16 and binding.mode == "plain"
+        packed = dtype.is_subword and not native_half
+        # Two threads may store into the same word: an element-wise store into a packed buffer has to be atomic.
+        atomic = binding.mode == "atomic" or (packed and f"{binding.name}_store" in mentioned)
+        if packed:
+            element = "u32"
+        elif atomic:
+            element = _atomic_element(binding.name, dtype, caps, mentioned)
+        elif dtype.name == "i64":
+            element = "i64" if caps.int64 else "vec2<u32>"
+        else:
+            element = "f16" if native_half else _PLAIN_ELEMENT[dtype.name]
+        return cls(binding.name, dtype, binding.access, element, atomic, windows, caps.window_bytes)
+
+    @property
+    def packed(self) -> bool:
+        return self.dtype.is_subword and self.element == "u32"
+
+    @property
+    def compute(self) -> str:
+        return COMPUTE_TYPE[self.dtype.kind]
+
+    @property
+    def variables(self) -> list[str]:
+        return [f"{self.name}_w{k}" for k in range(self.windows)] if self.windows > 1 else [f"{self.name}_buf"]
+
+    def declarations(self, first_binding: int) -> list[str]:
+        array = f"array<atomic<{self.element}>>" if self.atomic else f"array<{self.element}>"
+        return [
+            f"@group(0) @binding({first_binding + k}) var<storage, {self.access}> {variable}: {array};"
+            for k, variable in enumerate(self.variables)
+        ]
+
+    def accessors(self) -> dict[str, str]:
+        """Every accessor this buffer can have, by name. ``x_raw_*`` index elements of the array as it is declared."""
+        x, e = self.name, self.element
+        table: dict[str, str] = {}
+        read, write = ("atomicLoad(&{})", "atomicStore(&{}, v)") if self.atomic else ("{}", "{} = v")
+        table[f"{x}_raw_get"] = self._on_element(f"{x}_raw_get(k: u32) -> {e}", f"return {read};")
+        load, store = self._conversions()
+        table[f"{x}_load"] = f"fn {x}_load(i: u32) -> {self.compute} {{ {load} }}"
+        if self.packed:
+            table[f"{x}_load_word"] = f"fn {x}_load_word(w: u32) -> u32 {{ return {x}_raw_get(w); }}"
+        if self.access == "read_write":
+            table[f"{x}_raw_set"] = self._on_element(f"{x}_raw_set(k: u32, v: {e})", f"{write};")
+            table[f"{x}_store"] = f"fn {x}_store(i: u32, v: {self.compute}) {{ {store} }}"
+            if self.packed:
+                table[f"{x}_store_word"] = f"fn {x}_store_word(w: u32, v: u32) {{ {x}_raw_set(w, v); }}"
+            if self.atomic:
+                table |= self._atomics()
+        return table
+
+    def _on_element(self, signature: str, statement: str) -> str:
+        """A function on array element ``k``, which ``statement`` writes ``{}``: picks the window that holds it."""
+        if self.windows == 1:
+            return f"fn {signature} {{ {statement.format(f'{self.variables[0]}[k]')} }}"
+        size = self.window_bytes // _ELEMENT_BYTES[self.element]
+        *inner, last = [statement.format(f"{variable}[r]") for variable in self.variables]
+        # The last window is the default, outside the switch: every path of a function must be seen to return.
+        ends = "" if statement.startswith("return") else " return;"
+        cases = "".join(f"    case {k}u: {{ {text}{ends} }}\n" for k, text in enumerate(inner))
+        choose = f"  switch k / {size}u {{\n{cases}    default: {{}}\n  }}\n"
+        return f"fn {signature} {{\n  let r = k % {size}u;\n{choose}  {last}\n}}"
+
+    def _conversions(self) -> tuple[str, str]:
+        """Statements of ``x_load`` and ``x_store``: between the array's element and the compute type."""
+        x, d = self.name, self.dtype.name
+        if self.packed:
+            word, k = _packed_index(self.dtype)
+            bits = 8 * self.dtype.itemsize
+            clear = f"{x}_raw_and({word}, ~({(1 << bits) - 1:#x}u << ({bits}u * ({k}))));"
+            store = f"{clear} {x}_raw_or({word}, {d}_pack(0u, {k}, v));"
+            return f"return {d}_unpack({x}_raw_get({word}), {k});", store
+        if self.atomic and d in _PAIRS:
+            make, low, high = _PAIRS[d]
+            load = make.format(f"{x}_raw_get(2u * i)", f"{x}_raw_get(2u * i + 1u)")
+            return f"return {load};", f"{x}_raw_set(2u * i, {low}); {x}_raw_set(2u * i + 1u, {high});"
+        if self.element == self.compute or d == "i64":
+            return f"return {x}_raw_get(i);", f"{x}_raw_set(i, v);"
+        convert = "bitcast<{}>" if self.atomic else "{}"
+        load, store = convert.format(self.compute), convert.format(self.element)
+        return f"return {load}({x}_raw_get(i));", f"{x}_raw_set(i, {store}(v));"
+
+    def _atomics(self) -> dict[str, str]:
+        """``x_atomic_add/min/max``. 64-bit types have an add without a result: its two halves are not one operation."""
+        x, e, t = self.name, self.element, self.compute
+        table = {
+            f"{x}_raw_{op}": self._on_element(
+                f"{x}_raw_{op}(k: u32, v: {e}) -> {e}", f"return atomic{op.title()}(&{{}}, v);"
+            )
+            for op in ("add", "min", "max", "and", "or")
+        }
+        if self.element == self.compute:
+            for op in ("add", "min", "max"):
+                name = f"{x}_atomic_{op}"
+                table[name] = f"fn {name}(i: u32, v: {t}) -> {t} {{ return {x}_raw_{op}(i, v); }}"
+            return table
+        exchange = "return atomicCompareExchangeWeak(&{}, old, new_value).exchanged;"
+        table[f"{x}_raw_exchange"] = self._on_element(
+            f"{x}_raw_exchange(k: u32, old: u32, new_value: u32) -> bool", exchange
+        )
+        if self.dtype.name == "i64":
+            table[f"{x}_atomic_add"] = _ADD_I64.format(x=x)
+        elif self.dtype.name == "c64":
+            table |= {f"{x}_add_part": _ADD_PART.format(x=x), f"{x}_atomic_add": _ADD_C64.format(x=x)}
+        else:
+            table |= self._compare_exchange_loops()
+        return table
+
+    def _compare_exchange_loops(self) -> dict[str, str]:
+        x, t, d = self.name, self.compute, self.dtype.name
+        word, k = _packed_index(self.dtype) if self.packed else ("i", "0u")
+        decode = f"{d}_unpack(old, {k})" if self.packed else f"bitcast<{t}>(old)"
+        encode = f"{d}_pack(old, {k}, new_value)" if self.packed else "bitcast<u32>(new_value)"
+        table = {}
+        for op, combine in _COMBINE[t].items():
+            table[f"{x}_atomic_{op}"] = _EXCHANGE_LOOP.format(
+                x=x, op=op, t=t, word=word, decode=decode, encode=encode, combine=combine
+            )
+        return table
+
+
+def _atomic_element(name: str, dtype: DType, caps: HostCaps, mentioned: frozenset[str]) -> str:
+    """i32 has atomics of its own; f32 where the adapter has them and only sums are wanted (there is no min or max)."""
+    if dtype.name == "i32":
+        return "i32"
+    only_sums = not {f"{name}_atomic_min", f"{name}_atomic_max"} & mentioned
+    return "f32" if dtype.name == "f32" and caps.float32_atomics and only_sums else "u32"
+
+
+def _packed_index(dtype: DType) -> tuple[str, str]:
+    """WGSL for the word that holds element ``i`` and the element's place in that word."""
+    per_word = 4 // dtype.itemsize
+    return f"i / {per_word}u", f"i % {per_word}u"
+
+
+_ELEMENT_BYTES = {
+    "f16": 2, "u32": 4, "i32": 4, "f32": 4, "i64": 8, "f64": 8, "vec2<u32>": 8, "vec2<f32>": 8
+}  # fmt: skip
+
+# 64-bit types as two atomic words: how the value is made of them, and the low and the high word of a value `v`.
+_PAIRS = {
+    "i64": ("i64_make({}, {})", "i64_lo(v)", "i64_hi(v)"),
+    "c64": ("vec2<f32>(bitcast<f32>({}), bitcast<f32>({}))", "bitcast<u32>(v.x)", "bitcast<u32>(v.y)"),
+}
+
+# What an atomic operation does to the value `current` of a compute type; NaN wins a float's min and max, as in torch.
+_COMBINE = {
+    "f32": {"add": "current + v", "min": "min_f(current, v)", "max": "max_f(current, v)"},
+    "i32": {"add": "current + v", "min": "min(current, v)", "max": "max(current, v)"},
+    "bool": {"add": "current || v", "min": "current && v", "max": "current || v"},
+}
+
+_EXCHANGE_LOOP = """fn {x}_atomic_{op}(i: u32, v: {t}) -> {t} {{
+  var current: {t};
+  loop {{
+    let old = {x}_raw_get({word});
+    current = {decode};
+    let new_value = {combine};
+    if ({x}_raw_exchange({word}, old, {encode})) {{ break; }}
+  }}
+  return current;
+}}"""
+
+# The carry follows from the old low word, so the sum of any number of concurrent additions is exact.
+_ADD_I64 = """fn {x}_atomic_add(i: u32, v: I64) {{
+  let low = i64_lo(v);
+  let old = {x}_raw_add(2u * i, low);
+  {x}_raw_add(2u * i + 1u, i64_hi(v) + select(0u, 1u, old > 0xffffffffu - low));
+}}"""
+
+_ADD_PART = """fn {x}_add_part(k: u32, v: f32) {{
+  loop {{
+    let old = {x}_raw_get(k);
+    if ({x}_raw_exchange(k, old, bitcast<u32>(bitcast<f32>(old) + v))) {{ return; }}
+  }}
+}}"""
+
+_ADD_C64 = (
+    """fn {x}_atomic_add(i: u32, v: vec2<f32>) {{ {x}_add_part(2u * i, v.x); {x}_add_part(2u * i + 1u, v.y); }}"""
+)

@@ -1,0 +1,137 @@
+"""What `link` declares and in which order; what the text computes is tested on a device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
+from torch_webgpu.wgsl.link import LIB, HostCaps, link
+
+CAPS = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1000)
+
+
+def kernel(statements: str, *bindings: Binding, params: tuple[Param, ...] = (), lib: tuple[str, ...] = ()) -> Kernel:
+    return Kernel("test", f"@compute @workgroup_size(64) fn main() {{ {statements} }}", bindings, params, lib)
+
+
+def declared(source: str) -> list[str]:
+    return re.findall(r"^(?:fn|const|alias|struct) (\w+)", source, re.MULTILINE)
+
+
+def test_parameters_are_immediates_where_they_fit() -> None:
+    ask = kernel("_ = P.n;", Binding("x", "f32"), params=(Param("n"), Param("scale", "f32")))
+    native = link(ask, replace(CAPS, immediates_bytes=8))
+    assert native.uses_immediates
+    assert native.param_bytes == 8
+    assert "var<immediate> P: Params;" in native.source
+    assert "scale: f32" in native.source
+    uniform = link(ask, replace(CAPS, immediates_bytes=7), (3,))
+    assert not uniform.uses_immediates
+    assert uniform.param_bytes == 8
+    assert "@group(0) @binding(3) var<uniform> P: Params;" in uniform.source
+
+
+def test_no_parameters_no_struct() -> None:
+    linked = link(kernel("_ = x_load(0u);", Binding("x", "f32")), CAPS)
+    assert (linked.uses_immediates, linked.param_bytes) == (False, 0)
+    assert "Params" not in linked.source
+
+
+def test_only_what_is_reached_is_declared() -> None:
+    linked = link(
+        kernel("_ = i32_floordiv(x_load(0u), 3);", Binding("x", "i32"), Binding("y", "i32", "read_write")), CAPS
+    )
+    assert declared(linked.source) == ["i32_div", "i32_floordiv", "x_raw_get", "x_load"]
+    assert "var<storage, read_write> y_buf: array<i32>;" in linked.source
+
+
+def test_a_name_the_body_declares_is_not_taken_from_the_library() -> None:
+    body = (
+        "fn i32_div(a: i32, b: i32) -> i32 { return a; }\n@compute @workgroup_size(1) fn main() { _ = i32_div(1, 2); }"
+    )
+    assert declared(link(Kernel("test", body, ()), CAPS).source) == ["i32_div"]
+
+
+def test_comments_mention_nothing() -> None:
+    assert declared(link(kernel("// i64_add\n"), CAPS).source) == []
+
+
+@pytest.mark.parametrize("int64", [True, False])
+def test_int64_variant(int64: bool) -> None:
+    caps = replace(CAPS, int64=int64)
+    source = link(
+        kernel("x_store(0u, i64_add(x_load(0u), x_load(1u)));", Binding("x", "i64", "read_write")), caps
+    ).source
+    assert ("alias I64 = i64;" in source) == int64
+    assert f"array<{'i64' if int64 else 'vec2<u32>'}>" in source
+
+
+def test_both_int64_variants_have_the_same_names() -> None:
+    from torch_webgpu.wgsl import link as module
+
+    native, emulated = (set(module._files()[module._INT64_VARIANTS[native]]) for native in (True, False))
+    assert emulated - native == {"i64_divmod_magnitudes"}
+    assert not native - emulated
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode", "statement", "array"),
+    [
+        ("f16", "plain", "x_store(0u, 1.0);", "array<f16>"),
+        ("f16", "word", "x_store_word(0u, 1u);", "array<u32>"),
+        ("f16", "atomic", "x_store(0u, 1.0);", "array<atomic<u32>>"),
+        ("bf16", "plain", "_ = x_load(0u);", "array<u32>"),
+        ("bf16", "plain", "x_store(0u, 1.0);", "array<atomic<u32>>"),
+        ("i32", "atomic", "x_atomic_min(0u, 1);", "array<atomic<i32>>"),
+        ("f32", "atomic", "x_atomic_add(0u, 1.0);", "array<atomic<f32>>"),
+        ("f32", "atomic", "x_atomic_add(0u, 1.0); x_atomic_max(0u, 1.0);", "array<atomic<u32>>"),
+    ],
+)
+def test_array_types(dtype: str, mode: str, statement: str, array: str) -> None:
+    source = link(
+        kernel(statement, Binding("x", dtype, "read_write", mode)), replace(CAPS, float32_atomics=True)
+    ).source
+    assert f"x_buf: {array};" in source
+
+
+def test_half_without_shader_f16_is_packed() -> None:
+    source = link(kernel("_ = x_load(0u);", Binding("x", "f16")), replace(CAPS, float16=False)).source
+    assert "x_buf: array<u32>;" in source
+    assert "enable f16" not in source
+
+
+def test_directives_by_dialect() -> None:
+    ask = kernel("_ = x_load(0u); _ = subgroupAdd(1u);", Binding("x", "f16"))
+    assert link(ask, CAPS).source.startswith("enable f16;\nenable subgroups;") is False
+    assert link(ask, replace(CAPS, dialect="tint")).source.startswith("enable f16;\nenable subgroups;")
+
+
+def test_windows() -> None:
+    source = link(kernel("_ = x_load(0u);", Binding("x", "f32"), Binding("y", "f32")), CAPS, (3, 1)).source
+    assert re.findall(r"@binding\((\d)\) var<storage, read> (\w+)", source) == [
+        ("0", "x_w0"), ("1", "x_w1"), ("2", "x_w2"), ("3", "y_buf")
+    ]  # fmt: skip
+    assert CAPS.window_bytes == 768
+    assert "k / 192u" in source
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (kernel("", Binding("x", "f8")), "no such dtype: f8"),
+        (kernel("", Binding("x", "f64", "read_write", "atomic")), "no atomic float64"),
+        (kernel("", Binding("x", "f32", "read", "atomic")), "must be read_write"),
+        (kernel("", lib=("nowhere",)), "no such library part: nowhere"),
+    ],
+)
+def test_what_cannot_be_linked(ask: Kernel, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        link(ask, CAPS)
+
+
+def test_library_names_are_declared_once() -> None:
+    names = [name for names in LIB.values() for name in names]
+    assert len(names) == len(set(names))
