@@ -82,7 +82,7 @@ class BufferPool:
         return buffer
 
     def release(self, buffer: Buffer) -> None:
-        """Takes a buffer back. All work that uses it has been submitted: queues run in order, so it can be given out."""
+        """Takes a buffer back. All work that uses it has been submitted, and queues run in order: it can be reused."""
         capacity = buffer.size_bytes
         if buffer in self._ages:
             raise WebGPUError(f"{buffer} was released twice")

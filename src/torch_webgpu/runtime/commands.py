@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Run ``kernel`` on ``grid`` workgroups. ``buffers`` follow ``kernel.bindings``; ``params`` packs ``kernel.params``."""
+    """Run ``kernel`` on ``grid`` workgroups; ``buffers`` follow its bindings, ``params`` packs its parameters."""
 
     kernel: Kernel
     buffers: tuple[Buffer, ...]

@@ -104,14 +104,16 @@ class Device:
             self._opened.pool.release(buffer)
 
     def submit(self, commands: Sequence[Command]) -> None:
-        """Queues ``commands`` in order, without waiting. On an exception none of them runs (see :class:`Encoder`)."""
+        """Queues ``commands`` in order, without waiting. If one is refused, none of its submission runs."""
         opened = self._open
         opened.encoder.submit(commands)
         self._raise_errors(opened)
 
     def upload(self, buffer: Buffer, offset_bytes: int, data: memoryview | bytes) -> None:
         """Copies contiguous host bytes into a buffer, after the work submitted so far and without waiting for it."""
-        self._open.transfer.upload(buffer, offset_bytes, data)
+        opened = self._open
+        opened.transfer.upload(buffer, offset_bytes, data)
+        self._raise_errors(opened)
 
     def download(self, requests: Sequence[Request]) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array."""

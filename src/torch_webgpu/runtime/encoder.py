@@ -20,8 +20,8 @@ UNIFORM_BYTES = 1 << 18
 class Encoder:
     """Encodes and submits commands in order, consecutive dispatches in one compute pass.
 
-    Parameters travel as immediates. Those of kernels that have more than the adapter takes go through one uniform buffer,
-    rewritten before each submission: writes and submissions are ordered, so the previous one has read it by then.
+    Parameters travel as immediates. Those of kernels that have more than the adapter takes go through one uniform
+    buffer, rewritten before each submission: queues run in order, so the previous one has read it by then.
     """
 
     def __init__(self, native: NativeDevice, pipelines: PipelineCache, limits: dict[str, int]) -> None:
@@ -61,7 +61,7 @@ class Encoder:
 
     def _encode(self, encoder: Any, commands: Sequence[Command], start: int, begin_pass: Callable[[Any], Any]) -> int:
         """Encodes from ``commands[start]`` on; the index of the first command that found no room for its parameters."""
-        find, max_grid = self._pipelines.bound, self._max_grid
+        recent, find, max_grid = self._pipelines.recent, self._pipelines.bound, self._max_grid
         set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
         dispatch_workgroups, null = ffi.dispatch_workgroups, ffi.NULL
         self._uniform_data = bytearray()
@@ -70,13 +70,13 @@ class Encoder:
         try:
             for index in range(start, len(commands)):
                 command = commands[index]
-                if type(command) is not Dispatch:
+                if not isinstance(command, Dispatch):
                     if compute is not None:
                         self._end(compute)
                         compute = None
                     self._encode_transfer(encoder, command)
                     continue
-                bound = find(command)
+                bound = recent.get((command.kernel.key, command.buffers)) or find(command)
                 params = command.params
                 if len(params) != bound.param_bytes:
                     raise WebGPUError(

@@ -310,7 +310,7 @@ class NativeDevice:
         return lib.wgpuDeviceCreateShaderModule(self.handle, descriptor)
 
     def create_layout(self, writable: Sequence[bool], uniform: bool) -> Handle:
-        """The layout of bind group 0: a storage buffer per flag, then perhaps a uniform buffer with a dynamic offset."""
+        """The layout of bind group 0: a storage buffer a flag, then perhaps a uniform buffer with a dynamic offset."""
         entries = ffi.new("WGPUBindGroupLayoutEntry[]", len(writable) + uniform)
         for index, entry in enumerate(entries):
             entry.binding, entry.visibility = index, lib.WGPUShaderStage_Compute
@@ -402,9 +402,13 @@ class NativeDevice:
         """Runs the callbacks that are due; with ``wait``, after all submitted work is done."""
         lib.wgpuDevicePoll(self.handle, wait, NULL)
 
-    def close(self) -> None:
-        """Destroys the device. Nothing may use it or what it created afterwards."""
+    def destroy(self) -> None:
+        """Makes the adapter give up the device, as a driver reset would: it is lost from now on."""
         lib.wgpuDeviceDestroy(self.handle)
+
+    def close(self) -> None:
+        """Destroys and releases the device. Nothing may use it or what it created afterwards."""
+        self.destroy()
         lib.wgpuQueueRelease(self.queue)
         lib.wgpuDeviceRelease(self.handle)
 

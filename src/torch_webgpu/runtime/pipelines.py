@@ -51,7 +51,8 @@ class PipelineCache:
         self._generation_size = bind_groups // 2
         self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
         self._pipelines: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
-        self._young: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
+        # The young generation: the encoder looks here before it calls :meth:`bound`. Always this same dictionary.
+        self.recent: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
 
     @property
@@ -60,22 +61,23 @@ class PipelineCache:
 
     @property
     def bind_group_count(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.recent) + len(self._old)
 
     def use_uniform(self, buffer: Buffer) -> None:
         """Where parameters lie that don't travel as immediates."""
         self._uniform = buffer
 
     def bound(self, dispatch: Dispatch) -> Bound:
-        """The pipeline and bind group of a dispatch. Raises ShaderCompileError, or WebGPUError for buffers that don't fit."""
+        """The pipeline and bind group of a dispatch. Raises ShaderCompileError; WebGPUError for unfit buffers."""
         key = (dispatch.kernel.key, dispatch.buffers)
-        bound = self._young.get(key)
+        bound = self.recent.get(key)
         if bound is None:
             bound = self._old.pop(key, None) or self._bind(dispatch.kernel, dispatch.buffers)
-            if len(self._young) >= self._generation_size:
+            if len(self.recent) >= self._generation_size:
                 self._release_groups(self._old)
-                self._old, self._young = self._young, {}
-            self._young[key] = bound
+                self._old = dict(self.recent)
+                self.recent.clear()
+            self.recent[key] = bound
         return bound
 
     def pipeline(self, kernel: Kernel, windows: tuple[int, ...] = ()) -> Pipeline:
@@ -88,9 +90,9 @@ class PipelineCache:
 
     def forget_bind_groups(self) -> None:
         """Releases all bind groups, which keep the pool's destroyed buffers from being reclaimed entirely."""
-        self._release_groups(self._young)
-        self._release_groups(self._old)
-        self._young, self._old = {}, {}
+        for generation in (self.recent, self._old):
+            self._release_groups(generation)
+            generation.clear()
 
     @staticmethod
     def _release_groups(generation: dict[Any, Bound]) -> None:

@@ -1,17 +1,17 @@
 """The process's GPUs, best first. The composition root of this package, and its only state.
 
-``Device`` and ``Buffer`` are imported when they are first asked for: they load wgpu, which ``import torch`` must not pay.
+``Device`` and ``Buffer`` are imported when first asked for: they load wgpu, and ``import torch`` must not pay for it.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import config
-from torch_webgpu.errors import NoAdapterError
+from torch_webgpu.errors import NoAdapterError, WebGPUError
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 
 if TYPE_CHECKING:
@@ -46,8 +46,13 @@ def _runtime() -> tuple[Device, ...]:
     # Vulkan and Metal threads must be gone before the interpreter is taken apart.
     atexit.register(_close, found)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: [each.disable(device.FORKED) for each in found])
+        os.register_at_fork(after_in_child=partial(_disable, found, device.FORKED))
     return found
+
+
+def _disable(found: tuple[Device, ...], reason: WebGPUError) -> None:
+    for device in found:
+        device.disable(reason)
 
 
 def _close(found: tuple[Device, ...]) -> None:
