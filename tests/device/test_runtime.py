@@ -7,10 +7,12 @@ import struct
 import subprocess
 import sys
 import textwrap
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.runtime.buffers import size_class
 from torch_webgpu.runtime.runtime import Clear, Copy, Device, Dispatch, devices
@@ -60,7 +62,7 @@ def in_new_process(script: str, **environment: str) -> subprocess.CompletedProce
     )
 
 
-# ------------------------------------------------------------------------------------------------- submission, transfers
+# ---- submission, transfers
 
 
 def test_a_dispatch_computes_what_its_kernel_says(device):
@@ -130,11 +132,12 @@ def test_transfers_larger_than_the_staging_buffer(device):
 @pytest.mark.parametrize("place", ["upload", "download"])
 def test_transfers_outside_the_buffer_are_refused(device, place):
     buffer = device.allocate(16)
+    transfer = {
+        "upload": lambda: device.upload(buffer, buffer.size_bytes - 4, bytes(8)),
+        "download": lambda: device.download([(buffer, buffer.size_bytes - 4, 8)]),
+    }
     with pytest.raises(WebGPUError, match=place):
-        if place == "upload":
-            device.upload(buffer, buffer.size_bytes - 4, bytes(8))
-        else:
-            device.download([(buffer, buffer.size_bytes - 4, 8)])
+        transfer[place]()
 
 
 def test_kernels_raise_flags_in_the_error_buffer(device):
@@ -145,7 +148,7 @@ def test_kernels_raise_flags_in_the_error_buffer(device):
     device.submit([Clear(device.error_buffer, 0, 64)])
 
 
-# ---------------------------------------------------------------------------------------------------------------- memory
+# ---- memory
 
 
 @pytest.mark.parametrize("size", [1, 16, 256, 257, 5000, (1 << 20) + 1, 3 << 20, (1 << 27) - 4, 1 << 27])
@@ -163,9 +166,9 @@ def test_released_buffers_are_handed_out_again(device):
     device.release(first)
     assert device.stats.pooled_bytes == first.size_bytes
     assert device.allocate(9_990) is first
+    device.release(first)
     with pytest.raises(WebGPUError, match="twice"):
-        for _ in range(2):
-            device.release(first)
+        device.release(first)
     device.empty_cache()
     assert device.stats.pooled_bytes == 0
 
@@ -188,7 +191,18 @@ def test_a_buffer_over_the_limit_is_out_of_memory(device):
     test_a_dispatch_computes_what_its_kernel_says(device)
 
 
-# ------------------------------------------------------------------------------------------------------- pipelines, caches
+def test_memory_given_back_takes_its_bind_groups_along(device):
+    x, y = device.allocate(5000), device.allocate(5000)
+    device.submit([add_scalar(x, y, 4, 1.0)])
+    before = device.stats.bind_groups
+    device.release(x)
+    device.empty_cache()
+    assert device.stats.bind_groups == before - 1
+    with pytest.raises(WebGPUError, match="released"):
+        device.submit([add_scalar(x, y, 4, 1.0)])
+
+
+# ---- pipelines, caches
 
 
 def test_pipelines_and_bind_groups_are_reused(device):
@@ -211,7 +225,7 @@ def test_bind_groups_are_bounded_and_come_back(device):
         buffers = [device.allocate(4 * n) for _ in range(20)]
         device.submit([Clear(buffers[0], 0, 4 * n)])
         for _ in range(2):
-            device.submit([add_scalar(a, b, n, 1.0) for a, b in zip(buffers, buffers[1:])])
+            device.submit([add_scalar(a, b, n, 1.0) for a, b in pairwise(buffers)])
             assert device.stats.bind_groups <= 8
         assert set(read_f32(device, buffers[-1], n)) == {19.0}
     finally:
@@ -240,7 +254,7 @@ def test_parameters_in_a_uniform_buffer_and_buffers_in_windows(device, environme
     assert immediates == "0" or binding == "1000"
 
 
-# ---------------------------------------------------------------------------------------------------------------- errors
+# ---- errors
 
 
 def test_a_shader_error_shows_the_numbered_source_and_the_session_goes_on(device):
@@ -289,22 +303,22 @@ def test_a_lost_device_raises_from_then_on():
     assert done.returncode == 0, done.stderr
 
 
-# ---------------------------------------------------------------------------------------------------------------- timing
+# ---- timing
 
 
 def test_timestamps_measure_dispatches(device):
     if "timestamp-query" not in device.features:
         pytest.skip("the adapter has no timestamp queries")
-    small, large = (device.allocate(4 * n) for n in (64, 1 << 22))
-    target = device.allocate(4 << 22)
-    durations_ns = device.time([add_scalar(small, target, 64, 1.0), add_scalar(large, target, 1 << 22, 1.0)] * 3)
+    small, large = (device.allocate(4 * n) for n in (64, 1 << 21))
+    target = device.allocate(4 << 21)
+    durations_ns = device.time([add_scalar(small, target, 64, 1.0), add_scalar(large, target, 1 << 21, 1.0)] * 3)
     assert len(durations_ns) == 6
     assert min(durations_ns[1::2]) > min(durations_ns[0::2]) > 0
     with pytest.raises(WebGPUError, match="dispatches"):
         device.time([Clear(small, 0, 4)])
 
 
-# --------------------------------------------------------------------------------------------------------- process life
+# ---- process life
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -335,7 +349,7 @@ def test_a_forked_child_gets_a_clear_error_and_the_parent_goes_on():
     [
         "device.allocate(256)",
         "x, y = device.allocate(1 << 24), device.allocate(1 << 24)\n"
-        "device.submit([add_scalar(x, y, 1 << 22, 1.0)] * 50)  # still running when the interpreter ends",
+        "device.submit([add_scalar(x, y, 1 << 21, 1.0)] * 50)  # still running when the interpreter ends",
         "raise SystemExit(0)",
         "device",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
@@ -18,11 +19,12 @@ _MIB = 1 << 20
 class Buffer:
     """A piece of GPU memory of ``size_bytes``, usable by kernels and copies. Compared by identity."""
 
-    __slots__ = ("handle", "size_bytes")
+    __slots__ = ("bind_groups", "handle", "size_bytes")
 
     def __init__(self, handle: Any, size_bytes: int) -> None:
-        self.handle = handle
+        self.handle = handle  # None once the pool gave the memory back to the adapter
         self.size_bytes = size_bytes
+        self.bind_groups: set[Any] = set()  # keys of the pipeline cache's entries that name this buffer
 
     def __repr__(self) -> str:
         return f"<Buffer {self.size_bytes} bytes at {id(self):#x}>"
@@ -44,8 +46,11 @@ class BufferPool:
     loop finds every buffer again and a program whose sizes keep changing doesn't hoard the old ones.
     """
 
-    def __init__(self, native: NativeDevice, usage: int, max_buffer_bytes: int) -> None:
+    def __init__(
+        self, native: NativeDevice, usage: int, max_buffer_bytes: int, on_evict: Callable[[Buffer], None]
+    ) -> None:
         self._native = native
+        self._on_evict = on_evict
         self._usage = usage
         self._max_buffer_bytes = max_buffer_bytes // 4 * 4
         self._free: dict[int, list[Buffer]] = {}
@@ -112,7 +117,7 @@ class BufferPool:
             if any(kind != "out of memory" for kind, _ in errors):
                 raise WebGPUError("\n".join(message for _, message in errors))
             if attempt == 0:
-                # Destroyed buffers are freed when the work that used them is done.
+                # Memory is freed when the work that uses it is done.
                 self.empty()
                 self._native.poll(wait=True)
         raise OutOfMemoryError(
@@ -129,7 +134,9 @@ class BufferPool:
         buffer, _ = self._ages.popitem(last=False)
         self._free[buffer.size_bytes].remove(buffer)
         self.pooled_bytes -= buffer.size_bytes
-        self._native.destroy_buffer(buffer.handle)
+        self._on_evict(buffer)
+        self._native.release_buffer(buffer.handle)
+        buffer.handle = None
 
     def summary(self) -> str:
         """A few lines for people: what is in use, pooled, and the most there ever was."""

@@ -46,8 +46,8 @@ class _Open:
             self.native = ffi.NativeDevice(adapter)
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
-        self.pool = BufferPool(self.native, ffi.BUFFER, adapter.limits["max-buffer-size"])
         self.pipelines = PipelineCache(self.native, caps, adapter.limits)
+        self.pool = BufferPool(self.native, ffi.BUFFER, adapter.limits["max-buffer-size"], self.pipelines.forget)
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
         self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
@@ -139,9 +139,8 @@ class Device:
         return durations_ns
 
     def empty_cache(self) -> None:
-        """Gives pooled memory, staging memory and bind groups back to the adapter."""
+        """Gives pooled memory, staging memory and their bind groups back to the adapter."""
         if self._unusable is None and self.is_open:
-            self._opened.pipelines.forget_bind_groups()
             self._opened.pool.empty()
             self._opened.transfer.release_staging()
             self._opened.native.poll(wait=False)
@@ -187,15 +186,18 @@ class Device:
 
     def _raise_errors(self, opened: _Open) -> None:
         sink = opened.native.sink
-        if sink.lost is not None:
-            self.disable(DeviceLostError(f"webgpu:{self.index} ({self.name}) was lost: {sink.lost}"))
-            raise DeviceLostError(str(self._unusable))
-        if sink.errors:
+        if sink.lost is None and not sink.errors:
+            return
+        if sink.loss:
+            self.disable(DeviceLostError(f"webgpu:{self.index} ({self.name}) was lost: {sink.loss}"))
+        elif sink.errors:
             errors = sink.take()
             text = "\n".join(message for _, message in errors)
             if any(kind == "out of memory" for kind, _ in errors):
                 raise OutOfMemoryError(f"webgpu: {text}\n{self.memory_summary()}")
             raise WebGPUError(text)
+        if self._unusable is not None:
+            raise self._unusable
 
 
 def host_caps(adapter: ffi.Adapter) -> HostCaps:

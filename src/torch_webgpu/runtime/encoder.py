@@ -49,13 +49,10 @@ class Encoder:
             except BaseException:
                 ffi.release_encoder(encoder)
                 raise
-            finished = self._native.finish(encoder)
-            if self._native.sink.errors:
-                self._native.discard(finished)
-                return
             if self._uniform_data:
                 self._native.write_buffer(self._uniform.handle, 0, self._uniform_data)
-            self._native.submit(finished)
+            if not self._native.run(encoder):
+                return  # the reason is among the device's errors, which the caller raises
             self.submissions += 1
             start = stop
 

@@ -113,6 +113,12 @@ class ErrorSink:
         errors, self.errors = self.errors, []
         return errors
 
+    @property
+    def loss(self) -> str | None:
+        """Why the device is gone, as told by the library or by an error; None while it lives."""
+        told = [message for _, message in self.errors if "device is lost" in message.lower()]
+        return self.lost or (told[0] if told else None)
+
 
 _ERROR_KINDS = {
     lib.WGPUErrorType_Validation: "validation",
@@ -224,7 +230,6 @@ class NativeDevice:
         self._empty_pass = ffi.new("WGPUComputePassDescriptor *")
         self._empty_encoder = ffi.new("WGPUCommandEncoderDescriptor *")
         self._empty_commands = ffi.new("WGPUCommandBufferDescriptor *")
-        self._submission = ffi.new("WGPUSubmissionIndex *")
         self._one_buffer = ffi.new("WGPUCommandBuffer[1]")
         self.handle = self._request(adapter)
         self.queue = lib.wgpuDeviceGetQueue(self.handle)
@@ -259,12 +264,8 @@ class NativeDevice:
         descriptor.usage, descriptor.size, descriptor.mappedAtCreation = usage, size_bytes, mapped
         return lib.wgpuDeviceCreateBuffer(self.handle, descriptor)
 
-    @staticmethod
-    def destroy_buffer(buffer: Handle) -> None:
-        """Frees the memory once the submitted work that uses it is done, even if bind groups still name it."""
-        lib.wgpuBufferDestroy(buffer)
-        lib.wgpuBufferRelease(buffer)
-
+    # Frees the memory once submitted work and bind groups that use it are gone. Never destroy a buffer instead: a
+    # submission that names a destroyed one aborts the process.
     release_buffer = staticmethod(lib.wgpuBufferRelease)
 
     def write_buffer(self, buffer: Handle, offset: int, data: Any) -> None:
@@ -378,25 +379,24 @@ class NativeDevice:
     def timestamp_period_ns(self) -> float:
         return lib.wgpuQueueGetTimestampPeriod(self.queue)
 
-    def finish(self, encoder: Handle) -> Handle:
-        """The encoder's commands, ready to submit. Validation errors of all that was encoded are in the sink."""
+    def run(self, encoder: Handle) -> bool:
+        """Submits what was encoded, after pending writes; False, with the reason in the sink, when it is invalid.
+
+        wgpu-native aborts the process on an error in wgpuQueueSubmit, so nothing with a known error may reach it; a
+        device that was lost shows when the encoder is finished.
+        """
         commands = lib.wgpuCommandEncoderFinish(encoder, self._empty_commands)
         release_encoder(encoder)
-        return commands
-
-    def submit(self, commands: Handle) -> None:
-        """Queues finished commands after pending writes, and releases them."""
-        self._one_buffer[0] = commands
-        self._submission[0] = lib.wgpuQueueSubmitForIndex(self.queue, 1, self._one_buffer)
+        valid = not self.sink.errors and self.sink.lost is None
+        if valid:
+            self._one_buffer[0] = commands
+            lib.wgpuQueueSubmit(self.queue, 1, self._one_buffer)
         lib.wgpuCommandBufferRelease(commands)
+        return valid
 
-    def flush_writes(self) -> None:
+    def flush_writes(self) -> bool:
         """Submits pending :meth:`write_buffer` calls on their own, which bounds the library's staging memory."""
-        self._submission[0] = lib.wgpuQueueSubmitForIndex(self.queue, 0, NULL)
-
-    @staticmethod
-    def discard(commands: Handle) -> None:
-        lib.wgpuCommandBufferRelease(commands)
+        return self.run(self.create_encoder())
 
     def poll(self, wait: bool) -> None:
         """Runs the callbacks that are due; with ``wait``, after all submitted work is done."""

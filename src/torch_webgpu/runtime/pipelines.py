@@ -73,8 +73,11 @@ class PipelineCache:
         bound = self.recent.get(key)
         if bound is None:
             bound = self._old.pop(key, None) or self._bind(dispatch.kernel, dispatch.buffers)
+            for buffer in dispatch.buffers:
+                buffer.bind_groups.add(key)
             if len(self.recent) >= self._generation_size:
-                self._release_groups(self._old)
+                for old_key, old in self._old.items():
+                    self._release(old_key, old)
                 self._old = dict(self.recent)
                 self.recent.clear()
             self.recent[key] = bound
@@ -88,16 +91,16 @@ class PipelineCache:
             found = self._pipelines[key] = self._compile(kernel, windows)
         return found
 
-    def forget_bind_groups(self) -> None:
-        """Releases all bind groups, which keep the pool's destroyed buffers from being reclaimed entirely."""
-        for generation in (self.recent, self._old):
-            self._release_groups(generation)
-            generation.clear()
+    def forget(self, buffer: Buffer) -> None:
+        """Releases the bind groups that name ``buffer``; they would keep its memory."""
+        for key in tuple(buffer.bind_groups):
+            self._release(key, self.recent.pop(key, None) or self._old.pop(key))
 
     @staticmethod
-    def _release_groups(generation: dict[Any, Bound]) -> None:
-        for bound in generation.values():
-            ffi.release_bind_group(bound.group)
+    def _release(key: tuple[str, tuple[Buffer, ...]], bound: Bound) -> None:
+        for buffer in key[1]:
+            buffer.bind_groups.discard(key)
+        ffi.release_bind_group(bound.group)
 
     def _compile(self, kernel: Kernel, windows: tuple[int, ...]) -> Pipeline:
         native = self._native
@@ -172,6 +175,8 @@ def _check_buffers(kernel: Kernel, buffers: tuple[Buffer, ...]) -> None:
         raise WebGPUError(
             f"kernel {kernel.name} has {len(kernel.bindings)} bindings and was given {len(buffers)} buffers"
         )
+    if any(buffer.handle is None for buffer in buffers):
+        raise WebGPUError(f"kernel {kernel.name} was given a buffer that was released and whose memory is gone")
     written = {buffer for buffer, b in zip(buffers, kernel.bindings, strict=True) if b.access == "read_write"}
     shared = {buffer for buffer in written if buffers.count(buffer) > 1}
     if shared:

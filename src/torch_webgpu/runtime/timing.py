@@ -47,7 +47,7 @@ class Timer:
         try:
             encoder = self._native.create_encoder()
             ffi.resolve_query_set(encoder, self._queries, 0, 2 * len(commands), stamps.handle, 0)
-            self._native.submit(self._native.finish(encoder))
+            self._native.run(encoder)
             (raw,) = self._transfer.download([(stamps, 0, size)])
         finally:
             self._pool.release(stamps)

@@ -88,8 +88,7 @@ class Transfer:
         for buffer, at, words, _ in batch:
             ffi.copy_buffer(encoder, buffer.handle, at & ~3, staging, position, words)
             position += words
-        native.submit(native.finish(encoder))
-        mapped = native.map(staging, total_bytes)
+        mapped = native.map(staging, total_bytes) if native.run(encoder) else None
         if mapped is None:
             return  # the reason is among the device's errors, which the caller raises
         host = np.frombuffer(mapped, np.uint8)
@@ -110,5 +109,5 @@ class Transfer:
     def release_staging(self) -> None:
         """Gives the staging buffer back."""
         if self._staging is not None:
-            self._native.destroy_buffer(self._staging)
+            self._native.release_buffer(self._staging)
             self._staging, self._staging_bytes = None, 0
