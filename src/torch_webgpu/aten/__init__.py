@@ -1,0 +1,18 @@
+"""PyTorch's side: what each ATen operator records. Importing the family modules registers their kernels."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+FAMILIES = ("views", "copy", "factories", "pointwise")
+
+
+def register() -> None:
+    """Registers every operator family and the fallback for the rest."""
+    from . import fallback
+
+    for family in FAMILIES:
+        module = import_module(f"{__name__}.{family}")
+        if hasattr(module, "register"):
+            module.register()
+    fallback.install()

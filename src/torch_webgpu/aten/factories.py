@@ -1,0 +1,95 @@
+"""Tensors from nothing: ``empty`` and what fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..dtypes import BY_NAME
+from ..engine.record import engine
+from ..ir.graph import Body, Pointwise, Spec
+from ..ir.ops import ops
+from .register import opmath
+from .torch_abi import aten, impl
+
+
+def device_index(device: Any) -> int:
+    """The adapter a device argument names; the current one for a bare "webgpu"."""
+    index = None if device is None else torch.device(device).index
+    return torch.webgpu.current_device() if index is None else index  # type: ignore[attr-defined, no-any-return]
+
+
+def empty_memory_format(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    check(layout, pin_memory)
+    dtype = dtype or torch.get_default_dtype()
+    strides = None
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    check_size(size)
+    return engine().empty(size, dtype, device_index(device), strides)
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    check(layout, pin_memory)
+    check_size(size)
+    return engine().empty(size, dtype or torch.get_default_dtype(), device_index(device), stride)
+
+
+def check_size(size: Sequence[int]) -> None:
+    for n in size:
+        if n < 0:
+            raise RuntimeError(f"Trying to create tensor with negative dimension {n}: {list(size)}")
+
+
+def check(layout: torch.layout | None, pin_memory: bool | None) -> None:
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"webgpu tensors are strided; {layout} has no kernel here")
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+
+
+def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
+    if self.numel():
+        dtype = opmath(self.dtype)
+
+        def body(specs: tuple[Spec, ...]) -> Body:
+            return Pointwise((ops.to_dtype(ops.param(0, dtype), specs[0].dtype),))
+
+        engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, value)])
+    return self
+
+
+def fill_tensor(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    if value.dim():
+        raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions.")
+    return self.copy_(value)
+
+
+def zero_(self: torch.Tensor) -> torch.Tensor:
+    return fill_scalar(self, 0)
+
+
+def register() -> None:
+    impl(aten.empty.memory_format, empty_memory_format)
+    impl(aten.empty_strided.default, empty_strided)
+    impl(aten.fill_.Scalar, fill_scalar)
+    impl(aten.fill_.Tensor, fill_tensor)
+    impl(aten.zero_.default, zero_)

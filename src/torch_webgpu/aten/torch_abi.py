@@ -1,0 +1,168 @@
+"""The unstable parts of PyTorch that ATen registration leans on, each in one place.
+
+Meta kernels are asked once per signature; schemas are read once per overload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..engine.record import engine
+
+aten = torch.ops.aten
+CPU_KEY = torch._C.DispatchKey.CPU
+BACKEND_KEY = "PrivateUse1"
+AUTOGRAD_KEY = "AutogradPrivateUse1"
+DEVICE_TYPE = "webgpu"
+
+Meta = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""A tensor without data: shape, strides, dtype."""
+
+META_CACHE_SIZE = 50_000
+_metas: dict[Any, list[Meta]] = {}
+_libraries: dict[str, torch.library.Library] = {}
+
+
+def library(key: str, namespace: str = "aten") -> torch.library.Library:
+    """The registration handle for a dispatch key; kept alive, since dropping it would undo its registrations."""
+    found = _libraries.get(namespace + key)
+    if found is None:
+        found = _libraries[namespace + key] = torch.library.Library(namespace, "IMPL")
+    return found
+
+
+def impl(overload: OpOverload, fn: Callable[..., Any], key: str = BACKEND_KEY) -> None:
+    """Registers ``fn`` as ``overload``'s kernel for webgpu tensors."""
+    library(key).impl(overload, fn, key, allow_override=True)
+
+
+def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Runs the CPU kernel of a device-agnostic operator (views, metadata) on webgpu tensors."""
+    return overload._op_dk(CPU_KEY, *args, **kwargs)
+
+
+def overloads(packet_name: str) -> dict[str, OpOverload]:
+    """The overloads of ``aten::packet_name`` by name; empty where this PyTorch has no such operator."""
+    packet = getattr(aten, packet_name, None)
+    return {name: getattr(packet, name) for name in packet.overloads()} if packet is not None else {}
+
+
+def is_out(overload: OpOverload) -> bool:
+    return any(a.alias_info is not None and a.alias_info.is_write and a.kwarg_only for a in overload._schema.arguments)
+
+
+def is_inplace(overload: OpOverload) -> bool:
+    arguments = overload._schema.arguments
+    return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+
+
+@cache
+def functional_of(overload: OpOverload) -> OpOverload | None:
+    """The overload that returns new tensors and takes the same arguments; None if PyTorch has none."""
+    if not is_out(overload) and not is_inplace(overload):
+        return overload
+    name = overload._schema.name.split("::")[1]
+    base = name[:-1] if is_inplace(overload) and name.endswith("_") else name
+    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if not _is_out_argument(a)]
+    for candidate in overloads(base).values():
+        if is_out(candidate) or is_inplace(candidate):
+            continue
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    return None
+
+
+def _is_out_argument(argument: Any) -> bool:
+    return argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
+
+
+def is_webgpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
+
+
+def is_wrapped_number(t: torch.Tensor) -> bool:
+    """Whether a 0-dim CPU tensor stands for a Python number, which yields in type promotion."""
+    if t.dim() or t.device.type != "cpu":
+        return False
+    narrow = {torch.float64: torch.float32, torch.int64: torch.int32, torch.complex128: torch.complex64}.get(t.dtype)
+    if narrow is None:
+        return False
+    return torch.result_type(t, torch.empty((), dtype=narrow)) == narrow
+
+
+def signature(value: Any) -> Any:
+    """A hashable stand-in for an argument that decides shapes and dtypes like it does."""
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.stride(), value.dtype, value.device.type, is_wrapped_number(value))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(signature, value))
+    # 1, 1.0 and True are equal and hash alike, but promote differently.
+    return (value.__class__, value)
+
+
+def to_meta(value: Any) -> Any:
+    """``value`` with every webgpu tensor replaced by a meta tensor of the same layout."""
+    if is_webgpu(value):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(to_meta, value))
+    if isinstance(value, torch.device) and value.type == DEVICE_TYPE:
+        return torch.device("meta")
+    return value
+
+
+def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
+    """What ``overload`` returns for these arguments: PyTorch's own meta kernel, cached per signature.
+
+    Raises what PyTorch raises for bad arguments, in its words.
+    """
+    key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
+    found = _metas.get(key)
+    if found is None:
+        result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
+        found = [_meta_of(t) for t in _flatten(result)]
+        if len(_metas) >= META_CACHE_SIZE:
+            _metas.pop(next(iter(_metas)))
+        _metas[key] = found
+    return found
+
+
+def _flatten(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [t for item in result or () for t in _flatten(item)]
+
+
+def _meta_of(t: torch.Tensor) -> Meta:
+    return tuple(t.shape), t.stride(), t.dtype
+
+
+def empty_like_meta(metas: Sequence[Meta], device: int) -> list[torch.Tensor]:
+    """Uninitialised tensors with the given layouts."""
+    make = engine().empty
+    return [make(shape, dtype, device, strides) for shape, strides, dtype in metas]
+
+
+def outputs_of(overload: OpOverload, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    """New tensors for what ``overload`` returns for these arguments (the first tensor argument names the device)."""
+    device = next(index for index in map(_device_index, _tensors((*args, *kwargs.values()))) if index is not None)
+    return empty_like_meta(infer(overload, *args, **kwargs), device)
+
+
+def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
+
+
+def _device_index(t: torch.Tensor) -> int | None:
+    return t.device.index if t.device.type == DEVICE_TYPE else None

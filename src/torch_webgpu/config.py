@@ -1,0 +1,55 @@
+"""Every environment flag of the package, read once, in one frozen table.
+
+=============================  =========================================================================
+``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
+``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
+``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback
+``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
+``TORCH_WEBGPU_INT64``         ``emulated``: pretend the adapter has no 64-bit integers
+``TORCH_WEBGPU_FLOAT16``       ``emulated``: pretend the adapter has no shader-f16
+``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
+``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
+``TORCH_WEBGPU_CACHE``         folder of the pipeline cache; empty turns it off
+=============================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cache
+
+
+def _flag(name: str, default: str = "") -> str:
+    return os.environ.get(f"TORCH_WEBGPU_{name}", default)
+
+
+FALLBACK_MODES = ("warn", "silent", "error")
+
+
+def _fallback_mode() -> str:
+    mode = _flag("FALLBACK", "warn")
+    if mode not in FALLBACK_MODES:
+        raise ValueError(f"TORCH_WEBGPU_FALLBACK={mode!r}: expected one of {', '.join(FALLBACK_MODES)}")
+    return mode
+
+
+@dataclass(frozen=True)
+class Config:
+    """The flags, typed. Build one through :func:`config`."""
+
+    adapter: str = field(default_factory=lambda: _flag("ADAPTER"))
+    fallback: str = field(default_factory=_fallback_mode)
+    debug: frozenset[str] = field(default_factory=lambda: frozenset(filter(None, _flag("DEBUG").split(","))))
+    batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")
+    emulate_int64: bool = field(default_factory=lambda: _flag("INT64") == "emulated")
+    emulate_float16: bool = field(default_factory=lambda: _flag("FLOAT16") == "emulated")
+    immediates: bool = field(default_factory=lambda: _flag("IMMEDIATES", "1") != "0")
+    max_binding_bytes: int = field(default_factory=lambda: int(_flag("MAX_BINDING", "0")))
+    cache_dir: str = field(default_factory=lambda: _flag("CACHE", os.path.join("~", ".cache", "torch_webgpu")))
+
+
+@cache
+def config() -> Config:
+    """The process's configuration: the environment as it was at the first call."""
+    return Config()

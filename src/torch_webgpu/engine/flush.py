@@ -1,0 +1,68 @@
+"""A flush: lowers recorded nodes, gives their allocations buffers, submits the commands.
+
+An error (a shader that does not compile, memory that is not there) belongs to the node it happened in: that node's
+outputs, and what is computed from them, are *poisoned* and raise it when they are read; everything else runs.
+"""
+
+from __future__ import annotations
+
+from ..config import config
+from ..ir.graph import Node
+from ..lower.lower import Lowered, lower
+from ..runtime.runtime import Buffer, Clear, Copy, Device, Dispatch
+from .tensor import Allocation
+
+Command = Dispatch | Copy | Clear
+
+
+def alias_pattern(node: Node) -> tuple[int, ...]:
+    """For each argument the first one that lies in the same allocation."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(a), k) for k, a in enumerate(node.allocations)])
+
+
+def materialise(device: Device, allocation: Allocation) -> Buffer:
+    """The allocation's buffer, made if this is the first time something lies in it."""
+    if allocation.error is not None:
+        raise allocation.error
+    if allocation.buffer is None:
+        allocation.buffer = device.allocate(allocation.size_bytes)
+    return allocation.buffer  # type: ignore[no-any-return]
+
+
+def execute(device: Device, nodes: list[Node]) -> None:
+    """Runs ``nodes`` in order; raises the first error after everything that could be submitted was."""
+    last_use = {id(a): i for i, node in enumerate(nodes) for a in node.allocations if not a.alive}
+    commands: list[Command] = []
+    failure: Exception | None = None
+    trace = "record" in config().debug
+    for i, node in enumerate(nodes):
+        if trace:
+            print(f"[webgpu:{device.index}] {node.op.name} {node.op.args} {node.offsets} {node.params}")
+        try:
+            encode(device, node, commands)
+        except Exception as error:
+            for allocation in node.allocations[node.op.n_inputs :]:
+                allocation.error = error
+            failure = failure or error
+        for allocation in node.allocations:
+            if last_use.get(id(allocation)) == i and allocation.buffer is not None:
+                device.release(allocation.buffer)
+                allocation.buffer = None
+    device.submit(commands)
+    if failure is not None:
+        raise failure
+
+
+def encode(device: Device, node: Node, commands: list[Command]) -> None:
+    """Appends the commands of one node."""
+    lowered: Lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
+    buffers = [materialise(device, allocation) for allocation in node.allocations]
+    temporaries = [device.allocate(size) for size in lowered.temporaries]
+    commands += [Clear(temporaries[t], 0, lowered.temporaries[t]) for t in lowered.cleared]
+    known = [*buffers, *temporaries, device.error_buffer]
+    for launch in lowered.launches:
+        bound = tuple([known[k] for k in launch.bindings])
+        commands.append(Dispatch(launch.kernel, bound, launch.pack(node.offsets, node.params), launch.grid))
+    for buffer in temporaries:
+        device.release(buffer)

@@ -1,0 +1,274 @@
+"""Recording: what an ATen kernel calls instead of computing.
+
+The :class:`Engine` owns the process's tensors and, per device, the nodes recorded since the last flush. Recording is
+cheap and never waits; a flush (:mod:`.flush`) turns the nodes into GPU commands.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from .. import dtypes
+from ..config import config
+from ..errors import ForkError, NoAdapterError
+from ..ir.graph import Body, Node, Operation, Pointwise, Spec
+from ..ir.ops import ops
+from ..layout import contiguous_strides
+from ..runtime.runtime import Device, devices
+from ..wgsl.expr import split_scalar
+from .flush import execute
+from .tensor import Allocation, Mailbox
+
+Scalar = tuple[str, int | float | bool | complex]
+"""A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
+
+OPERATION_CACHE_SIZE = 20_000
+
+
+def spec_of(t: torch.Tensor) -> Spec:
+    """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
+    dtype = dtypes.of(t.dtype)
+    aligned = dtype.itemsize >= 4 or t.storage_offset() * dtype.itemsize % 4 == 0
+    return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
+
+
+def copy_body(specs: tuple[Spec, ...]) -> Pointwise:
+    """The body of a copy: the one input, converted to the one output's dtype."""
+    source, target = specs
+    return Pointwise((ops.to_dtype(ops.load(0, source.dtype), target.dtype),))
+
+
+class Engine:
+    """Tensors, pending nodes, and when they are flushed. One per process; every method is thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.mailbox = Mailbox()
+        self.pending: dict[int, list[Node]] = {}
+        self.operations: dict[Hashable, Operation] = {}
+        self.batching = config().batching
+        self.threshold = 64
+        self.delay_ms = 16.0
+        self.error: BaseException | None = None
+        self.live_bytes: dict[int, int] = {}
+        self.peak_bytes: dict[int, int] = {}
+        self._dying: list[Allocation] = []
+        self._pid = os.getpid()
+        self._timer: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._first_pending = 0.0
+
+    @cached_property
+    def devices(self) -> list[Device]:
+        """The adapters, best first. Raises NoAdapterError when there is none."""
+        found = devices()
+        if not found:
+            raise NoAdapterError(
+                "no WebGPU adapter found. Install a GPU driver with Vulkan, Metal or D3D12 support, or a software adapter "
+                "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` shows what is there"
+            )
+        self.mailbox.self_test()
+        return found
+
+    def device(self, index: int) -> Device:
+        self.check_process()
+        try:
+            return self.devices[index]
+        except IndexError:
+            raise RuntimeError(
+                f"webgpu:{index} does not exist: this machine has {len(self.devices)} WebGPU adapter(s)"
+            ) from None
+
+    def check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "the webgpu device cannot be used in a forked process: GPU handles do not survive a fork. "
+                "Use torch.multiprocessing.set_start_method('spawn'), or keep webgpu tensors out of the child"
+            )
+
+    def empty(
+        self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """An uninitialised tensor. Memory is taken when a flush first needs it; sizes are checked now."""
+        shape = tuple(shape)
+        strides = contiguous_strides(shape) if strides is None else tuple(strides)
+        with self.lock:
+            if device not in self.live_bytes:
+                self.device(device)
+                self.live_bytes[device] = self.peak_bytes[device] = 0
+            tensor, allocation = self.mailbox.empty(shape, strides, dtype, device)
+            self._account(allocation)
+            return tensor
+
+    def _account(self, allocation: Allocation) -> None:
+        size, device = allocation.size_bytes, allocation.device
+        if size >= 1 << 20:
+            self.device(device).check_size(size)
+        live = self.live_bytes[device] = self.live_bytes[device] + size
+        if live > self.peak_bytes[device]:
+            self.reclaim()
+            self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
+
+    def allocation(self, t: torch.Tensor) -> Allocation:
+        return self.mailbox.allocations[t.untyped_storage().data_ptr()]
+
+    def record(
+        self,
+        name: str,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        body: Callable[[tuple[Spec, ...]], Body],
+        static: Hashable = (),
+        scalars: Sequence[Scalar] = (),
+    ) -> None:
+        """Records one operation that reads ``inputs`` and writes ``outputs`` (tensors of one device).
+
+        ``body(specs)`` builds the operation's body for the layouts of inputs and outputs; it is called once per
+        ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary freely.
+        """
+        tensors = (*inputs, *outputs)
+        specs = tuple(map(spec_of, tensors))
+        if self._tangled(tensors, specs, len(inputs)):
+            inputs = self._untangle(inputs, outputs)
+            tensors = (*inputs, *outputs)
+            specs = tuple(map(spec_of, tensors))
+        kinds = tuple(kind for kind, _ in scalars)
+        key = (name, specs, static, kinds, len(outputs))
+        op = self.operations.get(key)
+        if op is None:
+            op = Operation(name, specs, len(outputs), body(specs), kinds)
+            if len(self.operations) >= OPERATION_CACHE_SIZE:
+                self.operations.pop(next(iter(self.operations)))
+            self.operations[key] = op
+        params = tuple(part for kind, value in scalars for part in split_scalar(value, kind))
+        self.push(op, tensors, params)
+
+    @staticmethod
+    def _tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: int) -> bool:
+        """Whether an output lies in an input's storage other than exactly on top of it."""
+        written = {t.untyped_storage().data_ptr(): k + n_inputs for k, t in enumerate(tensors[n_inputs:])}
+        for k in range(n_inputs):
+            o = written.get(tensors[k].untyped_storage().data_ptr())
+            if o is not None and (specs[k] != specs[o] or tensors[k].storage_offset() != tensors[o].storage_offset()):
+                return True
+        return False
+
+    def _untangle(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies of the inputs that lie in an output's storage, so that writes cannot be seen by later reads."""
+        written = {t.untyped_storage().data_ptr() for t in outputs}
+        return [self.copy_of(t) if t.untyped_storage().data_ptr() in written else t for t in inputs]
+
+    def copy_of(self, t: torch.Tensor) -> torch.Tensor:
+        """A contiguous copy in a storage of its own."""
+        out = self.empty(t.shape, t.dtype, t.device.index)
+        if t.numel():
+            self.record("copy", [t], [out], copy_body)
+        return out
+
+    def push(self, op: Operation, tensors: Sequence[torch.Tensor], params: tuple[int | float, ...] = ()) -> None:
+        """Appends a node; flushes when the batch is full, or at once with batching off."""
+        with self.lock:
+            known = self.mailbox.allocations
+            allocations = tuple([known[t.untyped_storage().data_ptr()] for t in tensors])
+            device = allocations[-1].device
+            pending = self.pending.get(device)
+            if pending is None:
+                pending = self.pending[device] = []
+            pending.append(Node(op, allocations, tuple([t.storage_offset() for t in tensors]), params))
+            if not self.batching or len(pending) >= self.threshold:
+                self.flush(device)
+            elif len(pending) == 1:
+                self._arm()
+
+    def _arm(self) -> None:
+        """Starts the clock that flushes a batch nobody completes, so that a slow Python loop leaves no GPU idle."""
+        if self.delay_ms <= 0:
+            return
+        self._first_pending = time.monotonic()
+        if self._timer is None:
+            self._timer = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
+            self._timer.start()
+        self._wake.set()
+
+    def _tick(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while (left := self._first_pending + self.delay_ms / 1000 - time.monotonic()) > 0:
+                time.sleep(left)
+            try:
+                self.flush()
+            except Exception as error:
+                self.error = self.error or error
+
+    def flush(self, device: int | None = None) -> None:
+        """Submits what is pending (of one device, or of all) without waiting for it."""
+        with self.lock:
+            self.check_process()
+            self.collect()
+            for index in list(self.pending) if device is None else [device]:
+                nodes = self.pending.get(index)
+                if nodes:
+                    self.pending[index] = []
+                    try:
+                        execute(self.devices[index], nodes)
+                    finally:
+                        self._sweep()
+            self._sweep()
+
+    def collect(self) -> None:
+        """Learns which storages have died; their memory follows when nothing recorded needs it."""
+        for allocation in self.mailbox.dead():
+            self.live_bytes[allocation.device] -= allocation.size_bytes
+            self._dying.append(allocation)
+
+    def _sweep(self) -> None:
+        if not self._dying:
+            return
+        waiting = {id(a) for nodes in self.pending.values() for node in nodes for a in node.allocations}
+        kept = []
+        for allocation in self._dying:
+            if id(allocation) in waiting:
+                kept.append(allocation)
+            elif allocation.buffer is not None:
+                self.devices[allocation.device].release(allocation.buffer)
+                allocation.buffer = None
+        self._dying = kept
+
+    def reclaim(self) -> None:
+        """Returns the memory of tensors that died and that nothing recorded needs."""
+        with self.lock:
+            self.collect()
+            self._sweep()
+
+    def raise_pending(self) -> None:
+        """Raises the error of a flush that ran in the background, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+_engine: Engine | None = None
+_engine_lock = threading.Lock()
+
+
+def engine() -> Engine:
+    """The process's engine, made at the first use of the device."""
+    global _engine
+    if _engine is None:
+        with _engine_lock:
+            if _engine is None:
+                _engine = Engine()
+    return _engine
+
+
+def record(*args: Any, **kwargs: Any) -> None:
+    """:meth:`Engine.record` of the process's engine."""
+    engine().record(*args, **kwargs)

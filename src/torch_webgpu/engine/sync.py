@@ -1,0 +1,99 @@
+"""Between host and device: uploads, downloads, waiting, and the errors that kernels flagged meanwhile."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import torch
+
+from ..ir.graph import operation_name
+from ..layout import is_contiguous
+from .flush import materialise
+from .record import Engine, engine
+from .tensor import Allocation
+
+ERROR_WORDS = 8
+"""Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
+INDEX_OUT_OF_RANGE = 1
+
+
+def host_bytes(t: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, shared; the caller keeps the tensor alive."""
+    return memoryview((ctypes.c_char * (t.numel() * t.element_size())).from_address(t.data_ptr())).cast("B")
+
+
+def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Writes a contiguous CPU tensor into a webgpu tensor of its dtype and size, if it lies in whole words.
+
+    Returns False, having done nothing, for a target that is not contiguous or shares a 32-bit word with its neighbours.
+    """
+    eng = engine()
+    size = source.numel() * source.element_size()
+    offset = target.storage_offset() * target.element_size()
+    with eng.lock:
+        allocation = eng.allocation(target)
+        to_end = offset + size == allocation.size_bytes
+        if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
+            return False
+        if in_use(eng, allocation):
+            eng.flush(allocation.device)
+        data = host_bytes(source)
+        device = eng.device(allocation.device)
+        buffer = materialise(device, allocation)
+        whole = size - size % 4
+        if whole:
+            device.upload(buffer, offset, data[:whole])
+        if size % 4:
+            device.upload(buffer, offset + whole, bytes(data[whole:]).ljust(4, b"\0"))
+    return True
+
+
+def in_use(eng: Engine, allocation: Allocation) -> bool:
+    """Whether a recorded, not yet submitted operation reads or writes the allocation."""
+    return any(a is allocation for node in eng.pending.get(allocation.device, ()) for a in node.allocations)
+
+
+def download(t: torch.Tensor) -> np.ndarray:
+    """The bytes of a webgpu tensor's elements in row-major order, as uint8. Waits; raises what went wrong so far."""
+    eng = engine()
+    with eng.lock:
+        size = t.numel() * t.element_size()
+        offset = t.storage_offset() * t.element_size()
+        if not is_contiguous(t.shape, t.stride()) or offset % 4:
+            t = eng.copy_of(t)
+            offset = 0
+        allocation = eng.allocation(t)
+        eng.flush(allocation.device)
+        eng.raise_pending()
+        device = eng.device(allocation.device)
+        buffer = materialise(device, allocation)
+        padded = -(-size // 4) * 4
+        data, errors = device.download([(buffer, offset, padded), (device.error_buffer, 0, ERROR_WORDS * 4)])
+        check_flags(device.index, errors)
+        return data[:size]
+
+
+def synchronize(index: int) -> None:
+    """Waits for everything recorded for a device; raises what went wrong so far."""
+    eng = engine()
+    with eng.lock:
+        eng.flush(index)
+        eng.raise_pending()
+        device = eng.device(index)
+        (errors,) = device.download([(device.error_buffer, 0, ERROR_WORDS * 4)])
+        check_flags(index, errors)
+
+
+def check_flags(index: int, errors: np.ndarray) -> None:
+    """Raises, and clears, what a kernel flagged."""
+    words = errors.view(np.uint32)
+    if words[0] == 0:
+        return
+    device = engine().device(index)
+    device.upload(device.error_buffer, 0, bytes(ERROR_WORDS * 4))
+    code, op = int(words[0]), operation_name(int(words[1]))
+    value, size = (int(v) for v in words[2:6].view(np.int64))
+    if code == INDEX_OUT_OF_RANGE:
+        raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}")
+    raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size})")

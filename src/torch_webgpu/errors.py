@@ -1,0 +1,35 @@
+"""The exceptions this package raises, each one a subclass of what PyTorch users already catch."""
+
+from __future__ import annotations
+
+import torch
+
+OutOfMemoryError = torch.OutOfMemoryError
+
+
+class WebGPUError(RuntimeError):
+    """Anything that goes wrong below PyTorch: adapters, devices, pipelines, queues."""
+
+
+class NoAdapterError(WebGPUError):
+    """No WebGPU adapter is usable on this machine."""
+
+
+class DeviceLostError(WebGPUError):
+    """The adapter's device is gone (driver reset, unplugged); its tensors are gone with it."""
+
+
+class ShaderCompileError(WebGPUError):
+    """WGSL that the host's compiler refuses. The message carries the numbered source."""
+
+
+class ForkError(WebGPUError):
+    """The device was used in a forked child; GPU handles do not survive a fork."""
+
+
+class FallbackError(NotImplementedError):
+    """An operator would have run on the CPU while TORCH_WEBGPU_FALLBACK=error."""
+
+
+class UnsupportedDtypeError(TypeError):
+    """The adapter, or WGSL, has no such type."""

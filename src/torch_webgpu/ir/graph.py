@@ -1,0 +1,158 @@
+"""What is recorded: expressions over table ops, operations, nodes.
+
+An :class:`Expr` is a value in a per-element computation. An :class:`Operation` is one ATen call with everything
+that decides its code (layouts, dtypes, expressions) and nothing that doesn't (storages, offsets, scalar values);
+it is built once per signature and shared. A :class:`Node` is one recorded call of an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Expr:
+    """An immutable, hash-consed expression: equal expressions are the same object, so ``is`` compares structure.
+
+    ``op`` is a row of the op table or one of the leaves:
+
+    * ``load k``: the element of tensor argument ``k`` at this point of the iteration space
+    * ``param k``: scalar argument ``k`` (its value travels with the node, not with the code)
+    * ``const v``: a literal (kept as text, so that ``1``, ``1.0`` and ``True`` stay apart)
+    * ``index d``: this point's coordinate along dimension ``d``, as i32
+    * ``linear``: this point's row-major number, as u32
+    * ``acc k``: the ``k``-th accumulator of a reduction, in its epilogue
+    """
+
+    __slots__ = ("args", "dtype", "op")
+    _interned: dict[tuple[Any, ...], Expr] = {}
+
+    op: str
+    args: tuple[Any, ...]
+    dtype: str
+
+    def __new__(cls, op: str, args: tuple[Any, ...], dtype: str) -> Expr:
+        key = (op, args, dtype)
+        found = cls._interned.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.op, found.args, found.dtype = key
+            cls._interned[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"{self.op}:{self.dtype}({', '.join(map(repr, self.args))})"
+
+
+LEAVES = frozenset({"load", "param", "const", "index", "linear", "acc"})
+
+
+def walk(roots: Sequence[Expr]) -> Iterator[Expr]:
+    """Every expression below ``roots``, each once, operands before users."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        expr, ready = stack.pop()
+        if expr in seen:
+            continue
+        if ready:
+            seen.add(expr)
+            yield expr
+            continue
+        stack.append((expr, True))
+        stack.extend((arg, False) for arg in expr.args if isinstance(arg, Expr))
+
+
+class Spec(NamedTuple):
+    """A tensor argument's layout. ``dtype`` is a name of ``dtypes.BY_NAME``; shape and strides are in elements.
+
+    ``aligned``: its first element starts a 32-bit word (always true for types of 4 bytes and more).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    aligned: bool = True
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """One expression per output argument, evaluated at every point of the outputs' shape."""
+
+    roots: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction over ``dims`` of the iteration shape ``shape``.
+
+    ``values`` (prologue) are what each point contributes, ``combine`` how contributions meet ("sum", "prod", "max", "min",
+    "any", "all", "argmax", "argmin", "welford", "xor"), ``roots`` (epilogue, over ``acc`` leaves) what is stored per output.
+    Input specs have the full iteration shape; output specs have it with the reduced dims of size 1.
+    """
+
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    values: tuple[Expr, ...]
+    combine: tuple[str, ...]
+    roots: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A hand-written kernel: ``lower(operation, caps)`` returns its ``Lowered`` (see ``lower.lower``)."""
+
+    lower: Callable[..., Any]
+    static: tuple[Any, ...] = ()
+
+
+Body = Pointwise | Reduction | Extern
+
+_names: list[str] = []
+
+
+def operation_name(op_id: int) -> str:
+    """The name of the operation with this id, for error messages raised long after it was recorded."""
+    return _names[op_id] if 0 <= op_id < len(_names) else "an unknown operation"
+
+
+@dataclass(eq=False, frozen=True)
+class Operation:
+    """One ATen call without its storages: ``args`` are the input layouts, then the output layouts.
+
+    ``param_kinds`` gives the compute kind of each scalar argument; a node carries their 4-byte parts flattened.
+    """
+
+    name: str
+    args: tuple[Spec, ...]
+    n_outputs: int
+    body: Body
+    param_kinds: tuple[str, ...] = ()
+    id: int = field(init=False)
+    lowered: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", len(_names))
+        _names.append(self.name)
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self.args) - self.n_outputs
+
+    @property
+    def inputs(self) -> tuple[Spec, ...]:
+        return self.args[: self.n_inputs]
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        return self.args[self.n_inputs :]
+
+
+class Node(NamedTuple):
+    """One recorded call: the operation, each argument's allocation and element offset, the flattened scalars."""
+
+    op: Operation
+    allocations: tuple[Any, ...]
+    offsets: tuple[int, ...]
+    params: tuple[int | float, ...] = ()

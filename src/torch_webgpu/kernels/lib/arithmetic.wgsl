@@ -1,0 +1,68 @@
+// Division and what depends on it, where WGSL allows errors that PyTorch's results would show.
+
+// a / b rounded to nearest even as far as the range of normal numbers goes (WGSL allows 2.5 units in the last place).
+fn div_f(a: f32, b: f32) -> f32 {
+  let quotient = a / b;
+  let magnitude = abs(quotient);
+  if (!(magnitude > 1e-30 && magnitude < 1e30 && abs(b) > 1e-30 && abs(b) < 1e30)) { return quotient; }
+  return quotient + fma(-quotient, b, a) / b;
+}
+
+// C's fmod, exact: the long division of the mantissas, eight bits at a time.
+fn fmod_f(a: f32, b: f32) -> f32 {
+  if (!isfinite_f(a) || isnan_f(b) || magnitude_bits(b) == 0u) { return nan_f(); }
+  if (magnitude_bits(a) < magnitude_bits(b)) { return a; }
+  let dividend = mantissa_of(a);
+  let divisor = mantissa_of(b);
+  var rest = dividend.bits % divisor.bits;
+  var steps = dividend.exponent - divisor.exponent;
+  while (steps > 0 && rest != 0u) {
+    let step = min(steps, 8);
+    rest = (rest << u32(step)) % divisor.bits;
+    steps -= step;
+  }
+  return copysign_f(float_from(rest, divisor.exponent), a);
+}
+
+// bits * 2^exponent for bits < 2^24, where the result is a float; without arithmetic, which may flush denormals.
+fn float_from(bits: u32, exponent: i32) -> f32 {
+  if (bits == 0u) { return 0.0; }
+  let shift = i32(countLeadingZeros(bits)) - 8;
+  let biased = exponent - shift + 150;
+  if (biased > 0) { return bitcast<f32>((u32(biased) << 23u) | ((bits << u32(shift)) & 0x7fffffu)); }
+  let places = exponent + 149;
+  return bitcast<f32>(select(bits >> u32(max(-places, 0)), bits << u32(max(places, 0)), places >= 0));
+}
+
+// Python's %: the sign of the divisor.
+fn remainder_f(a: f32, b: f32) -> f32 {
+  let rest = fmod_f(a, b);
+  if (rest != 0.0 && signbit_f(rest) != signbit_f(b)) { return rest + b; }
+  return rest;
+}
+
+// Python's //, as c10::div_floor_floating rounds it.
+fn floor_divide_f(a: f32, b: f32) -> f32 {
+  if (magnitude_bits(b) == 0u || !isfinite_f(a) || isnan_f(b)) { return a / b; }
+  let rest = fmod_f(a, b);
+  var quotient = div_f(a - rest, b);
+  if (rest != 0.0 && signbit_f(rest) != signbit_f(b)) { quotient -= 1.0; }
+  if (quotient == 0.0) { return bitcast<f32>((bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u); }
+  let lower = floor(quotient);
+  return select(lower, lower + 1.0, quotient - lower > 0.5);
+}
+
+// torch.div(rounding_mode="trunc").
+fn trunc_divide_f(a: f32, b: f32) -> f32 { return trunc_f(div_f(a, b)); }
+
+fn hypot_f(a: f32, b: f32) -> f32 {
+  if (isinf_f(a) || isinf_f(b)) { return inf_f(); }
+  if (isnan_f(a) || isnan_f(b)) { return nan_f(); }
+  let large = max(abs(a), abs(b));
+  let small = min(abs(a), abs(b));
+  if (large == 0.0) { return 0.0; }
+  let n = frexp_exponent_f(large);
+  let x = scale_f(large, -n);
+  let y = scale_f(small, -n);
+  return scale_f(sqrt(x * x + y * y), n);
+}

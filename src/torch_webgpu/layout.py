@@ -1,0 +1,92 @@
+"""Shapes and strides: broadcasting, collapsing, overlap. Pure functions over tuples of ints, in elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+Shape = tuple[int, ...]
+
+
+def contiguous_strides(shape: Sequence[int]) -> Shape:
+    """Row-major strides, as PyTorch computes them (a size-0 dimension counts as 1)."""
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(shape[d + 1], 1)
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Row-major without gaps; dimensions of size 1 may have any stride."""
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            if stride != expected:
+                return prod(shape) == 0
+            expected *= size
+    return True
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether some order of the dimensions makes the layout contiguous: no gaps, no overlap."""
+    expected = 1
+    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides, strict=True) if sz != 1):
+        if stride != expected:
+            return prod(shape) == 0
+        expected *= size
+    return True
+
+
+def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
+    """The strides that read a tensor of ``shape`` as if expanded to ``target``: 0 along broadcast dimensions."""
+    lead = len(target) - len(shape)
+    own = tuple(
+        0 if size == 1 and wanted != 1 else stride
+        for size, stride, wanted in zip(shape, strides, target[lead:], strict=True)
+    )
+    return (0,) * lead + own
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie between the first and the last one touched, inclusive; 0 if there are none."""
+    if prod(shape) == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def may_overlap_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two indices can name one element (expanded tensors, sliding windows). Conservative."""
+    expected = 1
+    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides, strict=True) if sz > 1):
+        if stride < expected:
+            return True
+        expected = stride * (size - 1) + expected
+    return False
+
+
+def iteration_order(shape: Shape, strides: Shape) -> tuple[int, ...]:
+    """The dimensions from slowest to fastest in memory; ties (and broadcast dimensions) keep their order."""
+    return tuple(sorted(range(len(shape)), key=lambda d: -strides[d] if shape[d] > 1 else 0))
+
+
+def collapse(shape: Shape, strides: Sequence[Shape], order: Sequence[int] | None = None) -> tuple[Shape, list[Shape]]:
+    """The smallest iteration space that visits the same elements in the same order.
+
+    Takes one stride tuple per argument, all for ``shape``; visits dimensions in ``order`` (default row-major), drops
+    those of size 1 and merges neighbours that every argument steps through evenly. Returns at least one dimension.
+    """
+    dims = [d for d in (order if order is not None else range(len(shape))) if shape[d] != 1]
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for d in dims:
+        if sizes and all(s[-1] == arg[d] * shape[d] for s, arg in zip(steps, strides, strict=True)):
+            sizes[-1] *= shape[d]
+            for s, arg in zip(steps, strides, strict=True):
+                s[-1] = arg[d]
+            continue
+        sizes.append(shape[d])
+        for s, arg in zip(steps, strides, strict=True):
+            s.append(arg[d])
+    if not sizes:
+        return (1,), [(0,) for _ in strides]
+    return tuple(sizes), [tuple(s) for s in steps]

@@ -1,0 +1,200 @@
+"""Expressions as WGSL statements: one ``let`` per distinct subexpression, conversions spelled out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from ..dtypes import BY_NAME, COMPUTE_TYPE
+from ..ir.graph import Expr, walk
+from ..ir.ops import TABLE
+
+Leaf = Callable[[Expr], str]
+
+_WRAP = {
+    "u8": "({0} & 255)",
+    "u16": "({0} & 65535)",
+    "i8": "(({0} << 24u) >> 24u)",
+    "i16": "(({0} << 16u) >> 16u)",
+}
+_ROUND = {"f16": "round_f16({0})", "bf16": "round_bf16({0})"}
+
+# How a value of one kind becomes another, as C and PyTorch do it.
+_CONVERT: dict[tuple[str, str], str] = {
+    ("b", "i"): "select(0, 1, {0})",
+    ("b", "u"): "select(0u, 1u, {0})",
+    ("b", "f"): "select(0.0, 1.0, {0})",
+    ("b", "d"): "f64(select(0.0, 1.0, {0}))",
+    ("b", "l"): "i64_from_u32(select(0u, 1u, {0}))",
+    ("b", "c"): "vec2<f32>(select(0.0, 1.0, {0}), 0.0)",
+    ("i", "b"): "({0} != 0)",
+    ("i", "u"): "u32({0})",
+    ("i", "f"): "f32({0})",
+    ("i", "d"): "f64({0})",
+    ("i", "l"): "i64_from_i32({0})",
+    ("i", "c"): "vec2<f32>(f32({0}), 0.0)",
+    ("u", "b"): "({0} != 0u)",
+    ("u", "i"): "i32({0})",
+    ("u", "f"): "f32({0})",
+    ("u", "d"): "f64({0})",
+    ("u", "l"): "i64_from_u32({0})",
+    ("u", "c"): "vec2<f32>(f32({0}), 0.0)",
+    ("f", "b"): "({0} != 0.0)",
+    ("f", "i"): "i32_from_f32({0})",
+    ("f", "u"): "u32({0})",
+    ("f", "d"): "f64({0})",
+    ("f", "l"): "i64_from_f32({0})",
+    ("f", "c"): "vec2<f32>({0}, 0.0)",
+    ("d", "b"): "({0} != f64(0.0))",
+    ("d", "i"): "i32({0})",
+    ("d", "u"): "u32({0})",
+    ("d", "f"): "f32({0})",
+    ("d", "l"): "i64_from_f64({0})",
+    ("d", "c"): "vec2<f32>(f32({0}), 0.0)",
+    ("l", "b"): "(!i64_is_zero({0}))",
+    ("l", "i"): "i64_to_i32({0})",
+    ("l", "u"): "i64_to_u32({0})",
+    ("l", "f"): "i64_to_f32({0})",
+    ("l", "d"): "i64_to_f64({0})",
+    ("l", "c"): "vec2<f32>(i64_to_f32({0}), 0.0)",
+    ("c", "b"): "any({0} != vec2<f32>(0.0, 0.0))",
+    ("c", "f"): "{0}.x",
+    ("c", "i"): "i32_from_f32({0}.x)",
+    ("c", "u"): "u32({0}.x)",
+    ("c", "d"): "f64({0}.x)",
+    ("c", "l"): "i64_from_f32({0}.x)",
+}
+
+
+def convert(text: str, source: str, target: str, fits: bool = False) -> str:
+    """WGSL for ``text`` of dtype ``source`` as dtype ``target``; ``fits`` leaves out rounding and wrapping."""
+    a, b = BY_NAME[source].kind, BY_NAME[target].kind
+    if a != b:
+        text = _CONVERT[a, b].format(text)
+    if fits:
+        return text
+    if target in _ROUND:
+        return _ROUND[target].format(text) if source != target else text
+    if target in _WRAP and source != "bool":
+        return _WRAP[target].format(text) if source != target else text
+    return text
+
+
+def float_literal(value: float) -> str:
+    """An f32 literal; infinities and NaN go through functions, since WGSL has no literals for them."""
+    if value != value:
+        return "nan_f()"
+    try:
+        value = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        value = float("inf") if value > 0 else float("-inf")
+    if value in (float("inf"), float("-inf")):
+        return "inf_f()" if value > 0 else "(-inf_f())"
+    return f"{value!r}f" if value >= 0 else f"({value!r}f)"
+
+
+def literal(text: str, dtype: str) -> str:
+    """WGSL for a ``const`` leaf."""
+    kind = BY_NAME[dtype].kind
+    if kind == "b":
+        return "true" if text == "True" else "false"
+    if kind == "f":
+        return float_literal(float(text))
+    if kind == "d":
+        return f"{float(text)!r}lf"
+    if kind == "c":
+        value = complex(text)
+        return f"vec2<f32>({float_literal(value.real)}, {float_literal(value.imag)})"
+    value = int(text)
+    if kind == "u":
+        return f"{value & 0xFFFFFFFF}u"
+    if kind == "l":
+        return f"i64_make({value & 0xFFFFFFFF}u, {(value >> 32) & 0xFFFFFFFF}u)"
+    value = ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+    return f"({value})" if value > -0x80000000 else "i32(-2147483648)"
+
+
+def emit(roots: Sequence[Expr], leaf: Leaf, prefix: str = "v", indent: str = "  ") -> tuple[list[str], list[str]]:
+    """Statements that compute ``roots``, and the name holding each root.
+
+    ``leaf`` gives the WGSL of a load, param, index, linear or acc expression.
+    """
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
+    for expr in walk(roots):
+        if expr.op == "const":
+            names[expr] = literal(expr.args[0], expr.dtype)
+            continue
+        if expr.op == "to_dtype":
+            text = convert(names[expr.args[0]], expr.args[0].dtype, expr.dtype)
+        elif expr.op in TABLE:
+            text = _apply(expr, names)
+        else:
+            text = leaf(expr)
+        name = f"{prefix}{len(lines)}"
+        lines.append(f"{indent}let {name}: {COMPUTE_TYPE[BY_NAME[expr.dtype].kind]} = {text};")
+        names[expr] = name
+    return lines, [names[root] for root in roots]
+
+
+def _apply(expr: Expr, names: dict[Expr, str]) -> str:
+    row = TABLE[expr.op]
+    text = row.wgsl[BY_NAME[expr.args[0].dtype].kind].format(*(names[arg] for arg in expr.args))
+    if row.wraps and expr.dtype in _WRAP:
+        text = _WRAP[expr.dtype].format(text)
+    elif expr.dtype in _ROUND:
+        text = _ROUND[expr.dtype].format(text)
+    return text
+
+
+def param_parts(kind: str) -> tuple[str, ...]:
+    """The types of the 4-byte parts that carry a scalar argument of ``kind``."""
+    return {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32"), "c": ("f32", "f32"), "u": ("u32",)}.get(
+        kind, ("i32",)
+    )
+
+
+def join_param(name: str, kind: str) -> str:
+    """WGSL that puts the parts of scalar argument ``name`` together again."""
+    if kind == "l":
+        return f"i64_make(P.{name}_0, P.{name}_1)"
+    if kind == "d":
+        # Three f32 carry the 53 bits of a double exactly (Dekker's splitting).
+        return f"(f64(P.{name}_0) + f64(P.{name}_1) + f64(P.{name}_2))"
+    if kind == "c":
+        return f"vec2<f32>(P.{name}_0, P.{name}_1)"
+    return f"(P.{name}_0 != 0)" if kind == "b" else f"P.{name}_0"
+
+
+def split_scalar(value: float | int | bool | complex, kind: str) -> tuple[int | float, ...]:
+    """The 4-byte parts of a Python scalar, in the order of :func:`param_parts`."""
+    if kind == "f":
+        return (_f32(float(value)),)  # type: ignore[arg-type]
+    if kind == "l":
+        n = int(value)  # type: ignore[arg-type]
+        return (n & 0xFFFFFFFF, (n >> 32) & 0xFFFFFFFF)
+    if kind == "d":
+        rest = float(value)  # type: ignore[arg-type]
+        parts = []
+        for _ in range(3):
+            part = _f32(rest)
+            parts.append(part)
+            rest = rest - part if abs(part) != float("inf") and part == part else 0.0
+        return tuple(parts)
+    if kind == "c":
+        z = complex(value)
+        return (_f32(z.real), _f32(z.imag))
+    if kind == "b":
+        return (int(bool(value)),)
+    n = int(value)  # type: ignore[arg-type]
+    return (n & 0xFFFFFFFF,) if kind == "u" else (((n + 0x80000000) & 0xFFFFFFFF) - 0x80000000,)
+
+
+def _f32(value: float) -> float:
+    """``value`` rounded to f32, overflowing to infinity (``struct`` would raise)."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+

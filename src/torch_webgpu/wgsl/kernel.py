@@ -1,0 +1,68 @@
+"""The Kernel value: a compute shader that has not met a device yet.
+
+A kernel's ``body`` is WGSL without bindings, parameters or directives. It reaches the world through names
+that :mod:`torch_webgpu.wgsl.link` declares for the host at hand:
+
+* ``P.name`` for each :class:`Param`;
+* for each :class:`Binding` ``x``: ``x_load(i: u32) -> T`` and, if writable, ``x_store(i: u32, v: T)``, where ``i`` counts
+  elements from the start of the buffer and ``T`` is the compute type of the binding's dtype (``dtypes.COMPUTE_TYPE``);
+* with ``mode="word"``: also ``x_load_word(w: u32) -> u32`` and ``x_store_word(w: u32, v: u32)`` for packed sub-word types;
+* with ``mode="atomic"``: the buffer is ``array<atomic<u32>>``; loads and stores are atomic on the containing word, and
+  ``x_atomic_add/x_atomic_min/x_atomic_max(i, v)`` exist for 32-bit and sub-word dtypes;
+* the functions of the ``lib`` parts it names (files of ``kernels/lib``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+Access = Literal["read", "read_write"]
+Mode = Literal["plain", "word", "atomic"]
+ParamType = Literal["u32", "i32", "f32"]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A storage buffer as the kernel names it. ``dtype`` is a name of ``dtypes.BY_NAME``."""
+
+    name: str
+    dtype: str
+    access: Access = "read"
+    mode: Mode = "plain"
+
+
+@dataclass(frozen=True)
+class Param:
+    """A 4-byte scalar passed with each dispatch: sizes, strides, offsets, scalar arguments."""
+
+    name: str
+    type: ParamType = "u32"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compute shader: what it is called in profiles, its text, and what it must be given.
+
+    ``workgroup_size`` repeats what the body's ``@workgroup_size`` says, for the grid arithmetic of callers.
+    ``trusted`` promises that every index is in range, so that the host may leave bounds checks out.
+    """
+
+    name: str
+    body: str
+    bindings: tuple[Binding, ...]
+    params: tuple[Param, ...] = ()
+    lib: tuple[str, ...] = ()
+    workgroup_size: tuple[int, int, int] = (256, 1, 1)
+    trusted: bool = False
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of everything that decides the compiled pipeline; stable across processes."""
+        parts = (self.body, repr(self.bindings), repr(self.params), repr(self.lib), repr(self.trusted))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+    def __hash__(self) -> int:
+        return hash(self.key)
