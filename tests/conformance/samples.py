@@ -1,0 +1,198 @@
+"""Which inputs an operator is tried on: a small cover of PyTorch's own samples, and the layouts those leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+# Some generators run into thousands of samples, or millions of elements: the choice is among the first, small ones.
+MAX_CANDIDATES = 300
+MAX_ELEMENTS = 20_000
+
+
+# CPU PyTorch itself dies of these: a layout of the inputs, or of ``out=`` (it writes past a strided batch of matrices).
+CPU_CRASHES: dict[str, frozenset[str]] = {
+    "native_batch_norm": frozenset({"empty"}),
+    "_native_batch_norm_legit": frozenset({"empty"}),
+    "_chunk_cat": frozenset({"scalar"}),
+    "tril": frozenset({"transposed", "sliced"}),
+    "triu": frozenset({"transposed", "sliced"}),
+    "lu_unpack": frozenset({"transposed", "sliced"}),
+    "linalg.lu": frozenset({"transposed", "sliced"}),
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: ``op(input, *args, **kwargs)`` on CPU tensors.
+
+    ``derived`` samples have other values or shapes than PyTorch's own: where the CPU refuses one, how is left open.
+    """
+
+    label: str
+    input: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    process_output: Callable[[Any], Any]
+    derived: bool = False
+
+    @property
+    def tree(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        return self.input, self.args, self.kwargs
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in pytree.tree_leaves(self.tree) if isinstance(leaf, torch.Tensor)]
+
+    def describe(self) -> str:
+        """The call in one line, tensors as ``float32[2, 3]``, strides added where they are not the usual ones."""
+        args = [_short(arg) for arg in (self.input, *self.args)] + [f"{k}={_short(v)}" for k, v in self.kwargs.items()]
+        return f"sample {self.label}: ({', '.join(args)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return text if value.layout != torch.strided or value.is_contiguous() else f"{text}~{value.stride()}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_short, value))}]"
+    return repr(value)
+
+
+def choose(op: Any, dtype: torch.dtype, count: int, *, requires_grad: bool = False) -> list[Sample]:
+    """``count`` of PyTorch's samples for ``op``, those that differ most from each other first."""
+    candidates = [
+        Sample(str(index), s.input, s.args, s.kwargs, s.output_process_fn_grad)
+        for index, s in enumerate(islice(op.sample_inputs("cpu", dtype, requires_grad=requires_grad), MAX_CANDIDATES))
+    ]
+    small = [s for s in candidates if sum(t.numel() for t in s.tensors) <= MAX_ELEMENTS]
+    return _cover(small or candidates[:1], count)
+
+
+def _cover(candidates: list[Sample], count: int) -> list[Sample]:
+    """Greedy set cover over the features of the samples, then the remaining ones in order."""
+    features = {s.label: _features(s) for s in candidates}
+    chosen: list[Sample] = []
+    seen: set[Any] = set()
+    remaining = list(candidates)
+    while remaining and len(chosen) < count:
+        best = max(remaining, key=lambda s: len(features[s.label] - seen))
+        seen |= features[best.label]
+        chosen.append(best)
+        remaining.remove(best)
+    return chosen
+
+
+def _features(sample: Sample) -> set[Any]:
+    leaves, spec = pytree.tree_flatten(sample.tree)
+    features: set[Any] = {str(spec)}
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            features |= {(index, leaf.dtype, leaf.dim()), (index, "empty", leaf.numel() == 0)}
+            features |= {(index, "shape", tuple(leaf.shape)), (index, "requires_grad", leaf.requires_grad)}
+            features.add((index, "strided", leaf.layout == torch.strided and not leaf.is_contiguous()))
+        else:
+            features.add((index, repr(leaf)))
+    return features
+
+
+def transposed(t: torch.Tensor) -> torch.Tensor:
+    """The same values, with the strides of the reversed dimensions."""
+    order = tuple(range(t.dim()))[::-1]
+    return t.permute(order).contiguous().permute(order)
+
+
+def sliced(t: torch.Tensor) -> torch.Tensor:
+    """The same values at every second element of a larger storage, starting at an odd offset."""
+    shape = (*t.shape[:-1], 2 * t.shape[-1] + 1) if t.dim() else (3,)
+    base = torch.full(shape, 1, dtype=t.dtype)
+    view = base[..., 1::2] if t.dim() else base[1]
+    return view.copy_(t)
+
+
+def expanded(t: torch.Tensor) -> torch.Tensor:
+    """The first slice, repeated with stride 0 along the first dimension that is longer than 1."""
+    for dim, size in enumerate(t.shape):
+        if size > 1:
+            return t.narrow(dim, 0, 1).contiguous().expand(t.shape)
+    return t
+
+
+def scalar(t: torch.Tensor) -> torch.Tensor:
+    """The first element, 0-dim."""
+    return t[(0,) * t.dim()].clone() if t.numel() else t
+
+
+def empty(t: torch.Tensor) -> torch.Tensor:
+    """No rows."""
+    return t[:0].clone() if t.dim() else t
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": transposed,
+    "sliced": sliced,
+    "expanded": expanded,
+    "scalar": scalar,
+    "empty": empty,
+}
+_KEEPS_VALUES = frozenset({"transposed", "sliced"})
+
+
+def relayout(sample: Sample, layout: str, dtype: torch.dtype) -> Sample | None:
+    """``sample`` in another layout, or None where that makes no difference.
+
+    ``expanded`` repeats values, so it leaves index tensors alone: repeated indices make scatters ambiguous.
+    """
+    change, changed = LAYOUTS[layout], False
+
+    def leaf(value: Any) -> Any:
+        nonlocal changed
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return value
+        if layout == "expanded" and (
+            value.dtype != dtype or (not dtype.is_floating_point and value is not sample.input)
+        ):
+            return value
+        result = change(value.detach())
+        if _geometry(result) == _geometry(value):
+            return value
+        changed = True
+        return result.requires_grad_(value.requires_grad)
+
+    tree = pytree.tree_map(leaf, sample.tree)
+    if not changed:
+        return None
+    label = f"{sample.label} {layout}"
+    return Sample(label, *tree, sample.process_output, derived=layout not in _KEEPS_VALUES)
+
+
+def _geometry(t: torch.Tensor) -> tuple[Any, ...]:
+    return t.size(), t.stride(), t.storage_offset()
+
+
+def with_layouts(op: Any, chosen: list[Sample], dtype: torch.dtype, layouts: tuple[str, ...]) -> Iterator[Sample]:
+    """The chosen samples, then for each layout the first of them that it changes."""
+    yield from chosen
+    for layout in layouts:
+        crashes = layout in CPU_CRASHES.get(op.full_name, ())
+        if crashes or (layout in ("scalar", "empty") and any(_has(s, layout) for s in chosen)):
+            continue
+        candidates = (relayout(s, layout, dtype) for s in sorted(chosen, key=_richness, reverse=True))
+        yield from islice((s for s in candidates if s is not None), 1)
+
+
+def _has(sample: Sample, layout: str) -> bool:
+    if not isinstance(sample.input, torch.Tensor):
+        return False
+    return sample.input.dim() == 0 if layout == "scalar" else sample.input.numel() == 0
+
+
+def _richness(sample: Sample) -> int:
+    """Dimensions of the first tensor, if it has elements: a layout shows most on the sample with the most of them."""
+    first = next(iter(sample.tensors), None)
+    return first.dim() if first is not None and first.numel() > 1 else -1

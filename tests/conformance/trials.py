@@ -1,0 +1,132 @@
+"""The unit of the conformance run: one operator, one kind of check, one dtype, a few samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from . import checks, samples
+from .seed_ops import SEED_OPINFOS
+from .target import fallback_stats
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+KINDS = ("forward", "inplace", "out", "backward", "error")
+# CUDA source (jiterator), sparse layouts, float8 matmuls, CUDA's own attention kernels.
+NOT_OURS = (
+    "jiterator",
+    "sparse",
+    "to_sparse",
+    "torch._scaled_mm",
+    "torch.ops.aten._flash",
+    "torch.ops.aten._efficient",
+)
+
+
+@cache
+def opinfos() -> dict[str, Any]:
+    """PyTorch's operator database by full name."""
+    return {op.full_name: op for op in op_db if not op.name.startswith(NOT_OURS)}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many of PyTorch's samples, and which further layouts."""
+
+    count: int
+    layouts: tuple[str, ...] = ()
+
+    def at_most(self, count: int) -> Effort:
+        return replace(self, count=min(count, self.count))
+
+
+ALL_LAYOUTS = tuple(samples.LAYOUTS)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is run. ``op`` is an OpInfo's full name, ``dtype`` a key of ``DTYPES``."""
+
+    op: str
+    kind: str
+    dtype: str
+
+    @property
+    def is_seed(self) -> bool:
+        return self.op in SEED_OPINFOS
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.dtype}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it; passed if there are no ``failures``. ``fallbacks`` counts CPU fallbacks by operator."""
+
+    trial: Trial
+    samples: int = 0
+    failures: list[str] = field(default_factory=list)
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+
+def supports(op: Any, kind: str, dtype: torch.dtype) -> bool:
+    """Whether CPU PyTorch has this form of the operator in this dtype, by its OpInfo."""
+    if kind == "error":
+        has_inputs = op.error_inputs_func is not None and next(iter(op.error_inputs("cpu")), None) is not None
+        return dtype == torch.float32 and has_inputs
+    if dtype not in op.dtypes:
+        return False
+    if kind == "inplace":
+        return op.inplace_variant is not None
+    if kind == "out":
+        return op.supports_out
+    return kind == "forward" or dtype in op.supported_backward_dtypes("cpu")
+
+
+def trials(
+    ops: Iterator[str], kinds: tuple[str, ...] = KINDS, dtypes: tuple[str, ...] = tuple(DTYPES)
+) -> Iterator[Trial]:
+    """Every supported combination."""
+    for name in ops:
+        for dtype in dtypes:
+            for kind in kinds:
+                if supports(opinfos()[name], kind, DTYPES[dtype]):
+                    yield Trial(name, kind, dtype)
+
+
+def run(trial: Trial, effort: Effort) -> Result:
+    """Run every sample, whatever the ones before it did."""
+    case = checks.Case.of(opinfos()[trial.op], DTYPES[trial.dtype])
+    before, count, failures = fallback_stats(), 0, []
+    for label, check in _checks(case, trial.kind, effort):
+        count += 1
+        try:
+            check()
+        except Exception as error:  # a MismatchError, or the harness itself: either way this sample has not passed
+            failures.append(f"{label}: {checks.summary(error)}")
+    return Result(trial, count, failures, dict(fallback_stats() - before))
+
+
+def _checks(case: checks.Case, kind: str, effort: Effort) -> Iterator[tuple[str, Any]]:
+    if kind == "error":
+        for index, error_input in enumerate(case.op.error_inputs("cpu")):
+            s = error_input.sample_input
+            sample = samples.Sample(str(index), s.input, s.args, s.kwargs, s.output_process_fn_grad)
+            check = lambda e=error_input, s=sample: checks.error(case, s, e.error_type, e.error_regex)
+            yield sample.describe(), check
+        return
+    chosen = samples.choose(case.op, case.dtype, effort.count, requires_grad=kind == "backward")
+    for sample in samples.with_layouts(case.op, chosen, case.dtype, effort.layouts):
+        yield sample.describe(), lambda sample=sample: getattr(checks, kind)(case, sample)

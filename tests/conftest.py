@@ -1,0 +1,32 @@
+"""Options and fixtures of all tests.
+
+``TORCH_WEBGPU_TEST_DEVICE`` names the device under test (``webgpu``); any device PyTorch has will do, ``cpu`` tries
+the tests themselves. ``TORCH_WEBGPU_CONFORMANCE`` is ``quick`` (what fits into every run) or ``full``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from tests.conformance.report import ConformanceReport
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("torch-webgpu")
+    group.addoption(
+        "--samples", type=int, metavar="N", help="samples of each operator and dtype in the conformance tests"
+    )
+    group.addoption("--conformance-json", metavar="PATH", help="write the conformance results there")
+    group.addoption("--full", action="store_true", help="run the long versions: 10,000 steps, every conformance sample")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ConformanceReport(config.getoption("conformance_json")), "conformance-report")
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The device under test."""
+    return torch.device(os.environ.get("TORCH_WEBGPU_TEST_DEVICE", "webgpu"))
