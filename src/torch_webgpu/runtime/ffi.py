@@ -129,7 +129,10 @@ _ERROR_KINDS = {
 
 @ffi.callback("void(WGPUDevice const *, WGPUErrorType, WGPUStringView, void *, void *)")
 def _on_error(_device: Handle, kind: int, message: Handle, sink: Handle, _unused: Handle) -> None:
-    ffi.from_handle(sink).errors.append((_ERROR_KINDS.get(kind, "unknown"), _text(message)))
+    text = _text(message)
+    # wgpu-native 29 reports a failed allocation as a validation error.
+    name = "out of memory" if "Not enough memory left" in text else _ERROR_KINDS.get(kind, "unknown")
+    ffi.from_handle(sink).errors.append((name, text))
 
 
 @ffi.callback("void(WGPUDevice const *, WGPUDeviceLostReason, WGPUStringView, void *, void *)")

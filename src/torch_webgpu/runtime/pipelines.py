@@ -94,7 +94,8 @@ class PipelineCache:
     def forget(self, buffer: Buffer) -> None:
         """Releases the bind groups that name ``buffer``; they would keep its memory."""
         for key in tuple(buffer.bind_groups):
-            self._release(key, self.recent.pop(key, None) or self._old.pop(key))
+            generation = self.recent if key in self.recent else self._old
+            self._release(key, generation.pop(key))
 
     @staticmethod
     def _release(key: tuple[str, tuple[Buffer, ...]], bound: Bound) -> None:
