@@ -15,9 +15,9 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from .api.module import build
+    from . import api, aten
+    from .api import accelerator
 
-    _setup_privateuseone_for_python_backend("webgpu", backend_module=build())
-    from . import aten
-
+    _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
     aten.register()
+    accelerator.register()

@@ -9,10 +9,11 @@ FAMILIES = ("views", "copy", "factories", "pointwise")
 
 def register() -> None:
     """Registers every operator family and the fallback for the rest."""
-    from . import fallback
+    from . import fallback, torch_abi
 
     for family in FAMILIES:
         module = import_module(f"{__name__}.{family}")
         if hasattr(module, "register"):
             module.register()
     fallback.install()
+    torch_abi.run_backward_in_calling_thread()

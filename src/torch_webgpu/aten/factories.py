@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..dtypes import BY_NAME
+from ..engine.current import current_device
 from ..engine.record import engine
 from ..ir.graph import Body, Pointwise, Spec
 from ..ir.ops import ops
@@ -18,7 +19,7 @@ from .torch_abi import aten, impl
 def device_index(device: Any) -> int:
     """The adapter a device argument names; the current one for a bare "webgpu"."""
     index = None if device is None else torch.device(device).index
-    return torch.webgpu.current_device() if index is None else index  # type: ignore[attr-defined, no-any-return]
+    return current_device() if index is None else index
 
 
 def empty_memory_format(

@@ -16,7 +16,9 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
 from ..config import config
+from ..engine.current import current_device
 from ..errors import FallbackError
+from .decomps import decomposed
 from .torch_abi import is_webgpu, library
 
 _counts: Counter[str] = Counter()
@@ -30,17 +32,16 @@ def fallback_stats() -> dict[str, int]:
 
 
 def decompose_with(table: dict[OpOverload, Callable[..., Any]]) -> None:
-    """Adds decompositions that the fallback prefers to the CPU."""
+    """Adds decompositions that the fallback prefers to PyTorch's own and to the CPU."""
     _decompositions.update(table)
 
 
 def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has none: runs its decomposition, else the CPU's kernel."""
-    decomposition = _decompositions.get(op)
-    if decomposition is not None:
-        result = decomposition(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
+    chosen = _decompositions.get(op)
+    result = chosen(*args, **kwargs) if chosen is not None else decomposed(op, args, kwargs)
+    if result is not NotImplemented:
+        return result
     return run_on_cpu(op, args, kwargs, "it has no kernel and no decomposition for webgpu")
 
 
@@ -116,7 +117,7 @@ def _device_of(args: Any, kwargs: Any) -> torch.device:
             found.append(value)
 
     tree_map(visit, (args, kwargs))
-    return found[0] if found else torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
+    return found[0] if found else torch.device("webgpu", current_device())
 
 
 def install() -> None:

@@ -166,3 +166,42 @@ def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
 
 def _device_index(t: torch.Tensor) -> int | None:
     return t.device.index if t.device.type == DEVICE_TYPE else None
+
+
+def replace_accelerator_hooks(table: dict[str, Callable[..., Any]]) -> None:
+    """Gives ``torch.accelerator`` Python implementations where the C++ ones end at a missing device allocator or guard.
+
+    Every function of ``torch.accelerator`` looks its ``torch._C._accelerator_*`` up at each call. The originals serve
+    as long as another device is the current accelerator.
+    """
+    for name, ours in table.items():
+        original = getattr(torch._C, f"_accelerator_{name}", None)
+        if original is not None:
+            setattr(torch._C, f"_accelerator_{name}", _when_current(ours, original))
+
+
+def _when_current(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def hook(*args: Any) -> Any:
+        current = torch._C._accelerator_getAccelerator()
+        return (ours if current is not None and current.type == DEVICE_TYPE else original)(*args)
+
+    return hook
+
+
+def run_backward_in_calling_thread() -> None:
+    """Makes backward passes run where they are called.
+
+    The autograd engine starts one worker per device the C++ guard reports, and a Python backend's guard reports one: a
+    backward pass on ``webgpu:1`` would fail its bounds check. Recording needs the GIL anyway, so nothing is lost.
+    See PythonDeviceGuard::deviceCount in torch/csrc/acc/Module.cpp.
+    """
+    from torch.autograd import graph
+
+    original = graph._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return original(*args, **kwargs)
+
+    graph._engine_run_backward = run
+    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]

@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 
 from .. import dtypes
 from ..config import config
-from ..errors import ForkError, NoAdapterError
+from ..errors import ForkError, NoAdapterError, OutOfMemoryError
 from ..ir.graph import Body, Node, Operation, Pointwise, Spec
 from ..ir.ops import ops
 from ..layout import contiguous_strides
@@ -30,6 +29,8 @@ Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
 OPERATION_CACHE_SIZE = 20_000
+LARGE_BYTES = 1 << 20
+"""Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
 
 
 def spec_of(t: torch.Tensor) -> Spec:
@@ -60,7 +61,7 @@ class Engine:
         self.live_bytes: dict[int, int] = {}
         self.peak_bytes: dict[int, int] = {}
         self._dying: list[Allocation] = []
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._timer: threading.Thread | None = None
         self._wake = threading.Event()
         self._first_pending = 0.0
@@ -87,7 +88,7 @@ class Engine:
             ) from None
 
     def check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise ForkError(
                 "the webgpu device cannot be used in a forked process: GPU handles do not survive a fork. "
                 "Use torch.multiprocessing.set_start_method('spawn'), or keep webgpu tensors out of the child"
@@ -109,12 +110,23 @@ class Engine:
 
     def _account(self, allocation: Allocation) -> None:
         size, device = allocation.size_bytes, allocation.device
-        if size >= 1 << 20:
-            self.device(device).check_size(size)
+        if size > LARGE_BYTES:
+            self._check_size(size, device)
         live = self.live_bytes[device] = self.live_bytes[device] + size
         if live > self.peak_bytes[device]:
             self.reclaim()
             self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
+
+    def _check_size(self, size: int, index: int) -> None:
+        """Raises at once for what no buffer of this adapter can hold."""
+        device = self.device(index)
+        largest = device.limits["max-buffer-size"]
+        if size > largest:
+            self.reclaim()
+            raise OutOfMemoryError(
+                f"webgpu:{index} ({device.name}) cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes): "
+                f"its buffers end at {largest / 2**30:.2f} GiB.\n{device.memory_summary()}"
+            )
 
     def allocation(self, t: torch.Tensor) -> Allocation:
         return self.mailbox.allocations[t.untyped_storage().data_ptr()]
@@ -269,6 +281,6 @@ def engine() -> Engine:
     return _engine
 
 
-def record(*args: Any, **kwargs: Any) -> None:
-    """:meth:`Engine.record` of the process's engine."""
-    engine().record(*args, **kwargs)
+def started_in() -> int | None:
+    """The process that made the engine; None while the device is unused."""
+    return None if _engine is None else _engine.pid

@@ -1,0 +1,70 @@
+"""When recorded operations are submitted: the batching controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ..engine.record import engine
+
+T = TypeVar("T")
+
+
+def set_batch_threshold(n: int) -> None:
+    """The number of recorded operations that makes a batch submit itself (default 64)."""
+    if n < 1:
+        raise ValueError(f"a batch holds at least one operation, not {n}")
+    engine().threshold = n
+
+
+def set_batch_delay(ms: float) -> None:
+    """The time in milliseconds after which an incomplete batch submits itself (default 16); 0 turns the timer off."""
+    if ms < 0:
+        raise ValueError(f"a delay cannot be negative: {ms} ms")
+    engine().delay_ms = float(ms)
+
+
+def enable_batching() -> None:
+    """Operations are collected and submitted together (the default)."""
+    engine().batching = True
+
+
+def disable_batching() -> None:
+    """Every operation is submitted by itself: slow, for finding out which one is wrong."""
+    flush_batch()
+    engine().batching = False
+
+
+def is_batching_enabled() -> bool:
+    return engine().batching
+
+
+def flush_batch() -> None:
+    """Submits what is recorded, without waiting for it."""
+    engine().flush()
+
+
+def get_pending_count() -> int:
+    """How many operations are recorded and not yet submitted, on all adapters."""
+    return sum(map(len, engine().pending.values()))
+
+
+@contextmanager
+def _batch() -> Iterator[None]:
+    eng = engine()
+    before = eng.batching, eng.threshold, eng.delay_ms
+    eng.batching, eng.threshold, eng.delay_ms = True, 1 << 30, 0.0
+    try:
+        yield
+    finally:
+        eng.batching, eng.threshold, eng.delay_ms = before
+        eng.flush()
+
+
+def batch(fn: Callable[[], T] | None = None) -> Any:
+    """Runs ``fn`` with everything it records in one batch, submitted at its end; without ``fn``, a context manager."""
+    if fn is None:
+        return _batch()
+    with _batch():
+        return fn()

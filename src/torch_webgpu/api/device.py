@@ -1,0 +1,183 @@
+"""Which adapters there are, which one is current, and waiting for them, in torch.cuda's spelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..engine.current import current_device, set_current_device
+from ..engine.record import engine
+from ..engine.sync import synchronize as _synchronize
+from ..runtime.runtime import devices
+
+DeviceLike = torch.device | str | int | None
+
+
+def is_available() -> bool:
+    """Whether this machine has a usable WebGPU adapter (a software one counts)."""
+    return bool(devices())
+
+
+def is_initialized() -> bool:
+    """Always true: adapters are opened by themselves at their first use."""
+    return True
+
+
+def init() -> None:
+    """Nothing to do; here because torch.cuda has it."""
+
+
+def device_count() -> int:
+    """The number of adapters, ``webgpu:0`` being the best one."""
+    return len(devices())
+
+
+def index_of(device: DeviceLike) -> int:
+    """The adapter index a device argument names; the current one for None and a bare ``"webgpu"``."""
+    if device is None:
+        return current_device()
+    if isinstance(device, int):
+        index = device
+    else:
+        device = torch.device(device)
+        if device.type != "webgpu":
+            raise ValueError(f"expected a webgpu device, but got: {device}")
+        index = current_device() if device.index is None else device.index
+    if not 0 <= index < max(device_count(), 1):
+        raise RuntimeError(f"webgpu:{index} does not exist: this machine has {device_count()} WebGPU adapter(s)")
+    return index
+
+
+def set_device(device: DeviceLike) -> None:
+    """Makes an adapter the current one in this thread. A negative index changes nothing, as in torch.cuda."""
+    if isinstance(device, int) and device < 0:
+        return
+    set_current_device(index_of(device))
+
+
+class device:
+    """Context manager: makes an adapter current inside the block. A negative index or None changes nothing."""
+
+    def __init__(self, device: DeviceLike) -> None:
+        unchanged = device is None or (isinstance(device, int) and device < 0)
+        self.idx = -1 if unchanged else index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = current_device()
+        if self.idx >= 0:
+            set_device(self.idx)
+
+    def __exit__(self, *exc: Any) -> None:
+        set_device(self.prev_idx)
+
+
+class device_of(device):
+    """Context manager: makes the adapter of a tensor current; nothing for a tensor that is elsewhere."""
+
+    def __init__(self, obj: torch.Tensor) -> None:
+        super().__init__(obj.device.index if obj.device.type == "webgpu" else -1)
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What is known of an adapter. Sizes in bytes; ``total_memory`` is 0 where WebGPU does not tell."""
+
+    name: str
+    vendor: str
+    architecture: str
+    description: str
+    adapter_type: str
+    backend_type: str
+    driver: str
+    total_memory: int
+    max_buffer_size: int
+    max_binding_size: int
+    max_workgroup_storage: int
+    max_workgroup_invocations: int
+    features: tuple[str, ...]
+
+
+def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
+    """The adapter's identity and limits."""
+    found = engine().device(index_of(device))
+    info, limits = found.info, found.limits
+    return DeviceProperties(
+        name=found.name,
+        vendor=info.get("vendor", ""),
+        architecture=info.get("architecture", ""),
+        description=info.get("description", ""),
+        adapter_type=info.get("adapter_type", ""),
+        backend_type=info.get("backend_type", ""),
+        driver=info.get("description", ""),
+        total_memory=0,
+        max_buffer_size=limits["max-buffer-size"],
+        max_binding_size=limits["max-storage-buffer-binding-size"],
+        max_workgroup_storage=limits["max-compute-workgroup-storage-size"],
+        max_workgroup_invocations=limits["max-compute-invocations-per-workgroup"],
+        features=tuple(sorted(found.features)),
+    )
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """The adapter's name, as its driver gives it."""
+    return engine().device(index_of(device)).name
+
+
+def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    """(1, 0): WebGPU has one version; what an adapter can do is in :func:`get_capabilities`."""
+    index_of(device)
+    return (1, 0)
+
+
+def get_capabilities(device: DeviceLike = None) -> dict[str, Any]:
+    """``{"features": [...], "limits": {...}, "info": {...}}``; limits in WebGPU's spelling (``maxBufferSize``)."""
+    found = engine().device(index_of(device))
+    limits = {_camel(name): value for name, value in found.limits.items()}
+    return {"features": sorted(found.features), "limits": limits, "info": dict(found.info)}
+
+
+getCapabilities = get_capabilities
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("-")
+    return first + "".join({"x": "X", "y": "Y", "z": "Z"}.get(part, part.capitalize()) for part in rest)
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Submits what is recorded and waits for it. Errors of the work so far are raised here at the latest."""
+    _synchronize(index_of(device))
+
+
+sync_device = synchronize
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """True: bfloat16 is stored as such and computed in float32 (WGSL has no bfloat16 arithmetic)."""
+    return including_emulation
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """False: WebGPU adapters do not see each other's memory; copies between them go through the host."""
+    index_of(device), index_of(peer_device)
+    return False
+
+
+def ipc_collect() -> None:
+    """Nothing to do: WebGPU memory is not shared between processes."""
+
+
+def _is_in_bad_fork() -> bool:
+    from os import getpid
+
+    from ..engine.record import started_in
+
+    return started_in() not in (None, getpid())
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes ``torch.autocast("webgpu")`` takes."""
+    return [torch.float16, torch.bfloat16]

@@ -1,0 +1,56 @@
+"""Seeds and random state per adapter, in torch.cuda's spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ..engine import random as states
+from .device import DeviceLike, device_count, index_of
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current adapter's generator."""
+    states.default_state(index_of(None)).reseed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds every adapter's generator. ``torch.manual_seed`` calls this."""
+    states.seed_all(int(seed))
+
+
+def seed() -> None:
+    """Seeds the current adapter's generator from the operating system."""
+    states.default_state(index_of(None)).reseed(states.fresh_seed())
+
+
+def seed_all() -> None:
+    """Seeds every adapter's generator, with one number from the operating system."""
+    states.seed_all(states.fresh_seed())
+
+
+def initial_seed() -> int:
+    """The seed of the current adapter's generator."""
+    return states.default_state(index_of(None)).seed
+
+
+def get_rng_state(device: DeviceLike = "webgpu") -> torch.Tensor:
+    """The generator state of an adapter, as a uint8 CPU tensor."""
+    return states.default_state(index_of(device)).to_tensor()
+
+
+def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "webgpu") -> None:
+    """Restores what :func:`get_rng_state` gave."""
+    states.default_state(index_of(device)).from_tensor(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The generator states of all adapters."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Restores what :func:`get_rng_state_all` gave."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)

@@ -1,0 +1,86 @@
+"""Which of PyTorch's decompositions serve operators without a kernel.
+
+PyTorch registers over a thousand; any of them is right, but one may end in the operator it started from (a reference
+implemented through ``torch.foo``). :func:`decomposed` notices that and gives up, and the caller goes to the CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+
+from .torch_abi import functional_of, is_inplace
+
+# Decompositions that are right but a poor trade here, with the reason.
+EXCLUDED: dict[str, str] = {
+    "aten::_to_copy": "the composite kernel (empty_strided + copy_) is one operation",
+    "aten::copy": "functionalisation only",
+    "aten::nonzero": "data-dependent",
+}
+
+_active = threading.local()
+
+
+def decomposition_of(op: OpOverload) -> Callable[..., Any] | None:
+    """PyTorch's decomposition of ``op``, or ``op`` by way of its functional form; None when there is neither."""
+    if op._schema.name in EXCLUDED:
+        return None
+    found = decomposition_table.get(op)
+    if found is not None:
+        return found
+    functional = functional_of(op)
+    if functional is None or functional is op:
+        return None
+    return _through_functional(op, functional)
+
+
+def _through_functional(op: OpOverload, functional: OpOverload) -> Callable[..., Any]:
+    """``op`` (in-place or out=) as the functional overload and a copy into the outputs."""
+    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if is_inplace(op):
+            targets = [args[0]]
+        else:
+            targets = [kwargs.pop(name) for name in names]
+        results = functional(*args, **kwargs)
+        for target, result in zip(targets, results if isinstance(results, (tuple, list)) else [results], strict=True):
+            write_result(target, result)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return run
+
+
+def write_result(target: torch.Tensor, result: torch.Tensor) -> None:
+    """Stores a result into an ``out=`` tensor: resized as PyTorch resizes it, cast if PyTorch would cast it."""
+    if not torch.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(f"result type {_name(result.dtype)} can't be cast to the desired output type {_name(target.dtype)}")
+    if target.shape != result.shape:
+        torch._prims_common.wrappers._maybe_resize_out(target, result.shape)
+    target.copy_(result)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long",
+            "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",
+            "complex64": "ComplexFloat", "complex128": "ComplexDouble"}.get(str(dtype).removeprefix("torch."), str(dtype))  # fmt: skip
+
+
+def decomposed(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``op`` by decomposition; NotImplemented when it has none or its decomposition comes back to it."""
+    active: set[OpOverload] = _active.__dict__.setdefault("ops", set())
+    if op in active:
+        return NotImplemented
+    decomposition = decomposition_of(op)
+    if decomposition is None:
+        return NotImplemented
+    active.add(op)
+    try:
+        return decomposition(*args, **kwargs)
+    finally:
+        active.discard(op)

@@ -1,0 +1,75 @@
+"""Random state: one Philox 4×32-10 stream per generator, a seed and an offset into it.
+
+Every random operation takes the next stretch of its generator's stream: element ``i`` of an operation at offset ``o``
+is block ``o + i`` of the stream, whatever the adapter. Same seed, same numbers, everywhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+import torch
+
+SEED_MASK = (1 << 64) - 1
+STATE_BYTES = 16
+
+
+class RandomState:
+    """A seed and how many blocks of its stream are used up."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self.seed = seed & SEED_MASK
+        self.offset = 0
+
+    def reseed(self, seed: int) -> None:
+        with self._lock:
+            self.seed, self.offset = seed & SEED_MASK, 0
+
+    def reserve(self, blocks: int) -> tuple[int, int]:
+        """(seed, offset) of the next ``blocks`` blocks, which are then used up."""
+        with self._lock:
+            offset = self.offset
+            self.offset = (offset + blocks) & SEED_MASK
+            return self.seed, offset
+
+    def to_tensor(self) -> torch.Tensor:
+        """The state as a uint8 CPU tensor of 16 bytes: seed, offset."""
+        return torch.tensor(
+            list(self.seed.to_bytes(8, "little") + self.offset.to_bytes(8, "little")), dtype=torch.uint8, device="cpu"
+        )
+
+    def from_tensor(self, state: torch.Tensor) -> None:
+        """Restores what :meth:`to_tensor` gave. TypeError or RuntimeError for anything else, as torch.cuda."""
+        if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
+            raise TypeError("expected a torch.ByteTensor, but got " + type(state).__name__)
+        data = bytes(state.cpu().tolist())
+        if len(data) != STATE_BYTES:
+            raise RuntimeError(f"RNG state is wrong size: {len(data)} bytes, expected {STATE_BYTES}")
+        with self._lock:
+            self.seed, self.offset = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
+
+
+_states: dict[int, RandomState] = {}
+_initial: int | None = None
+
+
+def default_state(device: int) -> RandomState:
+    """The adapter's own generator state; seeded like PyTorch's default generators until a program seeds it."""
+    state = _states.get(device)
+    if state is None:
+        state = _states[device] = RandomState(torch.initial_seed() if _initial is None else _initial)
+    return state
+
+
+def seed_all(seed: int) -> None:
+    """Seeds every adapter's generator, also those not used yet."""
+    global _initial
+    _initial = seed & SEED_MASK
+    for state in _states.values():
+        state.reseed(seed)
+
+
+def fresh_seed() -> int:
+    return secrets.randbits(64)
