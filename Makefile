@@ -27,14 +27,14 @@ demo: setup ## train a convolutional network on handwritten digits with device="
 test: setup ## the whole test suite, on every core
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS)
 
-lint: setup ## ruff: rules and formatting
+lint: $(stamp) ## ruff: rules and formatting
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 
-types: setup ## mypy on src
+types: $(stamp) ## mypy on src
 	$(bin)/mypy
 
-format: setup ## rewrite the sources as ruff wants them
+format: $(stamp) ## rewrite the sources as ruff wants them
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
 

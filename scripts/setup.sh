@@ -17,4 +17,5 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
             "$python" -m pip --python "$venv/bin/python" install --quiet pip; } ||
         { echo "setup: cannot create $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 fi
-"$venv/bin/python" -m pip install --constraint constraints.txt --editable '.[dev]'
+echo "setup: installing the pinned packages into $venv"
+"$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -5,7 +5,9 @@ set -euo pipefail
 [ "$(uname -s)" = Linux ] || exit 0 # macOS has Metal and Windows has Direct3D 12
 
 has_loader() {
-    { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep -q 'libvulkan\.so\.1'
+    local libraries
+    libraries=$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null) # /sbin is not on every user's PATH
+    [[ $libraries == *libvulkan.so.1* ]]
 }
 
 has_driver() {

@@ -122,10 +122,11 @@ def is_random(function: Callable[..., Any], sample: Sample) -> bool:
 
     with _SeededOps() as seeded:
         first = leaves(0)
-    return seeded.called and any(not _identical(first, leaves(seed)) for seed in SEEDS)
+    return seeded.called and any(not identical(first, leaves(seed)) for seed in SEEDS)
 
 
-def _identical(a: list[Any], b: list[Any]) -> bool:
+def identical(a: list[Any], b: list[Any]) -> bool:
+    """Bit for bit, nan equal to nan."""
     try:
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
     except AssertionError:
@@ -165,7 +166,7 @@ def _compare_call(case: Case, function: Callable[..., Any], sample: Sample, *, a
                 assert_same(a, e, case.tolerances, truth=lambda index=index: truth()[1][index])
     if random:
         again = Call(function, sample, DEVICE).outcome()
-        if not _identical(_on_cpu(actual.value), _on_cpu(again.value)):
+        if not identical(_on_cpu(actual.value), _on_cpu(again.value)):
             raise MismatchError("the same seed gave other numbers")
 
 

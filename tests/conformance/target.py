@@ -7,10 +7,19 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 CPU = torch.device("cpu")
 DEVICE = torch.device(os.environ.get("TORCH_WEBGPU_TEST_DEVICE", "webgpu"))
+
+
+# Its batch sizes stay on the CPU, whatever the device of its data.
+pytree.register_pytree_node(
+    PackedSequence,
+    lambda packed: ([packed.data, packed.sorted_indices, packed.unsorted_indices], tuple(packed.batch_sizes.tolist())),
+    lambda leaves, sizes: PackedSequence(leaves[0], torch.tensor(sizes), *leaves[1:]),
+)
 
 
 def fallback_stats() -> Counter[str]:

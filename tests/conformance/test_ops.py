@@ -10,8 +10,7 @@ import os
 
 import pytest
 
-from .expected_failures import reason
-from .report import PROPERTY
+from .conftest import parameters
 from .seed_ops import SEED_OPINFOS
 from .trials import ALL_LAYOUTS, KINDS, Effort, Trial, opinfos, run, trials
 
@@ -37,65 +36,48 @@ def _trials() -> list[Trial]:
     return [*trials(seeds), *rest]
 
 
-def _parameters(kind: str) -> list[object]:
-    def marks(trial: Trial) -> list[pytest.MarkDecorator]:
-        why = reason(trial)
-        return [pytest.mark.xfail(reason=why, strict=True, raises=pytest.fail.Exception)] if why else []
-
-    return [pytest.param(t, id=str(t), marks=marks(t)) for t in _TRIALS if t.kind == kind]
+TRIALS = _trials()
 
 
-_TRIALS = _trials()
+def of_kind(kind: str) -> list[object]:
+    return parameters(trial for trial in TRIALS if trial.kind == kind)
 
 
 @pytest.fixture
-def check(request: pytest.FixtureRequest):
-    """Run a trial, report it, and fail with every sample that differs."""
-
-    def check(trial: Trial) -> None:
-        count = request.config.getoption("samples")
-        result = run(trial, Effort(count, ALL_LAYOUTS) if count else effort(trial))
-        row = {"op": trial.op, "kind": trial.kind, "dtype": trial.dtype}
-        request.node.user_properties.append(
-            (PROPERTY, {**row, "samples": result.samples, "fallbacks": result.fallbacks})
-        )
-        problems = list(result.failures)
-        if trial.is_seed and result.fallbacks:
-            problems.append(f"not native: fell back to the CPU for {result.fallbacks}")
-        if not result.samples:
-            problems.append("PyTorch has no sample for it: this trial tests nothing")
-        if problems:
-            pytest.fail(
-                "\n".join([f"{len(result.failures)} of {result.samples} samples differ", *problems[:12]]), pytrace=False
-            )
-
-    return check
+def check(request, settle):
+    """Run a trial with the samples that are due, and settle its result."""
+    count = request.config.getoption("samples")
+    return lambda trial: settle(run(trial, Effort(count, ALL_LAYOUTS) if count else effort(trial)))
 
 
-@pytest.mark.parametrize("trial", _parameters("forward"))
+@pytest.mark.parametrize("trial", of_kind("forward"))
 def test_forward(trial, check):
     check(trial)
 
 
-@pytest.mark.parametrize("trial", _parameters("inplace"))
+@pytest.mark.parametrize("trial", of_kind("inplace"))
 def test_inplace(trial, check):
     check(trial)
 
 
-@pytest.mark.parametrize("trial", _parameters("out"))
+@pytest.mark.parametrize("trial", of_kind("out"))
 def test_out(trial, check):
     check(trial)
 
 
-@pytest.mark.parametrize("trial", _parameters("backward"))
+@pytest.mark.parametrize("trial", of_kind("backward"))
 def test_backward(trial, check):
     check(trial)
 
 
-@pytest.mark.parametrize("trial", _parameters("error"))
+@pytest.mark.parametrize("trial", of_kind("error"))
 def test_error(trial, check):
     check(trial)
 
 
-def test_kinds_are_all_run():
-    assert {t.kind for t in _TRIALS} == set(KINDS)
+def test_every_kind_is_run():
+    assert {trial.kind for trial in TRIALS} == set(KINDS)
+
+
+def test_every_seed_operator_is_run():
+    assert {trial.op for trial in TRIALS if trial.is_seed} == SEED_OPINFOS

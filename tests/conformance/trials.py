@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -96,7 +96,7 @@ def supports(op: Any, kind: str, dtype: torch.dtype) -> bool:
 
 
 def trials(
-    ops: Iterator[str], kinds: tuple[str, ...] = KINDS, dtypes: tuple[str, ...] = tuple(DTYPES)
+    ops: Iterable[str], kinds: tuple[str, ...] = KINDS, dtypes: tuple[str, ...] = tuple(DTYPES)
 ) -> Iterator[Trial]:
     """Every supported combination."""
     for name in ops:
@@ -108,9 +108,13 @@ def trials(
 
 def run(trial: Trial, effort: Effort) -> Result:
     """Run every sample, whatever the ones before it did."""
-    case = checks.Case.of(opinfos()[trial.op], DTYPES[trial.dtype])
+    return attempt(trial, _checks(checks.Case.of(opinfos()[trial.op], DTYPES[trial.dtype]), trial.kind, effort))
+
+
+def attempt(trial: Trial, labelled_checks: Iterable[tuple[str, Callable[[], None]]]) -> Result:
+    """Carry out the checks; the failures name them by their labels."""
     before, count, failures = fallback_stats(), 0, []
-    for label, check in _checks(case, trial.kind, effort):
+    for label, check in labelled_checks:
         count += 1
         try:
             check()
@@ -119,7 +123,7 @@ def run(trial: Trial, effort: Effort) -> Result:
     return Result(trial, count, failures, dict(fallback_stats() - before))
 
 
-def _checks(case: checks.Case, kind: str, effort: Effort) -> Iterator[tuple[str, Any]]:
+def _checks(case: checks.Case, kind: str, effort: Effort) -> Iterator[tuple[str, Callable[[], None]]]:
     if kind == "error":
         for index, error_input in enumerate(case.op.error_inputs("cpu")):
             s = error_input.sample_input

@@ -27,12 +27,14 @@ def _set(index: int) -> None:
 def _nested_stats(index: int) -> dict[str, Any]:
     """``memory_stats`` as the nested dictionary that ``torch.accelerator.memory_stats`` flattens again."""
     nested: dict[str, Any] = {}
-    for key, value in memory.memory_stats(index).items():
+    stats = memory.memory_stats(index)
+    for key in sorted(stats, key=lambda key: -key.count(".")):
         *path, last = key.split(".")
         place = nested
         for part in path:
             place = place.setdefault(part, {})
-        place[last] = value
+        # "active_bytes" is a number of ours and a group of torch.cuda's: the group wins.
+        place.setdefault(last, stats[key])
     return nested
 
 

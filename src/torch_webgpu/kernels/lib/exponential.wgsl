@@ -33,6 +33,9 @@ fn exp2_f(x: f32) -> f32 {
   return scale_exp(exp2_polynomial(clamped - n), i32(n));
 }
 
+// torch.ldexp: any real exponent.
+fn ldexp_f(x: f32, exponent: f32) -> f32 { return x * exp2_f(exponent); }
+
 // 2^r for |r| <= 1/2; exactly 1 at 0.
 fn exp2_polynomial(r: f32) -> f32 {
   var p = 1.535336188319500e-4;

@@ -31,7 +31,7 @@ fn tanh_f(x: f32) -> f32 {
     p = p * z - 5.37397155531e-2;
     p = p * z + 1.33314422036e-1;
     p = p * z - 3.33332819422e-1;
-    return p * z * x + x;
+    return copysign_f(p * z * a + a, x);
   }
   return copysign_f(1.0 - 2.0 / (exp_f(2.0 * min(a, 20.0)) + 1.0), x);
 }

@@ -6,8 +6,8 @@ struct Quadrant { rest: f32, quadrant: u32 }
 fn reduce_quadrant(x: f32) -> Quadrant {
   if (abs(x) >= 8000.0) { return reduce_quadrant_large(x); }
   let n = round(x * 0.636619772367581);
-  // pi/2 in three parts, the first two so short that their products with n are exact.
-  let rest = ((x - n * 1.5703125) - n * 4.837512969970703125e-4) - n * 7.549789954891882e-8;
+  // pi/2 in four parts, the first three so short that their products with n are exact.
+  let rest = (((x - n * 1.5703125) - n * 0.0004837512969970703125) - n * 7.5495336204767227173e-8) - n * 2.56334415159e-12;
   return Quadrant(rest, bitcast<u32>(i32(n)) & 3u);
 }
 
