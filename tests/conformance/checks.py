@@ -6,7 +6,6 @@ Each check raises :class:`MismatchError` where the device differs from the CPU, 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -75,11 +74,9 @@ class Call:
         """Run and wait, so that a late error of the device belongs to the call that caused it."""
         torch.manual_seed(seed)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = self()
-                if self.replica.device.type != "cpu":
-                    synchronize()
+            value = self()
+            if self.replica.device.type != "cpu":
+                synchronize()
         except Exception as error:
             return Outcome(error=error)
         return Outcome(value)

@@ -16,20 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils import _pytree as pytree
 
 from .target import DEVICE
 
-_DEFAULTS = {  # torch.testing.assert_close's
-    torch.float16: (1e-3, 1e-5),
-    torch.bfloat16: (1.6e-2, 1e-5),
-    torch.float32: (1.3e-6, 1e-5),
-    torch.float64: (1e-7, 1e-7),
-    torch.complex32: (1e-3, 1e-5),
-    torch.complex64: (1.3e-6, 1e-5),
-    torch.complex128: (1e-7, 1e-7),
-}
+_INEXACT = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+)
 # The test classes of PyTorch whose overrides speak of an operator's values, rather than of a compiler or a transform.
 _VALUE_TESTS = frozenset({None, "TestCommon"})
 
@@ -46,7 +47,7 @@ class Tolerance:
 
 def tolerance_of(info: Any, dtype: torch.dtype) -> dict[torch.dtype, Tolerance]:
     """The tolerances for what an OpInfo, ModuleInfo or OptimizerInfo gives in ``dtype``, by dtype of the result."""
-    tolerances = {d: Tolerance(*pair) for d, pair in _DEFAULTS.items()}
+    tolerances = {d: Tolerance(*default_tolerances(d)) for d in _INEXACT}
     for decorator in info.decorators:
         if getattr(decorator, "cls_name", None) not in _VALUE_TESTS:
             continue

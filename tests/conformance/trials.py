@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -117,7 +118,9 @@ def attempt(trial: Trial, labelled_checks: Iterable[tuple[str, Callable[[], None
     for label, check in labelled_checks:
         count += 1
         try:
-            check()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch's own, about shapes and deprecations that its samples provoke
+                check()
         except Exception as error:  # a MismatchError, or the harness itself: either way this sample has not passed
             failures.append(f"{label}: {checks.summary(error)}")
     return Result(trial, count, failures, dict(fallback_stats() - before))

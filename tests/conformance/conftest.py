@@ -1,0 +1,41 @@
+"""What the tests of this folder share: how a result is reported, and how expected failures are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from .expected_failures import reason
+from .report import PROPERTY
+from .trials import Result, Trial
+
+
+def parameters(trials: Iterable[Trial]) -> list[object]:
+    """The trials as parameters; listed ones must fail (strictly: one that passes is a failure)."""
+
+    def marks(trial: Trial) -> list[pytest.MarkDecorator]:
+        why = reason(trial)
+        return [pytest.mark.xfail(reason=why, strict=True, raises=pytest.fail.Exception)] if why else []
+
+    return [pytest.param(trial, id=str(trial), marks=marks(trial)) for trial in trials]
+
+
+@pytest.fixture
+def settle(request: pytest.FixtureRequest) -> Callable[[Result], None]:
+    """Hand a result to the report, and fail with everything that is wrong about it."""
+
+    def settle(result: Result) -> None:
+        trial, problems = result.trial, list(result.failures)
+        row = {"op": trial.op, "kind": trial.kind, "dtype": trial.dtype}
+        row |= {"samples": result.samples, "fallbacks": result.fallbacks}
+        request.node.user_properties.append((PROPERTY, row))
+        if trial.is_seed and result.fallbacks:
+            problems.append(f"not native: fell back to the CPU for {result.fallbacks}")
+        if not result.samples:
+            problems.append("PyTorch has no sample for it: this trial tests nothing")
+        if problems:
+            summary = f"{len(result.failures)} of {result.samples} samples differ"
+            pytest.fail("\n".join([summary, *problems[:12]]), pytrace=False)
+
+    return settle
