@@ -6,8 +6,6 @@ the tests themselves. ``TORCH_WEBGPU_CONFORMANCE`` is ``quick`` (what fits into 
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from tests.conformance.report import ConformanceReport
@@ -29,4 +27,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The device under test."""
-    return torch.device(os.environ.get("TORCH_WEBGPU_TEST_DEVICE", "webgpu"))
+    from tests.conformance.target import DEVICE
+
+    return DEVICE

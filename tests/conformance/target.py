@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections import Counter
 from typing import Any
@@ -10,8 +11,16 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
+
+def _device(name: str) -> torch.device:
+    """The device by name. From a source tree that is not installed, nothing has loaded the webgpu backend yet."""
+    if name.startswith("webgpu"):
+        importlib.import_module("torch_webgpu").register()
+    return torch.device(name)
+
+
 CPU = torch.device("cpu")
-DEVICE = torch.device(os.environ.get("TORCH_WEBGPU_TEST_DEVICE", "webgpu"))
+DEVICE = _device(os.environ.get("TORCH_WEBGPU_TEST_DEVICE", "webgpu"))
 
 
 # Its batch sizes stay on the CPU, whatever the device of its data.
