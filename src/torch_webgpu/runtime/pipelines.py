@@ -1,14 +1,16 @@
 """Compiled kernels and their bind groups, cached so that a repeated dispatch finds both with one look-up.
 
 wgpu-native's C interface has no pipeline-cache object, so compiled pipelines outlive the process only where the driver
-keeps a cache of its own (Mesa, NVIDIA and D3D12 do).
+keeps a cache of its own (Mesa's and NVIDIA's do).
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch_webgpu.config import config
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.wgsl.link import HostCaps, link
@@ -116,6 +118,8 @@ class PipelineCache:
                 f"kernel {kernel.name} binds {len(writable)} storage buffers (windows {windows}); "
                 f"this adapter allows {self._max_storage_buffers}"
             )
+        if "wgsl" in config().debug:
+            sys.stderr.write(f"--- {kernel.name}, windows {windows}\n{_numbered(linked.source)}\n")
         shader = native.create_shader(linked.source, kernel.name, kernel.trusted)
         self._raise_compile_errors(kernel, linked.source, shader, None)
         uniform = bool(linked.param_bytes) and not linked.uses_immediates
