@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-FAMILIES = ("views", "copy", "factories", "pointwise")
+from ..engine.random import new_generator
+
+FAMILIES = ("views", "copy", "factories", "pointwise", "random")
 
 
 def register() -> None:
@@ -17,3 +19,4 @@ def register() -> None:
             module.register()
     fallback.install()
     torch_abi.run_backward_in_calling_thread()
+    torch_abi.replace_generator_constructor(new_generator)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import weakref
 
 import torch
 
@@ -73,3 +74,75 @@ def seed_all(seed: int) -> None:
 
 def fresh_seed() -> int:
     return secrets.randbits(64)
+
+
+_by_address: weakref.WeakValueDictionary[int, WebGPUGenerator] = weakref.WeakValueDictionary()
+
+
+class WebGPUGenerator(torch.Generator):
+    """What ``torch.Generator(device="webgpu")`` makes: PyTorch has no hook for a Python backend's generators.
+
+    The C++ part is an unused CPU generator, which is what PyTorch's argument parser wants to see.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = torch.device("webgpu", device.index or 0)
+        self.state = RandomState(torch.default_generator.initial_seed())
+        _by_address[self._cdata] = self
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def manual_seed(self, seed: int) -> WebGPUGenerator:
+        self.state.reseed(int(seed))
+        return self
+
+    def seed(self) -> int:
+        self.state.reseed(fresh_seed())
+        return self.state.seed
+
+    def initial_seed(self) -> int:
+        return self.state.seed
+
+    def get_state(self) -> torch.Tensor:
+        return self.state.to_tensor()
+
+    def set_state(self, new_state: torch.Tensor) -> WebGPUGenerator:
+        self.state.from_tensor(new_state)
+        return self
+
+    def get_offset(self) -> int:
+        return self.state.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.state.offset = offset
+
+    def clone_state(self) -> WebGPUGenerator:
+        clone = new_generator(self._device)
+        clone.set_state(self.get_state())
+        return clone
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore_generator, (str(self._device), self.get_state())
+
+
+def new_generator(device: torch.device) -> WebGPUGenerator:
+    generator = WebGPUGenerator.__new__(WebGPUGenerator)
+    generator.__init__(device)  # type: ignore[misc]
+    return generator
+
+
+def _restore_generator(device: str, state: torch.Tensor) -> WebGPUGenerator:
+    return new_generator(torch.device(device)).set_state(state)
+
+
+def state_of(generator: torch.Generator | None, device: int) -> RandomState:
+    """The stream a random operation on ``device`` draws from. RuntimeError for a generator of another device."""
+    if generator is None:
+        return default_state(device)
+    # The dispatcher hands over a new Python object around the same C++ generator.
+    ours = _by_address.get(generator._cdata)
+    if ours is None:
+        raise RuntimeError(f"Expected a 'webgpu' device type for generator but found '{generator.device.type}'")
+    return ours.state

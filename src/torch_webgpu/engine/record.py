@@ -112,10 +112,14 @@ class Engine:
         size, device = allocation.size_bytes, allocation.device
         if size > LARGE_BYTES:
             self._check_size(size, device)
-        live = self.live_bytes[device] = self.live_bytes[device] + size
-        if live > self.peak_bytes[device]:
+        self.live_bytes[device] += size
+        # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
+        if size > LARGE_BYTES and self.live_bytes[device] > self.peak_bytes[device]:
             self.reclaim()
-            self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
+            self._note_peak(device)
+
+    def _note_peak(self, device: int) -> None:
+        self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
 
     def _check_size(self, size: int, index: int) -> None:
         """Raises at once for what no buffer of this adapter can hold."""
@@ -240,6 +244,8 @@ class Engine:
         for allocation in self.mailbox.dead():
             self.live_bytes[allocation.device] -= allocation.size_bytes
             self._dying.append(allocation)
+        for device in self.live_bytes:
+            self._note_peak(device)
 
     def _sweep(self) -> None:
         if not self._dying:
