@@ -7,6 +7,7 @@ outputs, and what is computed from them, are *poisoned* and raise it when they a
 from __future__ import annotations
 
 from ..config import config
+from ..errors import DeviceLostError, ForkError
 from ..ir.graph import Node
 from ..lower.lower import Lowered, lower
 from ..runtime.runtime import Buffer, Clear, Copy, Device, Dispatch
@@ -34,6 +35,7 @@ def execute(device: Device, nodes: list[Node]) -> None:
     """Runs ``nodes`` in order; raises the first error after everything that could be submitted was."""
     last_use = {id(a): i for i, node in enumerate(nodes) for a in node.allocations if not a.alive}
     commands: list[Command] = []
+    ends: list[int] = []
     failure: Exception | None = None
     trace = "record" in config().debug
     for i, node in enumerate(nodes):
@@ -42,16 +44,44 @@ def execute(device: Device, nodes: list[Node]) -> None:
         try:
             encode(device, node, commands)
         except Exception as error:
-            for allocation in node.allocations[node.op.n_inputs :]:
-                allocation.error = error
-            failure = failure or error
+            failure = failure or poison(node, error)
+        ends.append(len(commands))
         for allocation in node.allocations:
             if last_use.get(id(allocation)) == i and allocation.buffer is not None:
                 device.release(allocation.buffer)
                 allocation.buffer = None
-    device.submit(commands)
+    failure = submit(device, nodes, commands, ends) or failure
     if failure is not None:
         raise failure
+
+
+def poison(node: Node, error: Exception) -> Exception:
+    """Makes ``error`` what reading the node's outputs raises."""
+    for allocation in node.allocations[node.op.n_inputs :]:
+        allocation.error = error
+    return error
+
+
+def submit(device: Device, nodes: list[Node], commands: list[Command], ends: list[int]) -> Exception | None:
+    """Submits everything at once or, when the device refuses that, node by node to find the one at fault."""
+    try:
+        device.submit(commands)
+        return None
+    except (DeviceLostError, ForkError):
+        raise
+    except Exception as error:
+        if len(nodes) == 1:
+            return poison(nodes[0], error)
+    failure: Exception | None = None
+    for node, start, end in zip(nodes, [0, *ends], ends, strict=False):
+        try:
+            for allocation in node.allocations:
+                if allocation.error is not None:
+                    raise allocation.error
+            device.submit(commands[start:end])
+        except Exception as error:
+            failure = failure or poison(node, error)
+    return failure
 
 
 def encode(device: Device, node: Node, commands: list[Command]) -> None:

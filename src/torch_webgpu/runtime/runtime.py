@@ -36,6 +36,9 @@ def devices() -> list[Device]:
 
 @cache
 def _runtime() -> tuple[Device, ...]:
+    if "XDG_RUNTIME_DIR" not in os.environ:
+        # Outside a desktop session Mesa's device-select layer would complain on stderr, and has nothing to select.
+        os.environ.setdefault("NODEVICE_SELECT", "1")
     try:
         from torch_webgpu.runtime import device, ffi
 
