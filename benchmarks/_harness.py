@@ -1,0 +1,199 @@
+"""How a duration is measured on any torch device, and how a result is written down.
+
+The clock is the host's. A measurement queues the work many times over and waits once, at the end, so that it sees what
+a program sees; the repeats then give a median with its minimum and maximum. Nothing is measured before it has run long
+enough to have warmed up (compiled kernels, filled pools, raised clocks). CPU fallbacks are counted with every figure:
+one that has any says nothing about the device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+Work = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: seconds of warm-up, repeats, and seconds that one repeat should take at least."""
+
+    warm_up_s: float = 0.5
+    repeats: int = 7
+    repeat_s: float = 0.2
+
+
+QUICK = Effort(warm_up_s=0.1, repeats=3, repeat_s=0.05)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that the work takes once: median, minimum and maximum over the repeats, each of so many ``calls``."""
+
+    median_s: float
+    min_s: float
+    max_s: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """A torch device and how to wait for it."""
+
+    device: torch.device
+    name: str
+
+    @staticmethod
+    def of(text: str) -> Device:
+        """The device by name; the webgpu backend loads by itself only where it is installed."""
+        if text.startswith("webgpu"):
+            importlib.import_module("torch_webgpu").register()
+        device = torch.device(text)
+        return Device(device, _device_name(device))
+
+    def synchronize(self) -> None:
+        """Wait until all the work queued so far is done."""
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).synchronize(self.device)
+
+    def fallbacks(self) -> int:
+        """How often the CPU has stood in for the device so far."""
+        stats = getattr(getattr(torch, self.device.type), "fallback_stats", dict)()
+        return sum(stats.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the device has, or a cautious guess where it does not say."""
+        module = getattr(torch, self.device.type)
+        try:
+            return int(module.get_device_properties(self.device).total_memory)
+        except (AttributeError, RuntimeError, TypeError):
+            return 4 << 30
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cpu":
+        return f"{platform.processor() or platform.machine()} ({torch.get_num_threads()} threads)"
+    return str(getattr(torch, device.type).get_device_name(device))
+
+
+def measure(work: Work, device: Device, effort: Effort, *, host_only: bool = False) -> Timing:
+    """Time ``work``. With ``host_only`` the clock stops before the wait: what the calls cost the program's thread."""
+    calls = _calls_in(work, device, effort)
+    times = []
+    for _ in range(effort.repeats):
+        device.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            work()
+        if host_only:
+            end = time.perf_counter()
+            device.synchronize()
+        else:
+            device.synchronize()
+            end = time.perf_counter()
+        times.append((end - start) / calls)
+    return Timing(statistics.median(times), min(times), max(times), calls)
+
+
+def _calls_in(work: Work, device: Device, effort: Effort) -> int:
+    """Warm up, and find how many calls fill a repeat."""
+    calls, deadline = 1, time.perf_counter() + effort.warm_up_s
+    while True:
+        device.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            work()
+        device.synchronize()
+        elapsed = time.perf_counter() - start
+        if elapsed >= effort.repeat_s and time.perf_counter() >= deadline:
+            return max(1, round(calls * effort.repeat_s / elapsed))
+        if elapsed < effort.repeat_s:
+            calls *= 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure: ``value`` in ``unit`` with the extremes of the repeats, and what was measured (``parameters``)."""
+
+    benchmark: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    calls: int
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def duration(name: str, timing: Timing, *, per: int = 1, **parameters: Any) -> Result:
+    """The time of one execution, or of one of its ``per`` parts, in microseconds."""
+    times = (timing.median_s, timing.min_s, timing.max_s)
+    median, low, high = (1e6 * seconds / per for seconds in times)
+    return Result(name, median, "us", low, high, timing.calls * per, parameters)
+
+
+def rate(name: str, amount: float, unit: str, timing: Timing, **parameters: Any) -> Result:
+    """``amount`` (bytes, floating-point operations) in a second, in ``unit``: GB/s or TFLOPS."""
+    scale = {"GB/s": 1e9, "TFLOPS": 1e12}[unit]
+    median, low, high = (amount / s / scale for s in (timing.median_s, timing.max_s, timing.min_s))
+    return Result(name, median, unit, low, high, timing.calls, parameters)
+
+
+def environment(device: Device) -> dict[str, Any]:
+    """What a figure is worth nothing without."""
+    return {
+        "device": str(device.device),
+        "device_name": device.name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def as_json(result: Result, device: Device, fallbacks: int) -> str:
+    """One line: the environment, the figure, and how many CPU fallbacks it took."""
+    row = {**environment(device), **asdict(result), "fallbacks": fallbacks}
+    return json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
+
+
+def print_table(results: list[tuple[Device, Result]]) -> None:
+    """A row for each figure, a column for each device, on standard error; through rich where it is installed."""
+    devices = list(dict.fromkeys(device for device, _ in results))
+    rows: dict[tuple[str, str], dict[Device, Result]] = {}
+    for device, result in results:
+        rows.setdefault((_label(result), result.unit), {})[device] = result
+    header = ["benchmark", "unit", *(f"{device.device} ({device.name})" for device in devices)]
+    body = [[label, unit, *(_cell(found.get(device)) for device in devices)] for (label, unit), found in rows.items()]
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+    except ImportError:
+        for row in [header, *body]:
+            cells = (f"{cell:40}" if index == 0 else f"{cell:>24}" for index, cell in enumerate(row))
+            print(*cells, sep="  ", file=sys.stderr)
+        return
+    table = Table(*header)
+    for row in body:
+        table.add_row(*map(escape, row))
+    Console(stderr=True).print(table)
+
+
+def _label(result: Result) -> str:
+    parameters = ", ".join(f"{key}={value}" for key, value in result.parameters.items())
+    return f"{result.benchmark} [{parameters}]" if parameters else result.benchmark
+
+
+def _cell(result: Result | None) -> str:
+    return "" if result is None else f"{result.value:.4g} ({result.low:.4g}–{result.high:.4g})"
