@@ -43,7 +43,8 @@ fn remainder_f(a: f32, b: f32) -> f32 {
 
 // Python's //, as c10::div_floor_floating rounds it.
 fn floor_divide_f(a: f32, b: f32) -> f32 {
-  if (magnitude_bits(b) == 0u || !isfinite_f(a) || isnan_f(b)) { return a / b; }
+  if (magnitude_bits(b) == 0u) { return a / b; }
+  if (!isfinite_f(a) || isnan_f(b)) { return nan_f(); }
   let rest = fmod_f(a, b);
   var quotient = div_f(a - rest, b);
   if (rest != 0.0 && signbit_f(rest) != signbit_f(b)) { quotient -= 1.0; }

@@ -1,5 +1,5 @@
-// f32 taken apart and put together by bits. Comparisons with NaN and infinity are bit tests, because drivers may compile
-// x != x to false; infinities come through a variable, because Tint refuses them in constant expressions.
+// f32 taken apart and put together by bits. Comparisons with NaN and infinity are bit tests, because drivers may
+// compile x != x to false; infinities come through a variable, because Tint refuses them in constant expressions.
 
 fn inf_f() -> f32 {
   var bits = 0x7f800000u;

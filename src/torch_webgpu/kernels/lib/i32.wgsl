@@ -25,8 +25,8 @@ fn i32_mod(a: i32, b: i32) -> i32 {
   return rest + select(0, b, rest != 0 && (rest ^ b) < 0);
 }
 
-// PyTorch's shifts: outside [0, 31] nothing of the value is left but, to the right, its sign. For the smaller types, whose
-// values are sign- or zero-extended here and wrapped when they are stored, that comes out as their own limits.
+// PyTorch's shifts: outside [0, 31] nothing of the value is left but, to the right, its sign. For the smaller types,
+// whose values are sign- or zero-extended here and wrapped when they are stored, that comes out as their own limits.
 fn i32_shl(a: i32, n: i32) -> i32 { return select(0, a << (bitcast<u32>(n) & 31u), n >= 0 && n < 32); }
 
 fn i32_shr(a: i32, n: i32) -> i32 { return a >> select(31u, bitcast<u32>(n) & 31u, n >= 0 && n < 32); }

@@ -1,17 +1,5 @@
 // What follows from the primitives of i64_native.wgsl or i64_emulated.wgsl, whichever the host gets.
 
-// The 64-bit product of two words: (low, high).
-fn u32_mul_wide(a: u32, b: u32) -> vec2<u32> {
-  let a0 = a & 0xffffu;
-  let a1 = a >> 16u;
-  let b0 = b & 0xffffu;
-  let b1 = b >> 16u;
-  let low = a0 * b0;
-  let middle = a1 * b0 + (low >> 16u);
-  let carry = a0 * b1 + (middle & 0xffffu);
-  return vec2<u32>(a * b, a1 * b1 + (middle >> 16u) + (carry >> 16u));
-}
-
 fn i64_from_bool(v: bool) -> I64 { return i64_from_u32(select(0u, 1u, v)); }
 
 // Truncates; out of range and NaN give the smallest value, as C's conversion does on x86.

@@ -19,6 +19,18 @@ fn i64_add(a: I64, b: I64) -> I64 {
 
 fn i64_sub(a: I64, b: I64) -> I64 { return vec2<u32>(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x)); }
 
+// The 64-bit product of two words: (low, high).
+fn u32_mul_wide(a: u32, b: u32) -> vec2<u32> {
+  let a0 = a & 0xffffu;
+  let a1 = a >> 16u;
+  let b0 = b & 0xffffu;
+  let b1 = b >> 16u;
+  let low = a0 * b0;
+  let middle = a1 * b0 + (low >> 16u);
+  let carry = a0 * b1 + (middle & 0xffffu);
+  return vec2<u32>(a * b, a1 * b1 + (middle >> 16u) + (carry >> 16u));
+}
+
 fn i64_mul(a: I64, b: I64) -> I64 {
   let product = u32_mul_wide(a.x, b.x);
   return vec2<u32>(product.x, product.y + a.x * b.y + a.y * b.x);
@@ -26,7 +38,7 @@ fn i64_mul(a: I64, b: I64) -> I64 {
 
 fn i64_neg(a: I64) -> I64 { return i64_sub(vec2<u32>(0u, 0u), a); }
 
-// Quotient (xy) and remainder (zw) of magnitudes up to 2^63; b is not zero. Schoolbook division, by words and then by bits.
+// Quotient (xy) and remainder (zw) of magnitudes up to 2^63; b is not zero. By words first and then by bits.
 fn i64_divmod_magnitudes(a: I64, b: I64) -> vec4<u32> {
   if ((a.y | b.y) == 0u) { return vec4<u32>(a.x / b.x, 0u, a.x % b.x, 0u); }
   var high = 0u;

@@ -17,6 +17,12 @@ fn i64_add(a: I64, b: I64) -> I64 { return a + b; }
 
 fn i64_sub(a: I64, b: I64) -> I64 { return a - b; }
 
+// The 64-bit product of two words: (low, high).
+fn u32_mul_wide(a: u32, b: u32) -> vec2<u32> {
+  let product = u64(a) * u64(b);
+  return vec2<u32>(u32(product), u32(product >> 32u));
+}
+
 fn i64_mul(a: I64, b: I64) -> I64 { return a * b; }
 
 fn i64_neg(a: I64) -> I64 { return i64_from_i32(0) - a; }

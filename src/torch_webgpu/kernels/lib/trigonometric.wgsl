@@ -7,7 +7,8 @@ fn reduce_quadrant(x: f32) -> Quadrant {
   if (abs(x) >= 8000.0) { return reduce_quadrant_large(x); }
   let n = round(x * 0.636619772367581);
   // pi/2 in four parts, the first three so short that their products with n are exact.
-  let rest = (((x - n * 1.5703125) - n * 0.0004837512969970703125) - n * 7.5495336204767227173e-8) - n * 2.56334415159e-12;
+  let high = (x - n * 1.5703125) - n * 0.0004837512969970703125;
+  let rest = (high - n * 7.5495336204767227173e-8) - n * 2.56334415159e-12;
   return Quadrant(rest, bitcast<u32>(i32(n)) & 3u);
 }
 
@@ -148,7 +149,8 @@ fn atan_positive(a: f32) -> f32 {
     r = (a - 1.0) / (a + 1.0);
   }
   let z = r * r;
-  return offset + ((((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1) * z * r + r);
+  let p = ((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1;
+  return offset + (p * z * r + r);
 }
 
 fn atan_f(x: f32) -> f32 {
