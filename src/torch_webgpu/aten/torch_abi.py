@@ -46,6 +46,14 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def exclude_autocast() -> Any:
+    """Context manager: autocast off for this device, as its own kernels need it."""
+    return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
+
+
 def overloads(packet_name: str) -> dict[str, OpOverload]:
     """The overloads of ``aten::packet_name`` by name; empty where this PyTorch has no such operator."""
     packet = getattr(aten, packet_name, None)
@@ -59,6 +67,12 @@ def is_out(overload: OpOverload) -> bool:
 def is_inplace(overload: OpOverload) -> bool:
     arguments = overload._schema.arguments
     return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+
+
+def is_composite(overload: OpOverload) -> bool:
+    """Whether PyTorch composes it of other operators on every device: a kernel of our own would have no autograd."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(overload.name(), "CompositeImplicitAutograd") and not has_kernel(overload.name(), "CPU")
 
 
 @cache
