@@ -150,8 +150,8 @@ def _library(int64: bool) -> dict[str, str]:
 
 
 def _parts() -> dict[str, tuple[str, ...]]:
-    parts = {stem: tuple(found) for stem, found in _files().items() if stem != _INT64_VARIANTS[False]}
-    return {("i64" if stem == _INT64_VARIANTS[True] else stem): names for stem, names in parts.items()}
+    found = {stem: tuple(names) for stem, names in _files().items() if stem not in _INT64_VARIANTS.values()}
+    return found | {"i64": tuple(_files()[_INT64_VARIANTS[True]]) + found["i64"]}
 
 
 # Library part → the names it declares. `i64` stands for whichever variant the host needs.
@@ -290,14 +290,9 @@ class _Buffer:
             )
             for op in ("add", "min", "max", "and", "or")
         }
-        if self.element == self.compute:
-            for op in ("add", "min", "max"):
-                name = f"{x}_atomic_{op}"
-                table[name] = f"fn {name}(i: u32, v: {t}) -> {t} {{ return {x}_raw_{op}(i, v); }}"
-            return table
         exchange = "return atomicCompareExchangeWeak(&{}, old, new_value).exchanged;"
         table[f"{x}_raw_exchange"] = self._on_element(
-            f"{x}_raw_exchange(k: u32, old: u32, new_value: u32) -> bool", exchange
+            f"{x}_raw_exchange(k: u32, old: {e}, new_value: {e}) -> bool", exchange
         )
         if self.dtype.name == "i64":
             table[f"{x}_atomic_add"] = _ADD_I64.format(x=x)
@@ -305,15 +300,19 @@ class _Buffer:
             table |= {f"{x}_add_part": _ADD_PART.format(x=x), f"{x}_atomic_add": _ADD_C64.format(x=x)}
         else:
             table |= self._compare_exchange_loops()
+        if self.element == self.compute:
+            for op in ("add", "min", "max"):
+                name = f"{x}_atomic_{op}"
+                table[name] = f"fn {name}(i: u32, v: {t}) -> {t} {{ return {x}_raw_{op}(i, v); }}"
         return table
 
     def _compare_exchange_loops(self) -> dict[str, str]:
         x, t, d = self.name, self.compute, self.dtype.name
         word, k = _packed_index(self.dtype) if self.packed else ("i", "0u")
         decode = f"{d}_unpack(old, {k})" if self.packed else f"bitcast<{t}>(old)"
-        encode = f"{d}_pack(old, {k}, new_value)" if self.packed else "bitcast<u32>(new_value)"
+        encode = f"{d}_pack(old, {k}, new_value)" if self.packed else f"bitcast<{self.element}>(new_value)"
         table = {}
-        for op, combine in _COMBINE[t].items():
+        for op, combine in {**_COMBINE[t], "set": "v"}.items():
             table[f"{x}_atomic_{op}"] = _EXCHANGE_LOOP.format(
                 x=x, op=op, t=t, word=word, decode=decode, encode=encode, combine=combine
             )
@@ -321,10 +320,10 @@ class _Buffer:
 
 
 def _atomic_element(name: str, dtype: DType, caps: HostCaps, mentioned: frozenset[str]) -> str:
-    """i32 has atomics of its own; f32 where the adapter has them and only sums are wanted (there is no min or max)."""
+    """i32 has atomics of its own; f32 where the adapter has them and only sums are wanted (there is nothing else)."""
     if dtype.name == "i32":
         return "i32"
-    only_sums = not {f"{name}_atomic_min", f"{name}_atomic_max"} & mentioned
+    only_sums = not {f"{name}_atomic_{op}" for op in ("min", "max", "mul", "set")} & mentioned
     return "f32" if dtype.name == "f32" and caps.float32_atomics and only_sums else "u32"
 
 
@@ -345,10 +344,12 @@ _PAIRS = {
 }
 
 # What an atomic operation does to the value `current` of a compute type; NaN wins a float's min and max, as in torch.
+# `set` is for packed types: a plain store clears and fills in two steps, between which another thread's may come.
 _COMBINE = {
-    "f32": {"add": "current + v", "min": "min_f(current, v)", "max": "max_f(current, v)"},
-    "i32": {"add": "current + v", "min": "min(current, v)", "max": "max(current, v)"},
-    "bool": {"add": "current || v", "min": "current && v", "max": "current || v"},
+    "f32": {"add": "current + v", "mul": "current * v", "min": "min_f(current, v)", "max": "max_f(current, v)"},
+    "i32": {"add": "current + v", "mul": "current * v", "min": "min(current, v)", "max": "max(current, v)"},
+    "u32": {"add": "current + v", "mul": "current * v", "min": "min(current, v)", "max": "max(current, v)"},
+    "bool": {"add": "current || v", "mul": "current && v", "min": "current && v", "max": "current || v"},
 }
 
 _EXCHANGE_LOOP = """fn {x}_atomic_{op}(i: u32, v: {t}) -> {t} {{

@@ -112,6 +112,8 @@ fn c_pow(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
 }
 
 fn c_sigmoid(z: vec2<f32>) -> vec2<f32> {
+  // Near the poles, at odd multiples of i * pi, 1 + exp(-z) cancels.
+  if (abs(z.x) < 1.0) { return vec2<f32>(0.5, 0.0) + 0.5 * c_tanh(0.5 * z); }
   let e = c_exp(-z);
   return c_reciprocal(vec2<f32>(1.0 + e.x, e.y));
 }
