@@ -23,6 +23,7 @@ class Expr:
     * ``index d``: this point's coordinate along dimension ``d``, as i32
     * ``linear``: this point's row-major number, as u32
     * ``acc k``: the ``k``-th accumulator of a reduction, in its epilogue
+    * ``reduced``: in a reduction, this point's row-major number within the reduced dimensions, as u32
     """
 
     __slots__ = ("args", "dtype", "op")
@@ -44,8 +45,71 @@ class Expr:
     def __repr__(self) -> str:
         return f"{self.op}:{self.dtype}({', '.join(map(repr, self.args))})"
 
+    # Arithmetic and order build rows of the op table; numbers become constants of the other operand's dtype. Equality
+    # stays identity: ``ops.eq`` builds the comparison.
 
-LEAVES = frozenset({"load", "param", "const", "index", "linear", "acc"})
+    def __add__(self, other: Operand) -> Expr:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return _apply("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return _apply("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return _apply("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return _apply("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return _apply("truediv", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return _apply("truediv", other, self)
+
+    def __neg__(self) -> Expr:
+        return _apply("neg", self)
+
+    def __abs__(self) -> Expr:
+        return _apply("abs", self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return _apply("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return _apply("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return _apply("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return _apply("ge", self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return _apply("bitwise_and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return _apply("bitwise_or", self, other)
+
+    def __invert__(self) -> Expr:
+        return _apply("bitwise_not", self)
+
+
+Operand = Expr | float | int | bool | complex
+
+
+def _apply(row: str, *operands: Operand) -> Expr:
+    from .ops import ops  # the table needs Expr to exist
+
+    return getattr(ops, row)(*operands)  # type: ignore[no-any-return]
+
+
+LEAVES = frozenset({"load", "param", "const", "index", "linear", "acc", "reduced"})
 
 
 def walk(roots: Sequence[Expr]) -> Iterator[Expr]:
@@ -87,9 +151,11 @@ class Pointwise:
 class Reduction:
     """A reduction over ``dims`` of the iteration shape ``shape``.
 
-    ``values`` (prologue) are what each point contributes, ``combine`` how contributions meet ("sum", "prod", "max", "min",
-    "any", "all", "argmax", "argmin", "welford", "xor"), ``roots`` (epilogue, over ``acc`` leaves) what is stored per output.
-    Input specs have the full iteration shape; output specs have it with the reduced dims of size 1.
+    ``values`` (prologue) are what each point contributes, ``combine`` how contributions meet (rows of ``ir.combine``),
+    ``roots`` (epilogue, over ``acc`` leaves) what is stored per output, ``maps`` (over ``acc`` leaves and loads) what
+    is stored at every point once the accumulators are known: a softmax, a normalisation.
+    Input specs broadcast to the iteration shape. Output specs are those of ``roots``, with the reduced dims of size 1
+    or left out, then those of ``maps``.
     """
 
     shape: tuple[int, ...]
@@ -97,6 +163,7 @@ class Reduction:
     values: tuple[Expr, ...]
     combine: tuple[str, ...]
     roots: tuple[Expr, ...]
+    maps: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)

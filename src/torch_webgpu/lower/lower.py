@@ -15,6 +15,7 @@ from ..ir.graph import Extern, Operation, Pointwise, Reduction
 from ..wgsl.builder import Built, Source, Value, build_pointwise
 from ..wgsl.kernel import Kernel
 from ..wgsl.link import HostCaps
+from ..wgsl.reduction import Stages, build_reduction
 
 _FORMAT = {"u32": "I", "i32": "i", "f32": "f"}
 ERRORS = -1
@@ -70,6 +71,11 @@ def from_built(built: Built) -> Lowered:
     return Lowered((Launch(built.kernel, built.bindings, built.values, built.grid),))
 
 
+def from_stages(stages: Stages) -> Lowered:
+    launches = tuple(Launch(b.kernel, b.bindings, b.values, b.grid) for b in stages.built)
+    return Lowered(launches, stages.temporaries)
+
+
 def lower(op: Operation, alias: tuple[int, ...], host: int, caps: HostCaps) -> Lowered:
     """Lowers ``op`` for host number ``host``; ``alias[k]`` is the first argument that shares argument ``k``'s storage."""
     key: tuple[Any, ...] = (alias, host)
@@ -83,8 +89,6 @@ def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     if isinstance(op.body, Pointwise):
         return from_built(build_pointwise(op, alias, caps.float16))
     if isinstance(op.body, Reduction):
-        from ..wgsl.reduction import build_reduction
-
-        return build_reduction(op, alias, caps)
+        return from_stages(build_reduction(op, alias, caps.float16))
     assert isinstance(op.body, Extern)
     return op.body.lower(op, alias, caps)

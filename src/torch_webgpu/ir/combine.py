@@ -1,0 +1,155 @@
+"""How the contributions of a reduction meet: monoids over small states, written as expressions over the op table.
+
+A contribution of dtype ``D`` is *lifted* into a state of one or more scalars; states are *merged* in any order and
+grouping (lanes, trees, splits). What a reduction's epilogue sees as ``acc`` leaves are the scalars of the final states,
+one :class:`Combine` after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..dtypes import BY_NAME
+from .graph import Expr
+from .ops import ops
+
+State = tuple[Expr, ...]
+
+REDUCED_INDEX = Expr("reduced", (), "u32")
+"""This point's row-major number within the reduced dimensions."""
+
+
+@dataclass(frozen=True)
+class Combine:
+    """A monoid. ``dtypes(d)``, ``identity(d)`` and ``lift(x)`` give its state for contributions of dtype ``d``."""
+
+    dtypes: Callable[[str], tuple[str, ...]]
+    identity: Callable[[str], State]
+    lift: Callable[[Expr], State]
+    merge: Callable[[State, State], State]
+    ordered: bool = False
+    """Whether the state knows positions, so that the reduced dimensions must be numbered row-major."""
+
+
+def _own(dtype: str) -> tuple[str, ...]:
+    return (dtype,)
+
+
+def _scalar(identity: Callable[[str], float | int | bool], merge: str) -> Combine:
+    """A state of one scalar that a row of the op table merges."""
+    combine = getattr(ops, merge)
+    return Combine(
+        _own,
+        lambda d: (ops.constant(identity(d), d),),
+        lambda x: (x,),
+        lambda a, b: (combine(a[0], b[0]),),
+    )
+
+
+def lowest(dtype: str) -> float | int | bool:
+    """What no value of ``dtype`` is below."""
+    row = BY_NAME[dtype]
+    if row.is_integer:
+        return torch.iinfo(row.torch).min
+    return False if dtype == "bool" else float("-inf")
+
+
+def highest(dtype: str) -> float | int | bool:
+    """What no value of ``dtype`` is above."""
+    row = BY_NAME[dtype]
+    if row.is_integer:
+        return torch.iinfo(row.torch).max
+    return True if dtype == "bool" else float("inf")
+
+
+def _first_extreme(better: str, worst: Callable[[str], float | int | bool]) -> Combine:
+    """(value, position): the first of the extreme values; a NaN beats every number, as on the CPU."""
+    beats = getattr(ops, better)
+
+    def merge(a: State, b: State) -> State:
+        (x, i), (y, j) = a, b
+        x_nan, y_nan = ops.isnan(x), ops.isnan(y)
+        tie = ops.eq(x, y) | (x_nan & y_nan)
+        take_b = (~x_nan & (y_nan | beats(y, x))) | (tie & (j < i))
+        return ops.where(take_b, y, x), ops.where(take_b, j, i)
+
+    return Combine(
+        lambda d: (d, "u32"),
+        lambda d: (ops.constant(worst(d), d), ops.constant(0xFFFFFFFF, "u32")),
+        lambda x: (x, REDUCED_INDEX),
+        merge,
+        ordered=True,
+    )
+
+
+def _constants(dtype: str, *values: float) -> State:
+    return tuple([ops.constant(value, dtype) for value in values])
+
+
+def _welford() -> Combine:
+    """(mean, sum of squared deviations, count), merged by Chan, Golub & LeVeque's formula (1979)."""
+
+    def merge(a: State, b: State) -> State:
+        (mean_a, m2_a, n_a), (mean_b, m2_b, n_b) = a, b
+        n = n_a + n_b
+        delta = mean_b - mean_a
+        share = n_b / n
+        mean = mean_a + delta * share
+        m2 = m2_a + m2_b + delta * delta * (n_a * share)
+        # Where a side is empty the formula would turn an infinite mean into NaN.
+        a_empty, b_empty = ops.eq(n_a, 0), ops.eq(n_b, 0)
+
+        def known(value: Expr, of_a: Expr, of_b: Expr) -> Expr:
+            return ops.where(b_empty, of_a, ops.where(a_empty, of_b, value))
+
+        return known(mean, mean_a, mean_b), known(m2, m2_a, m2_b), n
+
+    return Combine(
+        lambda d: (d, d, d),
+        lambda d: _constants(d, 0, 0, 0),
+        lambda x: (x, *_constants(x.dtype, 0, 1)),
+        merge,
+    )
+
+
+def _logsumexp() -> Combine:
+    """(maximum, sum of exp(x - maximum)) in one pass: Milakov & Gimelshein, "Online normalizer calculation" (2018)."""
+
+    def merge(a: State, b: State) -> State:
+        (max_a, sum_a), (max_b, sum_b) = a, b
+        # Equal infinities must not meet in a difference.
+        gap = ops.where(ops.eq(max_a, max_b), ops.like(max_a, 0), abs(max_a - max_b))
+        shrink = ops.exp(-gap)
+        a_leads = max_a >= max_b
+        low, high = ops.where(a_leads, sum_b, sum_a), ops.where(a_leads, sum_a, sum_b)
+        return ops.maximum(max_a, max_b), high + low * shrink
+
+    return Combine(
+        lambda d: (d, d),
+        lambda d: _constants(d, float("-inf"), 0),
+        lambda x: (x, ops.like(x, 1)),
+        merge,
+    )
+
+
+COMBINES: dict[str, Combine] = {
+    "sum": _scalar(lambda d: 0, "add"),
+    "prod": _scalar(lambda d: 1, "mul"),
+    "max": _scalar(lowest, "maximum"),
+    "min": _scalar(highest, "minimum"),
+    "any": _scalar(lambda d: False, "logical_or"),
+    "all": _scalar(lambda d: True, "logical_and"),
+    "xor": _scalar(lambda d: 0, "bitwise_xor"),
+    "argmax": _first_extreme("gt", lowest),
+    "argmin": _first_extreme("lt", highest),
+    "welford": _welford(),
+    "logsumexp": _logsumexp(),
+}
+
+
+def accumulators(values: tuple[Expr, ...], combine: tuple[str, ...]) -> list[str]:
+    """The dtypes of the ``acc`` leaves of a reduction."""
+    return [d for value, name in zip(values, combine) for d in COMBINES[name].dtypes(value.dtype)]

@@ -1,0 +1,148 @@
+"""How a reduction's work is laid out: its iteration space, and which threads take which part of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ..dtypes import BY_NAME
+from ..ir.combine import COMBINES
+from ..ir.graph import Operation, Reduction, Spec, walk
+from ..layout import Shape, broadcast_strides, collapse, iteration_order
+from .builder import WORKGROUP
+
+TARGET_GROUPS = 1024
+"""Workgroups that fill a large GPU (132 multiprocessors of 2048 threads); fewer, and a reduction is split."""
+SPLIT_FROM = 64
+"""Elements a thread must have to itself before a second launch (some 5 µs) pays."""
+MAX_SPLITS = 1024
+MAX_MAP_SPLITS = 256
+"""With maps every workgroup merges all partial results of its outputs."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The points of a reduction: ``kept`` dimensions (one output each) times ``reduced`` ones, collapsed.
+
+    ``kept_strides[k]`` and ``reduced_strides[k]`` step through argument ``k``, 0 where it is broadcast.
+    ``kept_dims``/``reduced_dims``: which dimension of the iteration shape each one is, if coordinates are asked for
+    (nothing is collapsed then); else empty.
+    """
+
+    kept: Shape
+    reduced: Shape
+    kept_strides: tuple[Shape, ...]
+    reduced_strides: tuple[Shape, ...]
+    kept_dims: tuple[int, ...]
+    reduced_dims: tuple[int, ...]
+    driver: int
+
+    @property
+    def outputs(self) -> int:
+        return prod(self.kept)
+
+    @property
+    def extent(self) -> int:
+        return prod(self.reduced)
+
+
+def space_of(op: Operation, body: Reduction) -> Space:
+    """The iteration space of a reduction, in the memory order of its largest argument where the order is free."""
+    rank = len(body.shape)
+    reduced_dims = tuple(sorted(d % rank for d in body.dims)) if rank else ()
+    kept_dims = tuple(d for d in range(rank) if d not in reduced_dims)
+    strides = [broadcast_strides(spec.shape, spec.strides, body.shape) for spec in op.inputs]
+    strides += [root_strides(spec, body.shape, kept_dims) for spec in op.outputs]
+    kept = tuple(body.shape[d] for d in kept_dims)
+    reduced = tuple(body.shape[d] for d in reduced_dims)
+    kept_strides = [tuple(s[d] for d in kept_dims) for s in strides]
+    reduced_strides = [tuple(s[d] for d in reduced_dims) for s in strides]
+    driver = max(range(len(op.args)), key=lambda k: prod(op.args[k].shape))
+    leaves = {e.op for e in walk((*body.values, *body.roots, *body.maps)) if not e.args or e.op == "index"}
+    if leaves & {"index", "linear"}:
+        return Space(
+            kept or (1,),
+            reduced or (1,),
+            tuple(s or (0,) for s in kept_strides),
+            tuple(s or (0,) for s in reduced_strides),
+            kept_dims,
+            reduced_dims,
+            driver,
+        )
+    ordered = any(COMBINES[name].ordered for name in body.combine)
+    order = None if ordered else iteration_order(reduced, reduced_strides[driver])
+    kept, kept_strides = collapse(kept, kept_strides, iteration_order(kept, kept_strides[driver]))
+    reduced, reduced_strides = collapse(reduced, reduced_strides, order)
+    return Space(kept, reduced, tuple(kept_strides), tuple(reduced_strides), (), (), driver)
+
+
+def root_strides(spec: Spec, shape: Shape, kept_dims: tuple[int, ...]) -> Shape:
+    """An output's strides over the iteration shape; it may lack the reduced dimensions."""
+    if len(spec.shape) == len(shape):
+        return broadcast_strides(spec.shape, spec.strides, shape)
+    own = dict(zip(kept_dims, spec.strides, strict=True))
+    return tuple(own.get(d, 0) for d in range(len(shape)))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """``lanes`` threads share an output, a workgroup takes ``rows`` outputs, ``splits`` workgroups share them.
+
+    ``across``: neighbouring threads take neighbouring outputs instead of neighbouring reduced elements; whichever lie
+    next to each other in memory. ``run``: consecutive reduced elements that a thread takes at a time in the maps.
+    """
+
+    lanes: int
+    across: bool
+    splits: int = 1
+    run: int = 1
+
+    @property
+    def rows(self) -> int:
+        return WORKGROUP // self.lanes
+
+
+def tile(space: Space, body: Reduction, run: int) -> Tiling:
+    """A tiling that reads memory in order and keeps a large GPU busy."""
+    across = fastest(space.kept, space.kept_strides[space.driver]) < fastest(
+        space.reduced, space.reduced_strides[space.driver]
+    )
+    if across:
+        rows = min(power_of_two(space.outputs), max(32, WORKGROUP // power_of_two(-(-space.extent // 8))))
+        lanes = max(1, WORKGROUP // rows)
+    else:
+        lanes = min(WORKGROUP, power_of_two(-(-space.extent // 4)))
+    groups = -(-space.outputs // (WORKGROUP // lanes))
+    per_lane = -(-space.extent // lanes)
+    splits = 1
+    if per_lane >= SPLIT_FROM:
+        most = MAX_MAP_SPLITS if body.maps else MAX_SPLITS
+        splits = max(1, min(TARGET_GROUPS // groups, per_lane // (SPLIT_FROM // 4), most))
+    return Tiling(lanes, across, splits, 1 if across else run)
+
+
+def fastest(sizes: Shape, strides: Shape) -> float:
+    """The smallest step through memory, infinite where there is none."""
+    return min((stride for size, stride in zip(sizes, strides) if size > 1 and stride), default=float("inf"))
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least ``n``, between 1 and a workgroup."""
+    return min(WORKGROUP, 1 << max(0, n - 1).bit_length())
+
+
+def map_run(op: Operation, body: Reduction, space: Space, native_f16: bool) -> int:
+    """How many consecutive elements fill a word of every packed map output; 1 where words would be shared."""
+    first = op.n_inputs + len(body.roots)
+    run = 1
+    for k in range(first, len(op.args)):
+        spec = op.args[k]
+        dtype = BY_NAME[spec.dtype]
+        if not dtype.is_subword or (native_f16 and spec.dtype == "f16"):
+            continue
+        per_word = 4 // dtype.itemsize
+        starts_words = spec.aligned and all(s % per_word == 0 for s in space.kept_strides[k])
+        if not starts_words or space.reduced_strides[k] != (1,) or space.extent % per_word:
+            return 1
+        run = max(run, per_word)
+    return run
