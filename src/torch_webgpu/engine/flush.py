@@ -6,14 +6,17 @@ outputs, and what is computed from them, are *poisoned* and raise it when they a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..config import config
 from ..errors import DeviceLostError, ForkError
 from ..ir.graph import Node
 from ..lower.lower import Lowered, lower
-from ..runtime.runtime import Buffer, Clear, Copy, Device, Dispatch
+from ..runtime.commands import Clear, Command, Dispatch
 from .tensor import Allocation
 
-Command = Dispatch | Copy | Clear
+if TYPE_CHECKING:
+    from ..runtime.runtime import Buffer, Device
 
 
 def alias_pattern(node: Node) -> tuple[int, ...]:

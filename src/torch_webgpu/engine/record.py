@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,10 +21,13 @@ from ..errors import ForkError, NoAdapterError, OutOfMemoryError
 from ..ir.graph import Body, Node, Operation, Pointwise, Spec
 from ..ir.ops import ops
 from ..layout import contiguous_strides
-from ..runtime.runtime import Device, devices
+from ..runtime.runtime import devices
 from ..wgsl.expr import split_scalar
 from .flush import execute
 from .tensor import Allocation, Mailbox
+
+if TYPE_CHECKING:
+    from ..runtime.runtime import Device
 
 Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
