@@ -90,5 +90,8 @@ def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
 
 def register() -> None:
     impl(aten._copy_from.default, copy_from)
+    for key in ("Conjugate", "Negative"):
+        # Their fallback would clone the source first, and cloning is copying: copy_from carries them out itself.
+        impl(aten._copy_from.default, torch.library.fallthrough_kernel, key)
     impl(aten._copy_from_and_resize.default, copy_from_and_resize)
     impl(aten._local_scalar_dense.default, local_scalar_dense)

@@ -1,0 +1,135 @@
+"""Matrix products: ``mm``, ``bmm``, ``mv``, ``dot`` and their ``add`` forms, each one launch over strided operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu import dtypes
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Body, Extern, Spec
+from torch_webgpu.kernels.matmul import lower_matmul
+
+from .copy import plain
+from .register import opmath
+from .torch_abi import aten, outputs_of
+from .variants import name_of, register_functional
+
+Scalar = int | float | complex
+
+
+def body(specs: tuple[Spec, ...]) -> Body:
+    return Extern(lower_matmul)
+
+
+def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
+    if a.device != b.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {a.device} and {b.device}!"
+        )
+    if a.dtype == torch.bool:
+        raise NotImplementedError(f"\"addmm_impl_webgpu_\" not implemented for '{name_of(a.dtype)}'")
+
+
+def product(
+    out: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None = None,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+) -> torch.Tensor:
+    """Records ``out = beta * c + alpha * (a @ b)``; ``c`` broadcasts, and is not read where beta is 0."""
+    check_operands(a, b)
+    if out.dtype.is_complex:
+        a, b = plain(a), plain(b)
+    if beta == 0:
+        c = None
+    if not out.numel():
+        return out
+    if a.shape[-1] == 0:
+        return out.zero_() if c is None else out.copy_(c * beta)
+    kind = dtypes.BY_NAME[opmath(out.dtype)].kind
+    inputs = [a, b] if c is None else [a, b, plain(c) if c.dtype.is_complex else c]
+    scalars: list[tuple[str, Any]] = []
+    if c is not None:
+        scalars = [(kind, alpha), (kind, beta)]
+    elif alpha != 1:
+        scalars = [(kind, alpha)]
+    engine().record("aten.matmul", inputs, [out], body, scalars=scalars)
+    return out
+
+
+def multiply(overload: OpOverload) -> Any:
+    """``a @ b`` for one overload."""
+
+    def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        check_operands(a, b)
+        (out,) = outputs_of(overload, a, b)
+        return product(out, a, b)
+
+    return kernel
+
+
+def multiply_add(overload: OpOverload) -> Any:
+    """``beta * c + alpha * (a @ b)`` for one overload."""
+
+    def kernel(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+    ) -> torch.Tensor:
+        check_operands(a, b)
+        (out,) = outputs_of(overload, c, a, b)
+        if c.dtype != out.dtype:
+            raise RuntimeError(
+                f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
+            )
+        return product(out, a, b, c, beta, alpha)
+
+    return kernel
+
+
+def mv(self: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+    check_operands(self, vec)
+    (out,) = outputs_of(aten.mv.default, self, vec)
+    return product(out, self, vec)
+
+
+def vdot(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return aten.dot.default(self.conj(), other)
+
+
+def addbmm(
+    self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> torch.Tensor:
+    """The sum over the batch is part of the inner dimension: one product of (M, B*K) and (B*K, N)."""
+    (out,) = outputs_of(aten.addbmm.default, self, batch1, batch2)
+    a = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
+    return product(out, a, batch2.reshape(-1, batch2.shape[2]), self, beta, alpha)
+
+
+def addmm_activation(
+    self: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    *,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+    use_gelu: bool = False,
+) -> torch.Tensor:
+    result = torch.addmm(self, mat1, mat2, beta=beta, alpha=alpha)
+    return torch.nn.functional.gelu(result, approximate="tanh") if use_gelu else result.relu()
+
+
+def register() -> None:
+    for overload in (aten.mm.default, aten.bmm.default, aten.dot.default):
+        register_functional(overload, multiply(overload))
+    for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
+        register_functional(overload, multiply_add(overload))
+    register_functional(aten.mv.default, mv)
+    register_functional(aten.vdot.default, vdot)
+    register_functional(aten.addbmm.default, addbmm)
+    register_functional(aten._addmm_activation.default, addmm_activation)

@@ -1,0 +1,18 @@
+// Operands of a blocked product (tile.py) that are matrices: an element's number is linear in its row and its column.
+
+alias ARow = u32;
+alias AStep = u32;
+alias BRow = u32;
+alias BStep = u32;
+
+fn a_row(slice: u32, m: u32) -> ARow { return a_at(slice, m, 0u); }
+
+fn a_step(k: u32) -> AStep { return k * P.a_s_n; }
+
+fn a_value(row: ARow, step: AStep) -> f32 { return a_load(row + step); }
+
+fn b_row(slice: u32, n: u32) -> BRow { return b_at(slice, 0u, n); }
+
+fn b_step(k: u32) -> BStep { return k * P.b_s_m; }
+
+fn b_value(row: BRow, step: BStep) -> f32 { return b_load(row + step); }

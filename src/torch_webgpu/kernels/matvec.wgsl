@@ -1,0 +1,45 @@
+// Matrix times vector: a workgroup computes OUTPUTS sums, LANES threads each. Neighbouring threads read neighbouring
+// elements of the matrix: of one row if K_MAJOR, else of one column.
+
+const UNROLL = 4u;
+
+var<workgroup> partial_sums: array<T, OUTPUTS * LANES>;
+
+@compute @workgroup_size(OUTPUTS * LANES)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,
+        @builtin(local_invocation_index) lid: u32) {
+  let group = wid.y * nwg.x + wid.x;
+  if (group >= P.groups) { return; }
+  let part = group / P.tiles_m;
+  let slice = part / P.splits;
+  let split = part % P.splits;
+  let lane = select(lid / OUTPUTS, lid % LANES, K_MAJOR);
+  let output = select(lid % OUTPUTS, lid / LANES, K_MAJOR);
+  let m = group % P.tiles_m * OUTPUTS + output;
+  let k_end = min(P.k, (split + 1u) * P.chunk);
+  let row = a_at(slice, min(m, P.m - 1u), 0u);
+  let column = b_at(slice, 0u, 0u);
+  var sum = T();
+  var k = split * P.chunk + lane;
+  while (k + (UNROLL - 1u) * LANES < k_end) {
+    let p0 = t_mul(a_load(row + k * P.a_s_n), b_load(column + k * P.b_s_m));
+    let p1 = t_mul(a_load(row + (k + LANES) * P.a_s_n), b_load(column + (k + LANES) * P.b_s_m));
+    let p2 = t_mul(a_load(row + (k + 2u * LANES) * P.a_s_n), b_load(column + (k + 2u * LANES) * P.b_s_m));
+    let p3 = t_mul(a_load(row + (k + 3u * LANES) * P.a_s_n), b_load(column + (k + 3u * LANES) * P.b_s_m));
+    sum = t_add(sum, t_add(t_add(p0, p1), t_add(p2, p3)));
+    k += UNROLL * LANES;
+  }
+  while (k < k_end) {
+    sum = t_add(sum, t_mul(a_load(row + k * P.a_s_n), b_load(column + k * P.b_s_m)));
+    k += LANES;
+  }
+  partial_sums[output * LANES + lane] = sum;
+  for (var width = LANES / 2u; width > 0u; width /= 2u) {
+    workgroupBarrier();
+    if (lane < width) {
+      let at = output * LANES + lane;
+      partial_sums[at] = t_add(partial_sums[at], partial_sums[at + width]);
+    }
+  }
+  if (lane == 0u && m < P.m) { finish_one(slice, split, m, 0u, partial_sums[output * LANES]); }
+}

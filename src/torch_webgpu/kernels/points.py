@@ -1,0 +1,195 @@
+"""Kernels that compute each element of their output by itself, from wherever in the inputs they like.
+
+The body is WGSL that declares ``fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values`` (or whatever the
+coordinates are called); :class:`PointKernel` declares ``Values`` (one member per output), for each input ``x`` the
+function ``x_at(n, c, d, h, w)`` giving an element's number, and the ``main`` that visits the output in memory order and
+stores whole words of packed types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from math import prod
+
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.ops import TABLE
+from torch_webgpu.layout import is_dense
+from torch_webgpu.lower.lower import Launch
+from torch_webgpu.wgsl.builder import (
+    MAIN,
+    WORKGROUP,
+    Packed,
+    ParamList,
+    Source,
+    Value,
+    grid_for,
+    packed_text,
+    store_mode,
+)
+from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.link import HostCaps
+
+SPATIAL = ("n", "c", "d", "h", "w")
+
+
+@cache
+def source(name: str) -> str:
+    """The text of ``kernels/<name>.wgsl``."""
+    return (files(__package__) / f"{name}.wgsl").read_text("utf-8")
+
+
+def constant(name: str, value: int | bool) -> str:
+    """A prelude line: ``value`` as a module constant, u32 or bool."""
+    return f"const {name} = {str(value).lower()};" if isinstance(value, bool) else f"const {name} = {value}u;"
+
+
+def arithmetic(dtype: str, *rows: str, prefix: str = "t_") -> str:
+    """A prelude for kernels over any dtype: ``alias T`` and a function ``t_<row>`` per named row of the op table."""
+    kind = BY_NAME[dtype].kind
+    compute = COMPUTE_TYPE[kind]
+    lines = [f"alias {prefix[:-1].upper()} = {compute};"]
+    for name in rows:
+        row = TABLE[name]
+        operands = [f"v{i}" for i in range(row.arity)]
+        arguments = ", ".join(f"{v}: {compute}" for v in operands)
+        result = compute if row.result == "same" else COMPUTE_TYPE[BY_NAME[row.result].kind]
+        text = row.wgsl[kind].format(*operands) if kind in row.wgsl else "false"
+        lines.append(f"fn {prefix}{name}({arguments}) -> {result} {{ return {text}; }}")
+    return "\n".join(lines)
+
+
+def spatial(spec: Spec, dims: int, batched: bool = True) -> Spec:
+    """``spec`` of layout (N, C, *dims) or, unbatched, (C, *dims), as (N, C, D, H, W)."""
+    lead = 2 if batched else 1
+    fill = (1,) * (3 - dims)
+    none = (0,) * (3 - dims)
+    shape = (1,) * (2 - lead) + spec.shape[:lead] + fill + spec.shape[lead:]
+    strides = (0,) * (2 - lead) + spec.strides[:lead] + none + spec.strides[lead:]
+    return spec._replace(shape=shape, strides=strides)
+
+
+def absent(dims: int, batched: bool = True) -> frozenset[str]:
+    """The coordinates that :func:`spatial` made up."""
+    return frozenset(SPATIAL[2 : 5 - dims]) | (frozenset() if batched else frozenset("n"))
+
+
+def locator(
+    params: ParamList,
+    name: str,
+    arg: int,
+    coordinates: Sequence[str],
+    strides: Sequence[int],
+    absent: frozenset[str] = frozenset(),
+) -> str:
+    """WGSL ``fn name_at(…coordinates) -> u32``: the number of an element of argument ``arg``; adds what it needs."""
+    terms = [params.add(f"{name}_offset", Source("offset", arg))]
+    for coordinate, stride in zip(coordinates, strides, strict=True):
+        if coordinate not in absent:
+            terms.append(f"{coordinate} * {params.add(f'{name}_s_{coordinate}', stride)}")
+    arguments = ", ".join(f"{c}: u32" for c in coordinates)
+    return f"fn {name}_at({arguments}) -> u32 {{ return {' + '.join(terms)}; }}"
+
+
+class PointKernel:
+    """A kernel under construction, over coordinates named ``coordinates``; those in ``absent`` are always 0.
+
+    Outputs share one shape; the first must be dense (fresh outputs are), and is visited in memory order.
+    """
+
+    def __init__(
+        self, name: str, caps: HostCaps, coordinates: Sequence[str] = SPATIAL, absent: frozenset[str] = frozenset()
+    ) -> None:
+        self.name = name
+        self.caps = caps
+        self.coordinates = tuple(coordinates)
+        self.absent = absent
+        self.params = ParamList()
+        self.bindings: list[Binding] = []
+        self.order: list[int] = []
+        self.prelude: list[str] = []
+        self.outputs: list[tuple[str, int, Spec]] = []
+
+    def output(self, name: str, arg: int, spec: Spec) -> None:
+        """Argument ``arg`` as output ``name``; its member of ``Values`` has its compute type."""
+        self.outputs.append((name, arg, spec))
+
+    def input(self, name: str, arg: int, spec: Spec) -> None:
+        """Argument ``arg`` as ``name_load``, with ``name_at(…coordinates)``."""
+        self.binding(Binding(name, spec.dtype), arg)
+        self.prelude.append(self._locator(name, arg, spec))
+
+    def binding(self, binding: Binding, arg: int) -> None:
+        """A buffer that the body indexes by itself."""
+        self.bindings.append(binding)
+        self.order.append(arg)
+
+    def param(self, name: str, value: Value, type_: str = "u32") -> None:
+        self.params.add(name, value, type_)
+
+    def sizes(self, name: str, spec: Spec) -> None:
+        """Parameters ``name_<coordinate>`` for the sizes of ``spec``, as i32."""
+        for coordinate, size in zip(self.coordinates, spec.shape, strict=True):
+            self.param(f"{name}_{coordinate}", size, "i32")
+
+    def add(self, *prelude: str) -> None:
+        self.prelude += prelude
+
+    def _locator(self, name: str, arg: int, spec: Spec) -> str:
+        return locator(self.params, name, arg, self.coordinates, spec.strides, self.absent)
+
+    def _walk(self, spec: Spec) -> list[str]:
+        """Statements that split ``i``, an element's place in the memory of ``spec``, into coordinates."""
+        order = sorted(
+            (k for k, c in enumerate(self.coordinates) if c not in self.absent), key=lambda k: -spec.strides[k]
+        )
+        lines = [f"  let {c} = 0u;" for c in self.coordinates if c in self.absent]
+        rest = "i"
+        for k in reversed(order[1:]):
+            c = self.coordinates[k]
+            size = self.params.add(f"walk_{c}", spec.shape[k])
+            lines += [f"  let {c} = {rest} % {size};", f"  let rest_{c} = {rest} / {size};"]
+            rest = f"rest_{c}"
+        return [*lines, f"  let {self.coordinates[order[0]]} = {rest};"] if order else lines
+
+    def launch(self, body: str) -> Launch:
+        """The launch of ``body``: one thread for each element, or for each word of a packed output."""
+        first = self.outputs[0][2]
+        assert is_dense(first.shape, first.strides), "the first output of a point kernel must be dense"
+        numel = self.params.add("numel", prod(first.shape))
+        members, stores, packed, run = [], [], [], 1
+        for name, arg, spec in self.outputs:
+            members.append(f"{name}: {COMPUTE_TYPE[BY_NAME[spec.dtype].kind]}")
+            linear = spec.strides == first.strides
+            mode = store_mode(spec, "linear" if linear else "strided", self.caps.float16)
+            self.bindings.append(Binding(name, spec.dtype, "read_write", mode))
+            self.order.append(arg)
+            if mode == "word":
+                packed.append(Packed(name, spec.dtype, name, self.params.add(f"{name}_offset", Source("offset", arg))))
+                run = max(run, packed[-1].per_word)
+                stores.append(f"  packed.{name} = found.{name};")
+            elif linear:
+                offset = self.params.add(f"{name}_offset", Source("offset", arg))
+                stores.append(f"  {name}_store({offset} + i, found.{name});")
+            else:
+                self.prelude.append(self._locator(name, arg, spec))
+                stores.append(f"  {name}_store({name}_at({', '.join(self.coordinates)}), found.{name});")
+        call = f"  let found = values({', '.join(self.coordinates)});"
+        point = [*self._walk(first), call, *stores]
+        if packed:
+            main = packed_text(packed, point, numel, run)
+        else:
+            main = "\n".join(["fn point(i: u32) {", *point, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
+        text = "\n".join([*self.prelude, f"struct Values {{ {', '.join(members)} }}", body, main])
+        kernel = Kernel(
+            self.name,
+            text,
+            tuple(self.bindings),
+            tuple(self.params.params),
+            workgroup_size=(WORKGROUP, 1, 1),
+            trusted=True,
+        )
+        grid = grid_for(-(-prod(first.shape) // run))
+        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)

@@ -1,0 +1,234 @@
+"""Blocked products: the part that matrix products and convolutions share, written out for a tile size.
+
+A workgroup computes a block of ``m`` x ``n`` sums. Step by step it brings ``m`` x ``k`` values of operand a and
+``k`` x ``n`` of operand b into workgroup memory, while each thread keeps its ``tm`` x ``tn`` sums in named vec4 variables:
+private arrays would live in memory. Where the operands come from is the body's business: it declares
+
+* ``alias ARow``, ``fn a_row(slice: u32, m: u32) -> ARow``: what is fixed for row ``m`` of a
+* ``alias AStep``, ``fn a_step(k: u32) -> AStep``: what is fixed for position ``k`` of the sum
+* ``fn a_value(row: ARow, step: AStep) -> f32``, and the same three for the columns of b
+* ``fn finish(slice: u32, split: u32, m: u32, n: u32, sums: vec4<f32>)``: stores sums (m, n … n + 3), maybe outside
+
+and parameters ``m``, ``n``, ``k``, and those of :func:`block_params`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList
+
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sizes of a block (``m``, ``n``), of a step (``k``), and of a thread's share (``tm``, ``tn``: multiples of 4)."""
+
+    m: int
+    n: int
+    k: int
+    tm: int
+    tn: int
+
+    @property
+    def threads(self) -> int:
+        return self.m // self.tm * (self.n // self.tn)
+
+
+LARGE = Tile(128, 128, 16, 8, 8)
+MEDIUM = Tile(64, 64, 16, 4, 4)
+SMALL = Tile(32, 32, 16, 4, 4)
+TILES = (LARGE, MEDIUM, SMALL)
+
+BUSY_GROUPS = 128
+"""As many workgroups as keep a large GPU busy; smaller tiles or split sums are chosen to reach it."""
+MIN_SPLIT_K = 256
+"""The least length of sum that one workgroup of a split sum gets."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tile, and into how many partial sums of ``chunk`` positions each sum is split."""
+
+    tile: Tile
+    splits: int
+    chunk: int
+
+
+def blocks(tile: Tile, m: int, n: int) -> int:
+    return -(-m // tile.m) * -(-n // tile.n)
+
+
+def plan(slices: int, m: int, n: int, k: int, tiles: tuple[Tile, ...] = TILES) -> Plan:
+    """The largest tile that is not mostly padding and fills the GPU; sums are split if not even the smallest does."""
+    fitting = [t for t in tiles if m > t.m // 2 and n > t.n // 2] or [tiles[-1]]
+    tile = next((t for t in fitting if slices * blocks(t, m, n) >= BUSY_GROUPS), fitting[-1])
+    groups = slices * blocks(tile, m, n)
+    splits = min(max(1, BUSY_GROUPS // groups), max(1, k // MIN_SPLIT_K))
+    chunk = -(-k // (splits * tile.k)) * tile.k
+    return Plan(tile, -(-k // chunk), chunk)
+
+
+def block_params(params: ParamList, chosen: Plan, slices: int, m: int, n: int, k: int) -> Grid:
+    """Adds the parameters of a blocked product; returns its grid."""
+    tile = chosen.tile
+    groups = slices * chosen.splits * blocks(tile, m, n)
+    for name, value in (
+        ("m", m),
+        ("n", n),
+        ("k", k),
+        ("groups", groups),
+        ("tiles_m", -(-m // tile.m)),
+        ("tiles_n", -(-n // tile.n)),
+        ("splits", chosen.splits),
+        ("chunk", chosen.chunk),
+    ):
+        params.add(name, value)
+    rows = -(-groups // MAX_GROUPS)
+    return (-(-groups // rows), rows, 1)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """How the threads share the loading of one operand.
+
+    ``x``: "a" or "b"; ``size``: rows of the block; ``k_major``: neighbouring threads load neighbouring positions of the
+    sum (because those are neighbours in memory) rather than neighbouring rows. A thread loads four rows at a time.
+    """
+
+    x: str
+    size: int
+    tile: Tile
+    k_major: bool
+
+    @property
+    def quads(self) -> int:
+        return self.size // 4
+
+    @property
+    def loads(self) -> int:
+        """Quads of one step that each thread loads."""
+        return self.quads * self.tile.k // self.tile.threads
+
+    def swizzle(self, k: str) -> str:
+        """Spreads the quads that neighbouring threads store over the banks of workgroup memory."""
+        return f" ^ ({k} & 7u)" if self.k_major else ""
+
+    def rows(self) -> Iterator[str]:
+        """Declares which quads and positions this thread loads, and what is fixed for its rows."""
+        x, threads, k = self.x, self.tile.threads, self.tile.k
+        extent = {"a": "m", "b": "n"}[x]
+        if self.k_major:
+            yield f"  let {x}_k0 = lid % {k}u;"
+            yield f"  let {x}_q0 = lid / {k}u;"
+        else:
+            yield f"  let {x}_q0 = lid % {self.quads}u;"
+            yield f"  let {x}_k0 = lid / {self.quads}u;"
+        for j in range(self.loads if self.k_major else 1):
+            yield f"  let {x}_q{j}_row = {extent}0 + 4u * ({x}_q0 + {j * threads // k}u);"
+            for e in range(4):
+                yield f"  let {x}_row{j}_{e} = {x}_row(slice, min({x}_q{j}_row + {e}u, P.{extent} - 1u));"
+
+    def fetch(self, k: str, keyword: str, tail: bool) -> Iterator[str]:
+        """Loads this thread's quads of the step that starts at ``k`` into ``<x>_next<j>``."""
+        x = self.x
+        for j in range(self.loads):
+            at = "0" if self.k_major else str(j)
+            if not self.k_major or j == 0:
+                position = f"{k} + {x}_k0 + {0 if self.k_major else j * self.tile.threads // self.quads}u"
+                yield f"    let {x}_at{at} = {position};"
+                yield f"    let {x}_step{at} = {x}_step({f'min({x}_at{at}, k_end - 1u)' if tail else f'{x}_at{at}'});"
+            row = j if self.k_major else 0
+            quad = ", ".join(f"{x}_value({x}_row{row}_{e}, {x}_step{at})" for e in range(4))
+            value = f"vec4<f32>({quad})"
+            if tail:
+                value = f"select(vec4<f32>(), {value}, {x}_at{at} < k_end)"
+            yield f"    {keyword}{x}_next{j} = {value};"
+
+    def store(self) -> Iterator[str]:
+        x, threads, k = self.x, self.tile.threads, self.tile.k
+        for j in range(self.loads):
+            if self.k_major:
+                quad, position = f"({x}_q0 + {j * threads // k}u)", f"{x}_k0"
+            else:
+                quad, position = f"{x}_q0", f"({x}_k0 + {j * threads // self.quads}u)"
+            yield f"    {x}_tile[{position} * {self.quads}u + ({quad}{self.swizzle(position)})] = {x}_next{j};"
+
+    def read(self, kk: int, thread: str, share: int) -> Iterator[str]:
+        """Reads this thread's quads at position ``kk`` of the step."""
+        parts = share // 4
+        for q in range(parts):
+            quad = f"{thread} + {q * self.quads // parts}u"
+            swizzled = f"(({quad}) ^ {kk & 7}u)" if self.k_major else quad
+            yield f"      let {self.x}{q} = {self.x}_tile[{kk * self.quads}u + {swizzled}];"
+
+
+def block_text(tile: Tile, a_k_major: bool, b_k_major: bool, tail: bool) -> str:
+    """The ``main`` of a blocked product. ``tail``: the sum's length may not be a multiple of ``tile.k``."""
+    a, b = _Side("a", tile.m, tile, a_k_major), _Side("b", tile.n, tile, b_k_major)
+    columns = tile.n // tile.tn
+    sums = [f"s{i}_{j}" for i in range(tile.tm) for j in range(tile.tn // 4)]
+    lines = [
+        f"var<workgroup> a_tile: array<vec4<f32>, {a.quads * tile.k}>;",
+        f"var<workgroup> b_tile: array<vec4<f32>, {b.quads * tile.k}>;",
+        f"@compute @workgroup_size({tile.threads})",
+        "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
+        "        @builtin(local_invocation_index) lid: u32) {",
+        "  let group = wid.y * nwg.x + wid.x;",
+        "  if (group >= P.groups) { return; }",
+        f"  let n0 = (group % P.tiles_n) * {tile.n}u;",
+        "  let above = group / P.tiles_n;",
+        f"  let m0 = (above % P.tiles_m) * {tile.m}u;",
+        "  let part = above / P.tiles_m;",
+        "  let slice = part / P.splits;",
+        "  let split = part % P.splits;",
+        "  let k_begin = split * P.chunk;",
+        "  let k_end = min(P.k, k_begin + P.chunk);",
+        f"  let k_last = k_begin + (k_end - k_begin - 1u) / {tile.k}u * {tile.k}u;",
+        f"  let tx = lid % {columns}u;",
+        f"  let ty = lid / {columns}u;",
+        *a.rows(),
+        *b.rows(),
+        *(f"  var {s} = vec4<f32>();" for s in sums),
+        *(f"  var {side.x}_next{j}: vec4<f32>;" for side in (a, b) for j in range(side.loads)),
+        "  {",
+        *a.fetch("k_begin", "", tail),
+        *b.fetch("k_begin", "", tail),
+        "  }",
+        f"  for (var k = k_begin; k < k_end; k += {tile.k}u) {{",
+        "    workgroupBarrier();",
+        *a.store(),
+        *b.store(),
+        "    workgroupBarrier();",
+        "    // The next step's values travel while this step's are multiplied; the last step fetches itself again.",
+        f"    let ahead = min(k + {tile.k}u, k_last);",
+        *a.fetch("ahead", "", tail),
+        *b.fetch("ahead", "", tail),
+        *_products(tile, a, b),
+        "  }",
+        *_finish(tile),
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _products(tile: Tile, a: _Side, b: _Side) -> Iterator[str]:
+    for kk in range(tile.k):
+        yield "    {"
+        yield from a.read(kk, "ty", tile.tm)
+        yield from b.read(kk, "tx", tile.tn)
+        for i in range(tile.tm):
+            for j in range(tile.tn // 4):
+                yield f"      s{i}_{j} += a{i // 4}.{'xyzw'[i % 4]} * b{j};"
+        yield "    }"
+
+
+def _finish(tile: Tile) -> Iterator[str]:
+    for i in range(tile.tm):
+        for j in range(tile.tn // 4):
+            m = f"m0 + 4u * ty + {i // 4 * (4 * tile.m // tile.tm) + i % 4}u"
+            n = f"n0 + 4u * tx + {j * (4 * tile.n // tile.tn)}u"
+            yield f"  finish(slice, split, {m}, {n}, s{i}_{j});"
