@@ -6,7 +6,7 @@ from importlib import import_module
 
 from ..engine.random import new_generator
 
-FAMILIES = ("views", "copy", "factories", "pointwise", "reduce", "random", "amp", "autocast", "linalg", "indexing", "scatter", "join")
+FAMILIES = ("storage", "views", "copy", "factories", "arithmetic", "comparison", "elementary", "complex_numbers", "activations", "losses", "reduce", "random", "amp", "autocast", "linalg", "indexing", "scatter", "join")
 
 
 def register() -> None:

@@ -1,0 +1,83 @@
+"""Concatenation and what is made of slices: cat, roll, flip, repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import torch
+
+from .indexing import read, wrap_dim
+from .register import check_devices
+from .torch_abi import aten, outputs_of
+from .variants import register_functional
+
+
+def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    """Each input is copied, and converted, into its slice of the result; empty 1-D inputs count for nothing."""
+    check_devices(tensors)
+    (out,) = outputs_of(aten.cat.default, tensors, dim)
+    kept = [t for t in tensors if t.shape != (0,)]
+    dim = wrap_dim(dim, out.dim())
+    start = 0
+    for t in kept:
+        out.narrow(dim, start, t.shape[dim]).copy_(t)
+        start += t.shape[dim]
+    return out
+
+
+def roll(self: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """The result in 2^k slices for k rolled dimensions, each a copy."""
+    (out,) = outputs_of(aten.roll.default, self, shifts, dims)
+    if out.numel() == 0:
+        return out
+    if not dims:
+        flat = self.reshape(-1)
+        return out.copy_(roll(flat, shifts, (0,)).view(self.shape))
+    moved: dict[int, int] = {}
+    for shift, dim in zip(shifts, dims, strict=True):
+        d = wrap_dim(dim, self.dim())
+        moved[d] = (moved.get(d, 0) + shift) % self.shape[d]
+    # Along a dimension of size n rolled by s: result[s:] = self[:n - s] and result[:s] = self[n - s:].
+    parts = [[(d, s, 0, self.shape[d] - s)] + ([(d, 0, self.shape[d] - s, s)] if s else []) for d, s in moved.items()]
+    for pieces in product(*parts):
+        target, source = out, self
+        for d, to, start, length in pieces:
+            target, source = target.narrow(d, to, length), source.narrow(d, start, length)
+        target.copy_(source)
+    return out
+
+
+def flip(self: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    (out,) = outputs_of(aten.flip.default, self, dims)
+    flipped = {wrap_dim(d, self.dim()) for d in dims} if self.dim() else set()
+    strides = tuple(-s if d in flipped else s for d, s in enumerate(self.stride()))
+    base = sum((self.shape[d] - 1) * self.stride(d) for d in flipped)
+    return read("flip", self, strides, [], out, base)
+
+
+def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """``i`` repeated ``repeats[i]`` times, for each ``i``. Waits for the device unless ``output_size`` is given."""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if repeats.numel() == 0:
+        return torch.empty_like(repeats)
+    ends = torch.cumsum(repeats, 0)
+    if output_size is None:
+        if bool((repeats < 0).any()):
+            raise RuntimeError("repeats can not be negative")
+        output_size = int(ends[-1])
+    places = torch.arange(output_size, device=repeats.device)
+    return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
+
+
+def register() -> None:
+    for overload, fn in (
+        (aten.cat.default, cat),
+        (aten.roll.default, roll),
+        (aten.flip.default, flip),
+        (aten.repeat_interleave.Tensor, repeat_interleave),
+    ):
+        register_functional(overload, fn)

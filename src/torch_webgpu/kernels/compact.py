@@ -1,0 +1,38 @@
+"""Stream compaction: the coordinates of the true elements of a mask, in row-major order."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch_webgpu.ir.graph import Operation
+from torch_webgpu.layout import Shape
+from torch_webgpu.lower.lower import Launch, Lowered
+from torch_webgpu.wgsl.builder import Indexing, ParamList, Source, bind, grid_for
+from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.link import HostCaps
+
+from .indexed import per_point
+
+
+def lower_coordinates(shape: Shape, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+    """For arguments (mask, its inclusive running count as int32, int64 coordinates of shape ``(n, len(shape))``).
+
+    Mask and count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written for
+    every true element; rows beyond ``n`` are dropped.
+    """
+    params = ParamList()
+    numel = params.add("numel", prod(shape))
+    rows = params.add("rows", op.args[2].shape[0])
+    mask, count, out = (params.add(name, Source("offset", k)) for k, name in enumerate(("mask", "count", "out")))
+    bindings, names, order = bind(op.args, alias, 2, {2: "plain"})
+    indexing = Indexing(shape, [], params)
+    stores = [f"  {names[2]}_store({out} + row * {len(shape)}u + {d}u, i64_from_u32(c{d}));" for d in range(len(shape))]
+    lines = [
+        f"  if (!{names[0]}_load({mask} + i)) {{ return; }}",
+        f"  let row = u32({names[1]}_load({count} + i)) - 1u;",
+        f"  if (row >= {rows}) {{ return; }}",
+        *indexing.coordinates(),
+        *stores,
+    ]
+    kernel = Kernel(op.name, per_point(lines, numel), bindings, tuple(params.params), trusted=True)
+    return Lowered((Launch(kernel, order, tuple(params.values), grid_for(prod(shape))),))

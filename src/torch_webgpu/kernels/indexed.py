@@ -1,0 +1,217 @@
+"""Kernels whose element numbers come from index tensors: reads through them (gather) and writes through them (scatter).
+
+Both walk an iteration space of points; a point's place in the data tensor is a strided offset, as in any pointwise
+kernel, plus a stride times an index for every *term*. All of index_select, gather, take, advanced indexing, scatter and
+their kin are instances that differ in strides only. An index out of range is flagged and touches no memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.ops import TABLE
+from torch_webgpu.layout import Shape, collapse, iteration_order
+from torch_webgpu.lower.lower import ERRORS, Launch, Lowered
+from torch_webgpu.wgsl.builder import MAIN, Indexing, Packed, ParamList, Source, bind, grid_for, packed_text, store_mode
+from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
+from torch_webgpu.wgsl.link import HostCaps
+
+WORD = 0xFFFFFFFF
+ROWS = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
+
+
+@dataclass(frozen=True)
+class Term:
+    """A dimension of the data tensor that an index tensor addresses; ``wraps``: negative indices count from its end."""
+
+    size: int
+    stride: int
+    wraps: bool
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The points of an iteration space and what they name.
+
+    ``strides``: one tuple per argument, over ``shape``: data, each term's index tensor, then the result of a read or
+    the source of a write (absent for a scalar). They may be negative. ``base`` is added to the data's element number.
+    """
+
+    shape: Shape
+    strides: tuple[Shape, ...]
+    terms: tuple[Term, ...]
+    base: int = 0
+
+
+class Walk:
+    """The WGSL that takes a point ``i`` to elements, shared by reads and writes."""
+
+    def __init__(self, geometry: Geometry, order: tuple[int, ...], op: Operation) -> None:
+        self.params = ParamList()
+        self.numel = self.params.add("numel", prod(geometry.shape))
+        self.geometry = geometry
+        self.op = op
+        sizes, strides = collapse(geometry.shape, geometry.strides, order)
+        self.indexing = Indexing(sizes, [tuple(s & WORD for s in row) for row in strides], self.params)
+
+    def coordinates(self) -> list[str]:
+        return self.indexing.coordinates() if self.indexing.rank > 1 else ["  let c0 = i;"]
+
+    def data_element(self, arg: int) -> str:
+        """The data tensor's element number once ``p0…`` hold the terms' positions; ``arg`` has its storage offset."""
+        text = self.indexing.element(0, arg)
+        if self.geometry.base:
+            text += f" + {self.params.add('base', self.geometry.base & WORD)}"
+        for j, term in enumerate(self.geometry.terms):
+            text += f" + p{j} * {self.params.add(f'step{j}', term.stride)}"
+        return text
+
+    def positions(self, names: dict[int, str], elements: list[str]) -> tuple[list[str], str]:
+        """Statements that read and check the indices at ``elements``, and the condition that all are usable."""
+        if not self.geometry.terms:
+            return [], "true"
+        number = self.params.add("op", self.op.id)
+        lines, conditions = [], []
+        for j, (term, element) in enumerate(zip(self.geometry.terms, elements, strict=True)):
+            kind = BY_NAME[self.op.args[1 + j].dtype].kind
+            size = self.params.add(f"size{j}", term.size)
+            check = "wrapped" if term.wraps else "checked"
+            lines.append(f"  let p{j} = {check}_index_{kind}({number}, {names[1 + j]}_load({element}), {size});")
+            conditions.append(f"p{j} < {size}")
+        return lines, " && ".join(conditions)
+
+    def index_elements(self) -> list[str]:
+        return [self.indexing.element(1 + j, 1 + j) for j in range(len(self.geometry.terms))]
+
+    def launch(self, text: str, bindings: tuple[Binding, ...], order: tuple[int, ...], threads: int) -> Lowered:
+        if self.geometry.terms:
+            bindings += (Binding("errors", "u32", "read_write", "atomic"),)
+            order += (ERRORS,)
+        kernel = Kernel(self.op.name, text, bindings, tuple(self.params.params), trusted=True)
+        return Lowered((Launch(kernel, order, tuple(self.params.values), grid_for(threads)),))
+
+
+def lower_read(geometry: Geometry, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+    """``result[p] = data[place of p]`` for arguments (data, index tensors…, result)."""
+    result = len(op.args) - 1
+    walk = Walk(geometry, iteration_order(geometry.shape, geometry.strides[-1]), op)
+    dtype = op.args[result].dtype
+    mode = store_mode(op.args[result], walk.indexing.layout(result), caps.float16)
+    bindings, names, order = bind(op.args, alias, op.n_inputs, {result: mode})
+    compute = COMPUTE_TYPE[BY_NAME[dtype].kind]
+    checks, condition = walk.positions(names, walk.index_elements())
+    lines = [
+        *walk.coordinates(),
+        *checks,
+        f"  var v: {compute};",
+        f"  if ({condition}) {{ v = {names[0]}_load({walk.data_element(0)}); }}",
+    ]
+    if mode == "word":
+        run = 4 // BY_NAME[dtype].itemsize
+        output = Packed(names[result], dtype, "f", walk.params.add("out", Source("offset", result)))
+        text = packed_text([output], [*lines, "  packed.f = v;"], walk.numel, run)
+        return walk.launch(text, bindings, order, -(-prod(geometry.shape) // run))
+    store = f"  {names[result]}_store({walk.indexing.element(result, result)}, v);"
+    return walk.launch(per_point([*lines, store], walk.numel), bindings, order, prod(geometry.shape))
+
+
+def per_point(lines: list[str], numel: str) -> str:
+    """A kernel in which a thread does ``lines`` for one point ``i``."""
+    return "\n".join(["fn point(i: u32) {", *lines, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
+
+
+def combines_atomically(dtype: str, combine: str) -> bool:
+    """Whether concurrent writes of one element can be combined; else one thread has to do a whole line of them."""
+    if combine == "set" or combine == "add":
+        return dtype != "f64" or combine == "set"
+    return dtype not in ("i64", "c64", "f64")
+
+
+def lower_write(geometry: Geometry, combine: str, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+    """``data[place of p] = combine(data[place of p], source[p])`` for arguments (data, index tensors…, [source,] data).
+
+    ``combine``: "set" (of several writes to an element any one wins), "add", "mul", "min", "max". Without a source
+    argument the value is the operation's scalar.
+    """
+    target = len(op.args) - 1
+    has_source = len(op.args) - 2 > len(geometry.terms)
+    walk = Walk(geometry, tuple(range(len(geometry.shape))), op)
+    mode = write_mode(op.args[target].dtype, combine, caps)
+    bindings, names, order = bind_target(op, alias, mode)
+    value = (
+        f"{names[target - 1]}_load({walk.indexing.element(target - 1, target - 1)})"
+        if has_source
+        else walk.params.scalars(op.param_kinds, [0])[0]
+    )
+    checks, condition = walk.positions(names, walk.index_elements())
+    function = "store" if mode == "plain" else f"atomic_{combine}"
+    write = f"  if ({condition}) {{ {names[target]}_{function}({walk.data_element(target)}, {value}); }}"
+    lines = [*walk.coordinates(), *checks, write]
+    return walk.launch(per_point(lines, walk.numel), bindings, order, prod(geometry.shape))
+
+
+def write_mode(dtype: str, combine: str, caps: HostCaps) -> Mode:
+    if combine != "set":
+        return "atomic"
+    packed = BY_NAME[dtype].is_subword and not (dtype == "f16" and caps.float16)
+    return "atomic" if packed else "plain"
+
+
+def bind_target(
+    op: Operation, alias: tuple[int, ...], mode: Mode
+) -> tuple[tuple[Binding, ...], dict[int, str], tuple[int, ...]]:
+    """Bindings of a write: the inputs but the first, which is the target as it was, then the target."""
+    target = len(op.args) - 1
+    bindings, names, order = bind(op.args[1:], alias_of_rest(alias), op.n_inputs - 1, {target - 1: mode})
+    return bindings, {k + 1: name for k, name in names.items()}, tuple(k + 1 for k in order)
+
+
+def alias_of_rest(alias: tuple[int, ...]) -> tuple[int, ...]:
+    """The aliasing pattern without argument 0."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(a, k) for k, a in enumerate(alias[1:]))
+
+
+def lower_serial_write(
+    geometry: Geometry, dim: int, combine: str, op: Operation, alias: tuple[int, ...], caps: HostCaps
+) -> Lowered:
+    """:func:`lower_write` for types without the atomics: a thread owns all points that differ in ``dim`` only.
+
+    Two points that name one element must not differ in any other dimension, as is so for scatters along ``dim``. Writes
+    to an element happen in order, so this is exact where addition is not associative, too.
+    """
+    count = geometry.shape[dim]
+    rest = Geometry(
+        drop(geometry.shape, dim), tuple(drop(s, dim) for s in geometry.strides), geometry.terms, geometry.base
+    )
+    target = len(op.args) - 1
+    walk = Walk(rest, tuple(range(len(rest.shape))), op)
+    dtype = op.args[target].dtype
+    bindings, names, order = bind_target(op, alias, "plain")
+
+    def stepping(text: str, k: int) -> str:
+        return f"{text} + k * {walk.params.add(f'along{k}', geometry.strides[k][dim] & WORD)}"
+
+    indices = [stepping(walk.indexing.element(1 + j, 1 + j), 1 + j) for j in range(len(rest.terms))]
+    checks, condition = walk.positions(names, indices)
+    source = stepping(walk.indexing.element(target - 1, target - 1), target - 1)
+    place = stepping(walk.data_element(target), 0)
+    y = names[target]
+    combined = (
+        TABLE[ROWS[combine]].wgsl[BY_NAME[dtype].kind].format(f"{y}_load(e)", f"{names[target - 1]}_load({source})")
+    )
+    lines = [
+        *walk.coordinates(),
+        f"  for (var k = 0u; k < {walk.params.add('count', count)}; k += 1u) {{",
+        *checks,
+        f"  if ({condition}) {{ let e = {place}; {y}_store(e, {combined}); }}",
+        "  }",
+    ]
+    return walk.launch(per_point(lines, walk.numel), bindings, order, prod(rest.shape))
+
+
+def drop(values: Shape, dim: int) -> Shape:
+    return values[:dim] + values[dim + 1 :]
