@@ -9,9 +9,10 @@ import json
 import platform
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 PROPERTY = "conformance"
 OUTCOMES = ("passed", "failed", "xfailed", "xpassed", "skipped")
