@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .errors import UnsupportedDtypeError
+
 
 @dataclass(frozen=True)
 class DType:
@@ -73,10 +75,10 @@ COMPUTE_TYPE: dict[str, str] = {
 
 
 def of(dtype: torch.dtype) -> DType:
-    """The row of a torch dtype; TypeError for one that no kernel can hold (quantized, float8, complex128)."""
+    """The row of a torch dtype; UnsupportedDtypeError for one that no kernel can hold (quantized, float8, complex128)."""
     try:
         return BY_TORCH[dtype]
     except KeyError:
-        raise TypeError(
+        raise UnsupportedDtypeError(
             f"{dtype} has no kernel on the webgpu device; supported: {', '.join(str(t) for t in BY_TORCH)}"
         ) from None

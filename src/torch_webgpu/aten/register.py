@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -17,19 +17,21 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 
 from .. import dtypes
 from ..engine.record import engine, spec_of
-from ..ir.graph import Expr, Operation, Pointwise
-from ..ir.ops import MissingKind, ops
+from ..errors import UnsupportedDtypeError
+from ..ir.graph import Expr, Operation, Pointwise, Spec, walk
+from ..ir.ops import MissingKindError, ops
 from ..layout import may_overlap_itself
 from ..wgsl.expr import split_scalar
 from .fallback import run_on_cpu
+from .scalars import cast_scalar, check_fits
 from .torch_abi import (
     Meta,
     empty_like_meta,
     functional_of,
     impl,
     infer,
+    is_composite,
     is_inplace,
-    is_out,
     is_webgpu,
     is_wrapped_number,
     overloads,
@@ -38,13 +40,34 @@ from .torch_abi import (
 Compute = Literal["out", "promote", "keep"]
 """The dtype operands are brought to before the expression: the result's, the operands' common one, or each its own."""
 
+Scalars = Literal["operand", "opmath"]
+"""Whether numbers among half operands are rounded to half first ("operand") or stay in f32 ("opmath")."""
+
 KEEPS_OWN_DTYPE = frozenset({"condition", "mask"})
+UNCHECKED = frozenset({"self", "other"})
 PREPARED_CACHE_SIZE = 50_000
+NUMBERS = (int, float, complex)
 
 
 def opmath(dtype: torch.dtype) -> str:
     """The dtype expressions compute in: f32 for the half types, else the type itself."""
     return "f32" if dtype in (torch.float16, torch.bfloat16) else dtypes.of(dtype).name
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How operands reach an expression.
+
+    ``widen``: half operands are computed with in f32 and the result is rounded once; else every step is rounded.
+    ``in_code(number)``: this value of a scalar argument deserves (or forces) code of its own, where it is a constant.
+    ``checked``: the arguments whose numbers must fit the dtype; by default those PyTorch passes as Scalar but for operands.
+    """
+
+    compute: Compute = "out"
+    scalars: Scalars = "operand"
+    widen: bool = True
+    in_code: Callable[[Any], bool] | None = None
+    checked: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,14 +80,26 @@ class Parameter:
     keyword: bool
 
 
+ROLES = {"Tensor": "tensor", "number": "scalar", "float": "scalar"}
+
+
 def parameters_of(overload: OpOverload) -> list[Parameter]:
     found = []
     for a in overload._schema.arguments:
         written = a.alias_info is not None and a.alias_info.is_write
         kind = str(a.type).removeprefix("Optional[").removesuffix("]")
-        role = "out" if written and a.kwarg_only else {"Tensor": "tensor", "number": "scalar"}.get(kind, "static")
+        role = "out" if written and a.kwarg_only else ROLES.get(kind, "static")
         found.append(Parameter(a.name, role, a.default_value, a.kwarg_only))
     return found
+
+
+class ScalarSlot(NamedTuple):
+    """A number that travels as a kernel parameter: which argument, the dtype it is brought to, whether it must fit."""
+
+    argument: int
+    dtype: str
+    kind: str
+    checked: bool
 
 
 @dataclass(frozen=True)
@@ -75,17 +110,17 @@ class Prepared:
     name: str
     body: Pointwise
     tensors: tuple[int, ...]
-    scalars: tuple[tuple[int, str], ...]
+    scalars: tuple[ScalarSlot, ...]
     op: Operation | None = None
 
 
 class PointwiseKernel:
     """The kernel of one overload."""
 
-    def __init__(self, overload: OpOverload, expression: Callable[..., Any], compute: Compute) -> None:
+    def __init__(self, overload: OpOverload, expression: Callable[..., Any], rule: Rule) -> None:
         self.overload = overload
         self.expression = expression
-        self.compute = compute
+        self.rule = rule
         self.parameters = parameters_of(overload)
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
@@ -94,7 +129,7 @@ class PointwiseKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = self.bind(args, kwargs)
-        key = tuple([self.key_of(p, v) for p, v in zip(self.parameters, values, strict=True)])
+        key = tuple([self.key_of(p, v) for p, v in zip(self.parameters, values)])
         found = self.prepared.get(key)
         if found is None:
             found = self.prepare(values)
@@ -111,30 +146,41 @@ class PointwiseKernel:
             values.append(kwargs.get(p.name, p.default))
         return values
 
-    @staticmethod
-    def key_of(parameter: Parameter, value: Any) -> Any:
+    def key_of(self, parameter: Parameter, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             device = value.device
             if device.type == "webgpu":
                 # Sub-word types: where in its 32-bit word the tensor starts decides how it can be written.
                 return (value.shape, value.stride(), value.dtype, device.index, value.storage_offset() & 3)
             return (value.shape, value.dtype, device.type, is_wrapped_number(value))
-        if is_scalar(parameter, value):
+        if self.varies(parameter, value):
             return value.__class__
         return tuple(value) if isinstance(value, list) else (value.__class__, value)
 
+    def varies(self, parameter: Parameter, value: Any) -> bool:
+        """Whether an argument is a number that travels as a kernel parameter.
+
+        PyTorch hands a number given for a tensor (``x + 1``) over as it is. A default (``alpha=1``) is code: most calls
+        use it.
+        """
+        if parameter.role not in ("tensor", "scalar") or not isinstance(value, NUMBERS):
+            return False
+        if parameter.default is not None and value == parameter.default:
+            return False
+        return self.rule.in_code is None or not self.rule.in_code(value)
+
     def launch(self, found: Prepared, values: list[Any]) -> Any:
         inputs = [values[i] for i in found.tensors]
-        scalars = [(kind, as_number(values[i])) for i, kind in found.scalars]
+        scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars]
         if found.op is not None:
             outputs = empty_like_meta(found.outputs, inputs[0].device.index)
             if outputs[0].numel():
-                params = tuple(part for kind, value in scalars for part in split_scalar(value, kind))
+                params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
                 engine().push(found.op, (*inputs, *outputs), params)
         else:
             outputs = [values[0]] if self.inplace else [values[i] for i in self.out]
             if not self.inplace:
-                for out, (shape, _, _) in zip(outputs, found.outputs, strict=True):
+                for out, (shape, _, _) in zip(outputs, found.outputs):
                     if out.shape != shape:
                         out.resize_(shape)
             if outputs[0].numel():
@@ -144,29 +190,39 @@ class PointwiseKernel:
     def prepare(self, values: list[Any]) -> Prepared | str:
         """Asks PyTorch about this signature and writes the expression; the reason when it must run on the CPU."""
         check_devices(values)
-        metas = infer(self.overload, *self.positional(values), **self.keywords(values))
-        functional = functional_of(self.overload)
-        natural = metas
-        if functional is not None and functional is not self.overload:
-            natural = infer(functional, *self.positional(values), **self.keywords(values, with_out=False))
+        try:
+            metas = infer(self.overload, *self.positional(values), **self.keywords(values))
+            natural = self.natural(values, metas)
+        except NotImplementedError as reason:
+            return f"PyTorch cannot tell its result's shape: {reason}"
         if self.inplace or self.out:
             for shape, strides, _ in metas:
                 check_writable(shape, strides)
         try:
-            body, tensors, scalars = self.trace(values, [dtype for _, _, dtype in natural])
-        except (MissingKind, TypeError) as reason:
+            body, tensors, scalars = self.trace(values, natural)
+        except (MissingKindError, UnsupportedDtypeError) as reason:
             return str(reason)
+        device = values[tensors[0]].device.index if tensors else 0
+        if not engine().device(device).caps.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
+            return "this adapter has no 64-bit floating point (shader-f64)"
         op = None
         if not self.inplace and not self.out:
             op = self.operation(values, metas, body, tensors, scalars)
         return Prepared(metas, self.name, body, tensors, scalars, op)
 
+    def natural(self, values: list[Any], metas: list[Meta]) -> list[torch.dtype]:
+        """The dtypes of the results if they were new tensors."""
+        functional = functional_of(self.overload)
+        if functional is not None and functional is not self.overload:
+            metas = infer(functional, *self.positional(values), **self.keywords(values, with_out=False))
+        return [dtype for _, _, dtype in metas]
+
     def operation(
-        self, values: list[Any], metas: list[Meta], body: Pointwise, tensors: Sequence[int], scalars: Any
+        self, values: list[Any], metas: list[Meta], body: Pointwise, tensors: Sequence[int], scalars: Sequence[ScalarSlot]
     ) -> Operation:
         device = values[tensors[0]].device.index
         specs = [spec_of(values[i]) for i in tensors] + [spec_of(t) for t in empty_like_meta(metas, device)]
-        return Operation(self.name, tuple(specs), len(metas), body, tuple(kind for _, kind in scalars))
+        return Operation(self.name, tuple(specs), len(metas), body, tuple(s.kind for s in scalars))
 
     def positional(self, values: list[Any]) -> list[Any]:
         return [v for v, p in zip(values, self.parameters, strict=True) if not p.keyword]
@@ -180,36 +236,42 @@ class PointwiseKernel:
 
     def trace(
         self, values: list[Any], natural: list[torch.dtype]
-    ) -> tuple[Pointwise, tuple[int, ...], tuple[tuple[int, str], ...]]:
+    ) -> tuple[Pointwise, tuple[int, ...], tuple[ScalarSlot, ...]]:
         """Runs the expression on symbols for these arguments."""
         common = self.common_dtype(values, natural)
         tensors: list[int] = []
-        scalars: list[tuple[int, str]] = []
+        scalars: list[ScalarSlot] = []
 
         def symbol(i: int, p: Parameter, value: Any) -> Any:
-            own = p.name in KEEPS_OWN_DTYPE or self.compute == "keep"
+            own = p.name in KEEPS_OWN_DTYPE or self.rule.compute == "keep"
+            dtype = value.dtype if own and isinstance(value, torch.Tensor) else common
+            name = dtypes.of(dtype).name
+            wide = opmath(dtype) if self.rule.widen else name
             if is_webgpu(value):
                 tensors.append(i)
                 loaded = ops.load(len(tensors) - 1, dtypes.of(value.dtype).name)
-                target = value.dtype if own else common
-                return ops.to_dtype(ops.to_dtype(loaded, dtypes.of(target).name), opmath(target))
-            if isinstance(value, torch.Tensor) or is_scalar(p, value):
-                target = value.dtype if own and isinstance(value, torch.Tensor) else common
-                name = opmath(target)
-                scalars.append((i, dtypes.BY_NAME[name].kind))
-                return ops.param(len(scalars) - 1, name)
+                return ops.to_dtype(ops.to_dtype(loaded, name), wide)
+            number = name if self.rule.scalars == "operand" else wide
+            if isinstance(value, torch.Tensor) or self.varies(p, value):
+                scalars.append(ScalarSlot(i, number, dtypes.BY_NAME[number].kind, self.must_fit(p)))
+                return ops.to_dtype(ops.param(len(scalars) - 1, number), wide)
+            if p.role in ("tensor", "scalar") and isinstance(value, NUMBERS):
+                return ops.constant(cast_scalar(value, number), wide)
             return value
 
-        symbols = [symbol(i, p, v) for i, (p, v) in enumerate(zip(self.parameters, values, strict=True)) if p.role != "out"]
+        symbols = [symbol(i, p, v) for i, (p, v) in enumerate(zip(self.parameters, values)) if p.role != "out"]
         result = self.expression(*symbols)
         roots = result if isinstance(result, tuple) else (result,)
-        finished = tuple(
-            ops.to_dtype(root, dtypes.of(dtype).name) for root, dtype in zip(roots, natural, strict=True)
-        )
+        finished = tuple([ops.to_dtype(root, dtypes.of(dtype).name) for root, dtype in zip(roots, natural, strict=True)])
         return Pointwise(finished), tuple(tensors), tuple(scalars)
 
+    def must_fit(self, parameter: Parameter) -> bool:
+        if self.rule.checked is not None:
+            return parameter.name in self.rule.checked
+        return parameter.role == "scalar" and parameter.name not in UNCHECKED
+
     def common_dtype(self, values: list[Any], natural: list[torch.dtype]) -> torch.dtype:
-        if self.compute == "out" or self.compute == "keep":
+        if self.rule.compute != "promote":
             return natural[0]
         operands = [
             as_number(v) if isinstance(v, torch.Tensor) and is_wrapped_number(v) else v
@@ -220,18 +282,16 @@ class PointwiseKernel:
         return result
 
 
-def is_scalar(parameter: Parameter, value: Any) -> bool:
-    """Whether an argument is a number whose value stays out of the code.
-
-    PyTorch hands a number given for a tensor (``x + 1``) over as it is. A default (``alpha=1``) is code: most calls use it.
-    """
-    if parameter.role not in ("tensor", "scalar") or not isinstance(value, (int, float, complex)):
-        return False
-    return parameter.default is None or value != parameter.default
-
-
 def as_number(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def number_for(value: Any, slot: ScalarSlot) -> Any:
+    """The number that goes into a kernel's parameters for the argument ``value``."""
+    value = as_number(value)
+    if slot.checked:
+        check_fits(value, slot.dtype)
+    return value if slot.dtype == "f32" else cast_scalar(value, slot.dtype)
 
 
 def check_devices(values: Sequence[Any]) -> None:
@@ -255,14 +315,15 @@ def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:
 
 
 def pointwise(
-    *names: str, compute: Compute = "out", only: Sequence[str] | None = None
+    *names: str, only: Sequence[str] | None = None, **rule: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers an expression for every overload of ``aten::name`` and ``aten::name_`` (or those named in ``only``).
 
-    The expression takes the schema's arguments in order: an ``Expr`` for each tensor or scalar (already of the common
+    The expression takes the schema's arguments in order: an ``Expr`` for each tensor or number (already of the common
     dtype, half types widened to f32), None for an absent one, the plain value for anything else; it returns an ``Expr``, or
-    a tuple of them for several outputs.
+    a tuple of them for several outputs. Further keywords are those of :class:`Rule`.
     """
+    how = Rule(**rule)
 
     def register(expression: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -270,8 +331,8 @@ def pointwise(
                 for overload_name, overload in overloads(packet).items():
                     if only is not None and overload_name not in only:
                         continue
-                    if takes_tensor(overload):
-                        impl(overload, PointwiseKernel(overload, expression, compute))
+                    if takes_tensor(overload) and not is_composite(overload):
+                        impl(overload, PointwiseKernel(overload, expression, how))
         return expression
 
     return register
@@ -282,4 +343,28 @@ def takes_tensor(overload: OpOverload) -> bool:
     return any(str(a.type) == "Tensor" for a in overload._schema.arguments if not a.kwarg_only)
 
 
-__all__ = ["Expr", "PointwiseKernel", "check_devices", "check_writable", "is_out", "opmath", "pointwise"]
+
+def apply(
+    name: str,
+    expression: Callable[..., Expr | tuple[Expr, ...]],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    numbers: Sequence[float] = (),
+) -> None:
+    """Records ``expression(*inputs, *numbers)`` at each element of ``outputs``, in their dtype (half types in f32).
+
+    For kernels that are more than a :func:`pointwise` expression; ``name`` must stand for this expression alone.
+    """
+    if not outputs[0].numel():
+        return
+    dtype = opmath(outputs[0].dtype)
+    kind = dtypes.BY_NAME[dtype].kind
+
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        loaded = [ops.to_dtype(ops.load(k, specs[k].dtype), dtype) for k in range(len(inputs))]
+        result = expression(*loaded, *(ops.param(k, dtype) for k in range(len(numbers))))
+        roots = result if isinstance(result, tuple) else (result,)
+        stored = zip(roots, specs[len(inputs) :], strict=True)
+        return Pointwise(tuple([ops.to_dtype(root, spec.dtype) for root, spec in stored]))
+
+    engine().record(name, inputs, outputs, body, "apply", [(kind, value) for value in numbers])

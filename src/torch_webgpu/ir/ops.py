@@ -9,12 +9,12 @@ live in ``kernels/lib`` and are linked in when their name occurs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .. import dtypes
-from .graph import Expr
+from .graph import Expr, Operand
 
 
 @dataclass(frozen=True)
@@ -48,54 +48,65 @@ def row(name: str, wgsl: Mapping[str, str], result: str = "same", wraps: bool = 
 def _float(*names: str) -> None:
     """Rows that are a library function of f32: ``exp`` → ``exp_f``."""
     for name in names:
-        operands = "{0}, {1}" if name in _BINARY_FLOAT else "{0}"
+        operands = "{0}, {1}" if name in BINARY_FLOAT else "{0}"
         row(name, {"f": f"{name}_f({operands})"})
 
 
-_BINARY_FLOAT = frozenset(
-    "atan2 hypot copysign nextafter zeta igamma igammac fmod_float "
+BINARY_FLOAT = frozenset(
+    "atan2 hypot copysign nextafter zeta igamma igammac polygamma "
     "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
     "hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
     "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
     "shifted_chebyshev_polynomial_w".split()
 )
 
-# Arithmetic
+# Arithmetic. Integer division by zero, which CPU PyTorch refuses, gives 0.
 row("add", {"fdciu": "({0} + {1})", "l": "i64_add({0}, {1})", "b": "({0} || {1})"}, wraps=True)
 row("sub", {"fdciu": "({0} - {1})", "l": "i64_sub({0}, {1})"}, wraps=True)
 row("mul", {"fdiu": "({0} * {1})", "l": "i64_mul({0}, {1})", "b": "({0} && {1})", "c": "c_mul({0}, {1})"}, wraps=True)
-row("truediv", {"fd": "({0} / {1})", "c": "c_div({0}, {1})"})
+row("truediv", {"f": "div_f({0}, {1})", "d": "({0} / {1})", "c": "c_div({0}, {1})"})
 row("neg", {"fdci": "(-{0})", "u": "(0u - {0})", "l": "i64_neg({0})"}, wraps=True)
 row("abs", {"fdi": "abs({0})", "u": "{0}", "l": "i64_abs({0})"}, wraps=True)
 row("abs_complex", {"c": "c_abs({0})"}, result="f32")
-row("sign", {"fdi": "sign({0})", "u": "min({0}, 1u)", "l": "i64_sign({0})", "b": "{0}", "c": "c_sgn({0})"})
-row("reciprocal", {"f": "(1.0 / {0})", "d": "(1.0lf / {0})", "c": "c_reciprocal({0})"})
-row("floordiv", {"f": "floor_divide_f({0}, {1})", "i": "i32_floordiv({0}, {1})", "u": "({0} / {1})",
-                 "l": "i64_floordiv({0}, {1})"}, wraps=True)
-row("truncdiv", {"f": "trunc({0} / {1})", "iu": "({0} / {1})", "l": "i64_div({0}, {1})"}, wraps=True)
-row("fmod", {"f": "fmod_f({0}, {1})", "iu": "({0} % {1})", "l": "i64_rem({0}, {1})"})
-row("remainder", {"f": "remainder_f({0}, {1})", "i": "i32_mod({0}, {1})", "u": "({0} % {1})", "l": "i64_mod({0}, {1})"})
-row("pow", {"f": "pow_f({0}, {1})", "i": "i32_pow({0}, {1})", "l": "i64_pow({0}, {1})", "c": "c_pow({0}, {1})"}, wraps=True)
-row("gcd", {"i": "i32_gcd({0}, {1})", "l": "i64_gcd({0}, {1})"})
+row("sign", {
+    "f": "(select(0.0, 1.0, {0} > 0.0) - select(0.0, 1.0, {0} < 0.0))", "d": "sign({0})", "i": "sign({0})",
+    "u": "min({0}, 1u)", "l": "i64_sign({0})", "b": "{0}", "c": "c_sgn({0})",
+})
+row("reciprocal", {"f": "div_f(1.0, {0})", "d": "(1.0lf / {0})", "c": "c_reciprocal({0})"})
+row("floordiv", {
+    "f": "floor_divide_f({0}, {1})", "i": "i32_floordiv({0}, {1})", "u": "u32_div({0}, {1})",
+    "l": "i64_floordiv({0}, {1})",
+}, wraps=True)
+row("truncdiv", {
+    "f": "trunc_divide_f({0}, {1})", "i": "i32_div({0}, {1})", "u": "u32_div({0}, {1})", "l": "i64_div({0}, {1})",
+}, wraps=True)
+row("fmod", {"f": "fmod_f({0}, {1})", "i": "i32_rem({0}, {1})", "u": "u32_rem({0}, {1})", "l": "i64_rem({0}, {1})"})
+row("remainder", {
+    "f": "remainder_f({0}, {1})", "i": "i32_mod({0}, {1})", "u": "u32_rem({0}, {1})", "l": "i64_mod({0}, {1})",
+})
+row("pow", {
+    "f": "pow_f({0}, {1})", "i": "i32_pow({0}, {1})", "l": "i64_pow({0}, {1})", "c": "c_pow({0}, {1})",
+}, wraps=True)
+row("gcd", {"i": "i32_gcd({0}, {1})", "l": "i64_gcd({0}, {1})"}, wraps=True)
 row("lcm", {"i": "i32_lcm({0}, {1})", "l": "i64_lcm({0}, {1})"}, wraps=True)
-row("fma", {"f": "fma({0}, {1}, {2})"})
+row("fma", {"fd": "fma({0}, {1}, {2})"})
 
-# Comparison and selection
-for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
-    _templates = {"fdiu": f"({{0}} {_sign} {{1}})", "l": f"i64_{_name}({{0}}, {{1}})"}
-    _as_u32 = f"(u32({{0}}) {_sign} u32({{1}}))"
-    _templates |= {"b": _as_u32}
-    if _name in ("eq", "ne"):
-        _templates |= {"c": f"{'all' if _name == 'eq' else 'any'}({{0}} {_sign} {{1}})"}
-    row(_name, _templates, result="bool")
+# Comparison and selection. naga compiles != on floats to a comparison that is false for NaN, hence the negations.
+for _name, _sign in (("eq", "=="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    row(_name, {
+        "fdiu": f"({{0}} {_sign} {{1}})", "l": f"i64_{_name}({{0}}, {{1}})", "b": f"(u32({{0}}) {_sign} u32({{1}}))",
+    } | ({"c": "all({0} == {1})"} if _name == "eq" else {}), result="bool")
+row("ne", {"fd": "(!({0} == {1}))", "iub": "({0} != {1})", "l": "i64_ne({0}, {1})", "c": "(!all({0} == {1}))"}, result="bool")
 row("where", {"b": "select({2}, {1}, {0})"}, result="second")
-row("maximum", {"f": "max_f({0}, {1})", "diu": "max({0}, {1})", "l": "i64_max({0}, {1})", "b": "({0} || {1})"})
-row("minimum", {"f": "min_f({0}, {1})", "diu": "min({0}, {1})", "l": "i64_min({0}, {1})", "b": "({0} && {1})"})
-row("fmax", {"f": "fmax_f({0}, {1})"})
-row("fmin", {"f": "fmin_f({0}, {1})"})
-row("isnan", {"f": "isnan_f({0})", "d": "({0} != {0})"}, result="bool")
-row("isinf", {"f": "isinf_f({0})"}, result="bool")
-row("signbit", {"f": "signbit_f({0})", "i": "({0} < 0)", "u": "false", "l": "i64_lt({0}, i64_from_i32(0))"}, result="bool")
+row("maximum", {"f": "max_f({0}, {1})", "d": "max_d({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})",
+                "b": "({0} || {1})"})
+row("minimum", {"f": "min_f({0}, {1})", "d": "min_d({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})",
+                "b": "({0} && {1})"})
+row("fmax", {"f": "fmax_f({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})", "b": "({0} || {1})"})
+row("fmin", {"f": "fmin_f({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})", "b": "({0} && {1})"})
+row("isnan", {"f": "isnan_f({0})", "d": "(!({0} == {0}))", "c": "(isnan_f({0}.x) || isnan_f({0}.y))", "iulb": "false"}, result="bool")
+row("isinf", {"f": "isinf_f({0})", "d": "isinf_d({0})", "c": "(isinf_f({0}.x) || isinf_f({0}.y))", "iulb": "false"}, result="bool")
+row("signbit", {"f": "signbit_f({0})", "i": "({0} < 0)", "ub": "false", "l": "i64_lt({0}, i64_from_i32(0))"}, result="bool")
 
 # Logic and bits
 row("logical_not", {"b": "(!{0})"})
@@ -116,20 +127,23 @@ row("trunc", {"fd": "trunc({0})"})
 row("round", {"f": "round_half_even_f({0})", "d": "round({0})"})
 
 # Floating-point functions
-row("sqrt", {"f": "sqrt({0})", "d": "sqrt({0})", "c": "c_sqrt({0})"})
+row("sqrt", {"fd": "sqrt({0})", "c": "c_sqrt({0})"})
 row("rsqrt", {"f": "(1.0 / sqrt({0}))", "d": "(1.0lf / sqrt({0}))", "c": "c_reciprocal(c_sqrt({0}))"})
 for _name in "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh sigmoid log2 log10 exp2 expm1 log1p".split():
     row(_name, {"f": f"{_name}_f({{0}})", "c": f"c_{_name}({{0}})"})
 _float("erf", "erfc", "erfinv", "erfcx", "lgamma", "digamma", "sinc", "i0", "i0e", "i1", "i1e", "ndtri", "log_ndtr", "ndtr")
 _float("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1")
 _float("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1")
-_float("spherical_bessel_j0", "airy_ai", *sorted(_BINARY_FLOAT - {"fmod_float"}))
-row("ldexp_parts", {"f": "ldexp_f({0}, {1})"})
+_float("spherical_bessel_j0", "airy_ai", *sorted(BINARY_FLOAT))
+row("ldexp", {"f": "ldexp_f({0}, {1})"})
 row("frexp_mantissa", {"f": "frexp_mantissa_f({0})"})
 row("frexp_exponent", {"f": "frexp_exponent_f({0})"}, result="i32")
+row("nextafter_bf16", {"f": "nextafter_bf16({0}, {1})"})
+row("nextafter_f16", {"f": "nextafter_f16({0}, {1})"})
 
 # Complex
 row("complex", {"f": "vec2<f32>({0}, {1})"}, result="c64")
+row("polar", {"f": "vec2<f32>({0} * cos_f({1}), {0} * sin_f({1}))"}, result="c64")
 row("real", {"c": "{0}.x"}, result="f32")
 row("imag", {"c": "{0}.y"}, result="f32")
 row("conj", {"c": "vec2<f32>({0}.x, -{0}.y)"})
@@ -151,7 +165,8 @@ def result_dtype(op: Row, operands: tuple[Expr, ...]) -> str:
 class Ops:
     """Builds expressions: ``ops.add(a, b)`` for every row, and the leaves and casts below.
 
-    Operands must have one dtype (``where`` takes a bool first); nothing converts implicitly.
+    Operands must have one dtype (``where`` takes a bool first); nothing converts implicitly, but a Python number becomes
+    a constant of the others' dtype. The operators of :class:`Expr` are these rows, too.
     """
 
     def load(self, k: int, dtype: str) -> Expr:
@@ -190,18 +205,27 @@ class Ops:
         except KeyError:
             raise AttributeError(f"no row {name!r} in the op table") from None
 
-        def build(*operands: Expr) -> Expr:
-            kind = dtypes.BY_NAME[operands[0].dtype].kind
-            if kind not in op.wgsl:
-                raise MissingKind(name, operands[0].dtype)
-            return Expr(name, operands, result_dtype(op, operands))
+        def build(*operands: Operand) -> Expr:
+            lifted = self.lift(op, operands)
+            if dtypes.BY_NAME[lifted[0].dtype].kind not in op.wgsl:
+                raise MissingKindError(name, lifted[0].dtype)
+            return Expr(name, lifted, result_dtype(op, lifted))
 
         build.__name__ = name
         setattr(self, name, build)
         return build
 
+    def lift(self, op: Row, operands: Sequence[Operand]) -> tuple[Expr, ...]:
+        """``operands`` with the numbers among them made constants. TypeError unless they are of one dtype."""
+        first = 1 if op.result == "second" else 0
+        dtype = next(x.dtype for x in operands[first:] if isinstance(x, Expr))
+        lifted = tuple([x if isinstance(x, Expr) else self.constant(x, dtype) for x in operands])
+        if any(x.dtype != dtype for x in lifted[first:]):
+            raise TypeError(f"{op.name} of operands of several dtypes: {', '.join(x.dtype for x in lifted)}")
+        return lifted
 
-class MissingKind(NotImplementedError):
+
+class MissingKindError(NotImplementedError):
     """The table has no template of this op for this dtype; the caller falls back."""
 
     def __init__(self, op: str, dtype: str) -> None:

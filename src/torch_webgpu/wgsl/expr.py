@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from math import copysign, frexp, isfinite
 
 from ..dtypes import BY_NAME, COMPUTE_TYPE
 from ..ir.graph import Expr, walk
@@ -39,15 +40,15 @@ _CONVERT: dict[tuple[str, str], str] = {
     ("u", "d"): "f64({0})",
     ("u", "l"): "i64_from_u32({0})",
     ("u", "c"): "vec2<f32>(f32({0}), 0.0)",
-    ("f", "b"): "({0} != 0.0)",
+    ("f", "b"): "bool_from_f32({0})",
     ("f", "i"): "i32_from_f32({0})",
-    ("f", "u"): "u32({0})",
+    ("f", "u"): "u32_from_f32({0})",
     ("f", "d"): "f64({0})",
     ("f", "l"): "i64_from_f32({0})",
     ("f", "c"): "vec2<f32>({0}, 0.0)",
-    ("d", "b"): "({0} != f64(0.0))",
-    ("d", "i"): "i32({0})",
-    ("d", "u"): "u32({0})",
+    ("d", "b"): "(!({0} == f64(0.0)))",
+    ("d", "i"): "i64_to_i32(i64_from_f64({0}))",
+    ("d", "u"): "i64_to_u32(i64_from_f64({0}))",
     ("d", "f"): "f32({0})",
     ("d", "l"): "i64_from_f64({0})",
     ("d", "c"): "vec2<f32>(f32({0}), 0.0)",
@@ -57,10 +58,10 @@ _CONVERT: dict[tuple[str, str], str] = {
     ("l", "f"): "i64_to_f32({0})",
     ("l", "d"): "i64_to_f64({0})",
     ("l", "c"): "vec2<f32>(i64_to_f32({0}), 0.0)",
-    ("c", "b"): "any({0} != vec2<f32>(0.0, 0.0))",
+    ("c", "b"): "bool_from_c64({0})",
     ("c", "f"): "{0}.x",
     ("c", "i"): "i32_from_f32({0}.x)",
-    ("c", "u"): "u32({0}.x)",
+    ("c", "u"): "u32_from_f32({0}.x)",
     ("c", "d"): "f64({0}.x)",
     ("c", "l"): "i64_from_f32({0}.x)",
 }
@@ -90,7 +91,13 @@ def float_literal(value: float) -> str:
         value = float("inf") if value > 0 else float("-inf")
     if value in (float("inf"), float("-inf")):
         return "inf_f()" if value > 0 else "(-inf_f())"
-    return f"{value!r}f" if value >= 0 else f"({value!r}f)"
+    # Parentheses, since "--" is a token of its own in WGSL.
+    return f"({value!r}f)" if copysign(1.0, value) < 0 else f"{value!r}f"
+
+
+def double_literal(value: float) -> str:
+    """An f64 literal."""
+    return f"({value!r}lf)" if isfinite(value) else f"f64({float_literal(value)})"
 
 
 def literal(text: str, dtype: str) -> str:
@@ -101,7 +108,7 @@ def literal(text: str, dtype: str) -> str:
     if kind == "f":
         return float_literal(float(text))
     if kind == "d":
-        return f"{float(text)!r}lf"
+        return double_literal(float(text))
     if kind == "c":
         value = complex(text)
         return f"vec2<f32>({float_literal(value.real)}, {float_literal(value.imag)})"
@@ -149,7 +156,7 @@ def _apply(expr: Expr, names: dict[Expr, str]) -> str:
 
 def param_parts(kind: str) -> tuple[str, ...]:
     """The types of the 4-byte parts that carry a scalar argument of ``kind``."""
-    return {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32"), "c": ("f32", "f32"), "u": ("u32",)}.get(
+    return {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"), "c": ("f32", "f32"), "u": ("u32",)}.get(
         kind, ("i32",)
     )
 
@@ -159,8 +166,7 @@ def join_param(name: str, kind: str) -> str:
     if kind == "l":
         return f"i64_make(P.{name}_0, P.{name}_1)"
     if kind == "d":
-        # Three f32 carry the 53 bits of a double exactly (Dekker's splitting).
-        return f"(f64(P.{name}_0) + f64(P.{name}_1) + f64(P.{name}_2))"
+        return f"f64_join(P.{name}_0, P.{name}_1, P.{name}_2, P.{name}_3)"
     if kind == "c":
         return f"vec2<f32>(P.{name}_0, P.{name}_1)"
     return f"(P.{name}_0 != 0)" if kind == "b" else f"P.{name}_0"
@@ -174,13 +180,7 @@ def split_scalar(value: float | int | bool | complex, kind: str) -> tuple[int | 
         n = int(value)  # type: ignore[arg-type]
         return (n & 0xFFFFFFFF, (n >> 32) & 0xFFFFFFFF)
     if kind == "d":
-        rest = float(value)  # type: ignore[arg-type]
-        parts = []
-        for _ in range(3):
-            part = _f32(rest)
-            parts.append(part)
-            rest = rest - part if abs(part) != float("inf") and part == part else 0.0
-        return tuple(parts)
+        return _split_double(float(value))  # type: ignore[arg-type]
     if kind == "c":
         z = complex(value)
         return (_f32(z.real), _f32(z.imag))
@@ -190,11 +190,21 @@ def split_scalar(value: float | int | bool | complex, kind: str) -> tuple[int | 
     return (n & 0xFFFFFFFF,) if kind == "u" else (((n + 0x80000000) & 0xFFFFFFFF) - 0x80000000,)
 
 
+def _split_double(value: float) -> tuple[int | float, ...]:
+    """A mantissa as the exact sum of three f32 (Dekker's splitting), and its exponent."""
+    if not isfinite(value):
+        return (value, 0.0, 0.0, 0)
+    rest, exponent = frexp(value)
+    parts = []
+    for _ in range(3):
+        parts.append(_f32(rest))
+        rest -= parts[-1]
+    return (*parts, exponent)
+
+
 def _f32(value: float) -> float:
     """``value`` rounded to f32, overflowing to infinity (``struct`` would raise)."""
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
-
-

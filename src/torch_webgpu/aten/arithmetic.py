@@ -1,0 +1,160 @@
+"""Arithmetic: sums, products, quotients, powers, and functions of integers.
+
+Integer division and remainder by zero give 0, where CPU PyTorch raises: a kernel has no way to raise while it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.graph import Expr
+from ..ir.ops import ops
+from .expressions import is_complex, is_integral, number, where
+from .register import pointwise
+
+
+def scaled(x: Expr, alpha: Expr) -> Expr:
+    return x if number(alpha) == 1 else x * alpha
+
+
+@pointwise("add", scalars="opmath")
+def add(self: Expr, other: Expr, alpha: Expr) -> Expr:
+    return self + scaled(other, alpha)
+
+
+@pointwise("sub", scalars="opmath")
+def sub(self: Expr, other: Expr, alpha: Expr) -> Expr:
+    return self - scaled(other, alpha)
+
+
+@pointwise("rsub", scalars="opmath")
+def rsub(self: Expr, other: Expr, alpha: Expr) -> Expr:
+    return other - scaled(self, alpha)
+
+
+@pointwise("mul", scalars="opmath")
+def mul(self: Expr, other: Expr) -> Expr:
+    return self * other
+
+
+@pointwise("div", scalars="opmath")
+def div(self: Expr, other: Expr, rounding_mode: str | None = None) -> Expr:
+    if rounding_mode is None:
+        return self / other
+    return ops.floordiv(self, other) if rounding_mode == "floor" else ops.truncdiv(self, other)
+
+
+@pointwise("floor_divide", scalars="opmath")
+def floor_divide(self: Expr, other: Expr) -> Expr:
+    return ops.floordiv(self, other)
+
+
+@pointwise("addcmul", scalars="opmath")
+def addcmul(self: Expr, tensor1: Expr, tensor2: Expr, value: Expr) -> Expr:
+    return self + scaled(tensor1, value) * tensor2
+
+
+@pointwise("addcdiv", scalars="opmath")
+def addcdiv(self: Expr, tensor1: Expr, tensor2: Expr, value: Expr) -> Expr:
+    return self + scaled(tensor1, value) / tensor2
+
+
+@pointwise("lerp", scalars="opmath")
+def lerp(self: Expr, end: Expr, weight: Expr) -> Expr:
+    """From whichever end is nearer, so that weight 1 gives ``end`` exactly."""
+    size = ops.abs_complex(weight) if is_complex(weight) else abs(weight)
+    near_start = (size if is_complex(weight) else weight) < 0.5
+    return where(near_start, self + weight * (end - self), end - (end - self) * (1 - weight))
+
+
+# Unary rows of the op table that apply to every dtype they are listed for.
+for _name in ("neg", "sign", "sgn", "reciprocal", "sqrt", "rsqrt"):
+
+    @pointwise(_name)
+    def unary(self: Expr, _row: str = {"sgn": "sign"}.get(_name, _name)) -> Expr:
+        return getattr(ops, _row)(self)  # type: ignore[no-any-return]
+
+
+@pointwise("abs", compute="keep")
+def absolute(self: Expr) -> Expr:
+    return ops.abs_complex(self) if is_complex(self) else abs(self)
+
+
+for _name in ("fmod", "remainder", "gcd", "lcm", "hypot", "copysign", "atan2"):
+
+    @pointwise(_name)
+    def binary(self: Expr, other: Expr, _name: str = _name) -> Expr:
+        return getattr(ops, _name)(self, other)  # type: ignore[no-any-return]
+
+
+@pointwise("nextafter", widen=False)
+def nextafter(self: Expr, other: Expr) -> Expr:
+    row = {"bf16": ops.nextafter_bf16, "f16": ops.nextafter_f16}.get(self.dtype, ops.nextafter)
+    return row(self, other)
+
+
+@pointwise("frexp")
+def frexp(self: Expr) -> tuple[Expr, Expr]:
+    return ops.frexp_mantissa(self), ops.frexp_exponent(self)
+
+
+# Powers ----------------------------------------------------------------------------------------------------------------
+
+
+def is_special_exponent(value: Any) -> bool:
+    """Exponents that PyTorch computes by multiplication or a root, and those it refuses for integers."""
+    return value in (0, 0.5, 1, 2, 3, -0.5, -1, -2) or (isinstance(value, int) and value < 0)
+
+
+@pointwise("pow", in_code=is_special_exponent)
+def power(self: Expr, exponent: Expr) -> Expr:
+    fixed = number(exponent)
+    if number(self) == 1:
+        return ops.like(self, 1)
+    if fixed is None or (is_integral(self) and fixed < 0):  # type: ignore[operator]
+        return ops.pow(self, exponent)
+    small = {0: lambda x: ops.like(x, 1), 1: lambda x: x, 2: lambda x: x * x, 3: lambda x: x * x * x}
+    roots = {
+        0.5: ops.sqrt,
+        -0.5: ops.rsqrt,
+        -1: ops.reciprocal,
+        -2: lambda x: ops.reciprocal(x * x),
+    }
+    known = small | roots  # type: ignore[operator]
+    return known[fixed](self) if fixed in known else ops.pow(self, exponent)  # type: ignore[no-any-return]
+
+
+# Logarithms of sums and products ---------------------------------------------------------------------------------------
+
+
+@pointwise("xlogy")
+def xlogy(self: Expr, other: Expr) -> Expr:
+    return product_with_log(self, other, ops.log(other))
+
+
+@pointwise("special_xlog1py")
+def xlog1py(self: Expr, other: Expr) -> Expr:
+    return product_with_log(self, other, ops.log1p(other))
+
+
+def product_with_log(x: Expr, y: Expr, logarithm: Expr) -> Expr:
+    """``x * logarithm``, but 0 where ``x`` is 0 and ``y`` is not NaN."""
+    return where(ops.isnan(y), y, where(ops.eq(x, 0), 0, x * logarithm))
+
+
+@pointwise("logaddexp")
+def logaddexp(self: Expr, other: Expr) -> Expr:
+    larger, gap = larger_and_gap(self, other)
+    return larger + ops.log1p(ops.exp(-gap))
+
+
+@pointwise("logaddexp2")
+def logaddexp2(self: Expr, other: Expr) -> Expr:
+    larger, gap = larger_and_gap(self, other)
+    return larger + ops.log1p(ops.exp2(-gap)) * 1.4426950408889634
+
+
+def larger_and_gap(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """The larger operand and the operands' distance, which is infinite between equal infinities."""
+    equal_infinities = ops.logical_and(ops.eq(a, b), ops.isinf(a))
+    return ops.maximum(a, b), where(equal_infinities, float("inf"), abs(a - b))

@@ -1,0 +1,35 @@
+"""Complex numbers: making them, taking them apart."""
+
+from __future__ import annotations
+
+from ..ir.graph import Expr
+from ..ir.ops import ops
+from .expressions import is_complex, is_integral, where
+from .register import pointwise
+
+PI = 3.141592653589793
+
+
+@pointwise("complex", compute="promote")
+def make_complex(real: Expr, imag: Expr) -> Expr:
+    return ops.complex(real, imag)
+
+
+@pointwise("polar", compute="promote")
+def polar(abs: Expr, angle: Expr) -> Expr:
+    return ops.polar(abs, angle)
+
+
+@pointwise("angle", compute="keep")
+def angle(self: Expr) -> Expr:
+    """Of a real number: pi where it is negative, else 0."""
+    if is_complex(self):
+        return ops.angle(self)
+    if is_integral(self):
+        self = ops.to_dtype(self, "f32")
+    return where(ops.isnan(self), self, where(self < 0, PI, ops.like(self, 0)))
+
+
+@pointwise("_conj_physical", "conj_physical", compute="keep")
+def conj_physical(self: Expr) -> Expr:
+    return ops.conj(self) if is_complex(self) else self

@@ -1,0 +1,43 @@
+"""Small vocabulary for writing per-element expressions: what :class:`~torch_webgpu.ir.graph.Expr`'s operators lack."""
+
+from __future__ import annotations
+
+from ..dtypes import BY_NAME
+from ..ir.graph import Expr, Operand
+from ..ir.ops import ops
+
+
+def is_integral(x: Expr) -> bool:
+    """Whether ``x`` is of an integer type or bool."""
+    return BY_NAME[x.dtype].is_integer or x.dtype == "bool"
+
+
+def is_complex(x: Expr) -> bool:
+    return BY_NAME[x.dtype].kind == "c"
+
+
+def where(condition: Expr, chosen: Operand, other: Operand) -> Expr:
+    """``chosen`` where ``condition``, else ``other``; at most one of the two a number."""
+    return ops.where(condition, chosen, other)
+
+
+def number(x: object) -> float | int | bool | complex | None:
+    """The value of a constant; None for any other expression."""
+    if not isinstance(x, Expr) or x.op != "const":
+        return None
+    kind = BY_NAME[x.dtype].kind
+    if kind == "b":
+        return x.args[0] == "True"  # type: ignore[no-any-return]
+    return {"f": float, "d": float, "c": complex}.get(kind, int)(x.args[0])
+
+
+def clamp(x: Expr, low: Operand | None, high: Operand | None) -> Expr:
+    """NaN in any operand wins, and the upper bound wins over the lower, as in PyTorch."""
+    if low is not None:
+        x = ops.maximum(x, low)
+    return x if high is None else ops.minimum(x, high)
+
+
+def softplus_of(x: Expr) -> Expr:
+    """log(1 + exp(x))"""
+    return ops.log1p(ops.exp(x))

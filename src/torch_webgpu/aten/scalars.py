@@ -1,0 +1,58 @@
+"""Python numbers as arguments of per-element kernels: brought to a dtype as PyTorch brings them, or refused."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+
+from ..dtypes import BY_NAME
+
+_BITS = {"u8": 8, "i8": 8, "u16": 16, "i16": 16, "u32": 32, "i32": 32, "i64": 64}
+_CPP_NAME = {
+    "u8": "uint8_t",
+    "i8": "int8_t",
+    "u16": "uint16_t",
+    "i16": "int16_t",
+    "u32": "uint32_t",
+    "i32": "int",
+    "i64": "int64_t",
+    "f16": "c10::Half",
+    "bf16": "c10::BFloat16",
+    "f32": "float",
+}
+_LARGEST = {name: torch.finfo(BY_NAME[name].torch).max for name in ("f16", "bf16", "f32")}
+
+
+def cast_scalar(value: Any, dtype: str) -> Any:
+    """``value`` as an element of ``dtype`` would hold it: small integers wrapped, halves rounded."""
+    if dtype in ("u8", "i8", "u16", "i16"):
+        bits, n = _BITS[dtype], int(value) & (1 << _BITS[dtype]) - 1
+        return n - (1 << bits) if dtype[0] == "i" and n >> bits - 1 else n
+    if dtype == "f16":
+        try:
+            return struct.unpack("<e", struct.pack("<e", value))[0]
+        except OverflowError:
+            return float("inf") if value > 0 else float("-inf")
+    if dtype == "bf16":
+        return torch.tensor(float(value), dtype=torch.bfloat16).item()
+    return value
+
+
+def check_fits(value: Any, dtype: str) -> None:
+    """RuntimeError, in PyTorch's words, for a number that ``dtype`` cannot hold. Unsigned types hold small negative ones."""
+    if isinstance(value, complex):
+        if dtype == "c64":
+            return
+        fits, value = value.imag == 0, value.real
+    else:
+        fits = True
+    if dtype in _BITS:
+        bits, signed = _BITS[dtype], dtype[0] == "i"
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (-(1 << bits) + 1, (1 << bits) - 1)
+        fits = fits and low <= value <= high
+    elif dtype in _LARGEST:
+        fits = fits and not _LARGEST[dtype] < abs(value) < float("inf")
+    if not fits:
+        raise RuntimeError(f"value cannot be converted to type {_CPP_NAME[dtype]} without overflow")

@@ -1,0 +1,35 @@
+// Doubles, on the adapters that have them. Only naga knows the type.
+
+// (a + b + c) * 2^n: a scalar argument, whose 53 bits travel in three f32.
+fn f64_join(a: f32, b: f32, c: f32, n: i32) -> f64 {
+  var value = f64(a) + f64(b) + f64(c);
+  var left = n;
+  while (left > 100) {
+    value *= f64(power_of_two(100));
+    left -= 100;
+  }
+  while (left < -100) {
+    value *= f64(power_of_two(-100));
+    left += 100;
+  }
+  return value * f64(power_of_two(left));
+}
+
+// Truncates; out of range and NaN give the smallest value, as C's conversion does on x86.
+fn i64_from_f64(v: f64) -> I64 {
+  let magnitude = floor(abs(v));
+  if (!(magnitude < 9223372036854775808.0lf)) { return i64_make(0u, 0x80000000u); }
+  let high = floor(magnitude / 4294967296.0lf);
+  let result = i64_make(u32(magnitude - high * 4294967296.0lf), u32(high));
+  return i64_select(result, i64_neg(result), v < 0.0lf);
+}
+
+fn i64_to_f64(a: I64) -> f64 {
+  return f64(bitcast<i32>(i64_hi(a))) * 4294967296.0lf + f64(i64_lo(a));
+}
+
+fn isinf_d(v: f64) -> bool { return v == v && !(v - v == 0.0lf); }
+
+fn min_d(a: f64, b: f64) -> f64 { return select(select(b, a, a < b), a, !(a == a)); }
+
+fn max_d(a: f64, b: f64) -> f64 { return select(select(b, a, a > b), a, !(a == a)); }
