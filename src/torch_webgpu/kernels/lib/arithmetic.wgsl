@@ -1,11 +1,35 @@
 // Division and what depends on it, where WGSL allows errors that PyTorch's results would show.
 
-// a / b rounded to nearest even as far as the range of normal numbers goes (WGSL allows 2.5 units in the last place).
+// a / b for every b: NVIDIA's division flushes the reciprocal of a divisor above 2^126 to zero.
+fn quotient_f(a: f32, b: f32) -> f32 {
+  let shrink = select(1.0, 0.25, abs(b) > 4e37);
+  return (a * shrink) / (b * shrink);
+}
+
+// a / b rounded to nearest, short of overflow and denormals (WGSL allows 2.5 units in the last place, and NVIDIA's
+// division takes some of them): of the neighbouring floats, the one that leaves the smallest remainder.
 fn div_f(a: f32, b: f32) -> f32 {
-  let quotient = a / b;
+  let quotient = quotient_f(a, b);
   let magnitude = abs(quotient);
   if (!(magnitude > 1e-30 && magnitude < 1e30 && abs(b) > 1e-30 && abs(b) < 1e30)) { return quotient; }
-  return quotient + fma(-quotient, b, a) / b;
+  return better_quotient(a, b, better_quotient(a, b, quotient));
+}
+
+fn better_quotient(a: f32, b: f32, quotient: f32) -> f32 {
+  let rest = division_rest(a, b, quotient);
+  let upwards = signbit_f(rest) == signbit_f(a);
+  let neighbour = bitcast<f32>(bitcast<u32>(quotient) + select(0xffffffffu, 1u, upwards));
+  return select(quotient, neighbour, abs(division_rest(a, b, neighbour)) < abs(rest));
+}
+
+// a - quotient * b, exact for a quotient that is a few units in the last place off: products of half as many bits
+// are exact, fused or not, and so are the differences.
+fn division_rest(a: f32, b: f32, quotient: f32) -> f32 {
+  let q_high = high_half(quotient);
+  let q_low = quotient - q_high;
+  let b_high = high_half(b);
+  let b_low = b - b_high;
+  return (((a - q_high * b_high) - q_high * b_low) - q_low * b_high) - q_low * b_low;
 }
 
 // C's fmod, exact: the long division of the mantissas, eight bits at a time.
@@ -37,7 +61,7 @@ fn float_from(bits: u32, exponent: i32) -> f32 {
 // Python's %: the sign of the divisor.
 fn remainder_f(a: f32, b: f32) -> f32 {
   let rest = fmod_f(a, b);
-  if (rest != 0.0 && signbit_f(rest) != signbit_f(b)) { return rest + b; }
+  if (magnitude_bits(rest) != 0u && signbit_f(rest) != signbit_f(b)) { return rest + b; }
   return rest;
 }
 
@@ -47,7 +71,7 @@ fn floor_divide_f(a: f32, b: f32) -> f32 {
   if (!isfinite_f(a) || isnan_f(b)) { return nan_f(); }
   let rest = fmod_f(a, b);
   var quotient = div_f(a - rest, b);
-  if (rest != 0.0 && signbit_f(rest) != signbit_f(b)) { quotient -= 1.0; }
+  if (magnitude_bits(rest) != 0u && signbit_f(rest) != signbit_f(b)) { quotient -= 1.0; }
   if (quotient == 0.0) { return bitcast<f32>((bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u); }
   let lower = floor(quotient);
   return select(lower, lower + 1.0, quotient - lower > 0.5);

@@ -6,15 +6,15 @@ fn c_mul(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
 
 // Smith's division: scaled by the larger part of the divisor.
 fn c_div(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+  if (b.x == 0.0 && b.y == 0.0) { return a / abs(b.x); }
   if (abs(b.x) >= abs(b.y)) {
-    if (b.x == 0.0 && b.y == 0.0) { return a / abs(b.x); }
-    let ratio = b.y / b.x;
+    let ratio = quotient_f(b.y, b.x);
     let divisor = b.x + b.y * ratio;
-    return vec2<f32>(a.x + a.y * ratio, a.y - a.x * ratio) / divisor;
+    return vec2<f32>(quotient_f(a.x + a.y * ratio, divisor), quotient_f(a.y - a.x * ratio, divisor));
   }
-  let ratio = b.x / b.y;
+  let ratio = quotient_f(b.x, b.y);
   let divisor = b.x * ratio + b.y;
-  return vec2<f32>(a.x * ratio + a.y, a.y * ratio - a.x) / divisor;
+  return vec2<f32>(quotient_f(a.x * ratio + a.y, divisor), quotient_f(a.y * ratio - a.x, divisor));
 }
 
 fn c_reciprocal(z: vec2<f32>) -> vec2<f32> {
@@ -30,7 +30,7 @@ fn c_angle(z: vec2<f32>) -> f32 { return atan2_f(z.y, z.x); }
 fn c_sgn(z: vec2<f32>) -> vec2<f32> {
   let magnitude = c_abs(z);
   if (magnitude == 0.0) { return vec2<f32>(0.0, 0.0); }
-  return z / magnitude;
+  return vec2<f32>(quotient_f(z.x, magnitude), quotient_f(z.y, magnitude));
 }
 
 // scale * (cos y, sin y), where a zero angle leaves the imaginary part zero even at an infinite scale.
@@ -62,7 +62,7 @@ fn c_log_abs(z: vec2<f32>) -> f32 {
   if (isnan_f(z.x) || isnan_f(z.y)) { return nan_f(); }
   if (large > 0.5 && large < 2.0) { return 0.5 * log1p_f((large - 1.0) * (large + 1.0) + small * small); }
   if (large == 0.0) { return -inf_f(); }
-  let ratio = small / large;
+  let ratio = quotient_f(small, large);
   return log_f(large) + 0.5 * log1p_f(ratio * ratio);
 }
 

@@ -60,12 +60,15 @@ fn modified_bessel_k_limit(x: f32) -> f32 { return select(nan_f(), inf_f(), x ==
 // For 0 < x <= 2: the logarithmic part and the rest.
 fn k0_near(x: f32) -> f32 {
   let y = x * x;
-  return k0_polynomial(y) - log_f(0.5 * x) * i0_polynomial(0.25 * y);
+  return k0_polynomial(y) - log_half(x) * i0_polynomial(0.25 * y);
 }
+
+// log(x / 2); half of the smallest numbers is a denormal, which may be flushed.
+fn log_half(x: f32) -> f32 { return select(log_f(0.5 * x), log_f(x) - 0.69314718055994531, x < 1e-3); }
 
 fn k1_near(x: f32) -> f32 {
   let y = x * x;
-  return k1_polynomial(y) / x + log_f(0.5 * x) * x * i1_polynomial(0.25 * y);
+  return k1_polynomial(y) / x + log_half(x) * x * i1_polynomial(0.25 * y);
 }
 
 // I0(x) and I1(x) / x as functions of z = x^2 / 4 up to x = 8.

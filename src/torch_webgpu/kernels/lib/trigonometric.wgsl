@@ -168,9 +168,9 @@ fn atan2_f(y: f32, x: f32) -> f32 {
   } else if (isinf_f(a) && isinf_f(b)) {
     angle = 0.7853981633974483;
   } else if (b > a) {
-    angle = 1.5707963267948966 - atan_positive(a / b);
+    angle = 1.5707963267948966 - atan_positive(quotient_f(a, b));
   } else {
-    angle = atan_positive(b / a);
+    angle = atan_positive(quotient_f(b, a));
   }
   if (signbit_f(x)) { angle = 3.14159265358979323846 - angle; }
   return copysign_f(angle, y);
