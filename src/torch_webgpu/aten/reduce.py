@@ -28,6 +28,8 @@ Prologue = Callable[[Expr], tuple[Expr, ...]]
 """From the input's element to what it contributes, one expression for each combine."""
 Epilogue = Callable[..., tuple[Expr, ...]]
 """From the accumulators to what is stored, one expression for each output."""
+Write = Callable[..., tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]]
+"""From the inputs' elements to contributions, combines and epilogue."""
 
 
 def reduced_dims(dim: Dims, rank: int) -> tuple[int, ...]:
@@ -36,6 +38,36 @@ def reduced_dims(dim: Dims, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     listed = (dim,) if isinstance(dim, int) else dim
     return tuple(sorted(d % rank for d in listed)) if rank else ()
+
+
+def record_reduction(
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    shape: Sequence[int],
+    dims: tuple[int, ...],
+    write: Write,
+    *,
+    maps: int = 0,
+    static: Hashable = (),
+    scalars: Sequence[Scalar] = (),
+) -> None:
+    """Records a reduction over ``dims`` of ``inputs`` broadcast to ``shape``.
+
+    ``write(*elements)`` gives what a point contributes, how contributions meet, and a function from the accumulators to
+    what is stored. The last ``maps`` outputs have the full shape and are stored at every point. ``write`` may depend on
+    ``static`` and on the arguments' dtypes, and on nothing else.
+    """
+    shape, n = tuple(shape), len(inputs)
+
+    def body(specs: tuple[Spec, ...]) -> Reduction:
+        values, combine, finish = write(*(ops.load(k, spec.dtype) for k, spec in enumerate(specs[:n])))
+        states = [ops.acc(k, d) for k, d in enumerate(accumulators(values, combine))]
+        results = [ops.to_dtype(root, spec.dtype) for root, spec in zip(finish(*states), specs[n:], strict=True)]
+        roots = len(results) - maps
+        return Reduction(shape, dims, values, combine, tuple(results[:roots]), tuple(results[roots:]))
+
+    engine().record(name, inputs, outputs, body, (shape, dims, static), scalars)
 
 
 def reduce(
@@ -49,20 +81,14 @@ def reduce(
     static: Hashable = (),
     scalars: Sequence[Scalar] = (),
 ) -> Any:
-    """Records a reduction of one tensor and returns its output, or the tuple of them.
-
-    ``prologue`` and ``epilogue`` may depend on ``static`` and on the outputs' dtypes, and on nothing else.
-    """
+    """Records a reduction of one tensor and returns its output, or the tuple of them."""
     if outputs[0].numel():
-        shape = tuple(self.shape)
 
-        def body(specs: tuple[Spec, ...]) -> Reduction:
-            values = prologue(ops.load(0, specs[0].dtype))
-            states = [ops.acc(k, d) for k, d in enumerate(accumulators(values, combine))]
-            roots = [ops.to_dtype(root, spec.dtype) for root, spec in zip(epilogue(*states), specs[1:], strict=True)]
-            return Reduction(shape, dims, values, combine, tuple(roots))
+        def write(x: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
+            return prologue(x), combine, epilogue
 
-        engine().record(name, [self], outputs, body, (shape, dims, combine, static), scalars)
+        static = (combine, static)
+        record_reduction(name, [self], outputs, self.shape, dims, write, static=static, scalars=scalars)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
