@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ..dtypes import BY_TORCH
-from ..engine.record import copy_body, engine
-from ..engine.sync import download, upload
-from ..ir.graph import Body, Pointwise, Spec
-from ..ir.ops import ops
-from ..layout import is_contiguous, is_dense
+from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.engine.record import copy_body, engine
+from torch_webgpu.engine.sync import download, upload
+from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import is_contiguous, is_dense
+
 from .torch_abi import aten, impl, is_webgpu
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from ..dtypes import BY_NAME
-from ..engine.current import current_device
-from ..engine.record import engine
-from ..ir.graph import Body, Pointwise, Spec
-from ..ir.ops import ops
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+
 from .register import opmath
 from .torch_abi import aten, impl
 
@@ -80,7 +81,9 @@ def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
 
 def fill_tensor(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if value.dim():
-        raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions.")
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
+        )
     return self.copy_(value)
 
 

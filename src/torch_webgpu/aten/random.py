@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from ..dtypes import BY_NAME
-from ..dtypes import of as dtype_of
-from ..engine.random import state_of
-from ..engine.record import engine
-from ..ir.graph import Expr, Pointwise, Spec
-from ..ir.ops import ops
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.engine.random import state_of
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+
 from .factories import device_index
 from .register import check_writable, opmath
 from .torch_abi import aten, impl, outputs_of
@@ -194,7 +195,16 @@ def random_from_to(self: torch.Tensor, low: int, high: int | None = None, *, gen
             value = bits if span == 1 << 32 else ops.remainder(bits, p[1])
             return shifted(value, low)
 
-        return draw("aten.random_", self, "random_bits", narrow, [0, span & 0xFFFFFFFF], generator, "u32", (low, span == 1 << 32))
+        return draw(
+            "aten.random_",
+            self,
+            "random_bits",
+            narrow,
+            [0, span & 0xFFFFFFFF],
+            generator,
+            "u32",
+            (low, span == 1 << 32),
+        )
 
     def wide(bits: Expr, p: list[Expr]) -> Expr:
         if span >= 1 << 64:
@@ -204,7 +214,9 @@ def random_from_to(self: torch.Tensor, low: int, high: int | None = None, *, gen
         positive = ops.bitwise_and(bits, ops.like(bits, (1 << 63) - 1))
         return ops.add(positive if span == 1 << 63 else ops.remainder(positive, p[1]), p[0])
 
-    return draw("aten.random_", self, "random_bits64", wide, [low, span & ((1 << 63) - 1)], generator, "i64", span >> 63)
+    return draw(
+        "aten.random_", self, "random_bits64", wide, [low, span & ((1 << 63) - 1)], generator, "i64", span >> 63
+    )
 
 
 def shifted(value: Expr, low: int) -> Expr:
@@ -240,7 +252,9 @@ def randperm(
 
 
 def randperm_out(n: int, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
-    if out.dtype in (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16) and n > largest_integer(out.dtype):
+    if out.dtype in (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16) and n > largest_integer(
+        out.dtype
+    ):
         raise RuntimeError(f"n is too large for the output's type {out.dtype}")
     return out.resize_(n).copy_(randperm(n, generator=generator, device=out.device))
 
@@ -267,7 +281,9 @@ def native_dropout(self: torch.Tensor, p: float, train: bool | None) -> tuple[to
     return out, mask
 
 
-def multinomial(self: torch.Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> torch.Tensor:
+def multinomial(
+    self: torch.Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> torch.Tensor:
     """Draws row indices with probability proportional to ``self``.
 
     Without replacement: the largest of p / Exp(1) (the exponential race, as PyTorch's own fast path). With replacement:
@@ -291,8 +307,10 @@ def multinomial(self: torch.Tensor, num_samples: int, replacement: bool = False,
 
 def require_floating(name: str, self: torch.Tensor, complex_too: bool = False) -> None:
     if not self.is_floating_point() and not (complex_too and self.is_complex()):
-        short = {"i64": "Long", "i32": "Int", "u8": "Byte", "bool": "Bool"}.get(dtype_of(self.dtype).name, str(self.dtype))
-        raise NotImplementedError(f'"{name}" not implemented for \'{short}\'')
+        short = {"i64": "Long", "i32": "Int", "u8": "Byte", "bool": "Bool"}.get(
+            dtype_of(self.dtype).name, str(self.dtype)
+        )
+        raise NotImplementedError(f"\"{name}\" not implemented for '{short}'")
 
 
 def register() -> None:

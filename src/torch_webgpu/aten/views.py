@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..engine.record import engine
-from ..layout import contiguous_strides
+from torch_webgpu.engine.record import engine
+from torch_webgpu.layout import contiguous_strides, extent
+
+from .storage import ensure_storage
 from .torch_abi import aten, impl, on_cpu_key
 
 SHARED_WITH_CPU = (
@@ -23,6 +25,7 @@ SHARED_WITH_CPU = (
     aten.unfold.default,
     aten.view_as_real.default,
     aten.view_as_complex.default,
+    aten.is_set_to.default,
 )
 
 
@@ -33,39 +36,54 @@ def _shared(overload: OpOverload) -> Callable[..., Any]:
     return kernel
 
 
-def resize_(self: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
-    """As PyTorch's: keeps the storage when it is large enough, else moves to a larger one that starts with its data."""
+def resize_(
+    self: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """As PyTorch's: keeps the data, grows the storage (under every view of it) when it is too small."""
     size = tuple(size)
     if self.shape == size and memory_format in (None, torch.preserve_format):
         return self
+    if memory_format == torch.preserve_format:
+        raise RuntimeError("Unsupported memory format Preserve")
     strides = contiguous_strides(size)
-    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+    if memory_format not in (None, torch.contiguous_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    needed = self.storage_offset() + torch.Size(size).numel()
-    held = self.untyped_storage().nbytes() // self.element_size()
-    if needed > held:
-        grown = engine().empty((needed,), self.dtype, self.device.index)
-        if held:
-            old = self.detach().as_strided((held,), (1,), 0)
-            grown[:held].copy_(old)
-        self.set_(grown.untyped_storage(), self.storage_offset(), size, strides)
-        return self
-    self.set_(self.untyped_storage(), self.storage_offset(), size, strides)
-    return self
+    return set_storage(self, self.untyped_storage(), self.storage_offset(), size, strides)
 
 
-def set_storage(self: torch.Tensor, source: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()) -> torch.Tensor:
-    on_cpu_key(aten.set_.source_Storage_storage_offset, self, source, offset, size, stride)
-    return self
+def set_storage(
+    self: torch.Tensor, source: torch.UntypedStorage, offset: Any, size: Sequence[int], stride: Sequence[int] = ()
+) -> torch.Tensor:
+    """``self`` becomes a view of ``source``, which grows if it is too small for it."""
+    size = tuple(size)
+    stride = tuple(stride) or contiguous_strides(size)
+    if source.device == self.device:
+        # PyTorch's kernel would grow it too, and knows no device allocator here.
+        on_cpu_key(SET_STORAGE, self, source, 0, (0,), (1,))
+        ensure_storage(self, offset + extent(size, stride) if 0 not in size else 0)
+    return on_cpu_key(SET_STORAGE, self, source, offset, size, stride)
+
+
+SET_STORAGE = aten.set_.source_Storage_storage_offset
+
+
+def set_whole_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    return set_storage(self, source, 0, (source.nbytes() // self.element_size(),))
 
 
 def set_source(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return set_storage(self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
 
 
+def set_nothing(self: torch.Tensor) -> torch.Tensor:
+    return set_source(self, engine().empty((0,), self.dtype, self.device.index))
+
+
 def register() -> None:
     for overload in SHARED_WITH_CPU:
         impl(overload, _shared(overload))
     impl(aten.resize_.default, resize_)
+    impl(aten.set_.default, set_nothing)
+    impl(aten.set_.source_Storage, set_whole_storage)
     impl(aten.set_.source_Storage_storage_offset, set_storage)
     impl(aten.set_.source_Tensor, set_source)

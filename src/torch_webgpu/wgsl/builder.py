@@ -180,7 +180,8 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
 
     roots = [stored(root, op.args[k].dtype) for root, k in zip(body.roots, modes, strict=True)]
     lines, results = emit(roots, leaf)
-    coordinates = indexing.coordinates() if indexing.rank > 1 or in_order else []
+    strided = any(indexing.layout(k) == "strided" for k in range(len(op.args)))
+    coordinates = indexing.coordinates() if strided or in_order else []
     packed = [k for k, mode in modes.items() if mode == "word"]
     stores = []
     for k, root, result in zip(modes, roots, results, strict=True):

@@ -1,0 +1,203 @@
+"""Patches of PyTorch's Python classes for what a Python-only backend cannot hook from C++: storages and host memory.
+
+Each one leaves other devices' behaviour as it is, says why it is there, and has a canary in ``tests/device`` that fails
+when PyTorch no longer needs it. The missing C++ hooks are those of PrivateUse1HooksInterface
+(https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/detail/PrivateUse1HooksInterface.h): a Python backend can
+override three of them (torch/csrc/acc/Module.cpp), and neither ``resizePrivateUse1Bytes`` nor the allocators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache, wraps
+from itertools import product
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from torch_webgpu.errors import WebGPUError
+
+from .torch_abi import DEVICE_TYPE, is_webgpu
+
+Storage = torch.UntypedStorage
+HOST_ACCESS = "webgpu memory cannot be {what}; use tensor.cpu() first"
+WORD = ctypes.c_uint64
+SEARCHED_WORDS = 8
+
+
+@cache
+def _nbytes_word() -> int:
+    """Which 8-byte word of a ``c10::StorageImpl`` holds its size; found by looking, since no header says."""
+    sizes = (0x2B3D5, 0x5C717)
+    found: set[int] = set(range(SEARCHED_WORDS))
+    for size in sizes:
+        storage = torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
+        words = (WORD * SEARCHED_WORDS).from_address(storage._cdata)
+        found &= {k for k, word in enumerate(words) if word == size}
+    if len(found) != 1:
+        raise WebGPUError(
+            f"torch {torch.__version__} lays storages out in an unknown way; they cannot be resized on webgpu"
+        )
+    return found.pop()
+
+
+def set_storage_nbytes(storage: torch.UntypedStorage, size_bytes: int) -> None:
+    """``StorageImpl::set_nbytes``, which Python cannot reach.
+
+    2.13's ``UntypedStorage._swap_data_ptr_`` could take its place where torch 2.11 need not be supported.
+    """
+    (WORD * SEARCHED_WORDS).from_address(storage._cdata)[_nbytes_word()] = size_bytes
+    if storage.nbytes() != size_bytes:
+        raise WebGPUError(f"torch {torch.__version__}: a storage did not take its new size")
+
+
+def replace_storage_methods(
+    make: Callable[..., torch.UntypedStorage], resize: Callable[[torch.UntypedStorage, int], torch.UntypedStorage]
+) -> None:
+    """``UntypedStorage(n, device="webgpu")`` calls ``make``, where C++ dereferences a null allocator and crashes;
+    ``resize_`` calls ``resize``, where C++ asks a hook that Python backends cannot set.
+    """
+    plain_new, plain_resize, plain_share = Storage.__new__, Storage.resize_, Storage.share_memory_
+    plain_empty = Storage.new
+
+    @wraps(plain_new)
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is not None:
+            device = torch.device(device)
+            if device.type == DEVICE_TYPE:
+                return make(device, *args, **kwargs)
+            kwargs["device"] = device
+        return plain_new(cls, *args, **kwargs)
+
+    @wraps(plain_resize)
+    def resize_(self: Any, size: int) -> Any:
+        return resize(self, size) if self.device.type == DEVICE_TYPE else plain_resize(self, size)
+
+    @wraps(plain_share)
+    def share_memory_(self: Any) -> Any:
+        if self.device.type == DEVICE_TYPE:
+            raise RuntimeError(HOST_ACCESS.format(what="shared between processes"))
+        return plain_share(self)
+
+    @wraps(plain_empty)
+    def empty(self: Any) -> Any:
+        return make(self.device) if self.device.type == DEVICE_TYPE else plain_empty(self)
+
+    Storage.__new__ = new  # type: ignore[method-assign]
+    Storage.new = empty  # type: ignore[method-assign]
+    Storage.resize_ = resize_  # type: ignore[method-assign]
+    Storage.share_memory_ = share_memory_  # type: ignore[method-assign]
+
+
+def move_storages() -> None:
+    """``storage.webgpu()`` and ``is_webgpu``; copies to the host ask for no pinned memory, which webgpu has not."""
+    backend_registration.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
+    plain_to = Storage.to
+
+    @wraps(plain_to)
+    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        return plain_to(self, device=device, non_blocking=non_blocking and self.device.type != DEVICE_TYPE)
+
+    Storage.to = to  # type: ignore[method-assign]
+
+
+def print_on_host() -> None:
+    """Formats tensors on the CPU: PyTorch would do it in float64, which most adapters lack, one kernel per step.
+
+    Of a tensor that is printed in part only the printed elements are fetched.
+    """
+    from torch import _tensor_str
+
+    plain = _tensor_str._tensor_str
+
+    @wraps(plain)
+    def tensor_str(self: torch.Tensor, indent: int) -> str:
+        return plain(_printed_part(self, _tensor_str.PRINT_OPTS) if is_webgpu(self) else self, indent)
+
+    _tensor_str._tensor_str = tensor_str
+
+
+def _printed_part(t: torch.Tensor, options: Any) -> torch.Tensor:
+    """A CPU tensor of ``t``'s shape with ``t``'s values at least where printing looks."""
+    if t.numel() <= options.threshold:
+        return t.detach().cpu()
+    edge = options.edgeitems
+    ends = [(slice(None),) if n <= 2 * edge else (slice(0, edge), slice(n - edge, n)) for n in t.shape]
+    host = torch.empty(t.shape, dtype=t.dtype, device="cpu")
+    for corner in product(*ends):
+        host[corner] = t.detach()[corner].cpu()
+    return host
+
+
+def pin_without_allocator() -> None:
+    """``pin_memory()`` for webgpu gives a plain copy: it has no pinned memory, and PyTorch asks its allocator for some.
+
+    PyTorch takes webgpu for the current accelerator as soon as it is registered, also beside CUDA or XPU
+    (at::getAccelerator); memory is then pinned for those, as it was before.
+    """
+    plain_pin, plain_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
+
+    @wraps(plain_pin)
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        target = _pinning_device(device)
+        if target != DEVICE_TYPE:
+            return plain_pin(self, target)
+        if self.device.type != "cpu":
+            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+        return self.clone()
+
+    @wraps(plain_pinned)
+    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+        target = _pinning_device(device)
+        return target != DEVICE_TYPE and plain_pinned(self, target)
+
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
+
+
+def _pinning_device(device: Any) -> Any:
+    """The device to pin for: the one asked for, else CUDA or XPU where present, else PyTorch's choice."""
+    if device is not None:
+        return torch.device(device).type
+    if torch.cuda.is_available():
+        return "cuda"
+    return "xpu" if torch.xpu.is_available() else DEVICE_TYPE
+
+
+def move_modules_in_place() -> None:
+    """Keeps parameters the same objects when a module moves to or from webgpu, as they are between CPU and CUDA.
+
+    PyTorch would make new ones, since a CPU tensor cannot take a webgpu tensor's data in C++
+    (TensorImpl::has_compatible_shallow_copy_type lists the devices that can): tied weights would come apart and
+    optimizers be left with the old ones. Swapping the tensors' contents, PyTorch's own alternative, keeps them.
+    """
+    plain = torch.nn.Module._apply
+
+    @wraps(plain)
+    def apply(self: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
+        if torch.__future__.get_swap_module_params_on_conversion() or not _changes_device(self, fn):
+            return plain(self, fn, recurse)
+        attributes = {p: dict(p.__dict__) for p in self.parameters(recurse)}
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return plain(self, fn, recurse)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+            for p, own in attributes.items():
+                p.__dict__.update(own)
+
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+
+@torch.no_grad()
+def _changes_device(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
+    """Whether ``fn`` moves the module's parameters to webgpu or away from it, tried on one number."""
+    for p in module.parameters():
+        probe = torch.empty(1, dtype=p.dtype, device=p.device)
+        before, after = probe.device.type, fn(probe).device.type
+        return before != after and DEVICE_TYPE in (before, after)
+    return False
