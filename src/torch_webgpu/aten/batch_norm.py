@@ -1,4 +1,4 @@
-"""Batch normalisation and its gradient. Running statistics are updated in place, by the kernel that finds the moments."""
+"""Batch normalisation and its gradient. The kernel that finds the moments updates the running statistics in place."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def batch_norm(
         aten.native_batch_norm.default, input, weight, bias, running_mean, running_var, training, momentum, eps
     )
     if not training:
-        assert running_mean is not None and running_var is not None
+        assert running_mean is not None
+        assert running_var is not None
         normalise_by(running_mean, running_var, input, weight, bias, out, eps)
         return out, mean.new_empty(0), rstd.new_empty(0)
     parameters = [over_channels(t, input.dim()) for t in (weight, bias, running_mean, running_var)]

@@ -27,7 +27,7 @@ def along(
 ) -> torch.Tensor:
     """Records what is computed at every point of ``inputs[0]``'s shape from a reduction along ``dim``.
 
-    ``write(*elements)`` gives what a point contributes and a function from the final accumulators to the point's result.
+    ``write(*elements)`` gives what a point contributes and a function from the accumulators to the point's result.
     """
     out, shape = outputs[0], inputs[0].shape
     if out.numel():
@@ -121,17 +121,15 @@ def broadcast_mask(mask: torch.Tensor, shape: torch.Size, mask_type: int | None)
 def masked_softmax(
     self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
 ) -> torch.Tensor:
-    """Softmax over the elements where ``mask`` is False; 0 elsewhere."""
+    """Softmax over the elements where ``mask`` is False; 0 elsewhere, NaN where there is no such element."""
     if mask_type not in (None, 0, 1, 2):
         raise RuntimeError("Mask Type should be 0 (src_mask), 1 (src_key_padding_mask), or 2 (default_mask)")
     mask = broadcast_mask(mask, self.shape, mask_type)
     outputs = outputs_of(aten._softmax.default, self, 0, False)
 
     def write(x: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        def result(top: Expr, total: Expr) -> Expr:
-            return ops.where(masked, ops.like(x, 0), ops.exp(x - top) / total)
-
-        return ops.where(masked, ops.like(x, float("-inf")), x), result
+        kept = ops.where(masked, ops.like(x, float("-inf")), x)
+        return kept, lambda top, total: ops.exp(kept - top) / total
 
     dim = self.dim() - 1 if dim is None else dim
     return along("aten::_masked_softmax", [self, mask], outputs, dim, "logsumexp", write)
