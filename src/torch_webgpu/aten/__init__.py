@@ -6,7 +6,7 @@ from importlib import import_module
 
 from ..engine.random import new_generator
 
-FAMILIES = ("storage", "views", "copy", "factories", "arithmetic", "comparison", "elementary", "complex_numbers", "activations", "losses", "reduce", "random", "amp", "autocast", "linalg", "indexing", "scatter", "join")
+FAMILIES = ("storage", "views", "copy", "factories", "arithmetic", "comparison", "elementary", "complex_numbers", "activations", "losses", "reduce", "softmax", "norm", "batch_norm", "nll", "random", "amp", "autocast", "linalg", "conv", "indexing", "scatter", "join", "sort", "search")
 
 
 def register() -> None:

@@ -1,7 +1,7 @@
 """Matrix products: which kernel, which tile, how many parts.
 
 ``y = alpha * (a @ b) + beta * c`` with a (B, M, K), b (B, K, N), c and y (B, M, N), any strides, all read in place.
-Arguments of the operation: a, b, optionally c; then y. Its scalars: alpha and, with c, beta; none if the product is plain.
+Arguments of the operation: a, b, optionally c; then y. Its scalars: alpha and, with c, beta; none for a plain product.
 """
 
 from __future__ import annotations
@@ -18,45 +18,22 @@ from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, constant, locator, source
+from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
 from .tile import BUSY_GROUPS, MIN_SPLIT_K, Grid, Plan, Tile, block_params, block_text, plan
 
 COORDINATES = ("slice", "m", "n")
-# The dtype that partial sums are kept in, by compute kind.
-ACCUMULATOR = {"i": "i32", "u": "u32", "l": "i64", "f": "f32", "d": "f64", "c": "c64"}
 ANY_TILE = 16
 ROW_LANES = 64
 COLUMN_LANES = 8
 MATVEC_THREADS = 256
 
 PLAIN = "fn result(slice: u32, m: u32, n: u32, v: T) -> T { return v; }"
+PLACE = "fn place(slice: u32, m: u32, n: u32) -> u32 { return y_at(slice, m, n); }"
 SCALED = "fn result(slice: u32, m: u32, n: u32, v: T) -> T {{ return t_mul({alpha}, v); }}"
 ADDED = (
     "fn result(slice: u32, m: u32, n: u32, v: T) -> T "
     "{{ return t_add(t_mul({alpha}, v), t_mul({beta}, c_load(c_at(slice, m, n)))); }}"
 )
-STORE_SUM = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
-  y_store(y_at(slice, m, n), result(slice, m, n, v));
-}"""
-STORE_PARTIAL = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
-  partials_store(((slice * P.splits + split) * P.m + m) * P.n + n, v);
-}"""
-FINISH = """fn finish(slice: u32, split: u32, m: u32, n: u32, v: vec4<f32>) {
-  if (m >= P.m) { return; }
-  if (n < P.n) { finish_one(slice, split, m, n, v.x); }
-  if (n + 1u < P.n) { finish_one(slice, split, m, n + 1u, v.y); }
-  if (n + 2u < P.n) { finish_one(slice, split, m, n + 2u, v.z); }
-  if (n + 3u < P.n) { finish_one(slice, split, m, n + 3u, v.w); }
-}"""
-# Two elements share a word: n is even, and so is P.n.
-FINISH_WORDS = """fn finish(slice: u32, split: u32, m: u32, n: u32, v: vec4<f32>) {
-  if (m >= P.m) { return; }
-  if (n < P.n) { finish_word(slice, m, n, v.x, v.y); }
-  if (n + 2u < P.n) { finish_word(slice, m, n + 2u, v.z, v.w); }
-}
-fn finish_word(slice: u32, m: u32, n: u32, low: f32, high: f32) {
-  let word = DTYPE_pack(DTYPE_pack(0u, 0u, result(slice, m, n, low)), 1u, result(slice, m, n + 1u, high));
-  y_store_word(y_at(slice, m, n) / 2u, word);
-}"""
 
 
 @dataclass(frozen=True)
@@ -140,7 +117,7 @@ class _Writer:
     def result(self, mode: Mode = "plain") -> None:
         """``finish_one``: into the output, or into the partial sums."""
         if self.partials:
-            self.bindings.append(Binding("partials", ACCUMULATOR[self.p.kind], "read_write"))
+            self.bindings.append(partials_binding(self.p.kind, "read_write"))
             self.order.append(self.p.args["y"] + 1)
             self.text.append(STORE_PARTIAL)
             return
@@ -150,7 +127,8 @@ class _Writer:
         self.text.append(locator(self.params, "y", self.p.args["y"], COORDINATES, self.p.y.strides))
         self.bindings.append(Binding("y", self.p.y.dtype, "read_write", mode))
         self.order.append(self.p.args["y"])
-        self.text.append(STORE_SUM)
+        self.text.append(PLACE)
+        self.text.append(store_sum("y"))
 
     def launch(self, name: str, body: Sequence[str], threads: int, grid: Grid) -> Launch:
         text = "\n".join([*self.text, *body])
@@ -186,41 +164,31 @@ def with_splits(p: Product, caps: HostCaps, chosen: Plan, first: Launch) -> Lowe
     if chosen.splits == 1:
         return Lowered((first,))
     slices, m, n, _ = p.sizes
-    accumulator = ACCUMULATOR[p.kind]
     kernel = PointKernel("matmul_split_sum", caps, COORDINATES)
     kernel.add(arithmetic(p.y.dtype, "add", "mul"))
-    kernel.binding(Binding("partials", accumulator), p.args["y"] + 1)
-    for name, value in (("splits", chosen.splits), ("rows", m), ("columns", n)):
-        kernel.param(name, value)
     if p.c is not None:
         kernel.input("c", p.args["c"], p.c)
     kernel.add(epilogue(p, kernel.params))
     kernel.output("y", p.args["y"], p.y)
-    size = slices * chosen.splits * m * n * BY_NAME[accumulator].itemsize
-    return Lowered((first, kernel.launch(source("split_sum"))), (size,))
+    size = add_partials(kernel, p.args["y"] + 1, p.kind, slices, chosen.splits, m, n)
+    body = "fn values(slice: u32, m: u32, n: u32) -> Values { return Values(split_total(slice, m, n)); }"
+    return Lowered((first, kernel.launch(body)), (size,))
 
 
 def blocked(p: Product, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
     chosen = plan(slices, m, n, k)
-    words = writes_words(p, caps) and chosen.splits == 1
+    words = chosen.splits == 1 and writes_words(p.y, 2, caps)
     w = _Writer(p, chosen.splits > 1)
     w.operands()
     w.result("word" if words else "plain")
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
-    finish = FINISH_WORDS.replace("DTYPE", p.y.dtype) if words else FINISH
     main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0)
-    launch = w.launch(f"matmul_{tile.m}x{tile.n}", [source("matmul"), finish, main], tile.threads, grid)
+    launch = w.launch(
+        f"matmul_{tile.m}x{tile.n}", [source("matmul"), finish("y", p.y.dtype, words), main], tile.threads, grid
+    )
     return with_splits(p, caps, chosen, launch)
-
-
-def writes_words(p: Product, caps: HostCaps) -> bool:
-    """Whether neighbouring columns of the output always fill a 32-bit word."""
-    y = p.y
-    packed = y.dtype == "bf16" or (y.dtype == "f16" and not caps.float16)
-    even = y.strides[0] % 2 == 0 and y.strides[1] % 2 == 0 and y.shape[2] % 2 == 0
-    return packed and y.aligned and y.strides[2] == 1 and even
 
 
 def k_major(spec: Spec, inner: int, outer: int) -> bool:

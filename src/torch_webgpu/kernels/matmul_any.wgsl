@@ -8,11 +8,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         @builtin(local_invocation_index) lid: u32) {
   let group = wid.y * nwg.x + wid.x;
   if (group >= P.groups) { return; }
-  let slice = group / (P.tiles_n * P.tiles_m);
+  let tiles_m = (P.m + 15u) / 16u;
+  let tiles_n = (P.n + 15u) / 16u;
+  let slice = group / (tiles_n * tiles_m);
   let row = lid / 16u;
   let column = lid % 16u;
-  let m = (group / P.tiles_n) % P.tiles_m * 16u + row;
-  let n = group % P.tiles_n * 16u + column;
+  let m = (group / tiles_n) % tiles_m * 16u + row;
+  let n = group % tiles_n * 16u + column;
   var sum = T();
   for (var k = 0u; k < P.k; k += 16u) {
     var a = T();

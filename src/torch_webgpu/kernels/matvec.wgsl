@@ -10,12 +10,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         @builtin(local_invocation_index) lid: u32) {
   let group = wid.y * nwg.x + wid.x;
   if (group >= P.groups) { return; }
-  let part = group / P.tiles_m;
+  let tiles_m = (P.m + OUTPUTS - 1u) / OUTPUTS;
+  let part = group / tiles_m;
   let slice = part / P.splits;
   let split = part % P.splits;
   let lane = select(lid / OUTPUTS, lid % LANES, K_MAJOR);
   let output = select(lid % OUTPUTS, lid / LANES, K_MAJOR);
-  let m = group % P.tiles_m * OUTPUTS + output;
+  let m = group % tiles_m * OUTPUTS + output;
   let k_end = min(P.k, (split + 1u) * P.chunk);
   let row = a_at(slice, min(m, P.m - 1u), 0u);
   let column = b_at(slice, 0u, 0u);

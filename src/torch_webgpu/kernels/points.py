@@ -84,13 +84,17 @@ def locator(
     strides: Sequence[int],
     absent: frozenset[str] = frozenset(),
 ) -> str:
-    """WGSL ``fn name_at(…coordinates) -> u32``: the number of an element of argument ``arg``; adds what it needs."""
-    terms = [params.add(f"{name}_offset", Source("offset", arg))]
+    """WGSL ``fn name_at(…coordinates) -> u32``, the number of an element of argument ``arg``, and ``name_delta``, the same
+    without the argument's offset; adds the parameters they need.
+    """
+    offset = params.add(f"{name}_offset", Source("offset", arg))
+    terms = []
     for coordinate, stride in zip(coordinates, strides, strict=True):
         if coordinate not in absent:
             terms.append(f"{coordinate} * {params.add(f'{name}_s_{coordinate}', stride)}")
     arguments = ", ".join(f"{c}: u32" for c in coordinates)
-    return f"fn {name}_at({arguments}) -> u32 {{ return {' + '.join(terms)}; }}"
+    delta = f"fn {name}_delta({arguments}) -> u32 {{ return {' + '.join(terms) or '0u'}; }}"
+    return f"{delta}\nfn {name}_at({arguments}) -> u32 {{ return {offset} + {name}_delta({', '.join(coordinates)}); }}"
 
 
 class PointKernel:

@@ -1,8 +1,9 @@
 """Blocked products: the part that matrix products and convolutions share, written out for a tile size.
 
 A workgroup computes a block of ``m`` x ``n`` sums. Step by step it brings ``m`` x ``k`` values of operand a and
-``k`` x ``n`` of operand b into workgroup memory, while each thread keeps its ``tm`` x ``tn`` sums in named vec4 variables:
-private arrays would live in memory. Where the operands come from is the body's business: it declares
+A workgroup computes a block of ``m`` x ``n`` sums. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x
+``n`` of operand b into workgroup memory. Each thread keeps its ``tm`` x ``tn`` sums in named vec4 variables, since private
+arrays would live in memory. Where the operands come from is the body's business: it declares
 
 * ``alias ARow``, ``fn a_row(slice: u32, m: u32) -> ARow``: what is fixed for row ``m`` of a
 * ``alias AStep``, ``fn a_step(k: u32) -> AStep``: what is fixed for position ``k`` of the sum
@@ -80,8 +81,6 @@ def block_params(params: ParamList, chosen: Plan, slices: int, m: int, n: int, k
         ("n", n),
         ("k", k),
         ("groups", groups),
-        ("tiles_m", -(-m // tile.m)),
-        ("tiles_n", -(-n // tile.n)),
         ("splits", chosen.splits),
         ("chunk", chosen.chunk),
     ):
@@ -178,10 +177,12 @@ def block_text(tile: Tile, a_k_major: bool, b_k_major: bool, tail: bool) -> str:
         "        @builtin(local_invocation_index) lid: u32) {",
         "  let group = wid.y * nwg.x + wid.x;",
         "  if (group >= P.groups) { return; }",
-        f"  let n0 = (group % P.tiles_n) * {tile.n}u;",
-        "  let above = group / P.tiles_n;",
-        f"  let m0 = (above % P.tiles_m) * {tile.m}u;",
-        "  let part = above / P.tiles_m;",
+        f"  let tiles_m = (P.m + {tile.m - 1}u) / {tile.m}u;",
+        f"  let tiles_n = (P.n + {tile.n - 1}u) / {tile.n}u;",
+        f"  let n0 = group % tiles_n * {tile.n}u;",
+        "  let above = group / tiles_n;",
+        f"  let m0 = above % tiles_m * {tile.m}u;",
+        "  let part = above / tiles_m;",
         "  let slice = part / P.splits;",
         "  let split = part % P.splits;",
         "  let k_begin = split * P.chunk;",

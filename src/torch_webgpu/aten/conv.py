@@ -1,0 +1,90 @@
+"""Convolutions: what ``conv1d`` … ``conv_transpose3d`` come down to on a device with kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.kernels.conv import Geometry, extern
+
+from .torch_abi import aten, impl, outputs_of
+from .variants import name_of
+
+
+def record(
+    mode: str, inputs: Sequence[torch.Tensor], out: torch.Tensor, geometry: Geometry, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Records one of the three products of :mod:`torch_webgpu.kernels.conv`; sums over nothing are zero."""
+    if not out.numel():
+        return out
+    if any(not t.numel() for t in inputs):
+        return out.zero_() if bias is None else out.copy_(bias.view(-1, *[1] * (out.dim() - 2)))
+    tensors = [*inputs] if bias is None else [*inputs, bias]
+    engine().record(
+        f"aten.convolution_{mode}", tensors, [out], lambda specs: extern(mode, geometry), static=(mode, geometry)
+    )
+    return out
+
+
+def geometry_of(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, dims: int
+) -> Geometry:
+    def full(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(values) * dims if len(values) == 1 else tuple(values)
+
+    return Geometry(full(stride), full(padding), full(dilation), groups)
+
+
+def convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """input (N, C, *size), weight (O, C / groups, *kernel) or, transposed, (C, O / groups, *kernel), bias (O)."""
+    for name, t in (("weight", weight), ("bias", bias)):
+        if t is not None and t.dtype != input.dtype:
+            raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
+    arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    (out,) = outputs_of(aten.convolution.default, *arguments)
+    geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
+    return record("adjoint" if transposed else "forward", (input, weight), out, geometry, bias)
+
+
+def convolution_backward(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of input, weight and bias; None for those that ``output_mask`` leaves out."""
+    geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        mode = "forward" if transposed else "adjoint"
+        grad_input = record(mode, (grad_output, weight), torch.empty_like(input), geometry)
+    if output_mask[1]:
+        # The one that the convolution (not its adjoint) yields comes first.
+        pair = (input, grad_output) if transposed else (grad_output, input)
+        grad_weight = record("weight", pair, torch.empty_like(weight), geometry)
+    if output_mask[2]:
+        grad_bias = grad_output.sum([0, *range(2, grad_output.dim())])
+    return grad_input, grad_weight, grad_bias
+
+
+def register() -> None:
+    impl(aten.convolution_overrideable.default, convolution)
+    impl(aten.convolution_backward_overrideable.default, convolution_backward)

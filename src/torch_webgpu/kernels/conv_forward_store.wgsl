@@ -1,0 +1,4 @@
+fn place(slice: u32, m: u32, n: u32) -> u32 {
+  let p = y_position(n);
+  return y_at(p.image, slice * P.m + m, p.d, p.h, p.w);
+}

@@ -1,0 +1,4 @@
+fn place(slice: u32, m: u32, n: u32) -> u32 {
+  let t = tap(n);
+  return w_at(slice * P.m + m, t.channel, t.d, t.h, t.w);
+}
