@@ -13,8 +13,8 @@ from torch_webgpu.layout import Shape
 
 from .indexing import Index, along, check_index_dtype, on_dim, without, wrap_dim, write
 from .register import check_devices
-from .torch_abi import aten, impl, outputs_of, overloads
-from .variants import check_meta, register_functional
+from .torch_abi import aten, functional_of, impl, is_out, outputs_of, overloads
+from .variants import check_meta, out_variant
 
 Place = Callable[[torch.Tensor], tuple[Shape, list[Index]]]
 """Strides and indices with which a tensor of the target's shape is written."""
@@ -199,8 +199,11 @@ def register_mutation(functional: OpOverload, fn: Callable[..., torch.Tensor]) -
         check_meta(inplace, (self, *args), kwargs)
         return fn(self, *args, **kwargs)
 
-    register_functional(functional, on_copy)
+    impl(functional, on_copy)
     impl(inplace, in_place)
+    for candidate in overloads(name).values():
+        if is_out(candidate) and functional_of(candidate) is functional:
+            impl(candidate, out_variant(candidate, on_copy))
 
 
 MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (

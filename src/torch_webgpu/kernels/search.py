@@ -1,0 +1,70 @@
+"""Binary search in sorted rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from math import prod
+
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Operation
+from torch_webgpu.lower.lower import ERRORS, Launch, Lowered
+from torch_webgpu.wgsl.builder import Source, Value, grid_for
+from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
+from torch_webgpu.wgsl.link import HostCaps
+
+_COMPARE = {
+    "b": ("(a || !b)", "(a && !b)"),
+    "f": ("(!isnan_f(a) && !isnan_f(b) && a >= b)", "(!isnan_f(a) && !isnan_f(b) && a > b)"),
+    "l": ("i64_ge(a, b)", "i64_gt(a, b)"),
+}
+_BY_SORTER = "row + min(checked_index_l(P.op, sorter_load(P.sorter_offset + row + i), P.n), P.n - 1u)"
+_STORE = {"l": "i64_from_u32(place)", "i": "i32(place)"}
+
+
+@cache
+def _text() -> str:
+    return (files("torch_webgpu") / "kernels" / "search.wgsl").read_text("utf-8")
+
+
+def lower_search(right: bool, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+    """For contiguous arguments (sequence (..., n), values (..., m), [int64 sorter (..., n),] int32 or int64 places).
+
+    A sequence of one dimension serves every row of values.
+    """
+    sequence, values, places = op.args[0], op.args[1], op.args[-1]
+    sorted_by = len(op.args) == 4
+    kind = BY_NAME[sequence.dtype].kind
+    type_ = COMPUTE_TYPE[kind]
+    at_least, more_than = _COMPARE.get(kind, ("(a >= b)", "(a > b)"))
+    element = _BY_SORTER if sorted_by else "row + i"
+    store = _STORE[BY_NAME[places.dtype].kind]
+    prelude = [
+        f"fn at_least(a: {type_}, b: {type_}) -> bool {{ return {at_least}; }}",
+        f"fn more_than(a: {type_}, b: {type_}) -> bool {{ return {more_than}; }}",
+        f"fn sequence(row: u32, i: u32) -> {type_} {{ return sequence_load(P.sequence_offset + {element}); }}",
+        f"fn store_place(i: u32, place: u32) {{ places_store(P.places_offset + i, {store}); }}",
+    ]
+    names = ("sequence", "values", "sorter", "places") if sorted_by else ("sequence", "values", "places")
+    bindings = tuple(
+        Binding(name, spec.dtype, "read_write" if name == "places" else "read")
+        for name, spec in zip(names, op.args, strict=True)
+    )
+    n = sequence.shape[-1]
+    params: dict[str, Value] = {f"{name}_offset": Source("offset", k) for k, name in enumerate(names)}
+    params |= {
+        "numel": prod(values.shape),
+        "per_row": values.shape[-1] if values.shape else 1,
+        "row_stride": n if len(sequence.shape) > 1 else 0,
+        "n": n,
+        "right": int(right),
+    }
+    body = "\n".join([*prelude, _text()])
+    order = tuple(range(len(names)))
+    if sorted_by:
+        bindings += (Binding("errors", "u32", "read_write", "atomic"),)
+        order += (ERRORS,)
+        params["op"] = op.id
+    kernel = Kernel("search", body, bindings, tuple(Param(p) for p in params), trusted=True)
+    launch = Launch(kernel, order, tuple(params.values()), grid_for(prod(values.shape)))
+    return Lowered((launch,))
