@@ -5,6 +5,7 @@
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
+``TORCH_WEBGPU_FUSION``        ``0`` runs every recorded operation as its own kernel
 ``TORCH_WEBGPU_INT64``         ``emulated``: pretend the adapter has no 64-bit integers
 ``TORCH_WEBGPU_FLOAT16``       ``emulated``: pretend the adapter has no shader-f16
 ``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
@@ -42,6 +43,7 @@ class Config:
     fallback: str = field(default_factory=_fallback_mode)
     debug: frozenset[str] = field(default_factory=lambda: frozenset(filter(None, _flag("DEBUG").split(","))))
     batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")
+    fusion: bool = field(default_factory=lambda: _flag("FUSION", "1") != "0")
     emulate_int64: bool = field(default_factory=lambda: _flag("INT64") == "emulated")
     emulate_float16: bool = field(default_factory=lambda: _flag("FLOAT16") == "emulated")
     immediates: bool = field(default_factory=lambda: _flag("IMMEDIATES", "1") != "0")

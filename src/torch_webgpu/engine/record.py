@@ -20,10 +20,12 @@ from ..config import config
 from ..errors import ForkError, NoAdapterError, OutOfMemoryError
 from ..ir.graph import Body, Node, Operation, Pointwise, Spec
 from ..ir.ops import ops
-from ..layout import contiguous_strides
+from ..layout import contiguous_strides, extent
+from ..lower.fuse import Limits
 from ..runtime.runtime import devices
 from ..wgsl.expr import split_scalar
 from .flush import execute
+from .replay import Planner
 from .tensor import Allocation, Mailbox
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ Scalar = tuple[str, int | float | bool | complex]
 OPERATION_CACHE_SIZE = 20_000
 LARGE_BYTES = 1 << 20
 """Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
+
+
+FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 
 
 def spec_of(t: torch.Tensor) -> Spec:
@@ -50,6 +55,17 @@ def copy_body(specs: tuple[Spec, ...]) -> Pointwise:
     return Pointwise((ops.to_dtype(ops.load(0, source.dtype), target.dtype),))
 
 
+def clash(read: torch.Tensor, read_spec: Spec, written: torch.Tensor, written_spec: Spec) -> bool:
+    """Whether a read of one storage can see a write to it, unless both are the very same elements in the same order."""
+    first, other = read.storage_offset(), written.storage_offset()
+    if read_spec.dtype != written_spec.dtype:
+        return True
+    if first == other and read_spec == written_spec:
+        return False
+    end = first + extent(read_spec.shape, read_spec.strides)
+    return first < other + extent(written_spec.shape, written_spec.strides) and other < end
+
+
 class Engine:
     """Tensors, pending nodes, and when they are flushed. One per process; every method is thread-safe."""
 
@@ -59,6 +75,10 @@ class Engine:
         self.pending: dict[int, list[Node]] = {}
         self.operations: dict[Hashable, Operation] = {}
         self.batching = config().batching
+        self.fusion = config().fusion
+        self.fusion_window = 64
+        self.fusion_min_size = 0
+        self.planner = Planner()
         self.threshold = 64
         self.delay_ms = 16.0
         self.error: BaseException | None = None
@@ -108,9 +128,19 @@ class Engine:
             if device not in self.live_bytes:
                 self.device(device)
                 self.live_bytes[device] = self.peak_bytes[device] = 0
+            if dtype in FLOAT64_TYPES:
+                self._check_float64(dtype, device)
             tensor, allocation = self.mailbox.empty(shape, strides, dtype, device)
             self._account(allocation)
             return tensor
+
+    def _check_float64(self, dtype: torch.dtype, index: int) -> None:
+        device = self.device(index)
+        if not device.caps.float64:
+            raise TypeError(
+                f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to "
+                f"{'torch.complex64' if dtype.is_complex else 'torch.float32'} first, or keep the tensor on the CPU"
+            )
 
     def _account(self, allocation: Allocation) -> None:
         size, device = allocation.size_bytes, allocation.device
@@ -155,8 +185,10 @@ class Engine:
         """
         tensors = (*inputs, *outputs)
         specs = tuple(map(spec_of, tensors))
-        if self._tangled(tensors, specs, len(inputs)):
-            inputs = self._untangle(inputs, outputs)
+        tangled = self._tangled(tensors, specs, len(inputs))
+        if tangled:
+            # Copies, so that writes cannot be seen by later reads.
+            inputs = [self.copy_of(t) if k in tangled else t for k, t in enumerate(inputs)]
             tensors = (*inputs, *outputs)
             specs = tuple(map(spec_of, tensors))
         kinds = tuple(kind for kind, _ in scalars)
@@ -171,19 +203,17 @@ class Engine:
         self.push(op, tensors, params)
 
     @staticmethod
-    def _tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: int) -> bool:
-        """Whether an output lies in an input's storage other than exactly on top of it."""
-        written = {t.untyped_storage().data_ptr(): k + n_inputs for k, t in enumerate(tensors[n_inputs:])}
-        for k in range(n_inputs):
-            o = written.get(tensors[k].untyped_storage().data_ptr())
-            if o is not None and (specs[k] != specs[o] or tensors[k].storage_offset() != tensors[o].storage_offset()):
-                return True
-        return False
-
-    def _untangle(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies of the inputs that lie in an output's storage, so that writes cannot be seen by later reads."""
-        written = {t.untyped_storage().data_ptr() for t in outputs}
-        return [self.copy_of(t) if t.untyped_storage().data_ptr() in written else t for t in inputs]
+    def _tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: int) -> list[int]:
+        """The inputs that may overlap an output's elements other than lying exactly on top of them."""
+        written: dict[int, list[int]] = {}
+        for o in range(n_inputs, len(tensors)):
+            written.setdefault(tensors[o].untyped_storage().data_ptr(), []).append(o)
+        return [
+            k
+            for k in range(n_inputs)
+            for o in written.get(tensors[k].untyped_storage().data_ptr(), ())
+            if clash(tensors[k], specs[k], tensors[o], specs[o])
+        ]
 
     def copy_of(self, t: torch.Tensor) -> torch.Tensor:
         """A contiguous copy in a storage of its own."""
@@ -238,10 +268,17 @@ class Engine:
                 if nodes:
                     self.pending[index] = []
                     try:
-                        execute(self.devices[index], nodes)
+                        execute(self.devices[index], self._fused(nodes, self.devices[index]))
                     finally:
                         self._sweep()
             self._sweep()
+
+    def _fused(self, nodes: list[Node], device: Device) -> list[Node]:
+        if not self.fusion or len(nodes) == 1:
+            return nodes
+        # One buffer is the kernel's error flags.
+        buffers = device.limits["max-storage-buffers-per-shader-stage"] - 1
+        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size)).nodes(nodes)
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
