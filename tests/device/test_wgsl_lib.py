@@ -123,6 +123,21 @@ def test_words(name: str, caps: HostCaps) -> None:
     np.testing.assert_array_equal(got, as_numpy(expected))
 
 
+@pytest.mark.parametrize("windows", [1, 2])
+@pytest.mark.parametrize("name", ["bool", "u8", "i8", "i16", "u16", "i32", "u32", "f16", "bf16", "f32"])
+def test_groups_of_four(name: str, windows: int, caps: HostCaps) -> None:
+    """Four elements at a time, reversed, beside single loads from the same buffer."""
+    dtype = BY_NAME[name]
+    count = 480 // dtype.itemsize
+    source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count) % 120).to(dtype.torch)
+    small = replace(caps, max_binding_bytes=300) if windows > 1 else caps
+    store = "var v = x_load4(i); v.z = x_load(4u * i + 2u); y_store4(P.n - 1u - i, v.wzyx);"
+    kernel = kernel_over(store, Binding("x", name), Binding("y", name, "read_write"))
+    arrays = [as_numpy(source), as_numpy(torch.zeros_like(source))]
+    (got,) = run_kernel(kernel, arrays, count // 4, small, (windows, windows), length(count // 4))
+    np.testing.assert_array_equal(got, as_numpy(source).reshape(count, dtype.itemsize)[::-1].ravel())
+
+
 ATOMIC = ["bool", "u8", "i8", "i16", "i32", "u32", "f16", "bf16", "f32", "i64", "c64"]
 
 

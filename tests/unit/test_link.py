@@ -87,6 +87,10 @@ def test_both_int64_variants_have_the_same_names() -> None:
         ("bf16", "plain", "x_store(0u, 1.0);", "array<atomic<u32>>"),
         ("i32", "atomic", "x_atomic_min(0u, 1);", "array<atomic<i32>>"),
         ("f32", "atomic", "x_atomic_add(0u, 1.0);", "array<atomic<f32>>"),
+        ("f32", "plain", "_ = x_load4(0u);", "array<vec4<f32>>"),
+        ("f16", "plain", "_ = x_load4(0u);", "array<vec4<f16>>"),
+        ("bf16", "plain", "_ = x_load4(0u);", "array<vec2<u32>>"),
+        ("u8", "plain", "_ = x_load4(0u);", "array<u32>"),
         ("f32", "atomic", "x_atomic_add(0u, 1.0); x_atomic_max(0u, 1.0);", "array<atomic<u32>>"),
     ],
 )
@@ -124,6 +128,8 @@ def test_windows() -> None:
         (kernel("", Binding("x", "f8")), "no such dtype: f8"),
         (kernel("", Binding("x", "f64", "read_write", "atomic")), "no atomic float64"),
         (kernel("", Binding("x", "f32", "read", "atomic")), "must be read_write"),
+        (kernel("_ = x_load4(0u);", Binding("x", "i64")), "no groups of four of i64"),
+        (kernel("y_store4(0u, v); y_store(0u, 1);", Binding("y", "u8", "read_write")), "no groups of four of u8"),
         (kernel("", lib=("nowhere",)), "no such library part: nowhere"),
     ],
 )

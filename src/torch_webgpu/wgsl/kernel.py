@@ -4,11 +4,14 @@ A kernel's ``body`` is WGSL without bindings, parameters or directives. It reach
 that :mod:`torch_webgpu.wgsl.link` declares for the host at hand:
 
 * ``P.name`` for each :class:`Param`;
-* for each :class:`Binding` ``x``: ``x_load(i: u32) -> T`` and, if writable, ``x_store(i: u32, v: T)``, where ``i`` counts
-  elements from the start of the buffer and ``T`` is the compute type of the binding's dtype (``dtypes.COMPUTE_TYPE``);
-* with ``mode="word"``: also ``x_load_word(w: u32) -> u32`` and ``x_store_word(w: u32, v: u32)`` for packed sub-word types;
+* for each :class:`Binding` ``x``: ``x_load(i: u32) -> T`` and, if writable, ``x_store(i: u32, v: T)``, where ``i``
+  counts elements from the start of the buffer and ``T`` is the compute type of its dtype (``dtypes.COMPUTE_TYPE``);
+* for types of up to 32 bits also ``x_load4(g: u32) -> vec4<T>`` and ``x_store4(g: u32, v: vec4<T>)``: elements ``4g``
+  to ``4g + 3`` in one access, for buffers whose size is a multiple of 16 bytes; ``x_load`` works beside them;
+* with ``mode="word"``: also ``x_load_word(w: u32) -> u32`` and ``x_store_word(w: u32, v: u32)`` for packed sub-word
+  types;
 * with ``mode="atomic"``: the buffer is ``array<atomic<u32>>``; loads and stores are atomic on the containing word, and
-  ``x_atomic_add/x_atomic_min/x_atomic_max(i, v)`` exist for 32-bit and sub-word dtypes;
+  ``x_atomic_add/mul/min/max/set(i, v)`` exist for 32-bit and sub-word dtypes, ``x_atomic_add`` for i64 and c64;
 * the functions of the ``lib`` parts it names (files of ``kernels/lib``).
 """
 

@@ -178,12 +178,16 @@ _PLAIN_ELEMENT = {"f32": "f32", "i32": "i32", "u32": "u32", "f64": "f64", "c64":
 
 @dataclass(frozen=True)
 class _Buffer:
-    """How one binding is declared on one host: an array of ``element`` (atomic or not), bound ``windows`` times."""
+    """How one binding is declared on one host: an array of ``element`` (atomic or not), bound ``windows`` times.
+
+    Where the body asks for groups of four, the array is one of vectors of ``lanes`` elements, which GPUs load at once.
+    """
 
     name: str
     dtype: DType
     access: str
     element: str
+    lanes: int
     atomic: bool
     windows: int
     window_bytes: int
@@ -210,7 +214,12 @@ class _Buffer:
             element = "i64" if caps.int64 else "vec2<u32>"
         else:
             element = "f16" if native_half else _PLAIN_ELEMENT[dtype.name]
-        return cls(binding.name, dtype, binding.access, element, atomic, windows, caps.window_bytes)
+        lanes = 1
+        if {f"{binding.name}_load4", f"{binding.name}_store4"} & mentioned:
+            if atomic or dtype.itemsize > 4:
+                raise ValueError(f"binding {binding.name}: no groups of four of {dtype} in an atomic or 64-bit buffer")
+            lanes = dtype.itemsize if packed else 4
+        return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, caps.window_bytes)
 
     @property
     def packed(self) -> bool:
@@ -221,18 +230,27 @@ class _Buffer:
         return COMPUTE_TYPE[self.dtype.kind]
 
     @property
+    def grouped(self) -> bool:
+        """Whether four elements are one element of the array: vectors, or bytes in a word."""
+        return self.lanes > 1 or (self.dtype.itemsize == 1 and not self.atomic)
+
+    @property
+    def vector(self) -> str:
+        return f"vec{self.lanes}<{self.element}>" if self.lanes > 1 else self.element
+
+    @property
     def variables(self) -> list[str]:
         return [f"{self.name}_w{k}" for k in range(self.windows)] if self.windows > 1 else [f"{self.name}_buf"]
 
     def declarations(self, first_binding: int) -> list[str]:
-        array = f"array<atomic<{self.element}>>" if self.atomic else f"array<{self.element}>"
+        element = f"atomic<{self.element}>" if self.atomic else self.vector
         return [
-            f"@group(0) @binding({first_binding + k}) var<storage, {self.access}> {variable}: {array};"
+            f"@group(0) @binding({first_binding + k}) var<storage, {self.access}> {variable}: array<{element}>;"
             for k, variable in enumerate(self.variables)
         ]
 
     def accessors(self) -> dict[str, str]:
-        """Every accessor this buffer can have, by name. ``x_raw_*`` index elements of the array as it is declared."""
+        """Every accessor this buffer can have, by name. ``x_raw_*`` count ``element``s, ``x_raw_*_vector`` vectors."""
         x, e = self.name, self.element
         table: dict[str, str] = {}
         read, write = ("atomicLoad(&{})", "atomicStore(&{}, v)") if self.atomic else ("{}", "{} = v")
@@ -248,14 +266,45 @@ class _Buffer:
                 table[f"{x}_store_word"] = f"fn {x}_store_word(w: u32, v: u32) {{ {x}_raw_set(w, v); }}"
             if self.atomic:
                 table |= self._atomics()
+        return table | self._groups_of_four() if self.grouped else table
+
+    def _groups_of_four(self) -> dict[str, str]:
+        """``x_load4`` and ``x_store4``: elements 4g to 4g + 3 as a vector of the compute type."""
+        x, d, t = self.name, self.dtype.name, f"vec4<{self.compute}>"
+        load, store = f"{t}(w)", f"{self.vector}(v)"
+        if self.packed:
+            words = ["w"] if self.lanes == 1 else ["w.x", "w.y"]
+            places = [(word, f"{k}u") for word in words for k in range(4 // self.lanes)]
+            load = f"{t}({', '.join(f'{d}_unpack({word}, {k})' for word, k in places)})"
+            packed = []
+            for group in range(self.lanes):
+                value = "0u"
+                for k, lane in enumerate("xyzw"[group * 4 // self.lanes : (group + 1) * 4 // self.lanes]):
+                    value = f"{d}_pack({value}, {k}u, v.{lane})"
+                packed.append(value)
+            store = f"{self.vector}({', '.join(packed)})"
+        get = self._on_element(f"{x}_raw_get_vector(k: u32) -> {self.vector}", "return {};", whole=True)
+        table = {
+            f"{x}_raw_get_vector": get,
+            f"{x}_load4": f"fn {x}_load4(g: u32) -> {t} {{ let w = {x}_raw_get_vector(g); return {load}; }}",
+        }
+        if self.access == "read_write":
+            put = self._on_element(f"{x}_raw_set_vector(k: u32, v: {self.vector})", "{} = v;", whole=True)
+            table[f"{x}_raw_set_vector"] = put
+            table[f"{x}_store4"] = f"fn {x}_store4(g: u32, v: {t}) {{ {x}_raw_set_vector(g, {store}); }}"
         return table
 
-    def _on_element(self, signature: str, statement: str) -> str:
-        """A function on array element ``k``, which ``statement`` writes ``{}``: picks the window that holds it."""
+    def _on_element(self, signature: str, statement: str, whole: bool = False) -> str:
+        """A function on element ``k``, which ``statement`` writes ``{}``: picks the window that holds it.
+
+        With ``whole``, ``k`` counts the array's vectors.
+        """
+        step = 1 if whole else self.lanes
+        place = "{}[{}]" if step == 1 else f"{{0}}[{{1}} / {step}u][{{1}} % {step}u]"
         if self.windows == 1:
-            return f"fn {signature} {{ {statement.format(f'{self.variables[0]}[k]')} }}"
-        size = self.window_bytes // _ELEMENT_BYTES[self.element]
-        *inner, last = [statement.format(f"{variable}[r]") for variable in self.variables]
+            return f"fn {signature} {{ {statement.format(place.format(self.variables[0], 'k'))} }}"
+        size = self.window_bytes // _ELEMENT_BYTES[self.element] // (self.lanes if whole else 1)
+        *inner, last = [statement.format(place.format(variable, "r")) for variable in self.variables]
         # The last window is the default, outside the switch: every path of a function must be seen to return.
         ends = "" if statement.startswith("return") else " return;"
         cases = "".join(f"    case {k}u: {{ {text}{ends} }}\n" for k, text in enumerate(inner))
