@@ -263,7 +263,8 @@ def index_put_(
         ) from None
     if accumulate and self.dtype in (torch.float16, torch.bfloat16):
         wide = self.float()
-        index_put_(wide, indices, values.float(), accumulate=True)
+        where = resolve(wide, expanded)
+        write("index_put", wide, where.strides, where.indices, values, where.shape, "add")
         return self.copy_(wide)
     return write("index_put", self, where.strides, where.indices, values, where.shape, "add" if accumulate else "set")
 
@@ -294,7 +295,7 @@ def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumula
         raise IndexError("put_(): Expected index to be empty, since self is empty")
     wide = accumulate and self.dtype in (torch.float16, torch.bfloat16)
     flat = (self.float() if wide else self).contiguous()
-    source = source.reshape(index.shape).to(flat.dtype)
+    source = source.reshape(index.shape)
     combine = "add" if accumulate else "set"
     write("put", flat, (0,) * index.dim(), [flattened(flat, index)], source, index.shape, combine)
     return self if flat is self else self.copy_(flat)

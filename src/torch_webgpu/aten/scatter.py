@@ -49,7 +49,7 @@ def reduce_into(
 ) -> torch.Tensor:
     """Reduces ``source`` into the elements of ``self`` that ``place`` names; the half types accumulate in float32."""
     if self.dtype in HALF and reduce in ("sum", "mean", "prod"):
-        return self.copy_(reduce_into(name, self.float(), place, source.float(), dim, reduce, include_self))
+        return self.copy_(reduce_into(name, self.float(), place, source, dim, reduce, include_self))
     strides, indices = place(self)
     shape = tuple(source.shape)
     if not include_self:

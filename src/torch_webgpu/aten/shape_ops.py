@@ -94,9 +94,7 @@ def unfold_backward(grad: torch.Tensor, input_sizes: list[int], dim: int, size: 
 
 def channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
     if self.dim() < 3:
-        raise RuntimeError(
-            f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(self.shape)}"
-        )
+        raise RuntimeError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(self.shape)}")
     channels = self.shape[1]
     if groups <= 0:
         raise RuntimeError(f"Number of groups to divide channels in must be positive. Value of groups:{groups}")

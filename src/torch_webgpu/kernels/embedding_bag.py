@@ -1,0 +1,61 @@
+"""The forward kernel of embedding bags."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.graph import Operation
+from torch_webgpu.lower.lower import ERRORS, Launch, Lowered
+from torch_webgpu.wgsl.builder import Source, Value, grid_for
+from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
+from torch_webgpu.wgsl.link import HostCaps
+
+SUM, MEAN, MAX = 0, 1, 2
+NONE = 0xFFFFFFFF
+
+
+def lower_embedding_bag(
+    mode: int, padding: int, weighted: bool, op: Operation, alias: tuple[int, ...], caps: HostCaps
+) -> Lowered:
+    """For arguments (weight (rows, features), indices (n), offsets, [sample weights (n),] output (bags, features),
+    bag sizes (bags), rows of the maxima (bags, features)); all but the weight contiguous. ``padding`` < 0: none.
+    """
+    names = ("weight", "indices", "offsets", *(["sample"] if weighted else []), "output", "bag_size", "largest")
+    specs = dict(zip(names, op.args, strict=True))
+    written = ("output", "bag_size", "largest")
+    kept = [name for name in names if name != "largest" or mode == MAX]
+    bindings = tuple(Binding(name, specs[name].dtype, "read_write" if name in written else "read") for name in kept)
+    bindings += (Binding("errors", "u32", "read_write", "atomic"),)
+    order = (*(names.index(name) for name in kept), ERRORS)
+    params: dict[str, Value] = {f"{name}_offset": Source("offset", names.index(name)) for name in kept}
+    weight = specs["weight"]
+    params |= {
+        "op": op.id,
+        "rows": weight.shape[0],
+        "features": weight.shape[1],
+        "row_stride": weight.strides[0],
+        "feature_stride": weight.strides[1],
+        "n": specs["indices"].shape[0],
+        "offsets": specs["offsets"].shape[0],
+        "bags": specs["output"].shape[0],
+        "padding": padding if padding >= 0 else NONE,
+    }
+    index, offset = BY_NAME[specs["indices"].dtype].kind, BY_NAME[specs["offsets"].dtype].kind
+    sample = "sample_load(P.sample_offset + i)" if weighted else "1.0"
+    index_at = f"checked_index_{index}(P.op, indices_load(P.indices_offset + i), P.rows)"
+    prelude = [
+        f"const MODE = {mode}u;",
+        f"fn index_at(i: u32) -> u32 {{ return {index_at}; }}",
+        f"fn offset_at(bag: u32) -> u32 {{ return min(P.n, "
+        f"checked_index_{offset}(P.op, offsets_load(P.offsets_offset + bag), P.n + 1u)); }}",
+        f"fn sample_weight(i: u32) -> f32 {{ return {sample}; }}",
+    ]
+    text = (files("torch_webgpu") / "kernels" / "embedding_bag.wgsl").read_text("utf-8")
+    if mode != MAX:
+        text = "\n".join(line for line in text.splitlines() if "largest_store" not in line)
+    kernel = Kernel(
+        "embedding_bag", "\n".join([*prelude, text]), bindings, tuple(Param(p) for p in params), trusted=True
+    )
+    threads = specs["output"].shape[0] * weight.shape[1]
+    return Lowered((Launch(kernel, order, tuple(params.values()), grid_for(threads)),))
