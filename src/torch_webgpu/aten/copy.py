@@ -11,28 +11,49 @@ from torch_webgpu.ir.graph import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
+from .fallback import count
+from .register import check_writable
 from .torch_abi import aten, impl, is_webgpu
 
 
 def from_bytes(t: torch.Tensor) -> torch.Tensor:
     """A webgpu tensor's values as a contiguous CPU tensor."""
-    host = torch.empty(t.shape, dtype=t.dtype)
+    host = torch.empty(t.shape, dtype=t.dtype, device="cpu")
     if t.numel():
-        host.view(-1).view(torch.uint8).numpy()[:] = download(t)
+        host.view(-1).view(torch.uint8).numpy()[:] = download(words(t))
     return host
 
 
+def to_host(t: torch.Tensor) -> torch.Tensor:
+    """A webgpu tensor's values as a CPU tensor; lazy conjugation and negation stay lazy."""
+    if t.is_conj():
+        return to_host(t.conj()).conj()
+    return torch._neg_view(to_host(torch._neg_view(t))) if t.is_neg() else from_bytes(t)
+
+
+def words(t: torch.Tensor) -> torch.Tensor:
+    """``t``, or its bits as 64-bit integers if no kernel can hold its dtype."""
+    if t.dtype in BY_TORCH:
+        return t
+    if t.dtype == torch.complex128:
+        t = torch.view_as_real(t)
+    return t.view(torch.int64)
+
+
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides."""
+    """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
+
+    ``non_blocking`` changes nothing: uploads and copies on the device never wait, downloads always do.
+    """
     if source.shape != target.shape:
         source = source.expand(target.shape)
-    if target.numel() == 0:
+    if target.numel() == 0 or source is target:
         return target
+    check_writable(target.shape, target.stride())
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
         on_device(source, target)
     elif is_webgpu(source):
-        host = from_bytes(plain(source))
-        target.copy_(host)
+        target.copy_(to_host(source))
     elif source.device.type == "cpu":
         to_device(source, target)
     else:
@@ -48,6 +69,14 @@ def plain(t: torch.Tensor) -> torch.Tensor:
 def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
     conj = source.is_conj() != target.is_conj()
     neg = source.is_neg() != target.is_neg()
+    if source.dtype not in BY_TORCH or target.dtype not in BY_TORCH:
+        if source.dtype != target.dtype or conj or neg:
+            count("aten::copy_", f"no kernel converts {source.dtype} to {target.dtype}")
+            to_device(to_host(source).to(target.dtype), target)
+            return
+        if source.is_conj():
+            source, target = source.conj(), target.conj()
+        source, target = words(source), words(target)
 
     def body(specs: tuple[Spec, ...]) -> Body:
         if not conj and not neg:
@@ -61,18 +90,24 @@ def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def to_device(source: torch.Tensor, target: torch.Tensor) -> None:
-    if source.dtype != target.dtype and (source.dtype not in BY_TORCH or source.element_size() > target.element_size()):
+    """An upload, where the target's bytes can be written as they come; else one to a contiguous copy, and a kernel."""
+    if source.dtype != target.dtype and not device_converts(source.dtype, target.dtype):
         source = source.to(target.dtype)
     source = plain(source)
-    straight = source.dtype == target.dtype and not target.is_conj() and not target.is_neg()
-    if straight and source.stride() == target.stride() and is_dense(source.shape, source.stride()):
-        if upload(flat(target), flat(source)):
+    if source.dtype == target.dtype and not target.is_conj() and not target.is_neg():
+        same_order = source.stride() == target.stride() and is_dense(source.shape, source.stride())
+        if same_order and upload(flat(target), flat(source)):
             return
-    if straight and is_contiguous(target.shape, target.stride()) and upload(target, source.contiguous()):
-        return
+        if is_contiguous(target.shape, target.stride()) and upload(target, source.contiguous()):
+            return
     staged = engine().empty(source.shape, source.dtype, target.device.index)
     upload(staged, source.contiguous())
     on_device(staged, target)
+
+
+def device_converts(source: torch.dtype, target: torch.dtype) -> bool:
+    """Whether converting is the device's job: when it can, and no more bytes travel for it."""
+    return source in BY_TORCH and target in BY_TORCH and source.itemsize <= target.itemsize
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:
@@ -85,12 +120,35 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
     return copy_from(source, target)
 
 
+def to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """As PyTorch's, but a non-blocking copy to the host does not ask for pinned memory: webgpu has none."""
+    out = torch.empty_like(
+        self,
+        dtype=dtype,
+        layout=layout,
+        device=device,
+        pin_memory=bool(pin_memory),
+        memory_format=memory_format or torch.preserve_format,
+    )
+    return out.copy_(self)
+
+
 def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
-    return from_bytes(plain(t)).item()
+    return to_host(t).item()
 
 
 def register() -> None:
     impl(aten._copy_from.default, copy_from)
+    impl(aten._to_copy.default, to_copy)
     for key in ("Conjugate", "Negative"):
         # Their fallback would clone the source first, and cloning is copying: copy_from carries them out itself.
         impl(aten._copy_from.default, torch.library.fallthrough_kernel, key)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Body, Pointwise, Spec
@@ -69,6 +69,8 @@ def check(layout: torch.layout | None, pin_memory: bool | None) -> None:
 
 
 def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
+    if self.dtype not in BY_TORCH:
+        return self.copy_(torch.tensor(value, dtype=self.dtype, device="cpu"))
     if self.numel():
         dtype = opmath(self.dtype)
 
