@@ -5,7 +5,6 @@ Each check raises :class:`MismatchError` where the device differs from the CPU, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -216,6 +215,12 @@ def out(case: Case, sample: Sample) -> None:
         made = [make(leaf) for leaf in results]
         buffers = made[0] if isinstance(expected, torch.Tensor) else tuple(made)
         variant = replace(sample, label=f"{sample.label}, out {name}", kwargs={**sample.kwargs, "out": buffers})
+        if name == "other dtype":
+            # PyTorch's devices refuse with different exceptions, and its CPU kernels some of what the rules allow.
+            variant = replace(variant, derived=True)
+            castable = all(torch.can_cast(r.dtype, m.dtype) for r, m in zip(results, made, strict=True))
+            if castable and Call(function, variant, CPU).outcome().error is not None:
+                continue
         try:
             _compare_call(case, function, variant, all_storages=True)
         except MismatchError as mismatch:
@@ -271,13 +276,10 @@ def backward(case: Case, sample: Sample) -> None:
     assert_same(actual.value, expected.value, case.tolerances, truth=truth, values=values, strides=False)
 
 
-def error(case: Case, sample: Sample, error_type: type[Exception] | tuple[type[Exception], ...], regex: str) -> None:
-    """Bad arguments that CPU PyTorch refuses are refused with the same kind of exception and PyTorch's message."""
+def error(case: Case, sample: Sample, error_type: type[Exception] | tuple[type[Exception], ...]) -> None:
+    """Bad arguments that CPU PyTorch refuses are refused with the same kind of exception."""
     function = case.op.op
     expected = Call(function, sample, CPU).outcome()
     if not isinstance(expected.error, error_type):
         return
-    actual = Call(function, sample, DEVICE).outcome()
-    same_outcome(actual, expected)
-    if re.search(regex, str(expected.error)) and not re.search(regex, str(actual.error)):
-        raise MismatchError(f"raised {summary(actual.error)} where CPU says {summary(expected.error)}")
+    same_outcome(Call(function, sample, DEVICE).outcome(), expected)
