@@ -56,11 +56,12 @@ def set_storage_nbytes(storage: torch.UntypedStorage, size_bytes: int) -> None:
 def replace_storage_methods(
     make: Callable[..., torch.UntypedStorage], resize: Callable[[torch.UntypedStorage, int], torch.UntypedStorage]
 ) -> None:
-    """``UntypedStorage(n, device="webgpu")`` calls ``make``, where C++ dereferences a null allocator and crashes;
-    ``resize_`` calls ``resize``, where C++ asks a hook that Python backends cannot set.
+    """``UntypedStorage(n, device="webgpu")`` and ``new()`` call ``make``, where C++ dereferences a null allocator and
+    crashes; ``resize_`` calls ``resize``, where C++ asks a hook that Python backends cannot set; sharing between
+    processes is refused, where C++ would hand out the address.
     """
     plain_new, plain_resize, plain_share = Storage.__new__, Storage.resize_, Storage.share_memory_
-    plain_empty = Storage.new
+    plain_empty, plain_shared = Storage.new, Storage.is_shared
 
     @wraps(plain_new)
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -85,9 +86,14 @@ def replace_storage_methods(
     def empty(self: Any) -> Any:
         return make(self.device) if self.device.type == DEVICE_TYPE else plain_empty(self)
 
+    @wraps(plain_shared)
+    def is_shared(self: Any) -> bool:
+        return self.device.type != DEVICE_TYPE and plain_shared(self)
+
     Storage.__new__ = new  # type: ignore[method-assign]
     Storage.new = empty  # type: ignore[method-assign]
     Storage.resize_ = resize_  # type: ignore[method-assign]
+    Storage.is_shared = is_shared  # type: ignore[method-assign]
     Storage.share_memory_ = share_memory_  # type: ignore[method-assign]
 
 
