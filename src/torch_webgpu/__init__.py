@@ -21,3 +21,8 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
     aten.register()
     accelerator.register()
+
+
+# At the end: importing torch first calls register(), whichever of the two a program imports first, and every module of
+# this package then finds torch complete.
+import torch as torch  # noqa: E402

@@ -8,9 +8,9 @@
 ``TORCH_WEBGPU_FUSION``        ``0`` runs every recorded operation as its own kernel
 ``TORCH_WEBGPU_INT64``         ``emulated``: pretend the adapter has no 64-bit integers
 ``TORCH_WEBGPU_FLOAT16``       ``emulated``: pretend the adapter has no shader-f16
+``TORCH_WEBGPU_FLOAT64``       ``off``: pretend the adapter has no shader-f64
 ``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
 ``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
-``TORCH_WEBGPU_CACHE``         folder of the pipeline cache; empty turns it off
 =============================  =========================================================================
 """
 
@@ -46,9 +46,9 @@ class Config:
     fusion: bool = field(default_factory=lambda: _flag("FUSION", "1") != "0")
     emulate_int64: bool = field(default_factory=lambda: _flag("INT64") == "emulated")
     emulate_float16: bool = field(default_factory=lambda: _flag("FLOAT16") == "emulated")
+    float64: bool = field(default_factory=lambda: _flag("FLOAT64") != "off")
     immediates: bool = field(default_factory=lambda: _flag("IMMEDIATES", "1") != "0")
     max_binding_bytes: int = field(default_factory=lambda: int(_flag("MAX_BINDING", "0")))
-    cache_dir: str = field(default_factory=lambda: _flag("CACHE", os.path.join("~", ".cache", "torch_webgpu")))
 
 
 @cache

@@ -207,7 +207,7 @@ def host_caps(adapter: ffi.Adapter) -> HostCaps:
     return HostCaps(
         int64="shader-int64" in features and not flags.emulate_int64,
         float16="shader-f16" in features and not flags.emulate_float16,
-        float64="shader-f64" in features,
+        float64="shader-f64" in features and flags.float64,
         immediates_bytes=limits["max-immediate-size"] if "immediates" in features and flags.immediates else 0,
         max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
         float32_atomics="shader-float32-atomic" in features,
