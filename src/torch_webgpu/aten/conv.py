@@ -10,7 +10,6 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.conv import Geometry, extern
 
 from .torch_abi import aten, impl, outputs_of
-from .variants import name_of
 
 
 def record(
@@ -26,6 +25,11 @@ def record(
         f"aten.convolution_{mode}", tensors, [out], lambda specs: extern(mode, geometry), static=(mode, geometry)
     )
     return out
+
+
+def empty(like: torch.Tensor) -> torch.Tensor:
+    """A contiguous gradient for ``like``: PyTorch takes this layout for granted on devices it does not know."""
+    return engine().empty(like.shape, like.dtype, like.device.index)
 
 
 def geometry_of(
@@ -75,11 +79,11 @@ def convolution_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         mode = "forward" if transposed else "adjoint"
-        grad_input = record(mode, (grad_output, weight), torch.empty_like(input), geometry)
+        grad_input = record(mode, (grad_output, weight), empty(input), geometry)
     if output_mask[1]:
         # The one that the convolution (not its adjoint) yields comes first.
         pair = (input, grad_output) if transposed else (grad_output, input)
-        grad_weight = record("weight", pair, torch.empty_like(weight), geometry)
+        grad_weight = record("weight", pair, empty(weight), geometry)
     if output_mask[2]:
         grad_bias = grad_output.sum([0, *range(2, grad_output.dim())])
     return grad_input, grad_weight, grad_bias

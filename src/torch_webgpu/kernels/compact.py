@@ -17,16 +17,20 @@ from .indexed import per_point
 def lower_coordinates(shape: Shape, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     """For arguments (mask, its inclusive running count as int32, int64 coordinates of shape ``(n, len(shape))``).
 
-    Mask and count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written for
+    Mask and running count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written for
     every true element; rows beyond ``n`` are dropped.
     """
     params = ParamList()
     numel = params.add("numel", prod(shape))
     rows = params.add("rows", op.args[2].shape[0])
+    row_stride, column_stride = (params.add(f"{k}_stride", s) for k, s in zip(("row", "column"), op.args[2].strides))
     mask, count, out = (params.add(name, Source("offset", k)) for k, name in enumerate(("mask", "count", "out")))
     bindings, names, order = bind(op.args, alias, 2, {2: "plain"})
     indexing = Indexing(shape, [], params)
-    stores = [f"  {names[2]}_store({out} + row * {len(shape)}u + {d}u, i64_from_u32(c{d}));" for d in range(len(shape))]
+    stores = [
+        f"  {names[2]}_store({out} + row * {row_stride} + {d}u * {column_stride}, i64_from_u32(c{d}));"
+        for d in range(len(shape))
+    ]
     lines = [
         f"  if (!{names[0]}_load({mask} + i)) {{ return; }}",
         f"  let row = u32({names[1]}_load({count} + i)) - 1u;",

@@ -153,9 +153,7 @@ def conv_of(op: Operation, mode: str, geometry: Geometry) -> Conv:
     return Conv(mode, geometry, specs, args, op.inputs[2] if op.n_inputs == 3 else None)
 
 
-def lower_conv(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, mode: str, geometry: Geometry
-) -> Lowered:
+def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, mode: str, geometry: Geometry) -> Lowered:
     c = conv_of(op, mode, geometry)
     if c.kind == "f" and c.rows > FEW_ROWS:
         return blocked(c, caps)

@@ -15,7 +15,8 @@ from ..ir.graph import Extern, Operation, Pointwise, Reduction
 from ..wgsl.builder import Built, Source, Value, build_pointwise
 from ..wgsl.kernel import Kernel
 from ..wgsl.link import HostCaps
-from ..wgsl.reduction import Stages, build_reduction
+from ..wgsl.fold import Stages
+from ..wgsl.reduction import build_reduction
 
 _FORMAT = {"u32": "I", "i32": "i", "f32": "f"}
 ERRORS = -1
@@ -49,7 +50,7 @@ class Launch:
         if fixed is not None:
             return fixed
         resolved = [
-            v if v.__class__ is int else (offsets if v.kind == "offset" else scalars)[v.index]  # type: ignore[union-attr]
+            v if v.__class__ is not Source else (offsets if v.kind == "offset" else scalars)[v.index]  # type: ignore[union-attr]
             for v in self.values
         ]
         return self._pack(*resolved)  # type: ignore[attr-defined, no-any-return]

@@ -12,7 +12,7 @@ from math import prod
 
 from ..dtypes import BY_NAME, COMPUTE_TYPE
 from ..ir.graph import Expr, Operation, Pointwise, Spec, walk
-from ..layout import broadcast_strides, collapse, iteration_order
+from ..layout import broadcast_strides, collapse, contiguous_strides, iteration_order
 from .expr import convert, emit, join_param, param_parts
 from .kernel import Binding, Kernel, Mode, Param
 
@@ -28,7 +28,7 @@ class Source:
     index: int
 
 
-Value = int | Source
+Value = int | float | Source
 
 
 def grid_for(threads: int) -> tuple[int, int, int]:
@@ -76,7 +76,7 @@ class Indexing:
         """"linear" (element ``i``), "scalar" (always element 0) or "strided"."""
         if all(s == 0 or n == 1 for s, n in zip(self.strides[k], self.sizes, strict=True)):
             return "scalar"
-        return "linear" if self.rank == 1 and self.strides[k] == (1,) else "strided"
+        return "linear" if self.strides[k] == contiguous_strides(self.sizes) else "strided"
 
     def coordinates(self) -> list[str]:
         """Statements that split ``i`` into coordinates ``c0…``."""

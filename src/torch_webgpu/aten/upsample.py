@@ -1,0 +1,122 @@
+"""Interpolation: every ``upsample_*`` operator behind ``torch.nn.functional.interpolate``, with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu.kernels import resample
+from torch_webgpu.kernels.resample import Axis, Resampling
+
+from .fallback import run_on_cpu
+from .pool import record
+from .torch_abi import aten, outputs_of
+from .variants import name_of, register_functional
+
+Scales = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How one operator interpolates; ``aligns``: it takes ``align_corners``."""
+
+    name: str
+    dims: int
+    mode: str
+    constants: tuple[tuple[str, int | bool | float], ...] = ()
+
+    @property
+    def aligns(self) -> bool:
+        return self.mode != "nearest"
+
+    def resampling(
+        self, sizes: Sequence[int], output_sizes: Sequence[int], align_corners: bool, scales: Scales
+    ) -> Resampling:
+        axes = tuple(
+            Axis(scale=self.scale(size, out, align_corners, given))
+            for size, out, given in zip(sizes, output_sizes, scales, strict=True)
+        )
+        constants = self.constants
+        if self.mode == "interpolate":
+            constants = (*constants, ("ALIGN_CORNERS", align_corners))
+        return Resampling(self.mode, axes, constants)
+
+    def scale(self, size: int, out: int, align_corners: bool, given: float | None) -> float:
+        """Inputs per output, as PyTorch's CPU kernels compute it."""
+        if align_corners:
+            return (size - 1) / (out - 1) if out > 1 else 0.0
+        exact = dict(self.constants).get("EXACT", False)
+        if self.mode != "antialias" and not exact and out == size:
+            return 1.0
+        if self.mode == "nearest" and not exact and out == 2 * size:
+            return 0.5
+        return 1.0 / given if given is not None and given > 0 else size / out
+
+
+METHODS = (
+    *(Method(f"upsample_nearest{d}d", d, "nearest", (("EXACT", False),)) for d in (1, 2, 3)),
+    *(Method(f"_upsample_nearest_exact{d}d", d, "nearest", (("EXACT", True),)) for d in (1, 2, 3)),
+    Method("upsample_linear1d", 1, "interpolate", (("TAPS", 2),)),
+    Method("upsample_bilinear2d", 2, "interpolate", (("TAPS", 2),)),
+    Method("upsample_trilinear3d", 3, "interpolate", (("TAPS", 2),)),
+    Method("upsample_bicubic2d", 2, "interpolate", (("TAPS", 4),)),
+    Method("_upsample_bilinear2d_aa", 2, "antialias", (("RADIUS", 1.0),)),
+    Method("_upsample_bicubic2d_aa", 2, "antialias", (("RADIUS", 2.0),)),
+)
+
+
+def unsupported(m: Method, overload: OpOverload, t: torch.Tensor) -> str | None:
+    """Why these values cannot be interpolated here; raises where PyTorch cannot either."""
+    if not m.aligns or t.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8):
+        return None
+    if t.dtype == torch.float64:
+        return "interpolation weights are computed in float32"
+    raise NotImplementedError(f"\"{overload._schema.name}\" not implemented for '{name_of(t.dtype)}'")
+
+
+def method_kernels(
+    m: Method, forward: OpOverload, backward: OpOverload
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functional kernels of one operator and of its gradient."""
+
+    def split(rest: Sequence[Any]) -> tuple[bool, Scales]:
+        align_corners = bool(rest[0]) if m.aligns else False
+        scales = list(rest[1:] if m.aligns else rest)
+        return align_corners, scales + [None] * (m.dims - len(scales))
+
+    def arguments(overload: OpOverload, given: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """All arguments of the schema in order."""
+        schema = overload._schema.arguments
+        return [*given, *(kwargs.get(a.name, a.default_value) for a in schema[len(given) :])]
+
+    def upsample(*args: Any, **kwargs: Any) -> Any:
+        self, output_size, *rest = arguments(forward, args, kwargs)
+        if reason := unsupported(m, forward, self):
+            return run_on_cpu(forward, args, kwargs, reason)
+        (out,) = outputs_of(forward, self, output_size, *rest)
+        r = m.resampling(self.shape[2:], output_size, *split(rest))
+        record(m.name, [self], [out], resample.forward, r)
+        return out
+
+    def upsample_backward(*args: Any, **kwargs: Any) -> Any:
+        grad, output_size, input_size, *rest = arguments(backward, args, kwargs)
+        if reason := unsupported(m, backward, grad):
+            return run_on_cpu(backward, args, kwargs, reason)
+        (out,) = outputs_of(backward, grad, output_size, input_size, *rest)
+        r = m.resampling(input_size[2:], output_size, *split(rest))
+        record(f"{m.name}_backward", [grad], [out], resample.adjoint, r)
+        return out
+
+    return upsample, upsample_backward
+
+
+def register() -> None:
+    for m in METHODS:
+        forward, backward = getattr(aten, m.name).default, getattr(aten, f"{m.name}_backward").default
+        upsample, upsample_backward = method_kernels(m, forward, backward)
+        register_functional(forward, upsample)
+        register_functional(backward, upsample_backward)

@@ -1,0 +1,171 @@
+"""Pooling, interpolation and padding: linear maps that treat each spatial dimension by itself, and maxima over windows.
+
+An *axis* says which positions ``i`` of the input output position ``o`` takes its values from, with which weight, and, for
+the adjoint, which outputs an input may contribute to. ``axis_<mode>.wgsl`` declares, over ``struct Axis``:
+
+* ``taps(axis, o)``, ``tap(axis, o, t)``, ``weight(axis, o, t)``: how many, which, how much
+* ``norm(axis, o)``: the divisor of the sum (of the dimensions' product)
+* ``candidates(axis, i)``, ``candidate(axis, i, t)``, ``share(axis, o, i)``: the weight of input i in output o, 0 if none
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.lower.lower import Lowered
+from torch_webgpu.wgsl.link import HostCaps
+
+from .points import SPATIAL, PointKernel, absent, arithmetic, source, spatial
+
+AXIS = """struct Axis {
+  size: i32, extent: i32, scale: f32, window: i32, stride: i32, pad: i32, dilation: i32
+}"""
+WEIGHTED = frozenset({"interpolate", "antialias"})
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension: ``scale`` in inputs per output; ``window``, ``stride``, ``pad``, ``dilation`` in inputs."""
+
+    scale: float = 1.0
+    window: int = 1
+    stride: int = 1
+    pad: int = 0
+    dilation: int = 1
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """A mode (the name of an axis file), its constants, an axis per spatial dimension, and what a mean divides by.
+
+    ``divisor``: None for ``norm``, which is 1 for what is no mean.
+    """
+
+    mode: str
+    axes: tuple[Axis, ...]
+    constants: tuple[tuple[str, int | bool | float], ...] = ()
+    mean: bool = False
+    divisor: int | None = None
+
+    @property
+    def dims(self) -> int:
+        return len(self.axes)
+
+
+def forward(r: Resampling) -> Extern:
+    """Arguments: x (N, C, *size) or (C, *size) → y with the same leading dimensions."""
+    return Extern(partial(lower_linear, resampling=r, body="resample"))
+
+
+def adjoint(r: Resampling) -> Extern:
+    """Arguments: the gradient at y → the gradient at x."""
+    return Extern(partial(lower_linear, resampling=r, body="resample_adjoint"))
+
+
+def max_pool(r: Resampling) -> Extern:
+    """Arguments: x → y, indices (int64)."""
+    return Extern(partial(lower_max_pool, resampling=r))
+
+
+def max_pool_backward(r: Resampling) -> Extern:
+    """Arguments: the gradient at y, indices → the gradient at x."""
+    return Extern(partial(lower_max_pool_backward, resampling=r))
+
+
+class _Builder:
+    """A point kernel over the axes of a resampling from ``x`` (the small or large side alike) to ``y``."""
+
+    def __init__(self, name: str, caps: HostCaps, r: Resampling, specs: tuple[Spec, ...], x: Spec, y: Spec) -> None:
+        self.r = r
+        self.batched = len(specs[0].shape) == r.dims + 2
+        self.specs = [spatial(spec, r.dims, self.batched) for spec in specs]
+        self.kernel = PointKernel(name, caps, SPATIAL, absent(r.dims, self.batched))
+        self.kernel.add(AXIS, *(self._axis(i, x, y) for i in range(3)))
+        self.kernel.add(*(f"const {key} = {_literal(value)};" for key, value in r.constants))
+        self.kernel.add(source(f"axis_{r.mode}"))
+
+    def _axis(self, i: int, x: Spec, y: Spec) -> str:
+        """``fn axis_d() -> Axis`` and so on; a made-up dimension has one element."""
+        d, k = "dhw"[i], i - (3 - self.r.dims)
+        if k < 0:
+            return f"fn axis_{d}() -> Axis {{ return Axis(1, 1, 1.0, 1, 1, 0, 1); }}"
+        axis, lead = self.r.axes[k], len(x.shape) - self.r.dims
+        add = self.kernel.params.add
+        fields = [add(f"size_{d}", x.shape[lead + k], "i32"), add(f"extent_{d}", y.shape[lead + k], "i32")]
+        scaled = self.r.mode in WEIGHTED or self.r.mode == "nearest"
+        fields.append(add(f"scale_{d}", axis.scale, "f32") if scaled else "1.0")
+        for name in ("window", "stride", "pad", "dilation"):
+            used = self.r.mode == "pool" or (name == "pad" and self.r.mode in ("replicate", "reflect"))
+            fields.append(add(f"{name}_{d}", getattr(axis, name), "i32") if used else str(getattr(axis, name)))
+        return f"fn axis_{d}() -> Axis {{ return Axis({', '.join(fields)}); }}"
+
+
+def _literal(value: int | bool | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def lower_linear(
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling, body: str
+) -> Lowered:
+    specs = (op.args[0], op.args[1])
+    x, y = specs if body == "resample" else specs[::-1]
+    b = _Builder(f"{body}_{resampling.mode}", caps, resampling, specs, x, y)
+    dtype = op.args[1].dtype
+    weighted = resampling.mode in WEIGHTED
+    if weighted and BY_NAME[dtype].kind == "i":
+        # Integers (uint8 images) are interpolated as floats and rounded at the end.
+        b.kernel.add(
+            arithmetic("f32", "add"),
+            "fn load_x(i: u32) -> T { return f32(x_load(i)); }",
+            "fn rounded(v: T) -> i32 { return clamp(i32(round(v)), 0, 255); }",
+        )
+    else:
+        b.kernel.add(
+            arithmetic(dtype, "add"),
+            "fn load_x(i: u32) -> T { return x_load(i); }",
+            "fn rounded(v: T) -> T { return v; }",
+        )
+    b.kernel.add(f"fn weighted(v: T, weight: f32) -> T {{ return v{' * weight' if weighted else ''}; }}")
+    b.kernel.add(_averaged(b, dtype))
+    b.kernel.input("x", 0, b.specs[0])
+    b.kernel.output("y", 1, b.specs[1])
+    return Lowered((b.kernel.launch(source(body)),))
+
+
+def _averaged(b: _Builder, dtype: str) -> str:
+    """``fn averaged(sum: T, norm: Norm) -> T``."""
+    r = b.r
+    divisor = "norm" if r.divisor is None else b.kernel.params.add("divisor", r.divisor, "i32")
+    kind = BY_NAME[dtype].kind
+    if r.mode == "antialias":
+        text = "sum / norm"
+    elif not r.mean:
+        text = "sum"
+    elif kind in "fd":
+        text = f"sum / {'f64' if kind == 'd' else 'f32'}({divisor})"
+    else:
+        text = f"i64_div(sum, i64_from_i32({divisor}))" if kind == "l" else f"sum / {divisor}"
+    return f"fn averaged(sum: T, norm: Norm) -> T {{ return {text}; }}"
+
+
+def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling) -> Lowered:
+    b = _Builder(f"max_pool_{resampling.mode}", caps, resampling, op.args, op.args[0], op.args[1])
+    b.kernel.add(arithmetic(op.args[0].dtype, "gt", "isnan"))
+    b.kernel.input("x", 0, b.specs[0])
+    b.kernel.output("y", 1, b.specs[1])
+    b.kernel.output("indices", 2, b.specs[2])
+    return Lowered((b.kernel.launch(source("max_pool")),))
+
+
+def lower_max_pool_backward(
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling
+) -> Lowered:
+    b = _Builder(f"max_pool_backward_{resampling.mode}", caps, resampling, op.args, op.args[2], op.args[0])
+    b.kernel.add(arithmetic(op.args[2].dtype, "add"))
+    b.kernel.input("x", 0, b.specs[0])
+    b.kernel.input("indices", 1, b.specs[1])
+    b.kernel.output("y", 2, b.specs[2])
+    return Lowered((b.kernel.launch(source("max_pool_backward")),))
