@@ -45,6 +45,7 @@ def batch_norm(
         normalise_by(running_mean, running_var, input, weight, bias, out, eps)
         return out, mean.new_empty(0), rstd.new_empty(0)
     parameters = [over_channels(t, input.dim()) for t in (weight, bias, running_mean, running_var)]
+    moments = present(*(over_channels(t, input.dim()) for t in (mean, rstd)), *parameters[2:])
     has = having(*parameters)
 
     def write(x: Expr, *rest: Expr) -> Written:
@@ -65,7 +66,7 @@ def batch_norm(
         record_reduction(
             "aten::native_batch_norm",
             [input, *present(*parameters)],
-            [mean, rstd, *present(*parameters[2:]), out],
+            [*moments, out],
             input.shape,
             other_dims(input),
             write,

@@ -49,14 +49,15 @@ def record_reduction(
     write: Write,
     *,
     maps: int = 0,
+    running: bool = False,
     static: Hashable = (),
     scalars: Sequence[Scalar] = (),
 ) -> None:
     """Records a reduction over ``dims`` of ``inputs`` broadcast to ``shape``.
 
     ``write(*elements)`` gives what a point contributes, how contributions meet, and a function from the accumulators to
-    what is stored. The last ``maps`` outputs have the full shape and are stored at every point. ``write`` may depend on
-    ``static`` and on the arguments' dtypes, and on nothing else.
+    what is stored. The last ``maps`` outputs have the full shape and are stored at every point, if ``running`` from
+    the points up to that one. ``write`` may depend on ``static`` and on the arguments' dtypes, and on nothing else.
     """
     shape, n = tuple(shape), len(inputs)
 
@@ -65,9 +66,9 @@ def record_reduction(
         states = [ops.acc(k, d) for k, d in enumerate(accumulators(values, combine))]
         results = [ops.to_dtype(root, spec.dtype) for root, spec in zip(finish(*states), specs[n:], strict=True)]
         roots = len(results) - maps
-        return Reduction(shape, dims, values, combine, tuple(results[:roots]), tuple(results[roots:]))
+        return Reduction(shape, dims, values, combine, tuple(results[:roots]), tuple(results[roots:]), running)
 
-    engine().record(name, inputs, outputs, body, (shape, dims, static), scalars)
+    engine().record(name, inputs, outputs, body, (shape, dims, maps, running, static), scalars)
 
 
 def reduce(

@@ -13,6 +13,8 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
+from ..ir.ops import MissingKindError
+from .fallback import run_on_cpu
 from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace, is_out, overloads
 
 
@@ -28,6 +30,7 @@ def register_functional(target: str | OpOverload, fn: Callable[..., Any]) -> Non
             if not is_out(overload) and not is_inplace(overload) and is_numeric(overload):
                 register_functional(overload, fn)
         return
+    fn = guarded(target, fn)
     impl(target, fn)
     name = target._schema.name.split("::")[1]
     for candidate in (*overloads(name).values(), *overloads(f"{name}_").values()):
@@ -35,6 +38,18 @@ def register_functional(target: str | OpOverload, fn: Callable[..., Any]) -> Non
             continue
         variant = out_variant if is_out(candidate) else inplace_variant
         impl(candidate, variant(candidate, fn))
+
+
+def guarded(overload: OpOverload, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn``, or the CPU where the op table lacks an operation on a dtype."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except MissingKindError as reason:
+            return run_on_cpu(overload, args, kwargs, str(reason))
+
+    return kernel
 
 
 def is_numeric(overload: OpOverload) -> bool:

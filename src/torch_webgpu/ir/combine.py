@@ -65,20 +65,21 @@ def highest(dtype: str) -> float | int | bool:
     return True if dtype == "bool" else float("inf")
 
 
-def _first_extreme(better: str, worst: Callable[[str], float | int | bool]) -> Combine:
-    """(value, position): the first of the extreme values; a NaN beats every number, as on the CPU."""
+def _extreme(better: str, worst: Callable[[str], float | int | bool], last: bool = False) -> Combine:
+    """(value, position) of the first or the last of the extreme values; a NaN beats every number, as on the CPU."""
     beats = getattr(ops, better)
+    nowhere = 0 if last else 0xFFFFFFFF
 
     def merge(a: State, b: State) -> State:
         (x, i), (y, j) = a, b
         x_nan, y_nan = ops.isnan(x), ops.isnan(y)
         tie = ops.eq(x, y) | (x_nan & y_nan)
-        take_b = (~x_nan & (y_nan | beats(y, x))) | (tie & (j < i))
+        take_b = (~x_nan & (y_nan | beats(y, x))) | (tie & ((j > i) if last else (j < i)))
         return ops.where(take_b, y, x), ops.where(take_b, j, i)
 
     return Combine(
         lambda d: (d, "u32"),
-        lambda d: (ops.constant(worst(d), d), ops.constant(0xFFFFFFFF, "u32")),
+        lambda d: (ops.constant(worst(d), d), ops.constant(nowhere, "u32")),
         lambda x: (x, REDUCED_INDEX),
         merge,
         ordered=True,
@@ -143,8 +144,10 @@ COMBINES: dict[str, Combine] = {
     "any": _scalar(lambda d: False, "logical_or"),
     "all": _scalar(lambda d: True, "logical_and"),
     "xor": _scalar(lambda d: 0, "bitwise_xor"),
-    "argmax": _first_extreme("gt", lowest),
-    "argmin": _first_extreme("lt", highest),
+    "argmax": _extreme("gt", lowest),
+    "argmin": _extreme("lt", highest),
+    "cummax": _extreme("gt", lowest, last=True),
+    "cummin": _extreme("lt", highest, last=True),
     "welford": _welford(),
     "logsumexp": _logsumexp(),
 }

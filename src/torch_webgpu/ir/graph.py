@@ -106,7 +106,7 @@ Operand = Expr | float | int | bool | complex
 def _apply(row: str, *operands: Operand) -> Expr:
     from .ops import ops  # the table needs Expr to exist
 
-    return getattr(ops, row)(*operands)  # type: ignore[no-any-return]
+    return getattr(ops, row)(*operands)
 
 
 LEAVES = frozenset({"load", "param", "const", "index", "linear", "acc", "reduced"})
@@ -154,8 +154,10 @@ class Reduction:
     ``values`` (prologue) are what each point contributes, ``combine`` how contributions meet (rows of ``ir.combine``),
     ``roots`` (epilogue, over ``acc`` leaves) what is stored per output, ``maps`` (over ``acc`` leaves and loads) what
     is stored at every point once the accumulators are known: a softmax, a normalisation.
-    Input specs broadcast to the iteration shape. Output specs are those of ``roots``, with the reduced dims of size 1
-    or left out, then those of ``maps``.
+    ``running`` makes it a scan: the accumulators that a map sees are those of the points up to its own, in row-major
+    order; there are no roots then.
+    Input specs broadcast to the iteration shape. Output specs are those of ``roots``, all with the reduced dims of
+    size 1 or all without them, then those of ``maps``.
     """
 
     shape: tuple[int, ...]
@@ -164,6 +166,7 @@ class Reduction:
     combine: tuple[str, ...]
     roots: tuple[Expr, ...]
     maps: tuple[Expr, ...] = ()
+    running: bool = False
 
 
 @dataclass(frozen=True)

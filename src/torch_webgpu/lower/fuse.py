@@ -12,7 +12,7 @@ write may overlap it, and keeps its order relative to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..ir.graph import Expr, Operation, Pointwise, Reduction, Spec, walk
@@ -247,7 +247,7 @@ class Fuser:
             tuple([substitute(e, loads, first, memo) for e in part]) for part in (body.values, body.roots, body.maps)
         )
         note(group, i, node)
-        group.reduction = Reduction(body.shape, body.dims, values, body.combine, roots, maps)
+        group.reduction = replace(body, values=values, roots=roots, maps=maps)
         first_out = node.op.n_inputs
         if roots:
             group.row_shape = node.op.args[first_out].shape
@@ -344,9 +344,8 @@ class Fuser:
             body: Pointwise | Reduction = Pointwise(tuple(final))
         else:
             n = len(r.values)
-            body = Reduction(
-                r.shape, r.dims, tuple(final[:n]), r.combine, tuple(final[n : n + len(rows)]), tuple(final[n + len(rows) :])
-            )
+            m = n + len(rows)
+            body = replace(r, values=tuple(final[:n]), roots=tuple(final[n:m]), maps=tuple(final[m:]))
         specs = [self.input_spec(group, *inputs[old]) for old in used]
         specs += [self.recorded[v.writer[0]].op.args[v.writer[1]] for v in (*rows, *points)]
         sources = [inputs[old][1] for old in used] + [v.writer for v in (*rows, *points)]

@@ -69,7 +69,7 @@ def space_of(op: Operation, body: Reduction) -> Space:
             reduced_dims,
             driver,
         )
-    ordered = any(COMBINES[name].ordered for name in body.combine)
+    ordered = body.running or any(COMBINES[name].ordered for name in body.combine)
     order = None if ordered else iteration_order(reduced, reduced_strides[driver])
     kept, kept_strides = collapse(kept, kept_strides, iteration_order(kept, kept_strides[driver]))
     reduced, reduced_strides = collapse(reduced, reduced_strides, order)
