@@ -1,0 +1,133 @@
+"""Fusion means nothing but speed: random programs of operations, views, in-place writes and frees against the CPU.
+
+The programs compute with integers, so that results must be equal whatever was fused, reordered or left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch_webgpu.engine.record import engine
+
+DTYPES = (torch.int32, torch.int64, torch.uint8, torch.bool)
+SHAPES = ((4, 6), (6, 6), (6,), (4, 1), (2, 4, 6), (1, 6))
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""The same tensor on the CPU and on the device."""
+
+
+@contextmanager
+def fusion(window: int | None) -> Iterator[None]:
+    """Fusion with a window of groups, or off for None."""
+    eng = engine()
+    before = eng.fusion, eng.fusion_window, eng.delay_ms
+    eng.flush()
+    # No timer: which operations share a batch must not depend on the machine's mood.
+    eng.fusion, eng.fusion_window, eng.delay_ms = window is not None, window or 0, 0.0
+    try:
+        yield
+    finally:
+        eng.flush()
+        eng.fusion, eng.fusion_window, eng.delay_ms = before
+
+
+class Program:
+    """Does the same random thing to tensors on both devices, step by step."""
+
+    def __init__(self, draw: st.DataObject) -> None:
+        self.draw = draw
+        self.pairs: list[Pair] = []
+
+    def pick(self, options: object) -> object:
+        return self.draw.draw(st.sampled_from(options))  # type: ignore[arg-type]
+
+    def pair(self) -> Pair:
+        return self.pairs[self.draw.draw(st.integers(0, len(self.pairs) - 1))]
+
+    def create(self) -> None:
+        shape, dtype = self.pick(SHAPES), self.pick(DTYPES)
+        seed = self.draw.draw(st.integers(0, 1000))
+        host = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)  # type: ignore[call-overload]
+        self.pairs.append((host, host.to("webgpu")))
+
+    def both(self, fn: object, *pairs: Pair) -> None:
+        """Appends ``fn`` of the pairs, where the CPU finds it well-formed."""
+        try:
+            expected = fn(*(p[0] for p in pairs))  # type: ignore[operator]
+        except RuntimeError:
+            return
+        self.pairs.append((expected, fn(*(p[1] for p in pairs))))  # type: ignore[operator]
+
+    def unary(self) -> None:
+        fn = self.pick((
+            lambda a: a + 3, lambda a: a * 5, lambda a: a.bitwise_not(), lambda a: a.clamp(min=7), lambda a: a > 20,
+            lambda a: a.to(torch.int32), lambda a: a.to(torch.uint8), lambda a: a.to(torch.int64), lambda a: a.clone(),
+        ))  # fmt: skip
+        self.both(fn, self.pair())
+
+    def binary(self) -> None:
+        fn = self.pick((torch.add, torch.mul, torch.maximum, torch.eq, torch.bitwise_xor, torch.sub,
+                        lambda a, b: torch.where(a > 10, a, b)))  # fmt: skip
+        self.both(fn, self.pair(), self.pair())
+
+    def reduction(self) -> None:
+        dim, keep = self.pick((0, -1)), self.pick((True, False))
+        fn = self.pick((lambda a: a.sum(dim, keepdim=keep), lambda a: a.amax(dim, keepdim=keep), lambda a: a.sum()))
+        self.both(fn, self.pair())
+
+    def view(self) -> None:
+        fn = self.pick((
+            lambda a: a[1:], lambda a: a[..., 1:4], lambda a: a.transpose(0, -1), lambda a: a[..., ::2], lambda a: a[0],
+            lambda a: a.unsqueeze(1), lambda a: a.view(-1), lambda a: a[..., :1].expand(a.shape),
+        ))  # fmt: skip
+        a = self.pair()
+        if a[0].dim():
+            self.both(fn, a)
+
+    def inplace(self) -> None:
+        fn = self.pick((
+            lambda a, b: a.add_(b), lambda a, b: a.mul_(3), lambda a, b: a.copy_(b), lambda a, b: a.fill_(9),
+            lambda a, b: a.bitwise_or_(b), lambda a, b: a.copy_(a + b),
+        ))  # fmt: skip
+        a, b = self.pair(), self.pair()
+        copy = a[0].clone()
+        try:
+            fn(copy, b[0])
+        except RuntimeError:
+            return
+        try:
+            fn(a[0], b[0].clone())  # what PyTorch leaves undefined for overlapping operands is read-then-write here
+        except RuntimeError:  # an expanded tensor cannot be written
+            return
+        fn(a[1], b[1])
+
+    def free(self) -> None:
+        if len(self.pairs) > 3:
+            del self.pairs[self.draw.draw(st.integers(0, len(self.pairs) - 1))]
+
+    def flush(self) -> None:
+        engine().flush()
+
+    def run(self) -> None:
+        steps = (self.unary, self.binary, self.view, self.inplace, self.inplace, self.reduction, self.free, self.create)
+        self.create()
+        self.create()
+        for _ in range(self.draw.draw(st.integers(3, 25))):
+            self.pick(steps)()  # type: ignore[operator]
+        if self.draw.draw(st.booleans()):
+            self.flush()
+        for expected, actual in self.pairs:
+            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("window", [64, 1, None])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(data=st.data())
+def test_random_programs_match_the_cpu(window: int | None, data: st.DataObject) -> None:
+    with fusion(window):
+        Program(data).run()

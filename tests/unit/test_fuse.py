@@ -1,0 +1,158 @@
+"""What fuses and what must not, on recordings written by hand: no GPU."""
+
+from __future__ import annotations
+
+from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
+
+MATRIX = Spec("f32", (6, 6), (6, 1))
+TRANSPOSED = Spec("f32", (6, 6), (1, 6))
+COLUMN = Spec("f32", (6, 1), (1, 1))
+ROW = Spec("f32", (6,), (1,))
+
+
+class Recording:
+    """Builds recordings over allocations named by letters; a place is an allocation's start unless an offset is given."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Recorded] = []
+        self.allocations: dict[str, int] = {}
+        self.places: dict[tuple[str, int], int] = {}
+
+    def use(self, name: str, offset: int = 0) -> Use:
+        allocation = self.allocations.setdefault(name, len(self.allocations))
+        return Use(self.places.setdefault((name, offset), len(self.places)), allocation)
+
+    def pointwise(self, out: str, *inputs: str, specs: tuple[Spec, ...] | None = None, target: Spec = MATRIX) -> None:
+        specs = specs or (MATRIX,) * len(inputs)
+        total: Expr = ops.constant(1.0, "f32")
+        for k, spec in enumerate(specs):
+            total = ops.add(total, ops.load(k, spec.dtype))
+        op = Operation("add", (*specs, target), 1, Pointwise((total,)))
+        self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+
+    def total(self, out: str, source: str, target: Spec = COLUMN) -> None:
+        body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (ops.acc(0, "f32"),))
+        self.nodes.append(Recorded(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
+
+    def extern(self, out: str, *inputs: str) -> None:
+        op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, Extern(lambda *a: None))
+        self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+
+    def fuse(self, live: str, **limits: int) -> list[Step]:
+        alive = frozenset(self.allocations[name] for name in live)
+        return fuse(self.nodes, alive, Limits(**limits))
+
+    def groups(self, live: str, **limits: int) -> list[tuple[int, ...]]:
+        return [step.nodes for step in self.fuse(live, **limits)]
+
+
+def test_a_chain_is_one_kernel_that_writes_only_its_end() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b", "a")
+    r.pointwise("d", "c")
+    (step,) = r.fuse("ad")
+    assert step.nodes == (0, 1, 2)
+    assert step.sources == ((0, 0), (2, 1)), "a is read, d is written, b and c do not exist"
+
+
+def test_what_lives_on_is_written() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b")
+    (step,) = r.fuse("abc")
+    assert step.op.n_outputs == 2
+
+
+def test_what_nobody_sees_is_not_computed() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    assert r.fuse("a") == []
+
+
+def test_a_transposed_read_is_not_fused_with_a_write_in_place() -> None:
+    r = Recording()
+    r.pointwise("b", "a", specs=(TRANSPOSED,))
+    r.pointwise("a", "a")
+    assert r.groups("ab") == [(0,), (1,)]
+
+
+def test_a_write_in_place_after_reads_of_the_same_elements_is_fused() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("a", "a")
+    assert r.groups("ab") == [(0, 1)]
+
+
+def test_a_transposed_read_of_a_result_waits_for_it() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b", specs=(TRANSPOSED,))
+    assert r.groups("abc") == [(0,), (1,)]
+
+
+def test_an_independent_node_joins_across_a_hand_written_kernel() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.extern("m", "x", "y")
+    r.pointwise("c", "b")
+    assert r.groups("abcmxy") == [(0, 2), (1,)]
+
+
+def test_a_node_does_not_overtake_what_it_depends_on() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.extern("m", "b", "y")
+    r.pointwise("c", "b", "m")
+    assert r.groups("abcmy") == [(0,), (1,), (2,)]
+
+
+def test_a_write_does_not_overtake_a_read() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.extern("m", "a", "y")
+    r.pointwise("a", "b")
+    assert r.groups("abmy") == [(0,), (1,), (2,)]
+
+
+def test_a_reduction_takes_its_producer_and_its_consumers() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.total("s", "b")
+    r.pointwise("c", "b", "s", specs=(MATRIX, COLUMN))
+    r.pointwise("t", "s", specs=(COLUMN,), target=COLUMN)
+    (step,) = r.fuse("act")
+    assert isinstance(step.op.body, Reduction)
+    assert (len(step.op.body.roots), len(step.op.body.maps)) == (1, 1)
+
+
+def test_a_row_that_broadcasts_along_the_other_dimension_is_not_the_reductions() -> None:
+    r = Recording()
+    r.total("s", "a", target=ROW)
+    r.pointwise("c", "a", "s", specs=(MATRIX, ROW))
+    assert r.groups("acs") == [(0,), (1,)]
+
+
+def test_a_producer_that_lives_on_is_written_once_by_itself() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.total("s", "b")
+    assert r.groups("abs") == [(0,), (1,)]
+
+
+def test_limits_are_kept() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b")
+    assert r.groups("abc", window=0) == [(0,), (1,)]
+    assert r.groups("abc", buffers=2) == [(0,), (1,)]
+    assert r.groups("abc", min_numel=37) == [(0,), (1,)]
+
+
+def test_a_group_that_refuses_says_why() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b", specs=(TRANSPOSED,))
+    assert r.fuse("abc")[1].reason == "it uses a tensor of the group in another order"
