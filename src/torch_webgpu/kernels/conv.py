@@ -16,13 +16,13 @@ from math import prod
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.lower.lower import Launch, Lowered
-from torch_webgpu.wgsl.builder import ParamList, Source
+from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList, Source
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, arithmetic, constant, locator, source, spatial
 from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
-from .tile import MAX_GROUPS, block_params, block_text, plan
+from .tile import block_params, block_text, plan
 
 Triple = tuple[int, int, int]
 

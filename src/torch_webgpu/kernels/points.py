@@ -84,8 +84,8 @@ def locator(
     strides: Sequence[int],
     absent: frozenset[str] = frozenset(),
 ) -> str:
-    """WGSL ``fn name_at(…coordinates) -> u32``, the number of an element of argument ``arg``, and ``name_delta``, the same
-    without the argument's offset; adds the parameters they need.
+    """WGSL ``fn name_at(…coordinates) -> u32``, the number of an element of argument ``arg``, and ``name_delta``, the
+    same without the argument's offset; adds the parameters they need.
     """
     offset = params.add(f"{name}_offset", Source("offset", arg))
     terms = []
@@ -123,7 +123,7 @@ class PointKernel:
     def input(self, name: str, arg: int, spec: Spec) -> None:
         """Argument ``arg`` as ``name_load``, with ``name_at(…coordinates)``."""
         self.binding(Binding(name, spec.dtype), arg)
-        self.prelude.append(self._locator(name, arg, spec))
+        self.locate(name, arg, spec)
 
     def binding(self, binding: Binding, arg: int) -> None:
         """A buffer that the body indexes by itself."""
@@ -141,8 +141,9 @@ class PointKernel:
     def add(self, *prelude: str) -> None:
         self.prelude += prelude
 
-    def _locator(self, name: str, arg: int, spec: Spec) -> str:
-        return locator(self.params, name, arg, self.coordinates, spec.strides, self.absent)
+    def locate(self, name: str, arg: int, spec: Spec) -> None:
+        """Declares ``name_at(…coordinates)`` for argument ``arg``."""
+        self.prelude.append(locator(self.params, name, arg, self.coordinates, spec.strides, self.absent))
 
     def _walk(self, spec: Spec) -> list[str]:
         """Statements that split ``i``, an element's place in the memory of ``spec``, into coordinates."""
@@ -178,7 +179,7 @@ class PointKernel:
                 offset = self.params.add(f"{name}_offset", Source("offset", arg))
                 stores.append(f"  {name}_store({offset} + i, found.{name});")
             else:
-                self.prelude.append(self._locator(name, arg, spec))
+                self.locate(name, arg, spec)
                 stores.append(f"  {name}_store({name}_at({', '.join(self.coordinates)}), found.{name});")
         call = f"  let found = values({', '.join(self.coordinates)});"
         point = [*self._walk(first), call, *stores]

@@ -1,11 +1,12 @@
 """Pooling, interpolation and padding: linear maps that treat each spatial dimension by itself, and maxima over windows.
 
-An *axis* says which positions ``i`` of the input output position ``o`` takes its values from, with which weight, and, for
-the adjoint, which outputs an input may contribute to. ``axis_<mode>.wgsl`` declares, over ``struct Axis``:
+An *axis* says which positions ``i`` of the input the output position ``o`` takes its values from, with which weights,
+and, for the adjoint, which outputs an input may contribute to. ``axis_<mode>.wgsl`` declares, over ``struct Axis``:
 
 * ``taps(axis, o)``, ``tap(axis, o, t)``, ``weight(axis, o, t)``: how many, which, how much
 * ``norm(axis, o)``: the divisor of the sum (of the dimensions' product)
-* ``candidates(axis, i)``, ``candidate(axis, i, t)``, ``share(axis, o, i)``: the weight of input i in output o, 0 if none
+* ``candidates(axis, i)``, ``candidate(axis, i, t)``: outputs that input i may be part of
+* ``share(axis, o, i)``: the weight of input i in output o, 0 if it has none
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A workgroup computes a block of ``m`` x ``n`` sums. Step by step it brings ``m`` x ``k`` values of operand a and
 A workgroup computes a block of ``m`` x ``n`` sums. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x
-``n`` of operand b into workgroup memory. Each thread keeps its ``tm`` x ``tn`` sums in named vec4 variables, since private
+``n`` of operand b into workgroup memory. Each thread keeps its ``tm`` x ``tn`` sums in named vec4 variables: private
 arrays would live in memory. Where the operands come from is the body's business: it declares
 
 * ``alias ARow``, ``fn a_row(slice: u32, m: u32) -> ARow``: what is fixed for row ``m`` of a
