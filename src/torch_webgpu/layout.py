@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 Shape = tuple[int, ...]
@@ -62,6 +63,22 @@ def may_overlap_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return True
         expected = stride * (size - 1) + expected
     return False
+
+
+ENUMERABLE = 1 << 20
+
+
+@lru_cache(maxsize=4096)
+def overlaps_itself(shape: Shape, strides: Shape) -> bool:
+    """Whether two indices name one element. Exact, but for layouts that look it and are too large to go through."""
+    if not may_overlap_itself(shape, strides):
+        return False
+    if prod(shape) > ENUMERABLE or any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
+        return True
+    touched = {0}
+    for size, stride in zip(shape, strides, strict=True):
+        touched = {at + k * stride for at in touched for k in range(size)}
+    return len(touched) < prod(shape)
 
 
 def iteration_order(shape: Shape, strides: Shape) -> tuple[int, ...]:
