@@ -17,8 +17,9 @@ from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
 from .register import check_devices, check_writable
+from .strict import register_strict, same_scalar_type
 from .torch_abi import aten, impl, is_webgpu, outputs_of
-from .variants import register_functional
+from .variants import name_of
 
 
 class Index(NamedTuple):
@@ -135,7 +136,8 @@ def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Ten
 
 def gather(self: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> torch.Tensor:
     check_devices([self, index])
-    check_index_dtype("gather(): Expected dtype int32/int64 for index", index)
+    if index.numel():
+        check_index_dtype("gather(): Expected dtype int32/int64 for index", index)
     (out,) = outputs_of(aten.gather.default, self, dim, index)
     dim = wrap_dim(dim, self.dim())
     strides = self.stride() if self.dim() else (0,) * index.dim()
@@ -335,13 +337,15 @@ def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
 
 
 def nonzero(self: torch.Tensor) -> torch.Tensor:
-    """(n, self.dim()) coordinates, int64, in row-major order. Waits for the device, to learn ``n``."""
-    if self.numel() == 0:
-        return self.new_empty((0, self.dim()), dtype=torch.int64)
+    """(n, self.dim()) coordinates, int64, in row-major order. Waits for the device, to learn ``n``.
+
+    Each dimension's coordinates lie together in memory, as on the CPU.
+    """
     flat = self.reshape(-1).ne(0)
     place = torch.cumsum(flat, 0, dtype=torch.int32)
-    count = int(place[-1])
-    return write_coordinates(flat, place, self.shape, self.new_empty((count, self.dim()), dtype=torch.int64))
+    count = int(place[-1]) if self.numel() else 0
+    out = engine().empty((count, self.dim()), torch.int64, self.device.index, (1, count))
+    return write_coordinates(flat, place, self.shape, out)
 
 
 def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
@@ -364,14 +368,20 @@ def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out
     return out
 
 
+def not_long(result: torch.Tensor, out: torch.Tensor) -> Exception:
+    return RuntimeError(
+        f"nonzero: Expected out tensor to have scalar type Long but got scalar type{name_of(out.dtype)}"
+    )
+
+
 def register() -> None:
-    register_functional(aten.index_select.default, index_select)
-    register_functional(aten.gather.default, gather)
-    register_functional(aten.take.default, take)
-    register_functional(aten.index.Tensor, index)
-    register_functional(aten.masked_select.default, masked_select)
-    register_functional(aten.nonzero.default, nonzero)
-    register_functional(aten.nonzero_static.default, nonzero_static)
+    register_strict(aten.index_select.default, index_select, same_scalar_type("index_select"))
+    register_strict(aten.gather.default, gather)
+    register_strict(aten.take.default, take, same_scalar_type("take"))
+    register_strict(aten.index.Tensor, index)
+    register_strict(aten.masked_select.default, masked_select, same_scalar_type("masked_select"))
+    register_strict(aten.nonzero.default, nonzero, not_long)
+    register_strict(aten.nonzero_static.default, nonzero_static, not_long)
     impl(aten._index_put_impl_.default, index_put_)
     impl(aten.put_.default, put_)
     impl(aten.masked_scatter_.default, masked_scatter_)

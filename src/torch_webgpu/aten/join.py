@@ -9,6 +9,7 @@ import torch
 
 from .indexing import read, wrap_dim
 from .register import check_devices
+from .strict import cannot_cast, register_strict
 from .torch_abi import aten, outputs_of
 from .variants import register_functional
 
@@ -16,6 +17,7 @@ from .variants import register_functional
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     """Each input is copied, and converted, into its slice of the result; empty 1-D inputs count for nothing."""
     check_devices(tensors)
+    check_ranks(tensors)
     (out,) = outputs_of(aten.cat.default, tensors, dim)
     kept = [t for t in tensors if t.shape != (0,)]
     dim = wrap_dim(dim, out.dim())
@@ -24,6 +26,18 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
         out.narrow(dim, start, t.shape[dim]).copy_(t)
         start += t.shape[dim]
     return out
+
+
+def check_ranks(tensors: Sequence[torch.Tensor]) -> None:
+    if not tensors:
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
+    for position, t in enumerate(tensors):
+        if t.dim() == 0:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+    first, *others = [t.dim() for t in tensors if t.shape != (0,)] or [1]
+    for rank in others:
+        if rank != first:
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {first} and {rank}")
 
 
 def roll(self: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
@@ -74,8 +88,8 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
 
 
 def register() -> None:
+    register_strict(aten.cat.default, cat, cannot_cast("cat"), casts=True)
     for overload, fn in (
-        (aten.cat.default, cat),
         (aten.roll.default, roll),
         (aten.flip.default, flip),
         (aten.repeat_interleave.Tensor, repeat_interleave),

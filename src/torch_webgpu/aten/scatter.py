@@ -9,12 +9,14 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
 from .indexing import Index, along, check_index_dtype, on_dim, without, wrap_dim, write
 from .register import check_devices
-from .torch_abi import aten, functional_of, impl, is_out, outputs_of, overloads
-from .variants import check_meta, out_variant
+from .strict import register_strict
+from .torch_abi import aten, impl, outputs_of, overloads
+from .variants import check_meta, name_of
 
 Place = Callable[[torch.Tensor], tuple[Shape, list[Index]]]
 """Strides and indices with which a tensor of the target's shape is written."""
@@ -87,9 +89,9 @@ def scatter_(
     if reduce is not None and reduce not in REDUCE_NAMES and reduce not in COMBINE:
         raise RuntimeError("reduce argument must be either sum, prod, mean, amax or amin")
     check_devices([self, index, *([source] if isinstance(source, torch.Tensor) else [])])
-    check_index_dtype("scatter(): Expected dtype int32/int64 for index", index)
     if index.numel() == 0:
         return self
+    check_index_dtype("scatter(): Expected dtype int32/int64 for index", index)
     target, index = lifted(self, index)
     dim = wrap_dim(dim, target.dim())
     if reduce is None and not isinstance(source, torch.Tensor):
@@ -136,34 +138,105 @@ def index_reduce_(
     *,
     include_self: bool = True,
 ) -> torch.Tensor:
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
+    return reduce_slices_("index_reduce", self, dim, index, source, reduce, include_self)
+
+
+def reduce_slices_(
+    name: str,
+    self: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    reduce: str,
+    include_self: bool = True,
+) -> torch.Tensor:
     check_devices([self, index, source])
-    check_index_dtype("index_reduce(): Expected dtype int32/int64 for index", index)
     target, source = lifted(self, source)
     dim = wrap_dim(dim, target.dim())
+    check_slices(name, target, dim, index, source)
     if source.numel():
-        reduce_into("index_reduce", target, slices_of(dim, index), source, dim, reduce, include_self)
+        reduce_into(name, target, slices_of(dim, index), source, dim, reduce, include_self)
     return self
+
+
+def check_slices(name: str, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> None:
+    """Raises, in PyTorch's words, unless ``source`` has a slice of ``self`` for each of ``index``."""
+    check_vector(name, index)
+    check_index_dtype(f"{name}_(): Expected dtype int32/int64 for index but got: {index.dtype}", index)
+    if self.dtype != source.dtype:
+        names = name_of(self.dtype), name_of(source.dtype)
+        raise RuntimeError(f"{name}_(): self ({names[0]}) and source ({names[1]}) must have the same scalar type")
+    if index.numel() != source.shape[dim]:
+        raise RuntimeError(
+            f"{name}_(): Number of indices ({index.numel()}) should be equal to source.size(dim): "
+            f"({source.shape[dim]}), for dim: {dim}"
+        )
+    if source.dim() != self.dim() or drop(tuple(source.shape), dim) != drop(tuple(self.shape), dim):
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
+        )
+
+
+def check_vector(name: str, index: torch.Tensor) -> None:
+    if index.dim() > 1:
+        raise IndexError(
+            f"{name}_(): Index is supposed to be a vector, but got dim: {index.dim()} with type: "
+            f"{name_of(index.dtype)} and size: {list(index.shape)}"
+        )
 
 
 def index_add_(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1
 ) -> torch.Tensor:
-    return index_reduce_(self, dim, index, source if alpha == 1 else source * alpha, "sum")
+    return reduce_slices_("index_add", self, dim, index, source if alpha == 1 else source * alpha, "sum")
 
 
 def index_copy_(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     check_devices([self, index, source])
-    target, source = lifted(self, source)
+    target = self if self.dim() else self.view(1)
     dim = wrap_dim(dim, target.dim())
+    check_copied_slices(target, dim, index, source)
     strides, indices = slices_of(dim, index)(target)
     shape = (*target.shape[:dim], index.numel(), *target.shape[dim + 1 :])
     write("index_copy", target, strides, indices, source, shape)
     return self
 
 
+def check_copied_slices(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> None:
+    check_vector("index_copy", index)
+    if index.dtype != torch.int64:
+        raise RuntimeError(f"index_copy_(): Expected a long tensor for index, but got {name_of(index.dtype)}")
+    if self.dtype != source.dtype:
+        raise RuntimeError(
+            "index_copy_(): self and source expected to have the same dtype, but got (self) "
+            f"{name_of(self.dtype)} and (source) {name_of(source.dtype)}"
+        )
+    if source.dim() == 0:
+        if index.numel() != 1:
+            raise IndexError(
+                f"index_copy_(): When source is scalar, index should have one element (got {index.numel()})"
+            )
+        return
+    here, there = drop(tuple(self.shape), dim), drop(tuple(source.shape), dim)
+    if here != there:
+        raise RuntimeError(
+            "index_copy_(): Source/destination tensor must have same slice shapes. Destination slice shape: "
+            f"{' '.join(map(str, here))} at dimension {dim} and source slice shape: "
+            f"{' '.join(map(str, there))} at dimension 0."
+        )
+    if index.numel() != source.shape[dim]:
+        raise IndexError(
+            f"index_copy_(): Number of indices ({index.numel()}) should be equal to source.size(dim) "
+            f"({source.shape[dim]})"
+        )
+
+
 def index_fill_scalar_(self: torch.Tensor, dim: int, index: torch.Tensor, value: float) -> torch.Tensor:
     check_devices([self, index])
-    if index.dtype not in (torch.int64, torch.int32):
+    if index.dtype != torch.int64:
         raise IndexError("index_fill_(): Expected dtype int64 for index.")
     if index.dim() > 1:
         raise IndexError("Index has to be a vector/scalar")
@@ -199,11 +272,8 @@ def register_mutation(functional: OpOverload, fn: Callable[..., torch.Tensor]) -
         check_meta(inplace, (self, *args), kwargs)
         return fn(self, *args, **kwargs)
 
-    impl(functional, on_copy)
     impl(inplace, in_place)
-    for candidate in overloads(name).values():
-        if is_out(candidate) and functional_of(candidate) is functional:
-            impl(candidate, out_variant(candidate, on_copy))
+    register_strict(functional, on_copy)
 
 
 MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (

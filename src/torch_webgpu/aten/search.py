@@ -14,8 +14,9 @@ from torch_webgpu.kernels.search import lower_search
 from .indexing import index_select, nonzero, wrap_dim
 from .register import check_devices
 from .sort import first_places
+from .strict import register_strict
 from .torch_abi import aten, impl, is_webgpu
-from .variants import register_functional
+from .variants import name_of, register_functional
 
 
 def searchsorted(
@@ -255,17 +256,25 @@ def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -
     return values.new_zeros(bins, dtype=torch.int32).scatter_add_(0, places, inside.int()).to(self.dtype)
 
 
+def wrong_places(result: torch.Tensor, out: torch.Tensor) -> Exception:
+    return RuntimeError(
+        "torch.searchsorted(): output tensor's dtype is wrong, it can only be Int(int32) or Long(int64) depending on "
+        f"whether out_int32 flag is True, but we got output tensor's dtype {name_of(out.dtype)} and out_int32 flag is "
+        f"{result.dtype == torch.int32}"
+    )
+
+
 def register() -> None:
-    impl(aten.searchsorted.Scalar, searchsorted)
     impl(aten.bucketize.Scalar, bucketize)
+    register_strict(aten.searchsorted.Tensor, searchsorted, wrong_places)
+    register_strict(aten.searchsorted.Scalar, searchsorted, wrong_places)
+    register_strict(aten.bucketize.Tensor, bucketize, wrong_places)
+    register_strict(aten.isin.Tensor_Tensor, isin)
+    register_strict(aten.isin.Tensor_Scalar, isin)
+    register_strict(aten.isin.Scalar_Tensor, isin)
+    register_strict(aten.histc.default, histc)
     for overload, fn in (
-        (aten.searchsorted.Tensor, searchsorted),
-        (aten.bucketize.Tensor, bucketize),
-        (aten.isin.Tensor_Tensor, isin),
-        (aten.isin.Tensor_Scalar, isin),
-        (aten.isin.Scalar_Tensor, isin),
         (aten.bincount.default, bincount),
-        (aten.histc.default, histc),
         (aten._unique.default, unique),
         (aten._unique2.default, unique2),
         (aten.unique_dim.default, unique_dim),

@@ -14,8 +14,8 @@ from torch_webgpu.kernels.sort import lower_sort
 
 from .fallback import run_on_cpu
 from .indexing import gather, wrap_dim
+from .strict import register_strict
 from .torch_abi import aten, outputs_of
-from .variants import register_functional
 
 
 def first_places(rows: torch.Tensor, k: int, descending: bool) -> torch.Tensor:
@@ -51,7 +51,7 @@ def orders(overload: Any) -> Callable[..., Any]:
                 return run_on_cpu(overload, (self, *args), kwargs, "float64 has no sorting key on webgpu")
             return fn(self, *args, **kwargs)
 
-        register_functional(overload, kernel)
+        register_strict(overload, kernel)
         return kernel
 
     return wrap

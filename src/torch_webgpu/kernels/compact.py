@@ -17,8 +17,8 @@ from .indexed import per_point
 def lower_coordinates(shape: Shape, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     """For arguments (mask, its inclusive running count as int32, int64 coordinates of shape ``(n, len(shape))``).
 
-    Mask and running count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written for
-    every true element; rows beyond ``n`` are dropped.
+    Mask and running count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written
+    for every true element; rows beyond ``n`` are dropped.
     """
     params = ParamList()
     numel = params.add("numel", prod(shape))
