@@ -63,7 +63,8 @@ class Call:
     ) -> None:
         self.function = function
         self.replica = Replica(device, widen=widen)
-        self.tree = self.replica.tree(sample.tree)
+        here = self.replica.tree
+        self.tree = (here(sample.input), *sample.tree[1:]) if sample.host_args else here(sample.tree)
 
     def __call__(self) -> Any:
         input, args, kwargs = self.tree

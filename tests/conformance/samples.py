@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,9 @@ from torch.utils import _pytree as pytree
 MAX_CANDIDATES = 300
 MAX_ELEMENTS = 20_000
 
+
+# PyTorch asks for the tensors among their arguments on the CPU, whatever the device of the first.
+HOST_ARGS = frozenset({"tensor_split"})
 
 # CPU PyTorch itself dies of these: a layout of the inputs, or of ``out=`` (it writes past a strided batch of matrices).
 CPU_CRASHES: dict[str, frozenset[str]] = {
@@ -32,6 +35,7 @@ class Sample:
     """One call: ``op(input, *args, **kwargs)`` on CPU tensors.
 
     ``derived`` samples have other values or shapes than PyTorch's own: where the CPU refuses one, how is left open.
+    With ``host_args`` only ``input`` goes to the device: PyTorch wants the other tensors on the CPU.
     """
 
     label: str
@@ -40,6 +44,7 @@ class Sample:
     kwargs: dict[str, Any]
     process_output: Callable[[Any], Any]
     derived: bool = False
+    host_args: bool = False
 
     @property
     def tree(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -67,7 +72,7 @@ def _short(value: Any) -> str:
 def choose(op: Any, dtype: torch.dtype, count: int, *, requires_grad: bool = False) -> list[Sample]:
     """``count`` of PyTorch's samples for ``op``, those that differ most from each other first."""
     candidates = [
-        Sample(str(index), s.input, s.args, s.kwargs, s.output_process_fn_grad)
+        Sample(str(index), s.input, s.args, s.kwargs, s.output_process_fn_grad, host_args=op.name in HOST_ARGS)
         for index, s in enumerate(islice(op.sample_inputs("cpu", dtype, requires_grad=requires_grad), MAX_CANDIDATES))
     ]
     small = [s for s in candidates if sum(t.numel() for t in s.tensors) <= MAX_ELEMENTS]
@@ -168,7 +173,9 @@ def relayout(sample: Sample, layout: str, dtype: torch.dtype) -> Sample | None:
     if not changed:
         return None
     label = f"{sample.label} {layout}"
-    return Sample(label, *tree, sample.process_output, derived=layout not in _KEEPS_VALUES)
+    return replace(
+        sample, label=label, input=tree[0], args=tree[1], kwargs=tree[2], derived=layout not in _KEEPS_VALUES
+    )
 
 
 def _geometry(t: torch.Tensor) -> tuple[Any, ...]:

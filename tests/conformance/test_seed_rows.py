@@ -65,7 +65,12 @@ def test_copy_converts(source, target, native):
     assert_same(onto.zero_().copy_(values.to(DEVICE)), expected, {})
 
 
-def test_quantize(native):
+@pytest.mark.xfail(
+    DEVICE.type == "webgpu",
+    reason="a quantized tensor carries a C++ quantizer and memory of its own; PyTorch has no hook for a Python backend",
+    strict=True,
+)
+def test_quantize():
     """``quantize_per_tensor`` and ``dequantize``."""
     values = torch.linspace(-3, 3, 40).reshape(8, 5)
     expected = torch.quantize_per_tensor(values, 0.05, 10, torch.quint8)
