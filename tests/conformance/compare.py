@@ -54,7 +54,7 @@ def tolerance_of(info: Any, dtype: torch.dtype) -> dict[torch.dtype, Tolerance]:
         if getattr(decorator, "device_type", None) not in (None, "cpu", "cuda"):
             continue
         for inner in getattr(decorator, "decorators", [decorator]):
-            if isinstance(inner, toleranceOverride) and dtype in inner.d:
+            if isinstance(inner, toleranceOverride) and dtype in inner.d and dtype in tolerances:
                 override, default = inner.d[dtype], tolerances[dtype]
                 tolerances[dtype] = Tolerance(max(override.rtol, default.rtol), max(override.atol, default.atol))
     return tolerances

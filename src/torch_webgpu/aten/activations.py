@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from . import expressions
 from .expressions import is_complex, number, softplus_of, where
 from .register import apply, pointwise
@@ -78,7 +79,7 @@ def elu_backward(
     return where(x <= 0, negative, grad_output * scale)
 
 
-# Smooth gates ----------------------------------------------------------------------------------------------------------
+# Smooth gates
 
 GELU_BETA, GELU_KAPPA = sqrt(2 / pi), 0.044715
 
@@ -169,7 +170,7 @@ def sigmoid_backward(grad_output: Expr, output: Expr) -> Expr:
 
 def is_negative(value: Any) -> bool:
     """A negative eps of logit stands for none."""
-    return value < 0  # type: ignore[no-any-return]
+    return value < 0
 
 
 def no_eps(eps: Expr | None) -> bool:
@@ -195,7 +196,7 @@ def logit_backward(grad_output: Expr, self: Expr, eps: Expr | None) -> Expr:
     return where(ops.logical_or(x < 0, x > 1), float("nan"), inside)
 
 
-# Piecewise linear gates ------------------------------------------------------------------------------------------------
+# Piecewise linear gates
 
 
 def relu6_of(x: Expr) -> Expr:
@@ -242,7 +243,7 @@ def shrink_backward(grad_output: Expr, self: Expr, lambd: Expr) -> Expr:
     return where(within(self, lambd), 0, grad_output)
 
 
-# Activations that are not per element of their input -------------------------------------------------------------------
+# Activations that are not per element of their input
 
 
 def halves(t: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -280,7 +281,7 @@ def rrelu_with_noise(
 ) -> torch.Tensor:
     """A leaky ReLU whose slope is random in training; ``noise`` receives the slopes."""
     if not training:
-        return aten.leaky_relu(self, (lower + upper) / 2)  # type: ignore[no-any-return]
+        return aten.leaky_relu(self, (lower + upper) / 2)
     slopes = torch.empty_like(self).uniform_(lower, upper, generator=generator)
     noise.copy_(torch.where(self <= 0, slopes, torch.ones_like(slopes)))
     return self * noise

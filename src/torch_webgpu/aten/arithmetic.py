@@ -5,10 +5,12 @@ Integer division and remainder by zero give 0, where CPU PyTorch raises: a kerne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .expressions import is_complex, is_integral, number, where
 from .register import pointwise
 
@@ -72,7 +74,7 @@ for _name in ("neg", "sign", "sgn", "reciprocal", "sqrt", "rsqrt"):
 
     @pointwise(_name)
     def unary(self: Expr, _row: str = {"sgn": "sign"}.get(_name, _name)) -> Expr:
-        return getattr(ops, _row)(self)  # type: ignore[no-any-return]
+        return getattr(ops, _row)(self)
 
 
 @pointwise("abs", compute="keep")
@@ -84,7 +86,7 @@ for _name in ("fmod", "remainder", "gcd", "lcm", "hypot", "copysign", "atan2"):
 
     @pointwise(_name)
     def binary(self: Expr, other: Expr, _name: str = _name) -> Expr:
-        return getattr(ops, _name)(self, other)  # type: ignore[no-any-return]
+        return getattr(ops, _name)(self, other)
 
 
 @pointwise("nextafter", widen=False)
@@ -98,12 +100,25 @@ def frexp(self: Expr) -> tuple[Expr, Expr]:
     return ops.frexp_mantissa(self), ops.frexp_exponent(self)
 
 
-# Powers ----------------------------------------------------------------------------------------------------------------
+# Powers
+
+
+# Exponents that PyTorch serves by multiplication or a root.
+SPECIAL_POWERS: dict[Any, Callable[[Expr], Expr]] = {
+    0: lambda x: ops.like(x, 1),
+    0.5: ops.sqrt,
+    1: lambda x: x,
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    -0.5: ops.rsqrt,
+    -1: ops.reciprocal,
+    -2: lambda x: ops.reciprocal(x * x),
+}
 
 
 def is_special_exponent(value: Any) -> bool:
-    """Exponents that PyTorch computes by multiplication or a root, and those it refuses for integers."""
-    return value in (0, 0.5, 1, 2, 3, -0.5, -1, -2) or (isinstance(value, int) and value < 0)
+    """Those above, and the negative ones, which PyTorch refuses for integers."""
+    return value in SPECIAL_POWERS or (isinstance(value, int) and value < 0)
 
 
 @pointwise("pow", in_code=is_special_exponent)
@@ -113,18 +128,11 @@ def power(self: Expr, exponent: Expr) -> Expr:
         return ops.like(self, 1)
     if fixed is None or (is_integral(self) and fixed < 0):  # type: ignore[operator]
         return ops.pow(self, exponent)
-    small = {0: lambda x: ops.like(x, 1), 1: lambda x: x, 2: lambda x: x * x, 3: lambda x: x * x * x}
-    roots = {
-        0.5: ops.sqrt,
-        -0.5: ops.rsqrt,
-        -1: ops.reciprocal,
-        -2: lambda x: ops.reciprocal(x * x),
-    }
-    known = small | roots  # type: ignore[operator]
-    return known[fixed](self) if fixed in known else ops.pow(self, exponent)  # type: ignore[no-any-return]
+    known = SPECIAL_POWERS.get(fixed)
+    return ops.pow(self, exponent) if known is None else known(self)
 
 
-# Logarithms of sums and products ---------------------------------------------------------------------------------------
+# Logarithms of sums and products
 
 
 @pointwise("xlogy")

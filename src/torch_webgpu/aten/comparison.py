@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import torch
 
-from ..dtypes import BY_NAME
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from . import expressions
 from .expressions import is_complex, is_integral, where
-from .register import pointwise
-from .torch_abi import aten, impl, infer
+from .register import check_devices, pointwise
+from .torch_abi import aten, impl
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
     @pointwise(_name, compute="promote")
     def compare(self: Expr, other: Expr, _name: str = _name) -> Expr:
-        return getattr(ops, _name)(self, other)  # type: ignore[no-any-return]
+        return getattr(ops, _name)(self, other)
 
 
 for _name in ("isnan", "isinf", "signbit"):
 
     @pointwise(_name, compute="keep")
-    def test(self: Expr, _name: str = _name) -> Expr:
-        return getattr(ops, _name)(self)  # type: ignore[no-any-return]
+    def property_of(self: Expr, _name: str = _name) -> Expr:
+        return getattr(ops, _name)(self)
 
 
 for _name, _value in (("isposinf", float("inf")), ("isneginf", float("-inf"))):
@@ -37,7 +38,7 @@ for _name in ("maximum", "minimum", "fmax", "fmin"):
 
     @pointwise(_name)
     def extremum(self: Expr, other: Expr, _name: str = _name) -> Expr:
-        return getattr(ops, _name)(self, other)  # type: ignore[no-any-return]
+        return getattr(ops, _name)(self, other)
 
 
 @pointwise("clamp")
@@ -87,13 +88,13 @@ def nan_to_num(self: Expr, nan: Expr | None, posinf: Expr | None, neginf: Expr |
     return where(ops.isnan(self), 0 if nan is None else nan, finite)
 
 
-# Logic and bits --------------------------------------------------------------------------------------------------------
+# Logic and bits
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
 
     @pointwise(_name, compute="keep")
     def logical(self: Expr, other: Expr, _name: str = _name) -> Expr:
-        return getattr(ops, _name)(ops.to_dtype(self, "bool"), ops.to_dtype(other, "bool"))  # type: ignore[no-any-return]
+        return getattr(ops, _name)(ops.to_dtype(self, "bool"), ops.to_dtype(other, "bool"))
 
 
 @pointwise("logical_not", compute="keep")
@@ -118,12 +119,17 @@ for _name, _row in _BITWISE.items():
 
     @pointwise(_name)
     def bitwise(self: Expr, other: Expr, _row: str = _row) -> Expr:
-        return getattr(ops, _row)(self, other)  # type: ignore[no-any-return]
+        return getattr(ops, _row)(self, other)
 
 
 def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     """``torch.equal``: one shape and equal elements (so no NaN). Waits for the answer."""
-    infer(aten.equal.default, self, other)
+    if self.dtype != other.dtype:
+        raise RuntimeError(
+            f"Expected object of data type {self.dtype} but got data type {other.dtype} "
+            "for argument 'other' in call to equal"
+        )
+    check_devices([self, other])
     return self.shape == other.shape and not bool(torch.ne(self, other).any())
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .expressions import is_complex, is_integral, where
 from .register import pointwise
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..ir.graph import Expr
-from ..ir.ops import BINARY_FLOAT, TABLE, ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import BINARY_FLOAT, TABLE, ops
+
 from .expressions import is_integral, where
 from .register import pointwise
 from .scalars import cast_scalar
@@ -23,7 +24,7 @@ for _name, _row in [(name, name) for name in FUNCTIONS] + [(f"special_{name}", n
 
     @pointwise(_name)
     def function(self: Expr, _row: str = _row) -> Expr:
-        return getattr(ops, _row)(self)  # type: ignore[no-any-return]
+        return getattr(ops, _row)(self)
 
 
 for _name, _row in [(f"special_{name}", name) for name in (*POLYNOMIALS, "zeta")] + [
@@ -33,7 +34,7 @@ for _name, _row in [(f"special_{name}", name) for name in (*POLYNOMIALS, "zeta")
 
     @pointwise(_name)
     def function_of_two(self: Expr, other: Expr, _row: str = _row) -> Expr:
-        return getattr(ops, _row)(self, other)  # type: ignore[no-any-return]
+        return getattr(ops, _row)(self, other)
 
 
 @pointwise("polygamma")
@@ -57,13 +58,13 @@ def entr(self: Expr) -> Expr:
     return where(ops.isnan(self), self, positive)
 
 
-# Rounding --------------------------------------------------------------------------------------------------------------
+# Rounding
 
 for _name in ("floor", "ceil", "trunc"):
 
     @pointwise(_name)
     def rounding(self: Expr, _name: str = _name) -> Expr:
-        return self if is_integral(self) else getattr(ops, _name)(self)  # type: ignore[no-any-return]
+        return self if is_integral(self) else getattr(ops, _name)(self)
 
 
 @pointwise("frac")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..dtypes import BY_NAME
-from ..ir.graph import Expr, Operand
-from ..ir.ops import ops
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.graph import Expr, Operand
+from torch_webgpu.ir.ops import ops
 
 
 def is_integral(x: Expr) -> bool:
@@ -27,7 +27,7 @@ def number(x: object) -> float | int | bool | complex | None:
         return None
     kind = BY_NAME[x.dtype].kind
     if kind == "b":
-        return x.args[0] == "True"  # type: ignore[no-any-return]
+        return x.args[0] == "True"
     return {"f": float, "d": float, "c": complex}.get(kind, int)(x.args[0])
 
 

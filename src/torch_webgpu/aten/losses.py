@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._ops import OpOverload
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .expressions import where
 from .register import apply, check_devices
 from .torch_abi import aten, outputs_of
@@ -57,7 +58,7 @@ def gradient_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callab
 def defaults_of(overload: OpOverload) -> tuple[float, ...]:
     arguments = overload._schema.arguments
     first = next(i for i, a in enumerate(arguments) if a.name == "reduction") + 1
-    return tuple(a.default_value for a in arguments[first:])
+    return tuple([cast(float, a.default_value) for a in arguments[first:]])
 
 
 def share_of(out: torch.Tensor, reduction: int) -> float:
@@ -71,7 +72,7 @@ def reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
     return loss.mean() if reduction == MEAN else loss.sum()
 
 
-# Values and slopes -----------------------------------------------------------------------------------------------------
+# Values and slopes
 
 
 def squared_error(x: Expr, t: Expr) -> Expr:

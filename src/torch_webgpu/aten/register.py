@@ -1,8 +1,8 @@
 """Registration of pointwise operators: one Python expression per ATen name serves all its overloads.
 
-``@pointwise("add")`` over ``def add(self, other, alpha=1)`` registers ``add.Tensor``, ``add.Scalar``, ``add_.Tensor``,
-``add.out``, … Shapes, strides, dtypes and errors are PyTorch's own (meta kernels, asked once per signature); the expression
-says only what is computed per element.
+``@pointwise("add")`` over ``def add(self, other, alpha)`` registers ``add.Tensor``, ``add.Scalar``, ``add_.Tensor``,
+``add.out``, … Shapes, strides, dtypes and errors are PyTorch's own (meta kernels, asked once per signature); the
+expression says only what is computed per element.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from .. import dtypes
-from ..engine.record import engine, spec_of
-from ..errors import UnsupportedDtypeError
-from ..ir.graph import Expr, Operation, Pointwise, Spec, walk
-from ..ir.ops import MissingKindError, ops
-from ..layout import may_overlap_itself
-from ..wgsl.expr import split_scalar
+from torch_webgpu import dtypes
+from torch_webgpu.engine.record import engine, spec_of
+from torch_webgpu.errors import UnsupportedDtypeError
+from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.ir.ops import MissingKindError, ops
+from torch_webgpu.layout import overlaps_itself
+from torch_webgpu.wgsl.expr import split_scalar
+
 from .fallback import run_on_cpu
 from .scalars import cast_scalar, check_fits
 from .torch_abi import (
@@ -36,6 +37,7 @@ from .torch_abi import (
     is_wrapped_number,
     overloads,
 )
+from .variants import check_cast
 
 Compute = Literal["out", "promote", "keep"]
 """The dtype operands are brought to before the expression: the result's, the operands' common one, or each its own."""
@@ -60,7 +62,7 @@ class Rule:
 
     ``widen``: half operands are computed with in f32 and the result is rounded once; else every step is rounded.
     ``in_code(number)``: this value of a scalar argument deserves (or forces) code of its own, where it is a constant.
-    ``checked``: the arguments whose numbers must fit the dtype; by default those PyTorch passes as Scalar but for operands.
+    ``checked``: the arguments whose numbers must fit the dtype; by default what PyTorch passes as Scalar, but operands.
     """
 
     compute: Compute = "out"
@@ -137,14 +139,11 @@ class PointwiseKernel:
                 self.prepared.pop(next(iter(self.prepared)))
             self.prepared[key] = found
         if found.__class__ is str:
-            return run_on_cpu(self.overload, args, kwargs, found)  # type: ignore[arg-type]
+            return run_on_cpu(self.overload, args, kwargs, found)
         return self.launch(found, values)  # type: ignore[arg-type]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        values = list(args)
-        for p in self.parameters[len(args) :]:
-            values.append(kwargs.get(p.name, p.default))
-        return values
+        return [*args, *[kwargs.get(p.name, p.default) for p in self.parameters[len(args) :]]]
 
     def key_of(self, parameter: Parameter, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -184,7 +183,8 @@ class PointwiseKernel:
                     if out.shape != shape:
                         out.resize_(shape)
             if outputs[0].numel():
-                engine().record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
+                static = (found.body, "pointwise")
+                engine().record(found.name, inputs, outputs, lambda specs: found.body, static, scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def prepare(self, values: list[Any]) -> Prepared | str:
@@ -211,14 +211,26 @@ class PointwiseKernel:
         return Prepared(metas, self.name, body, tensors, scalars, op)
 
     def natural(self, values: list[Any], metas: list[Meta]) -> list[torch.dtype]:
-        """The dtypes of the results if they were new tensors."""
+        """The dtypes of the results if they were new tensors. Raises for outputs that cannot take them."""
         functional = functional_of(self.overload)
-        if functional is not None and functional is not self.overload:
-            metas = infer(functional, *self.positional(values), **self.keywords(values, with_out=False))
-        return [dtype for _, _, dtype in metas]
+        if functional is None or functional is self.overload:
+            return [dtype for _, _, dtype in metas]
+        natural = infer(functional, *self.positional(values), **self.keywords(values, with_out=False))
+        if self.inplace and natural[0][0] != values[0].shape:
+            raise RuntimeError(
+                f"output with shape {list(values[0].shape)} doesn't match the broadcast shape {list(natural[0][0])}"
+            )
+        for (_, _, source), (_, _, target) in zip(natural, metas):
+            check_cast(source, target)
+        return [dtype for _, _, dtype in natural]
 
     def operation(
-        self, values: list[Any], metas: list[Meta], body: Pointwise, tensors: Sequence[int], scalars: Sequence[ScalarSlot]
+        self,
+        values: list[Any],
+        metas: list[Meta],
+        body: Pointwise,
+        tensors: Sequence[int],
+        scalars: Sequence[ScalarSlot],
     ) -> Operation:
         device = values[tensors[0]].device.index
         specs = [spec_of(values[i]) for i in tensors] + [spec_of(t) for t in empty_like_meta(metas, device)]
@@ -262,8 +274,8 @@ class PointwiseKernel:
         symbols = [symbol(i, p, v) for i, (p, v) in enumerate(zip(self.parameters, values)) if p.role != "out"]
         result = self.expression(*symbols)
         roots = result if isinstance(result, tuple) else (result,)
-        finished = tuple([ops.to_dtype(root, dtypes.of(dtype).name) for root, dtype in zip(roots, natural, strict=True)])
-        return Pointwise(finished), tuple(tensors), tuple(scalars)
+        stored = [ops.to_dtype(root, dtypes.of(dtype).name) for root, dtype in zip(roots, natural, strict=True)]
+        return Pointwise(tuple(stored)), tuple(tensors), tuple(scalars)
 
     def must_fit(self, parameter: Parameter) -> bool:
         if self.rule.checked is not None:
@@ -307,7 +319,7 @@ def check_devices(values: Sequence[Any]) -> None:
 
 
 def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:
-    if may_overlap_itself(shape, strides):
+    if overlaps_itself(tuple(shape), tuple(strides)):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
@@ -320,8 +332,8 @@ def pointwise(
     """Registers an expression for every overload of ``aten::name`` and ``aten::name_`` (or those named in ``only``).
 
     The expression takes the schema's arguments in order: an ``Expr`` for each tensor or number (already of the common
-    dtype, half types widened to f32), None for an absent one, the plain value for anything else; it returns an ``Expr``, or
-    a tuple of them for several outputs. Further keywords are those of :class:`Rule`.
+    dtype, half types widened to f32), None for an absent one, the plain value for anything else. It returns an
+    ``Expr``, or a tuple of them for several outputs. Further keywords are those of :class:`Rule`.
     """
     how = Rule(**rule)
 
@@ -339,9 +351,8 @@ def pointwise(
 
 
 def takes_tensor(overload: OpOverload) -> bool:
-    """Whether the schema's first argument is a tensor (``add.int`` and the like are TorchScript's) or a later one is."""
+    """Whether a positional argument is a tensor: ``add.int`` and the like are TorchScript's."""
     return any(str(a.type) == "Tensor" for a in overload._schema.arguments if not a.kwarg_only)
-
 
 
 def apply(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..dtypes import BY_NAME
+from torch_webgpu.dtypes import BY_NAME
 
 _BITS = {"u8": 8, "i8": 8, "u16": 16, "i16": 16, "u32": 32, "i32": 32, "i64": 64}
 _CPP_NAME = {
@@ -32,7 +32,7 @@ def cast_scalar(value: Any, dtype: str) -> Any:
         return n - (1 << bits) if dtype[0] == "i" and n >> bits - 1 else n
     if dtype == "f16":
         try:
-            return struct.unpack("<e", struct.pack("<e", value))[0]
+            return struct.unpack("<e", struct.pack("<e", float(value)))[0]
         except OverflowError:
             return float("inf") if value > 0 else float("-inf")
     if dtype == "bf16":
@@ -41,7 +41,10 @@ def cast_scalar(value: Any, dtype: str) -> Any:
 
 
 def check_fits(value: Any, dtype: str) -> None:
-    """RuntimeError, in PyTorch's words, for a number that ``dtype`` cannot hold. Unsigned types hold small negative ones."""
+    """RuntimeError, in PyTorch's words, for a number that ``dtype`` cannot hold.
+
+    Unsigned types take negative integers, too, as far as they reach.
+    """
     if isinstance(value, complex):
         if dtype == "c64":
             return
@@ -49,9 +52,9 @@ def check_fits(value: Any, dtype: str) -> None:
     else:
         fits = True
     if dtype in _BITS:
-        bits, signed = _BITS[dtype], dtype[0] == "i"
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (-(1 << bits) + 1, (1 << bits) - 1)
-        fits = fits and low <= value <= high
+        info = torch.iinfo(BY_NAME[dtype].torch)
+        wraps = info.min == 0 and isinstance(value, int)
+        fits = fits and (-info.max if wraps else info.min) <= value <= info.max
     elif dtype in _LARGEST:
         fits = fits and not _LARGEST[dtype] < abs(value) < float("inf")
     if not fits:

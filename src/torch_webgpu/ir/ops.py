@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import dtypes
+from torch_webgpu import dtypes
+
 from .graph import Expr, Operand
 
 
@@ -60,6 +61,7 @@ BINARY_FLOAT = frozenset(
     "shifted_chebyshev_polynomial_w".split()
 )
 
+# fmt: off
 # Arithmetic. Integer division by zero, which CPU PyTorch refuses, gives 0.
 row("add", {"fdciu": "({0} + {1})", "l": "i64_add({0}, {1})", "b": "({0} || {1})"}, wraps=True)
 row("sub", {"fdciu": "({0} - {1})", "l": "i64_sub({0}, {1})"}, wraps=True)
@@ -96,7 +98,9 @@ for _name, _sign in (("eq", "=="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge"
     row(_name, {
         "fdiu": f"({{0}} {_sign} {{1}})", "l": f"i64_{_name}({{0}}, {{1}})", "b": f"(u32({{0}}) {_sign} u32({{1}}))",
     } | ({"c": "all({0} == {1})"} if _name == "eq" else {}), result="bool")
-row("ne", {"fd": "(!({0} == {1}))", "iub": "({0} != {1})", "l": "i64_ne({0}, {1})", "c": "(!all({0} == {1}))"}, result="bool")
+row("ne", {
+    "fd": "(!({0} == {1}))", "iub": "({0} != {1})", "l": "i64_ne({0}, {1})", "c": "(!all({0} == {1}))",
+}, result="bool")
 row("where", {"b": "select({2}, {1}, {0})"}, result="second")
 row("maximum", {"f": "max_f({0}, {1})", "d": "max_d({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})",
                 "b": "({0} || {1})"})
@@ -104,9 +108,15 @@ row("minimum", {"f": "min_f({0}, {1})", "d": "min_d({0}, {1})", "iu": "min({0}, 
                 "b": "({0} && {1})"})
 row("fmax", {"f": "fmax_f({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})", "b": "({0} || {1})"})
 row("fmin", {"f": "fmin_f({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})", "b": "({0} && {1})"})
-row("isnan", {"f": "isnan_f({0})", "d": "(!({0} == {0}))", "c": "(isnan_f({0}.x) || isnan_f({0}.y))", "iulb": "false"}, result="bool")
-row("isinf", {"f": "isinf_f({0})", "d": "isinf_d({0})", "c": "(isinf_f({0}.x) || isinf_f({0}.y))", "iulb": "false"}, result="bool")
-row("signbit", {"f": "signbit_f({0})", "i": "({0} < 0)", "ub": "false", "l": "i64_lt({0}, i64_from_i32(0))"}, result="bool")
+row("isnan", {
+    "f": "isnan_f({0})", "d": "(!({0} == {0}))", "c": "(isnan_f({0}.x) || isnan_f({0}.y))", "iulb": "false",
+}, result="bool")
+row("isinf", {
+    "f": "isinf_f({0})", "d": "isinf_d({0})", "c": "(isinf_f({0}.x) || isinf_f({0}.y))", "iulb": "false",
+}, result="bool")
+row("signbit", {
+    "f": "signbit_f({0})", "i": "({0} < 0)", "ub": "false", "l": "i64_lt({0}, i64_from_i32(0))",
+}, result="bool")
 
 # Logic and bits
 row("logical_not", {"b": "(!{0})"})
@@ -129,9 +139,12 @@ row("round", {"f": "round_half_even_f({0})", "d": "round({0})"})
 # Floating-point functions
 row("sqrt", {"fd": "sqrt({0})", "c": "c_sqrt({0})"})
 row("rsqrt", {"f": "(1.0 / sqrt({0}))", "d": "(1.0lf / sqrt({0}))", "c": "c_reciprocal(c_sqrt({0}))"})
-for _name in "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh sigmoid log2 log10 exp2 expm1 log1p".split():
+for _name in (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid".split()
+):
     row(_name, {"f": f"{_name}_f({{0}})", "c": f"c_{_name}({{0}})"})
-_float("erf", "erfc", "erfinv", "erfcx", "lgamma", "digamma", "sinc", "i0", "i0e", "i1", "i1e", "ndtri", "log_ndtr", "ndtr")
+_float("erf", "erfc", "erfinv", "erfcx", "lgamma", "digamma", "sinc", "i0", "i0e", "i1", "i1e")
+_float("ndtr", "ndtri", "log_ndtr")
 _float("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1")
 _float("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1")
 _float("spherical_bessel_j0", "airy_ai", *sorted(BINARY_FLOAT))
@@ -154,6 +167,7 @@ row("random_uniform", {"u": "random_uniform({0}, {1}, {2}, {3}, {4})"}, result="
 row("random_normal", {"u": "random_normal({0}, {1}, {2}, {3}, {4})"}, result="f32")
 row("random_bits", {"u": "random_bits({0}, {1}, {2}, {3}, {4})"}, result="u32")
 row("random_bits64", {"u": "random_bits64({0}, {1}, {2}, {3}, {4})"}, result="i64")
+# fmt: on
 
 
 def result_dtype(op: Row, operands: tuple[Expr, ...]) -> str:
@@ -165,8 +179,8 @@ def result_dtype(op: Row, operands: tuple[Expr, ...]) -> str:
 class Ops:
     """Builds expressions: ``ops.add(a, b)`` for every row, and the leaves and casts below.
 
-    Operands must have one dtype (``where`` takes a bool first); nothing converts implicitly, but a Python number becomes
-    a constant of the others' dtype. The operators of :class:`Expr` are these rows, too.
+    Operands must have one dtype (``where`` takes a bool first); nothing converts implicitly, but a Python number
+    becomes a constant of the others' dtype. The operators of :class:`Expr` are these rows, too.
     """
 
     def load(self, k: int, dtype: str) -> Expr:

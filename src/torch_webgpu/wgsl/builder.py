@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..dtypes import BY_NAME, COMPUTE_TYPE
-from ..ir.graph import Expr, Operation, Pointwise, Spec, walk
-from ..layout import broadcast_strides, collapse, contiguous_strides, iteration_order
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.layout import broadcast_strides, collapse, contiguous_strides, iteration_order
+
 from .expr import convert, emit, join_param, param_parts
 from .kernel import Binding, Kernel, Mode, Param
 
@@ -22,7 +23,10 @@ MAX_GROUPS = 65535
 
 @dataclass(frozen=True)
 class Source:
-    """Where a kernel parameter comes from: a constant, the offset of argument ``index``, or part ``index`` of the scalars."""
+    """Where a kernel parameter comes from.
+
+    ``kind`` "offset": the storage offset of argument ``index``; "scalar": part ``index`` of the scalars.
+    """
 
     kind: str
     index: int
@@ -73,7 +77,7 @@ class Indexing:
         self.rank = len(sizes)
 
     def layout(self, k: int) -> str:
-        """"linear" (element ``i``), "scalar" (always element 0) or "strided"."""
+        """ "linear" (element ``i``), "scalar" (always element 0) or "strided"."""
         if all(s == 0 or n == 1 for s, n in zip(self.strides[k], self.sizes, strict=True)):
             return "scalar"
         return "linear" if self.strides[k] == contiguous_strides(self.sizes) else "strided"
@@ -101,8 +105,9 @@ class Indexing:
         terms = []
         for d, stride in enumerate(self.strides[k]):
             if stride:
-                terms.append(f"c{d}" if stride == 1 and d == self.rank - 1 else
-                             f"c{d} * {self.params.add(f't{k}_{d}', stride)}")
+                terms.append(
+                    f"c{d}" if stride == 1 and d == self.rank - 1 else f"c{d} * {self.params.add(f't{k}_{d}', stride)}"
+                )
         return " + ".join([offset, *terms])
 
 
@@ -124,7 +129,9 @@ class Built:
     grid: tuple[int, int, int]
 
 
-def points(shape: tuple[int, ...], args: Sequence[Spec], first: Spec, in_order: bool) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def points(
+    shape: tuple[int, ...], args: Sequence[Spec], first: Spec, in_order: bool
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The iteration space of ``args`` broadcast to ``shape``, in the memory order of ``first`` unless ``in_order``."""
     strides = [broadcast_strides(spec.shape, spec.strides, shape) for spec in args]
     if in_order:
@@ -143,7 +150,7 @@ def store_mode(spec: Spec, layout: str, native_f16: bool) -> Mode:
 def stored(root: Expr, dtype: str) -> Expr:
     """``root`` without a last rounding or wrapping that storing as ``dtype`` does anyway."""
     if root.op == "to_dtype" and root.dtype == dtype and BY_NAME[root.args[0].dtype].kind == BY_NAME[dtype].kind:
-        return root.args[0]  # type: ignore[no-any-return]
+        return root.args[0]
     return root
 
 
@@ -186,12 +193,16 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     stores = []
     for k, root, result in zip(modes, roots, results, strict=True):
         value = convert(result, root.dtype, op.args[k].dtype, fits=True)
-        stores.append(f"  packed.f{k} = {value};" if k in packed else f"  {names[k]}_store({indexing.element(k, k)}, {value});")
+        if k in packed:
+            stores.append(f"  packed.f{k} = {value};")
+        else:
+            stores.append(f"  {names[k]}_store({indexing.element(k, k)}, {value});")
     if packed:
         words = [Packed(names[k], op.args[k].dtype, f"f{k}", params.add(f"o{k}", Source("offset", k))) for k in packed]
         text = packed_text(words, coordinates + lines + stores, numel, run)
     else:
-        text = "\n".join(["fn point(i: u32) {", *coordinates, *lines, *stores, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
+        call = f"  if (t < {numel}) {{ point(t); }}"
+        text = "\n".join(["fn point(i: u32) {", *coordinates, *lines, *stores, "}", *MAIN, call, "}", ""])
     kernel = Kernel(op.name, text, bindings, tuple(params.params), workgroup_size=(WORKGROUP, 1, 1), trusted=True)
     return Built(kernel, order, tuple(params.values), grid_for(-(-prod(shape) // run)))
 
@@ -243,8 +254,8 @@ def packed_text(outputs: Sequence[Packed], point: Sequence[str], numel: str, run
     The tensor's last word may be partly somebody else's: what lies beyond the tensor is kept.
     """
     fields = ", ".join(f"{o.field}: {COMPUTE_TYPE[BY_NAME[o.dtype].kind]}" for o in outputs)
-    text = [f"struct Packed {{ {fields} }}", "fn point(i: u32) -> Packed {", "  var packed: Packed;", *point, "  return packed;", "}"]
-    text += [*MAIN, f"  let base = t * {run}u;", f"  if (base >= {numel}) {{ return; }}"]
+    text = [f"struct Packed {{ {fields} }}", "fn point(i: u32) -> Packed {", "  var packed: Packed;", *point]
+    text += ["  return packed;", "}", *MAIN, f"  let base = t * {run}u;", f"  if (base >= {numel}) {{ return; }}"]
     stores = []
     for o in outputs:
         for first in range(0, run, o.per_word):

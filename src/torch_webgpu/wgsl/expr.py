@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable, Sequence
 from math import copysign, frexp, isfinite
 
-from ..dtypes import BY_NAME, COMPUTE_TYPE
-from ..ir.graph import Expr, walk
-from ..ir.ops import TABLE
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.ops import TABLE
 
 Leaf = Callable[[Expr], str]
 
@@ -154,11 +154,12 @@ def _apply(expr: Expr, names: dict[Expr, str]) -> str:
     return text
 
 
+_PARTS = {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"), "c": ("f32", "f32"), "u": ("u32",)}
+
+
 def param_parts(kind: str) -> tuple[str, ...]:
     """The types of the 4-byte parts that carry a scalar argument of ``kind``."""
-    return {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"), "c": ("f32", "f32"), "u": ("u32",)}.get(
-        kind, ("i32",)
-    )
+    return _PARTS.get(kind, ("i32",))
 
 
 def join_param(name: str, kind: str) -> str:

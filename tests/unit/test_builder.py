@@ -1,0 +1,127 @@
+"""Pointwise kernels as text: which layouts are told apart, how outputs are written, what travels as a parameter."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_webgpu.ir.graph import Operation, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.lower.lower import Launch
+from torch_webgpu.wgsl.builder import MAX_GROUPS, WORKGROUP, Built, Source, build_pointwise, grid_for
+from torch_webgpu.wgsl.link import HostCaps, link
+
+NATIVE = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
+PORTABLE = HostCaps(int64=False, float16=False, float64=False, immediates_bytes=0, max_binding_bytes=1 << 27)
+
+
+def dense(dtype: str, *shape: int) -> Spec:
+    return Spec(dtype, shape, contiguous_strides(shape))
+
+
+def build(*specs: Spec, outputs: int = 1, alias: tuple[int, ...] = (), native_f16: bool = False) -> Built:
+    """The sum of all inputs, cast to each output's dtype."""
+    inputs = specs[:-outputs]
+    total = ops.load(0, inputs[0].dtype)
+    for k, spec in enumerate(inputs[1:], 1):
+        total = total + ops.load(k, spec.dtype)
+    roots = tuple(ops.to_dtype(total, spec.dtype) for spec in specs[-outputs:])
+    op = Operation("test", specs, outputs, Pointwise(roots))
+    return build_pointwise(op, alias or tuple(range(len(specs))), native_f16)
+
+
+def names(built: Built) -> list[str]:
+    return [p.name for p in built.kernel.params]
+
+
+def modes(built: Built) -> list[str]:
+    return [b.mode for b in built.kernel.bindings]
+
+
+def test_contiguous_operands_need_no_coordinates() -> None:
+    built = build(dense("f32", 4, 5), dense("f32", 4, 5), dense("f32", 4, 5))
+    offsets = {f"o{k}": Source("offset", k) for k in range(3)}
+    assert dict(zip(names(built), built.values)) == {"numel": 20, **offsets}
+    assert "%" not in built.kernel.body
+
+
+def test_one_kernel_serves_all_shapes_of_a_rank() -> None:
+    def add_row(n: int, m: int) -> Built:
+        return build(dense("f32", n, m), dense("f32", m), dense("f32", n, m))
+
+    assert add_row(4, 5).kernel.key == add_row(7, 900).kernel.key
+    assert add_row(4, 5).values != add_row(7, 900).values
+
+
+def test_operands_in_one_memory_order_collapse() -> None:
+    channels_last = Spec("f32", (2, 3, 4, 5), (60, 1, 15, 3))
+    assert names(build(channels_last, channels_last)) == ["numel", "o0", "o1"]
+    transposed = Spec("f32", (4, 5), (1, 4))
+    assert "c1" in build(transposed, dense("f32", 4, 5)).kernel.body
+
+
+def test_a_broadcast_scalar_is_loaded_at_its_offset() -> None:
+    built = build(dense("f32", 6), Spec("f32", (), ()), dense("f32", 6))
+    assert "x1_load(P.o1)" in built.kernel.body
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (dense("f32", 4, 6), "plain"),
+        (dense("u8", 4, 6), "word"),
+        (dense("f16", 4, 6), "word"),
+        (Spec("u8", (4, 6), (6, 1), aligned=False), "atomic"),
+        (Spec("u8", (4, 6), (12, 2)), "atomic"),
+        (Spec("bool", (4, 6), (1, 4)), "word"),
+    ],
+)
+def test_how_outputs_are_written(output: Spec, expected: str) -> None:
+    assert modes(build(dense("f32", 4, 6), output))[-1] == expected
+
+
+def test_a_broadcast_operand_leaves_packed_outputs_whole_words() -> None:
+    assert modes(build(dense("f16", 4, 6), dense("f16", 6), dense("f16", 4, 6)))[-1] == "word"
+
+
+def test_native_halves_are_stored_one_by_one() -> None:
+    assert modes(build(dense("f16", 4, 6), dense("f16", 4, 6), native_f16=True)) == ["plain", "plain"]
+
+
+def test_a_thread_owns_whole_words_of_every_output() -> None:
+    built = build(dense("f32", 4096), dense("u8", 4096), dense("f16", 4096), outputs=2)
+    assert built.grid == (4096 // 4 // WORKGROUP, 1, 1)
+    assert built.kernel.body.count("y1_store_word") == 1
+    assert built.kernel.body.count("y2_store_word") == 2
+
+
+def test_arguments_in_one_storage_share_a_binding() -> None:
+    built = build(dense("f32", 8), dense("f32", 8), dense("f32", 8), alias=(0, 1, 0))
+    assert built.bindings == (2, 1)
+    assert [b.access for b in built.kernel.bindings] == ["read_write", "read"]
+    assert "y2_load" in built.kernel.body
+
+
+def test_indices_iterate_in_row_major_order() -> None:
+    body = Pointwise((ops.index(1),))
+    spec = Spec("i32", (3, 4), (1, 3))
+    built = build_pointwise(Operation("test", (spec,), 1, body), (0,), False)
+    steps = {"t0_0": 1, "t0_1": 3}
+    assert dict(zip(names(built), built.values)) == {"numel": 12, "n1": 4, "o0": Source("offset", 0), **steps}
+
+
+def test_grids_stay_within_the_limit() -> None:
+    assert grid_for(0) == (1, 1, 1)
+    assert grid_for(WORKGROUP * MAX_GROUPS) == (MAX_GROUPS, 1, 1)
+    x, y, _ = grid_for(WORKGROUP * MAX_GROUPS + 1)
+    assert x <= MAX_GROUPS
+    assert (y - 1) * x * WORKGROUP < WORKGROUP * MAX_GROUPS + 1 <= x * y * WORKGROUP
+
+
+@pytest.mark.parametrize("caps", [NATIVE, PORTABLE], ids=["native", "portable"])
+@pytest.mark.parametrize("dtype", ["bool", "u8", "i16", "i32", "u32", "i64", "f16", "bf16", "f32", "c64"])
+def test_kernels_link_for_every_host(dtype: str, caps: HostCaps) -> None:
+    built = build(dense(dtype, 4, 5), dense(dtype, 5), dense(dtype, 4, 5), native_f16=caps.float16)
+    linked = link(built.kernel, caps)
+    assert linked.uses_immediates == (caps.immediates_bytes > 0)
+    Launch(built.kernel, built.bindings, built.values, built.grid).pack((0, 0, 0), ())
