@@ -68,9 +68,15 @@ def check(layout: torch.layout | None, pin_memory: bool | None) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
+SURELY_FITS = (-128, 127)
+"""Numbers that every dtype takes (unsigned ones wrap)."""
+
+
 def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
     if self.dtype not in BY_TORCH:
         return self.copy_(torch.tensor(value, dtype=self.dtype, device="cpu"))
+    if not isinstance(value, (int, float)) or not SURELY_FITS[0] <= value <= SURELY_FITS[1]:
+        torch.full((2,), value, dtype=self.dtype, device="cpu")  # raises for what does not fit
     if self.numel():
         dtype = opmath(self.dtype)
 
