@@ -117,6 +117,39 @@ def adaptive_max_pool(dims: int) -> None:
     register_functional(backward, pool_backward)
 
 
+def fractional_max_pool(dims: int) -> None:
+    """Registers ``fractional_max_pool<dims>d`` and its backward."""
+    forward: OpOverload = getattr(aten, f"fractional_max_pool{dims}d").default
+    backward: OpOverload = getattr(aten, f"fractional_max_pool{dims}d_backward").default
+
+    def axes(kernel_size: Sequence[int]) -> Resampling:
+        # In two dimensions the samples' order is that of (W, H), in three that of (D, H, W).
+        places = (1, 0) if dims == 2 else (0, 1, 2)
+        return Resampling("fractional", tuple(Axis(window=k, pad=p) for k, p in zip(kernel_size, places, strict=True)))
+
+    def pool(
+        self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: torch.Tensor
+    ) -> Pair:
+        out, indices = outputs_of(forward, self, kernel_size, output_size, random_samples)
+        record("fractional_max_pool", [self, random_samples], [out, indices], resample.max_pool, axes(kernel_size))
+        return out, indices
+
+    def pool_backward(
+        grad_output: torch.Tensor,
+        self: torch.Tensor,
+        kernel_size: Sequence[int],
+        output_size: Sequence[int],
+        indices: torch.Tensor,
+    ) -> torch.Tensor:
+        out = torch.empty_like(self, memory_format=torch.contiguous_format)
+        r = axes(kernel_size)
+        record("fractional_max_pool_backward", [grad_output, indices], [out], resample.max_pool_backward, r)
+        return out
+
+    register_functional(forward, pool)
+    register_functional(backward, pool_backward)
+
+
 def averaging(
     dims: int,
     kernel_size: Sequence[int],
@@ -194,5 +227,6 @@ def register() -> None:
     for dims in (2, 3):
         max_pool(dims)
         adaptive_max_pool(dims)
+        fractional_max_pool(dims)
         avg_pool(dims)
         adaptive_avg_pool(dims)

@@ -159,6 +159,24 @@ class PointKernel:
             rest = f"rest_{c}"
         return [*lines, f"  let {self.coordinates[order[0]]} = {rest};"] if order else lines
 
+    def visit(self, spec: Spec, body: str) -> Launch:
+        """The launch of a body that stores by itself: ``fn visit(…coordinates)``, once for each element of ``spec``."""
+        numel = self.params.add("numel", prod(spec.shape))
+        point = [*self._walk(spec), f"  visit({', '.join(self.coordinates)});"]
+        main = "\n".join(["fn point(i: u32) {", *point, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
+        return self._launch([*self.prelude, body, main], prod(spec.shape))
+
+    def _launch(self, text: list[str], threads: int) -> Launch:
+        kernel = Kernel(
+            self.name,
+            "\n".join(text),
+            tuple(self.bindings),
+            tuple(self.params.params),
+            workgroup_size=(WORKGROUP, 1, 1),
+            trusted=True,
+        )
+        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid_for(threads))
+
     def launch(self, body: str) -> Launch:
         """The launch of ``body``: one thread for each element, or for each word of a packed output."""
         first = self.outputs[0][2]
@@ -187,14 +205,5 @@ class PointKernel:
             main = packed_text(packed, point, numel, run)
         else:
             main = "\n".join(["fn point(i: u32) {", *point, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
-        text = "\n".join([*self.prelude, f"struct Values {{ {', '.join(members)} }}", body, main])
-        kernel = Kernel(
-            self.name,
-            text,
-            tuple(self.bindings),
-            tuple(self.params.params),
-            workgroup_size=(WORKGROUP, 1, 1),
-            trusted=True,
-        )
-        grid = grid_for(-(-prod(first.shape) // run))
-        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)
+        members_text = f"struct Values {{ {', '.join(members)} }}"
+        return self._launch([*self.prelude, members_text, body, main], -(-prod(first.shape) // run))

@@ -17,19 +17,34 @@ from functools import partial
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.lower.lower import Lowered
+from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.link import HostCaps
 
-from .points import SPATIAL, PointKernel, absent, arithmetic, source, spatial
+from .points import SPATIAL, PointKernel, absent, arithmetic, locator, source, spatial
 
 AXIS = """struct Axis {
   size: i32, extent: i32, scale: f32, window: i32, stride: i32, pad: i32, dilation: i32
 }"""
 WEIGHTED = frozenset({"interpolate", "antialias"})
+# What of an axis each mode looks at, besides its sizes.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "pool": ("window", "stride", "pad", "dilation"),
+    "adaptive": (),
+    "fractional": ("window",),
+    "nearest": ("scale",),
+    "interpolate": ("scale",),
+    "antialias": ("scale",),
+    "replicate": ("pad",),
+    "reflect": ("pad",),
+}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension: ``scale`` in inputs per output; ``window``, ``stride``, ``pad``, ``dilation`` in inputs."""
+    """One dimension: ``scale`` in inputs per output; ``window``, ``stride``, ``pad``, ``dilation`` in inputs.
+
+    A fractional axis has its random number's place among the samples for ``pad``.
+    """
 
     scale: float = 1.0
     window: int = 1
@@ -67,7 +82,7 @@ def adjoint(r: Resampling) -> Extern:
 
 
 def max_pool(r: Resampling) -> Extern:
-    """Arguments: x → y, indices (int64)."""
+    """Arguments: x → y, indices (int64); in mode "fractional" x, samples (N, C, dims) → y, indices."""
     return Extern(partial(lower_max_pool, resampling=r))
 
 
@@ -92,16 +107,24 @@ class _Builder:
         """``fn axis_d() -> Axis`` and so on; a made-up dimension has one element."""
         d, k = "dhw"[i], i - (3 - self.r.dims)
         if k < 0:
-            return f"fn axis_{d}() -> Axis {{ return Axis(1, 1, 1.0, 1, 1, 0, 1); }}"
+            return f"fn axis_{d}(n: u32, c: u32) -> Axis {{ return Axis(1, 1, 1.0, 1, 1, 0, 1); }}"
         axis, lead = self.r.axes[k], len(x.shape) - self.r.dims
         add = self.kernel.params.add
         fields = [add(f"size_{d}", x.shape[lead + k], "i32"), add(f"extent_{d}", y.shape[lead + k], "i32")]
-        scaled = self.r.mode in WEIGHTED or self.r.mode == "nearest"
-        fields.append(add(f"scale_{d}", axis.scale, "f32") if scaled else "1.0")
-        for name in ("window", "stride", "pad", "dilation"):
-            used = self.r.mode == "pool" or (name == "pad" and self.r.mode in ("replicate", "reflect"))
-            fields.append(add(f"{name}_{d}", getattr(axis, name), "i32") if used else str(getattr(axis, name)))
-        return f"fn axis_{d}() -> Axis {{ return Axis({', '.join(fields)}); }}"
+        for name in ("scale", "window", "stride", "pad", "dilation"):
+            value, type_ = getattr(axis, name), "f32" if name == "scale" else "i32"
+            fields.append(add(f"{name}_{d}", value, type_) if name in FIELDS[self.r.mode] else str(value))
+        if self.r.mode == "fractional":
+            fields[2] = f"sample(n, c, {axis.pad}u)"
+        return f"fn axis_{d}(n: u32, c: u32) -> Axis {{ return Axis({', '.join(fields)}); }}"
+
+    def samples(self, spec: Spec) -> None:
+        """Argument 1 as the random numbers of a fractional pooling."""
+        self.kernel.binding(Binding("samples", spec.dtype), 1)
+        self.kernel.add(
+            locator(self.kernel.params, "samples", 1, ("n", "c", "k"), spec.strides),
+            "fn sample(n: u32, c: u32, k: u32) -> f32 { return f32(samples_load(samples_at(n, c, k))); }",
+        )
 
 
 def _literal(value: int | bool | float) -> str:
@@ -153,11 +176,15 @@ def _averaged(b: _Builder, dtype: str) -> str:
 
 
 def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling) -> Lowered:
-    b = _Builder(f"max_pool_{resampling.mode}", caps, resampling, op.args, op.args[0], op.args[1])
-    b.kernel.add(arithmetic(op.args[0].dtype, "gt", "isnan"))
+    y, indices = op.n_inputs, op.n_inputs + 1
+    specs = (op.args[0], op.args[y], op.args[indices])
+    b = _Builder(f"max_pool_{resampling.mode}", caps, resampling, specs, specs[0], specs[1])
+    b.kernel.add(arithmetic(specs[0].dtype, "gt", "isnan"))
     b.kernel.input("x", 0, b.specs[0])
-    b.kernel.output("y", 1, b.specs[1])
-    b.kernel.output("indices", 2, b.specs[2])
+    if resampling.mode == "fractional":
+        b.samples(op.args[1])
+    b.kernel.output("y", y, b.specs[1])
+    b.kernel.output("indices", indices, b.specs[2])
     return Lowered((b.kernel.launch(source("max_pool")),))
 
 
@@ -165,6 +192,8 @@ def lower_max_pool_backward(
     op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling
 ) -> Lowered:
     b = _Builder(f"max_pool_backward_{resampling.mode}", caps, resampling, op.args, op.args[2], op.args[0])
+    # Which outputs may have chosen an input does not depend on the samples.
+    b.kernel.add("fn sample(n: u32, c: u32, k: u32) -> f32 { return 0.0; }")
     b.kernel.add(arithmetic(op.args[2].dtype, "add"))
     b.kernel.input("x", 0, b.specs[0])
     b.kernel.input("indices", 1, b.specs[1])

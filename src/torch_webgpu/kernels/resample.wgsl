@@ -4,9 +4,9 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
   let od = i32(d);
   let oh = i32(h);
   let ow = i32(w);
-  let ad = axis_d();
-  let ah = axis_h();
-  let aw = axis_w();
+  let ad = axis_d(n, c);
+  let ah = axis_h(n, c);
+  let aw = axis_w(n, c);
   var sum = T();
   for (var td = 0; td < taps(ad, od); td += 1) {
     let id = u32(tap(ad, od, td));

@@ -1,0 +1,23 @@
+// Adds each sample's gradient to the pixels it was taken from.
+
+fn visit(n: u32, c: u32, d: u32, h: u32, w: u32) {
+  let sd = side_d(n, d, h, w);
+  let sh = side_of(n, d, h, w, 1u, P.image_h);
+  let sw = side_of(n, d, h, w, 0u, P.image_w);
+  let grad = grad_load(grad_at(n, c, d, h, w));
+  for (var td = 0; td < side_count(sd); td += 1) {
+    let id = side_pixel(sd, td);
+    if (outside(id, sd)) { continue; }
+    for (var th = 0; th < TAPS; th += 1) {
+      let ih = side_pixel(sh, th);
+      if (outside(ih, sh)) { continue; }
+      let wh = side_weight(sd, td) * side_weight(sh, th);
+      for (var tw = 0; tw < TAPS; tw += 1) {
+        let iw = side_pixel(sw, tw);
+        if (outside(iw, sw)) { continue; }
+        let at = (((n * P.channels + c) * u32(sd.size) + u32(id)) * u32(sh.size) + u32(ih)) * u32(sw.size) + u32(iw);
+        sums_atomic_add(at, grad * wh * side_weight(sw, tw));
+      }
+    }
+  }
+}
