@@ -40,23 +40,27 @@ def along(
     return out
 
 
+def checked(top: Expr, total: Expr) -> Expr:
+    """``total``, but NaN where a row's largest element is infinite: there PyTorch has a difference of infinities."""
+    return ops.where(ops.isinf(top), ops.like(total, float("nan")), total)
+
+
 def softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     outputs = outputs_of(aten._softmax.default, self, dim, half_to_float)
-    return along(
-        "aten::_softmax", [self], outputs, dim, "logsumexp", lambda x: (x, lambda top, total: ops.exp(x - top) / total)
-    )
+
+    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        return x, lambda top, total: ops.exp(x - top) / checked(top, total)
+
+    return along("aten::_softmax", [self], outputs, dim, "logsumexp", write)
 
 
 def log_softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     outputs = outputs_of(aten._log_softmax.default, self, dim, half_to_float)
-    return along(
-        "aten::_log_softmax",
-        [self],
-        outputs,
-        dim,
-        "logsumexp",
-        lambda x: (x, lambda top, total: x - top - ops.log(total)),
-    )
+
+    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        return x, lambda top, total: x - top - ops.log(checked(top, total))
+
+    return along("aten::_log_softmax", [self], outputs, dim, "logsumexp", write)
 
 
 def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -66,7 +70,7 @@ def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None)
 
     def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
         def result(top: Expr, total: Expr) -> Expr:
-            return ops.where(ops.eq(top, float("-inf")), ops.like(x, 0), ops.exp(x - top) / total)
+            return ops.where(ops.eq(top, float("-inf")), ops.like(x, 0), ops.exp(x - top) / checked(top, total))
 
         return x, result
 
@@ -129,7 +133,7 @@ def masked_softmax(
 
     def write(x: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
         kept = ops.where(masked, ops.like(x, float("-inf")), x)
-        return kept, lambda top, total: ops.exp(kept - top) / total
+        return kept, lambda top, total: ops.exp(kept - top) / checked(top, total)
 
     dim = self.dim() - 1 if dim is None else dim
     return along("aten::_masked_softmax", [self, mask], outputs, dim, "logsumexp", write)

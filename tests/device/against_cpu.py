@@ -1,0 +1,57 @@
+"""Runs a function on the CPU and on the device under test, and compares results and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def results_on(device: Any, fn: Callable[..., Any], tensors: Sequence[torch.Tensor], backward: bool) -> list[Any]:
+    """The tensors that ``fn`` returns for copies on ``device``, then the gradients of the floating-point arguments."""
+    copies = [moved(t, device).requires_grad_(backward and t.is_floating_point()) for t in tensors]
+    outputs = [t for t in tree_leaves(fn(*copies)) if isinstance(t, torch.Tensor)]
+    gradients: Sequence[Any] = ()
+    roots = [t for t in outputs if t.requires_grad]
+    if backward and roots:
+        random = torch.Generator().manual_seed(0)
+        seeds = [torch.randn(t.shape, generator=random).to(t.dtype).to(device) for t in roots]
+        gradients = torch.autograd.grad(roots, [t for t in copies if t.requires_grad], seeds, allow_unused=True)
+    return [None if t is None else t.detach().cpu() for t in (*outputs, *gradients)]
+
+
+def moved(t: torch.Tensor, device: Any) -> torch.Tensor:
+    """A copy of ``t`` on ``device`` with its strides and its offset in a larger storage."""
+    base = t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
+    return base.clone().to(device).as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def check(
+    device: Any, fn: Callable[..., Any], *tensors: torch.Tensor, backward: bool = False, tol: float | None = None
+) -> None:
+    """Asserts that ``fn`` gives on ``device`` what it gives on the CPU: values, dtypes, shapes, gradients if asked."""
+    expected = results_on("cpu", fn, tensors, backward)
+    actual = results_on(device, fn, tensors, backward)
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected):
+        if e is None:
+            assert a is None
+            continue
+        close = {} if tol is None else {"rtol": tol, "atol": tol}
+        torch.testing.assert_close(a, e, equal_nan=True, **close)
+
+
+def layouts(make: Callable[..., torch.Tensor], *shape: int) -> dict[str, torch.Tensor]:
+    """Tensors of one shape in several layouts. ``make(*sizes)`` gives a contiguous one."""
+    *lead, last = shape
+    return {
+        "contiguous": make(*shape),
+        "transposed": make(*reversed(shape)).permute(*reversed(range(len(shape)))),
+        "sliced": make(*lead, 2 * last + 3)[..., 3::2],
+        "offset": make(*lead, last + 1)[..., 1:],
+        "expanded": make(*lead, 1).expand(*shape),
+    }
