@@ -31,6 +31,9 @@ def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {a.device} and {b.device}!"
         )
+    if a.dim() == 2 and b.dim() == 2 and a.shape[1] != b.shape[0]:
+        shapes = f"{a.shape[0]}x{a.shape[1]} and {b.shape[0]}x{b.shape[1]}"
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({shapes})")
     if a.dtype == torch.bool:
         raise NotImplementedError(f"\"addmm_impl_webgpu_\" not implemented for '{name_of(a.dtype)}'")
 
