@@ -131,3 +131,20 @@ class Program:
 def test_random_programs_match_the_cpu(window: int | None, data: st.DataObject) -> None:
     with fusion(window):
         Program(data).run()
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["read after", "read before"])
+def test_points_see_rows_as_of_their_place_in_the_program(late: bool) -> None:
+    """A value per row is written in place after the reduction; a per-point operation reads it, before or after."""
+
+    def program(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = torch.arange(30.0, device=device).view(6, 5), torch.ones(6, 5, device=device)
+        row = torch.arange(6.0, device=device).view(6, 1)
+        total = (x * y).sum(1, keepdim=True)
+        before = x * row
+        row.sub_(total)
+        return (x * row if late else before), row
+
+    with fusion(64):
+        for actual, expected in zip(program("webgpu"), program("cpu"), strict=True):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)

@@ -223,6 +223,8 @@ class Fuser:
                 return "it uses other elements of a tensor that the group writes"
             if k >= inputs and self.read_otherwise(group, node, use, Access(use.place, strides, spec.dtype)):
                 return "it writes a tensor that the group reads in another order"
+        if group.reduction is not None and self.too_late(group, node, row):
+            return "the reduction's rows overwrite what its points still need"
         buffers = {access.place for access in group.inputs} | group.values.keys() | {u.place for u in node.uses}
         if len(buffers) > self.limits.buffers:
             return f"a kernel has at most {self.limits.buffers} buffers here"
@@ -235,6 +237,20 @@ class Fuser:
             if self.recorded[n].uses[k].allocation == use.allocation and access != written:
                 return True
         return any(u.allocation == use.allocation and u.place != use.place for u in node.uses)
+
+    def too_late(self, group: Group, node: Recorded, row: bool) -> bool:
+        """Whether the maps would load a place that the rows write in place: rows are stored before maps are computed."""
+        places = [access.place for access in group.inputs]
+
+        def loaded(expr: Expr) -> set[int]:
+            return {places[e.args[0]] for e in walk([expr]) if e.op == "load"}
+
+        used, written = node.uses[: node.op.n_inputs], {u.place for u in node.uses[node.op.n_inputs :]}
+        rows = {place for place, value in group.values.items() if value.row}
+        if row:
+            return any(not v.row and not written.isdisjoint(loaded(v.expr)) for v in group.values.values())
+        values = [group.values.get(use.place) for use in used]
+        return any(value is not None and not rows.isdisjoint(loaded(value.expr)) for value in values)
 
     def place_reduction(self, i: int, node: Recorded, body: Reduction) -> None:
         group, reason = self.absorbed(node, body)
