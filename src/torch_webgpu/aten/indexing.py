@@ -17,7 +17,7 @@ from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
 from .register import check_devices, check_writable
-from .strict import register_strict, same_scalar_type
+from .strict import check_apart, register_strict, same_scalar_type
 from .torch_abi import aten, impl, is_webgpu, outputs_of
 from .variants import name_of
 
@@ -68,6 +68,7 @@ def write(
     dtypes whose combination is not atomic. A source is broadcast to ``shape``.
     """
     check_writable(data.shape, data.stride())
+    check_apart(data, [*(i.tensor for i in indices), source])
     if prod(shape) == 0:
         return data
     indices = [i._replace(tensor=apart(i.tensor, data)) for i in indices]
@@ -92,7 +93,7 @@ def write(
 
 
 def apart(t: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
-    """``t``, copied if it lies in the storage of ``written``: which of reads and writes come first is not defined."""
+    """``t``, copied if it lies in the storage of ``written``: threads read and write in any order."""
     same = t.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
     return engine().copy_of(t) if same else t
 

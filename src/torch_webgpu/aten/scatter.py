@@ -12,7 +12,7 @@ from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
-from .indexing import Index, along, check_index_dtype, on_dim, without, wrap_dim, write
+from .indexing import Index, along, check_index_dtype, on_dim, read, without, wrap_dim, write
 from .register import check_devices
 from .strict import register_strict
 from .torch_abi import aten, impl, outputs_of, overloads
@@ -54,6 +54,8 @@ def reduce_into(
         return self.copy_(reduce_into(name, self.float(), place, source, dim, reduce, include_self))
     strides, indices = place(self)
     shape = tuple(source.shape)
+    if self.dtype == torch.int64 and reduce in ("amax", "amin"):
+        return self.copy_(extremes_of_halves(name, self, place, source, reduce, include_self))
     if not include_self:
         write(name, self, strides, indices, (BY_TORCH[self.dtype].kind, identity(reduce, self.dtype)), shape)
     write(name, self, strides, indices, source, shape, COMBINE[reduce], dim)
@@ -63,6 +65,32 @@ def reduce_into(
         write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
         self.div_(count.clamp_(min=1), rounding_mode=None if self.dtype.is_floating_point else "floor")
     return self
+
+
+def extremes_of_halves(
+    name: str, self: torch.Tensor, place: Place, source: torch.Tensor, reduce: str, include_self: bool
+) -> torch.Tensor:
+    """:func:`reduce_into` for int64 maxima and minima, of which there are no atomics: of the high words, then of the
+    low words among those whose high word won."""
+    combine, shape = COMBINE[reduce], tuple(source.shape)
+    if not include_self:
+        self = self.clone()
+        write(name, self, *place(self), ("l", identity(reduce, torch.int64)), shape)
+    high, low = halves(self)
+    source_high, source_low = halves(source)
+    reduced = high.clone()
+    write(name, reduced, *place(reduced), source_high, shape, combine)
+    winner = read(name, reduced, *place(reduced), torch.empty_like(source_high))
+    nothing = identity(reduce, torch.int32)
+    low = torch.where(high == reduced, low, nothing)
+    write(name, low, *place(low), torch.where(source_high == winner, source_low, nothing), shape, combine)
+    return (reduced.long() << 32) + (low.long() + 2**31)
+
+
+def halves(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The high and the low words of int64 as int32 that order as they do."""
+    t = t.contiguous()
+    return (t >> 32).int(), ((t & 0xFFFFFFFF) - 2**31).int()
 
 
 # scatter: the index tensor has the shape of the points ---------------------------------------------------------------
@@ -191,7 +219,8 @@ def check_vector(name: str, index: torch.Tensor) -> None:
 def index_add_(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1
 ) -> torch.Tensor:
-    return reduce_slices_("index_add", self, dim, index, source if alpha == 1 else source * alpha, "sum")
+    scaled = source if alpha == 1 else (source * alpha).to(source.dtype)
+    return reduce_slices_("index_add", self, dim, index, scaled, "sum")
 
 
 def index_copy_(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

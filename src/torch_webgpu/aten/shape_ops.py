@@ -103,7 +103,7 @@ def channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
             f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
         )
     if self.numel() == 0:
-        return self.clone()
+        return self.view(self.shape)
     shuffled = self.unflatten(1, (groups, channels // groups)).transpose(1, 2).reshape(self.shape)
     return shuffled.clone() if shuffled.data_ptr() == self.data_ptr() else shuffled
 

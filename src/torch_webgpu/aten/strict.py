@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from torch_webgpu.layout import extent
+from torch_webgpu.layout import extent, is_dense
 
 from .register import check_writable
 from .torch_abi import functional_of, impl, is_out, overloads
@@ -100,6 +100,9 @@ def check_apart(out: torch.Tensor, values: Sequence[Any]) -> None:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors without gaps share memory; like PyTorch, this does not judge those with gaps."""
+    if not is_dense(a.shape, a.stride()) or not is_dense(b.shape, b.stride()):
+        return False
     if a.device != b.device or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
         return False
     (begin_a, end_a), (begin_b, end_b) = (

@@ -1,0 +1,275 @@
+"""Reads and writes through indices on the device against the CPU, and what happens to indices out of range."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.device import against_cpu
+from tests.device.against_cpu import HALF_TYPES, layouts
+from torch.nn import functional as F
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Small numbers whose sums and products are exact in every type."""
+    if dtype == torch.bool:
+        return torch.rand(shape) < 0.5
+    return torch.randint(0 if dtype == torch.uint8 else -3, 4, shape).to(dtype)
+
+
+def check(device, fn, *tensors: torch.Tensor, backward: bool = False) -> None:
+    """Gradients in the half types are sums, which the CPU rounds at every step and the device at the end."""
+    tol = 2e-2 if any(t.dtype in HALF_TYPES for t in tensors) else None
+    against_cpu.check(device, fn, *tensors, backward=backward, tol=tol)
+
+
+def indices(size: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.randint(0, size, shape).to(dtype)
+
+
+def distinct(size: int, count: int, columns: int) -> torch.Tensor:
+    """(count, columns) indices, those of a column all different, so that the last write is the only one."""
+    return torch.stack([torch.randperm(size)[:count] for _ in range(columns)], 1)
+
+
+# Reads
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reads(device, dtype):
+    for name, x in layouts(lambda *s: values(dtype, *s), 7, 5).items():
+        backward = dtype.is_floating_point and name != "expanded"
+        for kind in (torch.int64, torch.int32):
+            i = indices(7, 4, dtype=kind)
+            check(device, lambda x, i: torch.index_select(x, 0, i), x, i, backward=backward)
+            check(device, lambda x, i: torch.index_select(x.t(), 1, i), x, i)
+            check(device, lambda x, i: x[i], x, i - 7 if kind == torch.int64 else i, backward=backward)
+        check(device, lambda x, i: torch.gather(x, 0, i), x, indices(7, 9, 3), backward=backward)
+        check(device, lambda x, i: torch.gather(x, 1, i), x, indices(5, 6, 8))
+        check(device, torch.take, x, indices(35, 2, 3) - 17, backward=backward)
+        check(device, lambda x, i: torch.take_along_dim(x, i, 0), x, indices(7, 2, 5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_advanced_indexing(device, dtype):
+    x, i, j = values(dtype, 6, 5, 4), indices(5, 3), indices(5, 2, 1) - 5
+    backward = dtype.is_floating_point
+    for fn in (
+        lambda x, i, j: x[:, i],
+        lambda x, i, j: x[..., i % 4],
+        lambda x, i, j: x[i, j],
+        lambda x, i, j: x[i, :, j % 4],
+        lambda x, i, j: x[None, i, 1:, j % 4],
+        lambda x, i, j: x[:, i, j % 4][:, ::2],
+        lambda x, i, j: x[j, 2],
+        lambda x, i, j: x[i[:0]],
+        lambda x, i, j: x.transpose(0, 2)[i % 4, j],
+    ):
+        check(device, fn, x, i, j, backward=backward)
+    check(device, lambda x, m: x[m], x, values(torch.bool, 6, 5), backward=backward)
+    check(device, lambda x, m, i: x[m, i % 4], x, torch.tensor([1, 0, 0, 1, 0, 1], dtype=torch.bool), i[:1])
+    check(device, lambda x: x[x != 0], x, backward=backward)
+
+
+def test_scalar_tensors(device):
+    x, i = torch.tensor(3.0), torch.tensor(0)
+    check(device, lambda x, i: torch.index_select(x, 0, i), x, i)
+    check(device, lambda x, i: torch.gather(x, 0, i), x, i)
+    check(device, lambda x, i: x.scatter(0, i, 2.0), x, i)
+    check(device, lambda x, i: x.index_add(0, i, x), x, i)
+    check(device, lambda x, i: x.index_copy(0, i, x + 1), x, i)
+    check(device, lambda x, i: x[None][i], x, i)
+    check(device, torch.nonzero, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nonzero_and_masks(device, dtype):
+    for x in (*layouts(lambda *s: values(dtype, *s), 6, 4, 3).values(), values(dtype, 0, 3), values(dtype, 700)):
+        check(device, torch.nonzero, x)
+        check(device, lambda x: torch.nonzero_static(x, size=5, fill_value=-2), x)
+        check(device, lambda x: torch.nonzero(x, as_tuple=True), x)
+    x, mask = values(dtype, 6, 4, 3), values(torch.bool, 4, 1)
+    check(device, torch.masked_select, x, mask, backward=dtype.is_floating_point)
+    check(device, lambda x, m, s: x.masked_scatter(m, s), x, mask, values(dtype, 90), backward=dtype.is_floating_point)
+    assert torch.nonzero(torch.ones(3, 2, device=device)).stride() == torch.nonzero(torch.ones(3, 2)).stride()
+
+
+# Writes
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_writes(device, dtype):
+    backward = dtype.is_floating_point
+    source, index = values(dtype, 4, 5), distinct(7, 4, 5)
+    for name, x in layouts(lambda *s: values(dtype, *s), 7, 5).items():
+        if name == "expanded":
+            continue
+        check(device, lambda x, i, s: x.scatter(0, i, s), x, index, source, backward=backward)
+        check(device, lambda x, i: x.scatter(0, i, 1), x, index, backward=backward)
+        check(device, lambda x, i, s: x.index_copy(0, i[:, 0], s), x, index, source, backward=backward)
+        check(device, lambda x, i: x.index_fill(0, i[:, 0], 1), x, index, backward=backward)
+        check(device, lambda x, i, s: x.index_put((i[:, 0] - 7,), s), x, index, source, backward=backward)
+        check(device, lambda x, i, s: x.put(i[:, 0], s[:, 0]), x, index, source, backward=backward)
+        check(device, lambda x, i, s: x[:, 1:].scatter_(0, i[:, :2], s), x.clone(), index, source)
+        check(device, lambda x, m: x.index_put_((m,), torch.ones((), dtype=x.dtype)), x.clone(), x != 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_colliding_sums(device, dtype):
+    x, source, index = values(dtype, 7, 5), values(dtype, 90, 5), indices(7, 90, 5)
+    backward = dtype.is_floating_point
+    check(device, lambda x, i, s: x.scatter_add(0, i, s), x, index, source, backward=backward)
+    check(device, lambda x, i, s: x.index_add(0, i[:, 0], s, alpha=2), x, index, source, backward=backward)
+    check(device, lambda x, i, s: x.index_put((i[:, 0],), s, accumulate=True), x, index, source, backward=backward)
+    check(device, lambda x, i, s: x.put(i, s, accumulate=True), x, index, source, backward=backward)
+    check(device, lambda x, i, s: x.scatter(0, i, s, reduce="add"), x, index, source)
+
+
+def test_wide_sums_carry(device):
+    """int64 sums are two 32-bit atomics and a carry."""
+    source = torch.randint(-(2**62), 2**62, (1000,))
+    index = indices(3, 1000)
+    check(device, lambda s, i: s.new_zeros(3).scatter_add(0, i, s), source, index)
+    check(device, lambda s, i: s.new_zeros(3).scatter_reduce(0, i, s, "amax"), source, index)
+
+
+def test_half_sums_accumulate_in_float(device):
+    """4096 ones added to 1 in bfloat16 would stay 256."""
+    ones = torch.ones(4096, dtype=torch.bfloat16, device=device)
+    zeros = torch.zeros(4096, dtype=torch.int64, device=device)
+    assert torch.zeros(2, dtype=torch.bfloat16, device=device).scatter_add_(0, zeros, ones)[0].item() == 4096
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_reductions(device, reduce, dtype):
+    if dtype == torch.bool and reduce == "mean":
+        pytest.skip("PyTorch has no mean of bool")
+    x, source, index = values(dtype, 7, 5), values(dtype, 6, 5), indices(7, 6, 5)
+    for include_self in (True, False):
+        check(
+            device,
+            lambda x, i, s, k=include_self: x.scatter_reduce(0, i, s, reduce, include_self=k),
+            x,
+            index,
+            source,
+            backward=dtype == torch.float32,
+        )
+        if reduce != "sum" and dtype != torch.bool:
+            check(
+                device,
+                lambda x, i, s, k=include_self: x.index_reduce(0, i[:, 0], s, reduce, include_self=k),
+                x,
+                index,
+                source,
+            )
+
+
+def test_nan_wins_reductions(device):
+    source = torch.tensor([1.0, float("nan"), -2.0, 5.0, float("-inf"), 0.5])
+    for reduce in ("amax", "amin"):
+        check(device, lambda s, r=reduce: s.new_zeros(3).scatter_reduce(0, indices_of(s), s, r), source)
+
+
+def indices_of(s: torch.Tensor) -> torch.Tensor:
+    return torch.arange(s.numel(), device=s.device) % 3
+
+
+def test_source_in_the_target(device):
+    """A source that shares the target's memory is refused, as on the CPU, unless it has gaps: then it is read first."""
+    index = torch.tensor([4, 0, 1, 2, 3], device=device)
+    x = torch.arange(10.0, device=device)
+    for write in (
+        lambda: x.scatter_(0, index, x),
+        lambda: x.index_put_((index[1:],), x[:4]),
+        lambda: index.scatter_(0, index, index),
+    ):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            write()
+    x.index_put_((index,), x[::2])
+    assert x.tolist() == [2, 4, 6, 8, 0, 5, 6, 7, 8, 9]
+
+
+def test_writes_to_expanded_tensors_are_refused(device):
+    x = torch.zeros(1, 3, device=device).expand(4, 3)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        x.scatter_(0, torch.zeros(1, 3, dtype=torch.int64, device=device), 1.0)
+
+
+# Embeddings
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"padding_idx": 4}, {"scale_grad_by_freq": True}], ids=str)
+def test_embedding(device, options, dtype):
+    for kind in (torch.int64, torch.int32):
+        check(
+            device,
+            lambda w, i: F.embedding(i, w, **options),
+            values(dtype, 10, 6),
+            indices(10, 3, 8, dtype=kind),
+            backward=True,
+        )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 4])
+@pytest.mark.parametrize("last", [False, True])
+def test_embedding_bag(device, last, padding, mode, dtype):
+    offsets = torch.tensor([0, 4, 4, 7, 12] if last else [0, 4, 4, 7])
+    weight = torch.randperm(60).view(10, 6).to(dtype) / 16
+    index = indices(10, 12)
+
+    def bag(w, i, o, s=None):
+        return F.embedding_bag(i, w, o, mode=mode, padding_idx=padding, include_last_offset=last, per_sample_weights=s)
+
+    check(device, bag, weight, index, offsets, backward=True)
+    check(device, bag, weight, index.int(), offsets.int(), backward=True)
+    if mode == "sum":
+        check(device, bag, weight, index, offsets, values(dtype, 12), backward=True)
+
+
+def test_embedding_renorm(device):
+    check(device, lambda w, i: F.embedding(i, w.clone(), max_norm=1.0), torch.randn(10, 6), indices(10, 9))
+
+
+# Indices out of range
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "fn", "bad", "wraps"),
+    [
+        ("index_select", lambda x, i: x.index_select(0, i), 7, False),
+        ("gather", lambda x, i: x.gather(0, i[:, None]), -1, False),
+        ("index", lambda x, i: x[i], -8, True),
+        ("take", lambda x, i: x.take(i), 35, True),
+        ("scatter", lambda x, i: x.scatter(0, i[:, None], 1), 7, False),
+        ("scatter_reduce", lambda x, i: x.scatter_add(0, i[:, None], x), 2**40, False),
+        ("index_put", lambda x, i: x.index_put((i,), x[:2]), 7, True),
+        ("index_copy", lambda x, i: x.index_copy(0, i, x[:2]), -1, False),
+        ("index_add", lambda x, i: x.index_add(0, i, x[:2]), -(2**40), False),
+        ("embedding_bag", lambda x, i: F.embedding_bag(i, x, i[:1] * 0), 7, False),
+    ],
+)
+def test_out_of_range(device, name, fn, bad, wraps, dtype):
+    """An IndexError that names operator and index at the next synchronisation; the device lives on."""
+    x = torch.arange(35, device=device).view(7, 5).to(dtype)
+    fn(x, torch.tensor([0, bad], device=device))
+    with pytest.raises(IndexError, match=rf"{name}: index {bad} is out of bounds for dimension with size"):
+        torch.webgpu.synchronize()
+    torch.webgpu.synchronize()
+    assert x.sum(dtype=torch.float32).item() == 595
+    assert fn(x, torch.tensor([0, -1 if wraps else 1], device=device)).isfinite().all()
+
+
+def test_index_into_nothing(device):
+    x = torch.empty(0, 4, device=device)
+    x.index_select(0, torch.tensor([0], device=device))
+    with pytest.raises(IndexError, match="size 0"):
+        torch.webgpu.synchronize()
+    assert x.index_select(0, torch.empty(0, dtype=torch.int64, device=device)).shape == (0, 4)

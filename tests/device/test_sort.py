@@ -1,0 +1,152 @@
+"""Sorting, selection, searching, unique and histograms on the device against the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.device.against_cpu import check, layouts
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+SHAPES = (((6, 5), 0), ((3, 1000), 1), ((2, 1025), 1), ((5000,), 0), ((300, 3), -1), ((4, 1), 1), ((), 0), ((0, 3), 1))
+
+
+def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Numbers with ties, and for floats NaN, infinities and both zeros among them."""
+    x = (torch.randn(shape) * 50).to(dtype)
+    if dtype.is_floating_point and x.numel() > 9:
+        x.view(-1)[[1, 3, 4, 5, 7, 8]] = torch.tensor([float("nan"), -0.0, 0.0, float("inf"), -float("inf"), 0.0]).to(
+            dtype
+        )
+    return x
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("descending", [False, True])
+def test_stable_sort(device, descending, dtype):
+    for shape, dim in SHAPES:
+        x = values(dtype, *shape)
+        check(device, lambda x, d=dim: torch.sort(x, dim=d, stable=True, descending=descending), x)
+        check(device, lambda x, d=dim: torch.argsort(x, dim=d, stable=True, descending=descending), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sort_of_any_layout(device, dtype):
+    for x in layouts(lambda *s: values(dtype, *s), 9, 4, 7).values():
+        for dim in (0, 1, 2):
+            check(device, lambda x, d=dim: torch.sort(x, dim=d, stable=True), x)
+
+
+@pytest.mark.parametrize("n", [1024, 2048, 2049, 70_000])
+def test_sort_of_long_rows(device, n):
+    check(device, lambda x: torch.sort(x, stable=True), torch.randint(0, 500, (3, n)))
+    check(device, lambda x: torch.sort(x, stable=True, descending=True), torch.randn(2, n))
+
+
+def test_zeros_keep_their_signs_and_order(device):
+    x = torch.tensor([0.0, -0.0, -0.0, 0.0, -1.0], device=device)
+    found, places = torch.sort(x, stable=True)
+    assert places.tolist() == [4, 0, 1, 2, 3]
+    assert torch.signbit(found).tolist() == [True, False, True, True, False]
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:-1], ids=str)
+def test_topk_and_kthvalue(device, dtype):
+    for shape, dim in SHAPES[:-1]:
+        x = values(dtype, *shape)
+        n = x.shape[dim] if x.dim() else 1
+        for k in sorted({1, n // 2, min(n, 513), n}):
+            for largest in (True, False):
+                check(device, lambda x, d=dim, k=k, s=largest: torch.topk(x, k, d, s)[0], x)
+            if k:
+                check(device, lambda x, d=dim, k=k: torch.kthvalue(x, k, d)[0], x)
+
+
+def test_topk_indices_name_the_values(device):
+    x = torch.randint(0, 50, (4, 3000), device=device)
+    found, places = torch.topk(x, 40)
+    assert torch.equal(x.cpu().gather(1, places.cpu()), found.cpu())
+    assert all(len(set(row)) == 40 for row in places.tolist())
+
+
+@pytest.mark.parametrize("name", ["sort", "topk", "kthvalue", "median", "msort", "quantile", "nanmedian"])
+def test_gradients(device, name):
+    fn = {
+        "sort": lambda x: x.sort(0)[0],
+        "topk": lambda x: x.topk(3, 1)[0],
+        "kthvalue": lambda x: x.kthvalue(2, 0)[0],
+        "median": lambda x: x.median(1)[0],
+        "nanmedian": lambda x: x.nanmedian(),
+        "msort": torch.msort,
+        "quantile": lambda x: x.quantile(0.3, 1),
+    }[name]
+    check(device, fn, torch.randperm(63).view(7, 9) / 3, backward=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:-1], ids=str)
+def test_medians(device, dtype):
+    for shape, dim in SHAPES[:-1]:
+        x = values(dtype, *shape)
+        for fn in (torch.median, torch.nanmedian):
+            check(device, fn, x)
+            check(device, lambda x, d=dim, fn=fn: fn(x, d, keepdim=True)[0], x)
+    check(device, lambda x: torch.median(x, 0), torch.tensor([3.0, float("nan"), 1.0, float("nan")]))
+    check(device, lambda x: torch.nanmedian(x, 0)[0], torch.full((4,), float("nan")))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_mode(device, dtype):
+    x = (torch.randn(5, 40) * 4).to(dtype)
+    for dim in (0, 1):
+        check(device, lambda x, d=dim: torch.mode(x, d)[0], x)
+        check(device, lambda x, d=dim: torch.mode(x, d, keepdim=True)[0], x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_unique(device, dtype):
+    every = {"return_inverse": True, "return_counts": True}
+    for shape in ((40,), (3, 8, 2), (3000,), (0,), ()):
+        x = (torch.randn(shape) * 3).round().to(dtype)
+        check(device, lambda x: torch.unique(x, **every), x)
+        check(device, torch.unique, x)
+        check(device, lambda x: torch.unique_consecutive(x, **every), x)
+    x = (torch.rand(30, 2, 3) * 2).round().to(dtype)
+    for dim in (0, 1, -1):
+        check(device, lambda x, d=dim: torch.unique(x, dim=d, **every), x)
+        check(device, lambda x, d=dim: torch.unique_consecutive(x, dim=d, **every), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:-1], ids=str)
+def test_searches(device, dtype):
+    edges = (torch.randn(3, 40) * 9).to(dtype).sort(1)[0]
+    x = (torch.randn(3, 70) * 9).to(dtype)
+    for right in (False, True):
+        check(device, lambda e, x, r=right: torch.searchsorted(e, x, right=r), edges, x)
+        check(device, lambda e, x, r=right: torch.bucketize(x, e[0], right=r, out_int32=True), edges, x.t())
+        check(device, lambda e, r=right: torch.searchsorted(e[0], 3, right=r), edges)
+    check(device, lambda e, x: torch.searchsorted(e[:, :0], x), edges, x)
+    shuffled = edges.flip(1)
+    check(device, lambda e, x: torch.searchsorted(e, x, sorter=torch.argsort(e, dim=1, stable=True)), shuffled, x)
+    check(device, torch.isin, x, edges[0])
+    check(device, lambda x, e: torch.isin(x, e[:0], invert=True), x, edges[0])
+    check(device, lambda x: torch.isin(x, 3), x)
+
+
+def test_bad_sorter(device):
+    edges = torch.arange(4.0, device=device)
+    torch.searchsorted(edges, edges, sorter=torch.tensor([0, 1, 9, 3], device=device))
+    with pytest.raises(IndexError, match="searchsorted: index 9 is out of bounds for dimension with size 4"):
+        torch.webgpu.synchronize()
+
+
+def test_histograms(device):
+    x = torch.randint(0, 40, (500,))
+    check(device, torch.bincount, x)
+    check(device, lambda x: torch.bincount(x, minlength=60), x.to(torch.uint8))
+    check(device, lambda x, w: torch.bincount(x, w), x, torch.ones(500))
+    check(device, lambda x: torch.bincount(x[:0], minlength=3), x)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        y = torch.randn(300).to(dtype)
+        check(device, lambda y: torch.histc(y, 10, -1, 2), y)
+        check(device, lambda y: torch.histc(y, 7), y)
+    with pytest.raises(RuntimeError, match="non-negative"):
+        torch.bincount(torch.tensor([1, -1], device=device))
