@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch_webgpu.ir.graph import Expr
-from torch_webgpu.ir.ops import BINARY_FLOAT, TABLE, ops
+from torch_webgpu.ir.ops import BINARY_FLOAT, ops
 
-from .expressions import is_integral, where
+from .expressions import is_complex, is_integral, where
 from .register import pointwise
 from .scalars import cast_scalar
 
@@ -46,7 +46,7 @@ def polygamma(n: Expr | int, self: Expr | int) -> Expr:
 
 @pointwise("sinc")
 def sinc(self: Expr) -> Expr:
-    if "c" not in TABLE["sinc"].wgsl and self.dtype == "c64":
+    if is_complex(self):
         product = self * 3.141592653589793
         return where(ops.eq(self, 0), 1, ops.sin(product) / product)
     return ops.sinc(self)

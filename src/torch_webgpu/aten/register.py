@@ -20,9 +20,10 @@ from torch_webgpu.engine.record import engine, spec_of
 from torch_webgpu.errors import UnsupportedDtypeError
 from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
 from torch_webgpu.ir.ops import MissingKindError, ops
-from torch_webgpu.layout import overlaps_itself
+from torch_webgpu.layout import is_dense, overlaps_itself
 from torch_webgpu.wgsl.expr import split_scalar
 
+from .decomps import decomposed
 from .fallback import run_on_cpu
 from .scalars import cast_scalar, check_fits
 from .torch_abi import (
@@ -139,7 +140,8 @@ class PointwiseKernel:
                 self.prepared.pop(next(iter(self.prepared)))
             self.prepared[key] = found
         if found.__class__ is str:
-            return run_on_cpu(self.overload, args, kwargs, found)
+            result = decomposed(self.overload, args, kwargs)
+            return run_on_cpu(self.overload, args, kwargs, found) if result is NotImplemented else result
         return self.launch(found, values)  # type: ignore[arg-type]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -179,9 +181,11 @@ class PointwiseKernel:
         else:
             outputs = [values[0]] if self.inplace else [values[i] for i in self.out]
             if not self.inplace:
-                for out, (shape, _, _) in zip(outputs, found.outputs):
+                for out, (shape, strides, _) in zip(outputs, found.outputs):
                     if out.shape != shape:
                         out.resize_(shape)
+                        if is_dense(shape, strides):
+                            out.as_strided_(shape, strides)
             if outputs[0].numel():
                 static = (found.body, "pointwise")
                 engine().record(found.name, inputs, outputs, lambda specs: found.body, static, scalars)
@@ -199,7 +203,7 @@ class PointwiseKernel:
             for shape, strides, _ in metas:
                 check_writable(shape, strides)
         try:
-            body, tensors, scalars = self.trace(values, natural)
+            body, tensors, scalars = self.trace(values, [dtype for _, _, dtype in natural])
         except (MissingKindError, UnsupportedDtypeError) as reason:
             return str(reason)
         device = values[tensors[0]].device.index if tensors else 0
@@ -208,13 +212,13 @@ class PointwiseKernel:
         op = None
         if not self.inplace and not self.out:
             op = self.operation(values, metas, body, tensors, scalars)
-        return Prepared(metas, self.name, body, tensors, scalars, op)
+        return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, op)
 
-    def natural(self, values: list[Any], metas: list[Meta]) -> list[torch.dtype]:
-        """The dtypes of the results if they were new tensors. Raises for outputs that cannot take them."""
+    def natural(self, values: list[Any], metas: list[Meta]) -> list[Meta]:
+        """The layouts of the results if they were new tensors. Raises for outputs that cannot take them."""
         functional = functional_of(self.overload)
         if functional is None or functional is self.overload:
-            return [dtype for _, _, dtype in metas]
+            return metas
         natural = infer(functional, *self.positional(values), **self.keywords(values, with_out=False))
         if self.inplace and natural[0][0] != values[0].shape:
             raise RuntimeError(
@@ -222,7 +226,7 @@ class PointwiseKernel:
             )
         for (_, _, source), (_, _, target) in zip(natural, metas):
             check_cast(source, target)
-        return [dtype for _, _, dtype in natural]
+        return natural
 
     def operation(
         self,
