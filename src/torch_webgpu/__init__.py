@@ -1,4 +1,7 @@
-"""PyTorch on every GPU, through WebGPU, in pure Python. ``import torch`` is enough; ``device="webgpu"`` then works."""
+"""PyTorch on every GPU, through WebGPU, in pure Python: ``device="webgpu"``.
+
+``import torch`` is enough where PyTorch has no accelerator of its own; elsewhere, ``import torch_webgpu`` as well.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ _registered = False
 
 
 def register() -> None:
-    """Makes ``webgpu`` a PyTorch device. PyTorch calls this through the ``torch.backends`` entry point; safe to repeat."""
+    """Makes ``webgpu`` a PyTorch device. Importing this package does it; safe to repeat."""
     global _registered
     if _registered:
         return
@@ -23,6 +26,9 @@ def register() -> None:
     accelerator.register()
 
 
-# At the end: importing torch first calls register(), whichever of the two a program imports first, and every module of
-# this package then finds torch complete.
+# At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of the two
+# a program imports first, and every module of this package then finds torch complete.
 import torch as torch  # noqa: E402
+
+if not torch.__spec__._initializing:  # type: ignore[union-attr]
+    register()

@@ -207,15 +207,23 @@ def run_backward_in_calling_thread() -> None:
 
     The autograd engine starts one worker per device the C++ guard reports, and a Python backend's guard reports one: a
     backward pass on ``webgpu:1`` would fail its bounds check. Recording needs the GIL anyway, so nothing is lost.
-    See PythonDeviceGuard::deviceCount in torch/csrc/acc/Module.cpp.
+    See PythonDeviceGuard::deviceCount in torch/csrc/acc/Module.cpp. Other accelerators cannot run a backward pass once
+    webgpu is registered (https://github.com/pytorch/pytorch/issues/161129): that is said before C++ fails an assertion.
     """
     from torch.autograd import graph
 
     original = graph._engine_run_backward
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        others = {t.device.type for t in outputs if isinstance(t, torch.Tensor)} - {"cpu", "meta", DEVICE_TYPE}
+        if others:
+            raise RuntimeError(
+                f"PyTorch cannot run backward passes on {', '.join(sorted(others))} in a process where a backend such as "
+                "webgpu is registered (https://github.com/pytorch/pytorch/issues/161129). Start it without importing "
+                "torch_webgpu; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps `import torch` from doing so"
+            )
         with torch.autograd.set_multithreading_enabled(False):
-            return original(*args, **kwargs)
+            return original(outputs, *args, **kwargs)
 
     graph._engine_run_backward = run
     torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
