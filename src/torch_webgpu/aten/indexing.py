@@ -16,10 +16,13 @@ from torch_webgpu.kernels import compact, indexed
 from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
+from .fallback import run_on_cpu
 from .register import check_devices, check_writable
 from .strict import check_apart, register_strict, same_scalar_type
 from .torch_abi import aten, impl, is_webgpu, outputs_of
 from .variants import name_of
+
+NO_ATOMICS = "WebGPU has no float64 atomics"
 
 
 class Index(NamedTuple):
@@ -81,14 +84,14 @@ def write(
     else:
         scalars.append(source)
     geometry = geometry_of(shape, strides, indices, other)
-    serial = serial_dim is not None and not indexed.combines_atomically(BY_TORCH[data.dtype].name, combine)
+    dim = None if indexed.combines_atomically(BY_TORCH[data.dtype].name, combine) else serial_dim
 
     def body(specs: tuple[Spec, ...]) -> Extern:
-        if serial:
-            return Extern(partial(indexed.lower_serial_write, geometry, serial_dim, combine))
-        return Extern(partial(indexed.lower_write, geometry, combine))
+        if dim is None:
+            return Extern(partial(indexed.lower_write, geometry, combine))
+        return Extern(partial(indexed.lower_serial_write, geometry, dim, combine))
 
-    engine().record(name, inputs, [data], body, (geometry, combine, serial_dim if serial else None), scalars)
+    engine().record(name, inputs, [data], body, (geometry, combine, dim), scalars)
     return data
 
 
@@ -250,6 +253,8 @@ def index_put_(
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination "
             f"and {values.dtype} for the source."
         )
+    if accumulate and self.dtype == torch.float64:
+        return run_on_cpu(aten._index_put_impl_.default, (self, indices, values, accumulate, unsafe), {}, NO_ATOMICS)
     expanded = expand_masks(self, indices)
     if values.device != self.device and values.dim() == 0:
         values = values.to(self.device)
@@ -281,6 +286,8 @@ def squeeze_to(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    if accumulate and self.dtype == torch.float64:
+        return run_on_cpu(aten.put_.default, (self, index, source, accumulate), {}, NO_ATOMICS)
     check_devices([self, index, source])
     if index.dtype != torch.int64:
         raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
