@@ -79,23 +79,29 @@ def fresh_seed() -> int:
 _by_address: weakref.WeakValueDictionary[int, WebGPUGenerator] = weakref.WeakValueDictionary()
 
 
+def _address(generator: torch.Generator) -> int:
+    return generator._cdata  # type: ignore[attr-defined]
+
+
 class WebGPUGenerator(torch.Generator):
     """What ``torch.Generator(device="webgpu")`` makes: PyTorch has no hook for a Python backend's generators.
 
-    The C++ part is an unused CPU generator, which is what PyTorch's argument parser wants to see.
+    The C++ part is a CPU generator, which is what PyTorch's argument parser wants to see. Operations on CPU tensors
+    take it for one instead of refusing it; it is seeded alike, so that at least their numbers can be repeated.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = torch.device("webgpu", device.index or 0)
         self.state = RandomState(torch.default_generator.initial_seed())
-        _by_address[self._cdata] = self
+        _by_address[_address(self)] = self
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self._device
 
     def manual_seed(self, seed: int) -> WebGPUGenerator:
         self.state.reseed(int(seed))
+        super().manual_seed(int(seed))
         return self
 
     def seed(self) -> int:
@@ -115,7 +121,7 @@ class WebGPUGenerator(torch.Generator):
     def get_offset(self) -> int:
         return self.state.offset
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> None:  # type: ignore[override]
         self.state.offset = offset
 
     def clone_state(self) -> WebGPUGenerator:
@@ -123,7 +129,7 @@ class WebGPUGenerator(torch.Generator):
         clone.set_state(self.get_state())
         return clone
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[object, ...]:  # type: ignore[override]
         return _restore_generator, (str(self._device), self.get_state())
 
 
@@ -142,7 +148,7 @@ def state_of(generator: torch.Generator | None, device: int) -> RandomState:
     if generator is None:
         return default_state(device)
     # The dispatcher hands over a new Python object around the same C++ generator.
-    ours = _by_address.get(generator._cdata)
+    ours = _by_address.get(_address(generator))
     if ours is None:
         raise RuntimeError(f"Expected a 'webgpu' device type for generator but found '{generator.device.type}'")
     return ours.state

@@ -1,0 +1,220 @@
+"""Random tensors made from others: permutations, dropout, and samples of a distribution with given parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+
+from .factories import device_index
+from .random import (
+    STREAM_PARAMS,
+    bernoulli_float,
+    bernoulli_tensor,
+    exponential_,
+    largest_integer,
+    normal_,
+    random_from_to,
+    sampled,
+    stream,
+    stream_scalars,
+    uniform_,
+)
+from .register import opmath
+from .torch_abi import aten, impl, outputs_of
+from .variants import out_variant, register_functional, write
+
+
+def bernoulli(self: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return bernoulli_tensor(torch.empty_like(self), self, generator=generator)
+
+
+def bernoulli_p(self: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+    return bernoulli_float(torch.empty_like(self), p, generator=generator)
+
+
+def poisson(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    return sampled(
+        "aten.poisson", torch.empty_like(self), [self], lambda rate: stream("random_poisson", rate), generator
+    )
+
+
+def binomial(count: torch.Tensor, prob: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    out = count.new_empty(torch.broadcast_shapes(count.shape, prob.shape))
+    return sampled("aten.binomial", out, [count, prob], lambda n, p: stream("random_binomial", n, p), generator)
+
+
+def standard_gamma(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    return sampled(
+        "aten._standard_gamma", torch.empty_like(self), [self], lambda a: stream("random_gamma", a), generator
+    )
+
+
+def sample_dirichlet(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    """Gamma numbers over their sum along the last dimension, kept inside (0, 1)."""
+    gamma = standard_gamma(self.float(), generator)
+    info = torch.finfo(torch.float32)
+    return (gamma / gamma.sum(-1, keepdim=True)).clamp_(info.tiny, 1 - info.eps).to(self.dtype)
+
+
+def normal(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
+    """Normal numbers with means, standard deviations or both from tensors. Waits to check the deviations."""
+    tensors = [t for t in (mean, std) if isinstance(t, torch.Tensor)]
+    if isinstance(std, torch.Tensor):
+        if std.is_complex():
+            raise RuntimeError("normal expects standard deviation to be non-complex")
+        if std.numel() and not bool((std >= 0).all()):
+            raise RuntimeError("normal expects all elements of std >= 0.0")
+    elif std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    dtype = mean.dtype if isinstance(mean, torch.Tensor) else std.dtype
+    out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
+    return normal_(out, generator=generator).mul_(std).add_(mean)
+
+
+def normal_out(mean: Any, std: Any, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+    return write(normal(mean, std, generator=generator), out)
+
+
+# Permutations and choices ---------------------------------------------------------------------------------------------
+
+
+def randperm(
+    n: int,
+    *,
+    generator: Any = None,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> torch.Tensor:
+    """The order that sorts 63-bit random keys (ties, a chance of n²/2⁶⁴, keep their order)."""
+    dtype = dtype or torch.int64
+    check_permutation(n, dtype)
+    keys = torch.empty(n, dtype=torch.int64, device=torch.device("webgpu", device_index(device)))
+    random_from_to(keys, 0, (1 << 63) - 1, generator=generator)
+    return keys.argsort(stable=True).to(dtype)
+
+
+def randperm_out(n: int, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+    check_permutation(n, out.dtype)
+    return out.resize_((n,)).copy_(randperm(n, generator=generator, device=out.device))
+
+
+def check_permutation(n: int, dtype: torch.dtype) -> None:
+    if n < 0:
+        raise RuntimeError(f"n must be non-negative, got {n}")
+    if n > largest_integer(dtype):
+        raise RuntimeError(f"n is too large for result tensor type: '{dtype}'")
+
+
+def multinomial(
+    self: torch.Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> torch.Tensor:
+    """Draws row indices with probability proportional to ``self``.
+
+    Without replacement: the largest of p / Exp(1) (the exponential race, as PyTorch's own fast path). With replacement:
+    a uniform number looked up in the cumulative distribution. Waits to check the probabilities, as PyTorch does.
+    """
+    (like,) = outputs_of(aten.multinomial.default, self, num_samples, replacement)
+    if not replacement and num_samples > self.shape[-1]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if like.numel() == 0:
+        return like
+    weights = self.float()
+    check_probabilities(weights)
+    if not replacement or num_samples == 1:
+        race = weights / exponential_(torch.empty_like(weights), generator=generator)
+        return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, dim=-1).indices
+    totals = weights.cumsum(-1)
+    draws = torch.empty(like.shape, dtype=torch.float32, device=self.device)
+    uniform_(draws, generator=generator)
+    return torch.searchsorted(totals, draws * totals[..., -1:], right=True).clamp_(max=self.shape[-1] - 1)
+
+
+def check_probabilities(weights: torch.Tensor) -> None:
+    # One download for both questions; NaN fails the comparison.
+    valid = ((weights >= 0) & (weights < float("inf"))).all()
+    possible = (weights.sum(-1) > 0).all()
+    if not bool(valid & possible):
+        if not bool(valid):
+            raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
+# Dropout --------------------------------------------------------------------------------------------------------------
+
+
+def native_dropout(self: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(self * mask / (1 - p), mask)``; p = 1 gives zeros."""
+    out, mask = outputs_of(aten.native_dropout.default, self, p, train)
+    if train is False:
+        return out.copy_(self), mask.fill_(True)
+    return kept(self, out, mask, 1 - p, None)
+
+
+def fused_dropout(self: torch.Tensor, p: float, generator: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(self * mask / p, mask)`` with a uint8 mask; here ``p`` is the probability to keep."""
+    mask = torch.empty_like(self, dtype=torch.uint8)
+    return kept(self, torch.empty_like(self), mask, p, generator)
+
+
+def kept(
+    self: torch.Tensor, out: torch.Tensor, mask: torch.Tensor, probability: float, generator: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fills ``mask`` with whether each element stays, ``out`` with those that do, scaled."""
+    if out.numel() == 0:
+        return out, mask
+    dtype = opmath(self.dtype)
+
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        keep = stream("random_uniform") < ops.param(STREAM_PARAMS, "f32")
+        x = ops.to_dtype(ops.load(0, specs[0].dtype), dtype)
+        scaled = x * ops.to_dtype(ops.param(STREAM_PARAMS + 1, "f32"), dtype)
+        result = ops.where(keep, scaled, ops.like(x, 0))
+        return Pointwise((ops.to_dtype(result, specs[1].dtype), ops.to_dtype(keep, specs[2].dtype)))
+
+    scale = 1 / probability if probability else 0.0
+    scalars = [*stream_scalars(generator, self), ("f", probability), ("f", scale)]
+    engine().record("aten.native_dropout", [self], [out, mask], body, dtype, scalars)
+    return out, mask
+
+
+FUNCTIONAL: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
+    (aten.poisson.default, poisson),
+    (aten.binomial.default, binomial),
+    (aten._standard_gamma.default, standard_gamma),
+    (aten._sample_dirichlet.default, sample_dirichlet),
+    (aten.multinomial.default, multinomial),
+)
+KERNELS: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
+    (aten.bernoulli.default, bernoulli),
+    (aten.bernoulli.out, out_variant(aten.bernoulli.out, bernoulli)),
+    (aten.bernoulli.p, bernoulli_p),
+    (aten.normal.Tensor_float, normal),
+    (aten.normal.float_Tensor, normal),
+    (aten.normal.Tensor_Tensor, normal),
+    (aten.normal.Tensor_float_out, normal_out),
+    (aten.normal.float_Tensor_out, normal_out),
+    (aten.normal.Tensor_Tensor_out, normal_out),
+    (aten.randperm.default, randperm),
+    (aten.randperm.generator, randperm),
+    (aten.randperm.out, randperm_out),
+    (aten.randperm.generator_out, randperm_out),
+    (aten.native_dropout.default, native_dropout),
+    (aten._fused_dropout.default, fused_dropout),
+)
+
+
+def register() -> None:
+    for overload, kernel in FUNCTIONAL:
+        register_functional(overload, kernel)
+    for overload, kernel in KERNELS:
+        impl(overload, kernel)
