@@ -65,19 +65,48 @@ def test_a_broadcast_scalar_is_loaded_at_its_offset() -> None:
     assert "x1_load(P.o1)" in built.kernel.body
 
 
+TRANSPOSED = Spec("f32", (4, 6), (1, 4))
+
+
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
         (dense("f32", 4, 6), "plain"),
+        (dense("i64", 4, 6), "plain"),
         (dense("u8", 4, 6), "word"),
         (dense("f16", 4, 6), "word"),
         (Spec("u8", (4, 6), (6, 1), aligned=False), "atomic"),
         (Spec("u8", (4, 6), (12, 2)), "atomic"),
-        (Spec("bool", (4, 6), (1, 4)), "word"),
     ],
 )
-def test_how_outputs_are_written(output: Spec, expected: str) -> None:
-    assert modes(build(dense("f32", 4, 6), output))[-1] == expected
+def test_how_outputs_are_written_point_by_point(output: Spec, expected: str) -> None:
+    built = build(TRANSPOSED, output)
+    assert modes(built)[-1] == expected
+    assert "_store4" not in built.kernel.body
+
+
+@pytest.mark.parametrize("output", [dense("f32", 24), dense("u8", 24), dense("f16", 24), dense("bool", 24)])
+def test_outputs_in_iteration_order_are_written_in_fours(output: Spec) -> None:
+    built = build(dense("f32", 24), output)
+    assert modes(built)[-1] == "plain"
+    assert "y1_store4" in built.kernel.body
+    assert "x0_load4" in built.kernel.body
+
+
+@pytest.mark.parametrize(
+    ("operand", "expected"),
+    [
+        (Spec("f32", (24,), (1,), aligned=False), "x0_load(P.o0 + min(base + 3u, P.numel - 1u))"),
+        (dense("i64", 24), "x0_load(P.o0 + min(base + 3u, P.numel - 1u))"),
+        (Spec("f32", (), ()), "x0_load(P.o0)"),
+    ],
+)
+def test_what_cannot_be_loaded_in_fours_is_loaded_otherwise(operand: Spec, expected: str) -> None:
+    assert expected in build(operand, dense("f32", 24)).kernel.body
+
+
+def test_an_output_that_starts_between_groups_of_four_is_written_point_by_point() -> None:
+    assert "_store4" not in build(dense("f32", 24), Spec("f32", (24,), (1,), aligned=False)).kernel.body
 
 
 def test_a_broadcast_operand_leaves_packed_outputs_whole_words() -> None:
@@ -85,11 +114,13 @@ def test_a_broadcast_operand_leaves_packed_outputs_whole_words() -> None:
 
 
 def test_native_halves_are_stored_one_by_one() -> None:
-    assert modes(build(dense("f16", 4, 6), dense("f16", 4, 6), native_f16=True)) == ["plain", "plain"]
+    strided = Spec("f16", (4, 6), (1, 4))
+    assert modes(build(strided, dense("f16", 4, 6), native_f16=True)) == ["plain", "plain"]
 
 
 def test_a_thread_owns_whole_words_of_every_output() -> None:
-    built = build(dense("f32", 4096), dense("u8", 4096), dense("f16", 4096), outputs=2)
+    strided = Spec("f32", (64, 64), (1, 64))
+    built = build(strided, dense("u8", 64, 64), dense("f16", 64, 64), outputs=2)
     assert built.grid == (4096 // 4 // WORKGROUP, 1, 1)
     assert built.kernel.body.count("y1_store_word") == 1
     assert built.kernel.body.count("y2_store_word") == 2

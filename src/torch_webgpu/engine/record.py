@@ -6,6 +6,7 @@ cheap and never waits; a flush (:mod:`.flush`) turns the nodes into GPU commands
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ import torch
 
 from .. import dtypes
 from ..config import config
-from ..errors import ForkError, NoAdapterError, OutOfMemoryError
+from ..errors import DeviceLostError, ForkError, NoAdapterError, OutOfMemoryError, different_devices
 from ..ir.graph import Body, Node, Operation, Pointwise, Spec
 from ..ir.ops import ops
 from ..layout import contiguous_strides, extent
@@ -25,6 +26,7 @@ from ..lower.fuse import Limits
 from ..runtime.runtime import devices
 from ..wgsl.expr import split_scalar
 from .flush import execute
+from .interrupt import Uninterrupted
 from .replay import Planner
 from .tensor import Allocation, Mailbox
 
@@ -45,7 +47,7 @@ FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 def spec_of(t: torch.Tensor) -> Spec:
     """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
     dtype = dtypes.of(t.dtype)
-    aligned = dtype.itemsize >= 4 or t.storage_offset() * dtype.itemsize % 4 == 0
+    aligned = dtype.itemsize > 4 or t.storage_offset() % 4 == 0
     return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
 
 
@@ -64,6 +66,14 @@ def clash(read: torch.Tensor, read_spec: Spec, written: torch.Tensor, written_sp
         return False
     end = first + extent(read_spec.shape, read_spec.strides)
     return first < other + extent(written_spec.shape, written_spec.strides) and other < end
+
+
+def misplaced(tensors: Sequence[torch.Tensor]) -> RuntimeError:
+    """Why these tensors are not of one webgpu device."""
+    devices = list(dict.fromkeys(t.device for t in tensors))
+    if len(devices) > 1:
+        return different_devices(*devices[:2])
+    return RuntimeError(f"a tensor on {devices[0]} has a storage that is not the webgpu device's")
 
 
 class Engine:
@@ -87,8 +97,11 @@ class Engine:
         self._dying: list[Allocation] = []
         self.pid = os.getpid()
         self._timer: threading.Thread | None = None
+        self._stopping = False
         self._wake = threading.Event()
         self._first_pending = 0.0
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
 
     @cached_property
     def devices(self) -> list[Device]:
@@ -100,6 +113,7 @@ class Engine:
                 "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` shows what is there"
             )
         self.mailbox.self_test()
+        atexit.register(self._stop)  # after the runtime's own handler was registered, so it runs before it
         return found
 
     def device(self, index: int) -> Device:
@@ -117,6 +131,36 @@ class Engine:
                 "the webgpu device cannot be used in a forked process: GPU handles do not survive a fork. "
                 "Use torch.multiprocessing.set_start_method('spawn'), or keep webgpu tensors out of the child"
             )
+
+    def _forget(self) -> None:
+        """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""
+        self.lock = threading.RLock()
+        # Every use of a device that is not in these two asks check_process first.
+        self.pending, self.live_bytes = {}, {}
+
+    def _stop(self) -> None:
+        """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
+        if os.getpid() != self.pid:
+            return
+        self.delay_ms = 0.0
+        with self.lock:
+            self.pending.clear()
+        if self._timer is not None:
+            self._stopping = True
+            self._wake.set()
+            self._timer.join()
+
+    def reset(self, index: int) -> None:
+        """Opens a device anew, also after it was lost. The tensors it had raise DeviceLostError from then on."""
+        with self.lock, Uninterrupted():
+            device = self.device(index)
+            lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
+            self.pending.pop(index, None)
+            for allocation in (*self.mailbox.allocations.values(), *self._dying):
+                if allocation.device == index:
+                    allocation.buffer, allocation.error = None, lost
+            self.error = None
+            device.reopen()
 
     def empty(
         self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
@@ -145,7 +189,9 @@ class Engine:
     def _account(self, allocation: Allocation) -> None:
         size, device = allocation.size_bytes, allocation.device
         if size > LARGE_BYTES:
+            allocation.size_bytes = 0  # what its death gives back, if it turns out to be too large
             self._check_size(size, device)
+            allocation.size_bytes = size
         self.live_bytes[device] += size
         # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
         if size > LARGE_BYTES and self.live_bytes[device] > self.peak_bytes[device]:
@@ -226,10 +272,16 @@ class Engine:
         """Appends a node; flushes when the batch is full, or at once with batching off."""
         with self.lock:
             known = self.mailbox.allocations
-            allocations = tuple([known[t.untyped_storage().data_ptr()] for t in tensors])
+            try:
+                allocations = tuple([known[t.untyped_storage().data_ptr()] for t in tensors])
+            except KeyError:
+                raise misplaced(tensors) from None
             device = allocations[-1].device
+            if len(self.live_bytes) > 1 and any(a.device != device for a in allocations):
+                raise misplaced(tensors)
             pending = self.pending.get(device)
             if pending is None:
+                self.check_process()
                 pending = self.pending[device] = []
             pending.append(Node(op, allocations, tuple([t.storage_offset() for t in tensors]), params))
             if not self.batching or len(pending) >= self.threshold:
@@ -243,14 +295,20 @@ class Engine:
             return
         self._first_pending = time.monotonic()
         if self._timer is None:
-            self._timer = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
-            self._timer.start()
+            timer = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
+            try:
+                timer.start()
+            except RuntimeError:  # the interpreter is shutting down
+                return
+            self._timer = timer
         self._wake.set()
 
     def _tick(self) -> None:
         while True:
             self._wake.wait()
             self._wake.clear()
+            if self._stopping:
+                return
             while (left := self._first_pending + self.delay_ms / 1000 - time.monotonic()) > 0:
                 time.sleep(left)
             try:
@@ -260,9 +318,10 @@ class Engine:
 
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
-        with self.lock:
+        with self.lock, Uninterrupted():
             self.check_process()
             self.collect()
+            self._sweep()
             for index in list(self.pending) if device is None else [device]:
                 nodes = self.pending.get(index)
                 if nodes:
@@ -271,7 +330,7 @@ class Engine:
                         execute(self.devices[index], self._fused(nodes, self.devices[index]))
                     finally:
                         self._sweep()
-            self._sweep()
+                        self.devices[index].retire()
 
     def _fused(self, nodes: list[Node], device: Device) -> list[Node]:
         if not self.fusion or len(nodes) == 1:
@@ -304,6 +363,7 @@ class Engine:
     def reclaim(self) -> None:
         """Returns the memory of tensors that died and that nothing recorded needs."""
         with self.lock:
+            self.check_process()
             self.collect()
             self._sweep()
 

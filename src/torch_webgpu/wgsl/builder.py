@@ -16,6 +16,7 @@ from torch_webgpu.layout import broadcast_strides, collapse, contiguous_strides,
 
 from .expr import convert, emit, join_param, param_parts
 from .kernel import Binding, Kernel, Mode, Param
+from .quads import QUAD, quads_text
 
 WORKGROUP = 256
 MAX_GROUPS = 65535
@@ -168,6 +169,8 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     params = ParamList()
     numel = params.add("numel", prod(shape))
     indexing = Indexing(sizes, strides, params)
+    if indexing.rank == 1 and not in_order and moves_by_four(op, indexing):
+        return build_quads(op, alias, indexing, params, numel)
     modes = {
         op.n_inputs + j: store_mode(spec, indexing.layout(op.n_inputs + j), native_f16)
         for j, spec in enumerate(op.outputs)
@@ -205,6 +208,33 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
         text = "\n".join(["fn point(i: u32) {", *coordinates, *lines, *stores, "}", *MAIN, call, "}", ""])
     kernel = Kernel(op.name, text, bindings, tuple(params.params), workgroup_size=(WORKGROUP, 1, 1), trusted=True)
     return Built(kernel, order, tuple(params.values), grid_for(-(-prod(shape) // run)))
+
+
+def moves_by_four(op: Operation, indexing: Indexing) -> bool:
+    """Whether every output lies in iteration order, starts at a multiple of four, and some can be moved by fours.
+
+    64-bit outputs are stored one by one; strided arguments need coordinates, which fours do not have.
+    """
+    layouts = [indexing.layout(k) for k in range(len(op.args))]
+    outputs = [(spec, layouts[k]) for k, spec in enumerate(op.args) if k >= op.n_inputs]
+    whole = all(layout == "linear" and (spec.aligned or BY_NAME[spec.dtype].itemsize > 4) for spec, layout in outputs)
+    return whole and "strided" not in layouts and any(BY_NAME[spec.dtype].itemsize <= 4 for spec, _ in outputs)
+
+
+def build_quads(op: Operation, alias: tuple[int, ...], indexing: Indexing, params: ParamList, numel: str) -> Built:
+    """The kernel of a pointwise operation that moves four elements at a time."""
+    assert isinstance(op.body, Pointwise)
+    modes: dict[int, Mode] = dict.fromkeys(range(op.n_inputs, len(op.args)), "plain")
+    bindings, names, order = bind(op.args, alias, op.n_inputs, modes)
+    leaves = list(walk(op.body.roots))
+    scalars = params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
+    used = {e.args[0] for e in leaves if e.op == "load"} | modes.keys()
+    offsets = {k: params.add(f"o{k}", Source("offset", k)) for k in sorted(used)}
+    roots = [stored(root, op.args[k].dtype) for root, k in zip(op.body.roots, modes, strict=True)]
+    layouts = [indexing.layout(k) for k in range(len(op.args))]
+    text = quads_text(op, roots, names, layouts, offsets, scalars, numel, MAIN)
+    kernel = Kernel(op.name, text, bindings, tuple(params.params), workgroup_size=(WORKGROUP, 1, 1), trusted=True)
+    return Built(kernel, order, tuple(params.values), grid_for(-(-prod(op.outputs[0].shape) // QUAD)))
 
 
 def bind(
