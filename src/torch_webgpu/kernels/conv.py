@@ -226,7 +226,7 @@ def blocked(c: Conv, caps: HostCaps) -> Lowered:
     grid = block_params(w.params, chosen, c.geometry.groups, m, n, k)
     a_k_major = c.mode != "weight" or not c.channels_last("y")
     b_k_major = c.taps_outside if c.mode != "weight" else not c.taps_outside
-    main = block_text(chosen.tile, a_k_major, b_k_major, True)
+    main = block_text(chosen.tile, a_k_major, b_k_major, True, words)
     body = [source(f"conv_{c.mode}"), finish(c.out, c.specs[c.out].dtype, words), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
     first = w.launch(name, body, chosen.tile.threads, grid)

@@ -184,7 +184,7 @@ def blocked(p: Product, caps: HostCaps) -> Lowered:
     w.result("word" if words else "plain")
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
-    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0)
+    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, words)
     launch = w.launch(
         f"matmul_{tile.m}x{tile.n}", [source("matmul"), finish("y", p.y.dtype, words), main], tile.threads, grid
     )

@@ -22,21 +22,13 @@ _STORE_SUM = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
 STORE_PARTIAL = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
   partials_store(((slice * P.splits + split) * P.m + m) * P.n + n, v);
 }"""
-_FINISH = """fn finish(slice: u32, split: u32, m: u32, n: u32, v: vec4<f32>) {
-  if (m >= P.m) { return; }
-  if (n < P.n) { finish_one(slice, split, m, n, v.x); }
-  if (n + 1u < P.n) { finish_one(slice, split, m, n + 1u, v.y); }
-  if (n + 2u < P.n) { finish_one(slice, split, m, n + 2u, v.z); }
-  if (n + 3u < P.n) { finish_one(slice, split, m, n + 3u, v.w); }
+_FINISH = """fn finish(slice: u32, split: u32, m: u32, n: u32, v: f32) {
+  if (m < P.m && n < P.n) { finish_one(slice, split, m, n, v); }
 }"""
 # Two elements share a word: n is even, and so is P.n.
-_FINISH_WORDS = """fn finish(slice: u32, split: u32, m: u32, n: u32, v: vec4<f32>) {
-  if (m >= P.m) { return; }
-  if (n < P.n) { finish_word(slice, m, n, v.x, v.y); }
-  if (n + 2u < P.n) { finish_word(slice, m, n + 2u, v.z, v.w); }
-}
-fn finish_word(slice: u32, m: u32, n: u32, low: f32, high: f32) {
-  let word = DTYPE_pack(DTYPE_pack(0u, 0u, result(slice, m, n, low)), 1u, result(slice, m, n + 1u, high));
+_FINISH_WORDS = """fn finish(slice: u32, split: u32, m: u32, n: u32, v: vec2<f32>) {
+  if (m >= P.m || n >= P.n) { return; }
+  let word = DTYPE_pack(DTYPE_pack(0u, 0u, result(slice, m, n, v.x)), 1u, result(slice, m, n + 1u, v.y));
   OUT_store_word(place(slice, m, n) / 2u, word);
 }"""
 
@@ -47,7 +39,7 @@ def store_sum(out: str) -> str:
 
 
 def finish(out: str, dtype: str, words: bool) -> str:
-    """``fn finish`` of a blocked product (see tile.py); ``words``: two sums fill a word of the packed output."""
+    """``fn finish`` of a blocked product (see tile.py); ``words``: of pairs, which fill words of a packed output."""
     return _FINISH_WORDS.replace("DTYPE", dtype).replace("OUT", out) if words else _FINISH
 
 

@@ -8,7 +8,8 @@ arrays would live in memory. Where the operands come from is the body's business
 * ``alias ARow``, ``fn a_row(slice: u32, m: u32) -> ARow``: what is fixed for row ``m`` of a
 * ``alias AStep``, ``fn a_step(k: u32) -> AStep``: what is fixed for position ``k`` of the sum
 * ``fn a_value(row: ARow, step: AStep) -> f32``, and the same three for the columns of b
-* ``fn finish(slice: u32, split: u32, m: u32, n: u32, sums: vec4<f32>)``: stores sums (m, n … n + 3), maybe outside
+* ``fn finish(slice: u32, split: u32, m: u32, n: u32, sums: V)``: stores sum (m, n) or, of ``pairs`` (V is a vec2), also
+  (m, n + 1); they may lie outside
 
 and parameters ``m``, ``n``, ``k``, and those of :func:`block_params`.
 """
@@ -25,13 +26,17 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Tile:
-    """Sizes of a block (``m``, ``n``), of a step (``k``), and of a thread's share (``tm``, ``tn``: multiples of 4)."""
+    """Sizes of a block (``m``, ``n``), of a step (``k``), and of a thread's share (``tm``, ``tn``: multiples of 4).
+
+    With two ``buffers`` a step's values are stored while the last one's may still be read, which saves a barrier.
+    """
 
     m: int
     n: int
     k: int
     tm: int
     tn: int
+    buffers: int = 1
 
     @property
     def threads(self) -> int:
@@ -94,13 +99,22 @@ class _Side:
     """How the threads share the loading of one operand.
 
     ``x``: "a" or "b"; ``size``: rows of the block; ``k_major``: neighbouring threads load neighbouring positions of the
-    sum (because those are neighbours in memory) rather than neighbouring rows. A thread loads four rows at a time.
+    sum (because those are neighbours in memory) rather than neighbouring rows. A thread loads a quad of rows at a time:
+    ``together`` neighbours (1 or 2), the others a half or a quarter of the block away, so that the threads' loads and
+    stores are neighbours in memory.
     """
 
     x: str
     size: int
     tile: Tile
     k_major: bool
+    together: int
+
+    def row(self, quad: str, e: int) -> str:
+        """Row ``e`` of a quad."""
+        away = e // self.together * (self.size * self.together // 4) + e % self.together
+        extent = {"a": "m", "b": "n"}[self.x]
+        return f"{extent}0 + {self.together}u * ({quad}) + {away}u"
 
     @property
     def quads(self) -> int:
@@ -126,9 +140,9 @@ class _Side:
             yield f"  let {x}_q0 = lid % {self.quads}u;"
             yield f"  let {x}_k0 = lid / {self.quads}u;"
         for j in range(self.loads if self.k_major else 1):
-            yield f"  let {x}_q{j}_row = {extent}0 + 4u * ({x}_q0 + {j * threads // k}u);"
             for e in range(4):
-                yield f"  let {x}_row{j}_{e} = {x}_row(slice, min({x}_q{j}_row + {e}u, P.{extent} - 1u));"
+                row = self.row(f"{x}_q0 + {j * threads // k}u", e)
+                yield f"  let {x}_row{j}_{e} = {x}_row(slice, min({row}, P.{extent} - 1u));"
 
     def fetch(self, k: str, keyword: str, tail: bool) -> Iterator[str]:
         """Loads this thread's quads of the step that starts at ``k`` into ``<x>_next<j>``."""
@@ -153,7 +167,12 @@ class _Side:
                 quad, position = f"({x}_q0 + {j * threads // k}u)", f"{x}_k0"
             else:
                 quad, position = f"{x}_q0", f"({x}_k0 + {j * threads // self.quads}u)"
-            yield f"    {x}_tile[{position} * {self.quads}u + ({quad}{self.swizzle(position)})] = {x}_next{j};"
+            at = f"{self.stage()}{position} * {self.quads}u + ({quad}{self.swizzle(position)})"
+            yield f"    {x}_tile[{at}] = {x}_next{j};"
+
+    def stage(self) -> str:
+        """Where the current step's buffer starts."""
+        return f"stage * {self.quads * self.tile.k}u + " if self.tile.buffers == 2 else ""
 
     def read(self, kk: int, thread: str, share: int) -> Iterator[str]:
         """Reads this thread's quads at position ``kk`` of the step."""
@@ -161,17 +180,22 @@ class _Side:
         for q in range(parts):
             quad = f"{thread} + {q * self.quads // parts}u"
             swizzled = f"(({quad}) ^ {kk & 7}u)" if self.k_major else quad
-            yield f"      let {self.x}{q} = {self.x}_tile[{kk * self.quads}u + {swizzled}];"
+            yield f"      let {self.x}{q} = {self.x}_tile[{self.stage()}{kk * self.quads}u + {swizzled}];"
 
 
-def block_text(tile: Tile, a_k_major: bool, b_k_major: bool, tail: bool) -> str:
-    """The ``main`` of a blocked product. ``tail``: the sum's length may not be a multiple of ``tile.k``."""
-    a, b = _Side("a", tile.m, tile, a_k_major), _Side("b", tile.n, tile, b_k_major)
+def block_text(tile: Tile, a_k_major: bool, b_k_major: bool, tail: bool, pairs: bool = False) -> str:
+    """The ``main`` of a blocked product.
+
+    ``tail``: the sum's length may not be a multiple of ``tile.k``. ``pairs``: sums are stored two at a time.
+    """
+    together = 2 if pairs else 1
+    a, b = _Side("a", tile.m, tile, a_k_major, together), _Side("b", tile.n, tile, b_k_major, together)
+    double = tile.buffers == 2
     columns = tile.n // tile.tn
     sums = [f"s{i}_{j}" for i in range(tile.tm) for j in range(tile.tn // 4)]
     lines = [
-        f"var<workgroup> a_tile: array<vec4<f32>, {a.quads * tile.k}>;",
-        f"var<workgroup> b_tile: array<vec4<f32>, {b.quads * tile.k}>;",
+        f"var<workgroup> a_tile: array<vec4<f32>, {a.quads * tile.k * tile.buffers}>;",
+        f"var<workgroup> b_tile: array<vec4<f32>, {b.quads * tile.k * tile.buffers}>;",
         f"@compute @workgroup_size({tile.threads})",
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32) {",
@@ -198,8 +222,9 @@ def block_text(tile: Tile, a_k_major: bool, b_k_major: bool, tail: bool) -> str:
         *a.fetch("k_begin", "", tail),
         *b.fetch("k_begin", "", tail),
         "  }",
+        *(["  var stage = 0u;"] if double else []),
         f"  for (var k = k_begin; k < k_end; k += {tile.k}u) {{",
-        "    workgroupBarrier();",
+        *([] if double else ["    workgroupBarrier();"]),
         *a.store(),
         *b.store(),
         "    workgroupBarrier();",
@@ -208,8 +233,9 @@ def block_text(tile: Tile, a_k_major: bool, b_k_major: bool, tail: bool) -> str:
         *a.fetch("ahead", "", tail),
         *b.fetch("ahead", "", tail),
         *_products(tile, a, b),
+        *(["    stage = 1u - stage;"] if double else []),
         "  }",
-        *_finish(tile),
+        *_finish(tile, a, b),
         "}",
         "",
     ]
@@ -227,9 +253,12 @@ def _products(tile: Tile, a: _Side, b: _Side) -> Iterator[str]:
         yield "    }"
 
 
-def _finish(tile: Tile) -> Iterator[str]:
+def _finish(tile: Tile, a: _Side, b: _Side) -> Iterator[str]:
+    threads_m, threads_n = tile.m // tile.tm, tile.n // tile.tn
     for i in range(tile.tm):
+        m = a.row(f"ty + {i // 4 * threads_m}u", i % 4)
         for j in range(tile.tn // 4):
-            m = f"m0 + 4u * ty + {i // 4 * (4 * tile.m // tile.tm) + i % 4}u"
-            n = f"n0 + 4u * tx + {j * (4 * tile.n // tile.tn)}u"
-            yield f"  finish(slice, split, {m}, {n}, s{i}_{j});"
+            quad = f"tx + {j * threads_n}u"
+            for e in range(0, 4, b.together):
+                n = b.row(quad, e)
+                yield f"  finish(slice, split, {m}, {n}, s{i}_{j}.{'xyzw'[e : e + b.together]});"
