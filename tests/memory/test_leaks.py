@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from dataclasses import dataclass
 
@@ -13,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 MIB = 1 << 20
-# What the default run may take: about a minute on a software adapter. `--full` runs the 10,000 of the specification.
-ITERATIONS = int(os.environ.get("TORCH_WEBGPU_LEAK_ITERATIONS", "1500"))
+# What the default run may take: half a minute on a software adapter. `--full` runs 10,000, in two.
+ITERATIONS = int(os.environ.get("TORCH_WEBGPU_LEAK_ITERATIONS", "2000"))
 FULL_ITERATIONS = 10_000
 BATCHES = (1, 2, 3, 5, 8, 13)
 LENGTHS = (4, 7, 9, 12)
@@ -67,7 +68,19 @@ def step(model: Model, optimizer: torch.optim.Optimizer, device: torch.device, i
     return loss.detach()
 
 
+@pytest.fixture
+def same_batches(device):
+    """Batches that depend on the program alone: what the clock submits early is one more pattern to keep a plan for."""
+    if device.type != "webgpu":
+        yield
+        return
+    torch.webgpu.set_batch_delay(0)
+    yield
+    torch.webgpu.set_batch_delay(16)
+
+
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("same_batches")
 def test_training_leaves_memory_flat(device, request):
     """After the warm-up, live bytes do not change at all, the pool by less than a step takes, the process hardly."""
     iterations = FULL_ITERATIONS if request.config.getoption("full") else ITERATIONS
@@ -76,22 +89,34 @@ def test_training_leaves_memory_flat(device, request):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     # Every shape four times: caches of signatures, plans and pipelines, and the pool's size classes, are full after it.
     warm_up = 4 * len(BATCHES) * len(LENGTHS)
-    marks = {warm_up, warm_up + (iterations - warm_up) // 2, iterations}
-    usages = []
+    usages = {}
     for index in range(1, iterations + 1):
-        loss = step(model, optimizer, device, index)
-        if index % 50 == 0:
-            assert loss.item() == loss.item(), "the loss is not a number"
-        if index in marks:
-            del loss
-            usages.append(usage(device))
-    start, middle, end = usages
-    assert middle.allocated == end.allocated == start.allocated
+        loss = step(model, optimizer, device, index).item()
+        assert math.isfinite(loss)
+        if index in (warm_up, iterations // 2, iterations):
+            usages[index] = usage(device)
+    start, middle, end = usages.values()
+    assert start.allocated == middle.allocated == end.allocated
     assert max(middle.reserved, end.reserved) <= start.reserved + MIB, "the pool grows"
-    # Allocators give pages back late and in lumps, so a constant; a leak of 1 KiB in each step would exceed it tenfold
-    # in the full run. Half the run is compared with half the run: what still warms up does so in the first.
+    # The second half of the run against the first, in which bounded caches still fill up. The last of them holds bind
+    # groups: 4 MiB, full after some 1,600 steps. Beyond that, 8 MiB in the 5,000 steps of the full run are 1.7 KB in a
+    # step: not much more than a single tensor, node or buffer that leaks.
     growth = end.resident - middle.resident
-    assert growth <= max(2 * MIB, 100 * (iterations - warm_up) // 2), f"{growth / MIB:.1f} MiB in half the run"
+    assert growth <= 8 * MIB, f"the process grew by {growth / MIB:.1f} MiB in {iterations - iterations // 2} steps"
+
+
+def test_training_that_never_waits(device):
+    """Nothing is read back, so that the host runs ahead of the device: what it may have in flight is bounded."""
+    model = Model().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for index in range(24):
+        step(model, optimizer, device, index)
+    start = usage(device)
+    for index in range(200):
+        step(model, optimizer, device, index)
+    end = usage(device)
+    assert end.allocated == start.allocated
+    assert end.reserved <= start.reserved + MIB
 
 
 def live_bytes(device: torch.device) -> int:
