@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
 
 import torch
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.conv import Geometry, extern
+from torch_webgpu.layout import contiguous_strides
 
-from .torch_abi import aten, impl, outputs_of
+from .launch import launch
+from .torch_abi import Meta, aten, impl, infer
 
 
-def record(
-    mode: str, inputs: Sequence[torch.Tensor], out: torch.Tensor, geometry: Geometry, bias: torch.Tensor | None = None
+def recorded(
+    mode: str,
+    inputs: Sequence[torch.Tensor],
+    geometry: Geometry,
+    outputs: Callable[[], list[Meta]],
+    static: tuple[Hashable, ...] = (),
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Records one of the three products of :mod:`torch_webgpu.kernels.conv`; sums over nothing are zero."""
-    if not out.numel():
-        return out
-    if any(not t.numel() for t in inputs):
-        return out.zero_() if bias is None else out.copy_(bias.view(-1, *[1] * (out.dim() - 2)))
-    tensors = [*inputs] if bias is None else [*inputs, bias]
-    engine().record(
-        f"aten.convolution_{mode}", tensors, [out], lambda specs: extern(mode, geometry), static=(mode, geometry)
+    """One of the three products of :mod:`torch_webgpu.kernels.conv`; sums over nothing are zero."""
+    (out,) = launch(
+        f"aten.convolution_{mode}",
+        inputs if bias is None else [*inputs, bias],
+        (geometry, *static),
+        outputs,
+        lambda specs: extern(mode, geometry) if all(prod(spec.shape) for spec in specs) else None,
     )
+    if out.numel() and not all(t.numel() for t in inputs):
+        return out.zero_() if bias is None else out.copy_(bias.view(-1, *[1] * (out.dim() - 2)))
     return out
 
 
-def empty(like: torch.Tensor) -> torch.Tensor:
-    """A contiguous gradient for ``like``: PyTorch takes this layout for granted on devices it does not know."""
-    return engine().empty(like.shape, like.dtype, like.device.index)
+def contiguous(like: torch.Tensor) -> list[Meta]:
+    """The layout of a gradient for ``like``: PyTorch takes this one for granted on devices it does not know."""
+    return [(tuple(like.shape), contiguous_strides(like.shape), like.dtype)]
 
 
 def geometry_of(
@@ -53,13 +61,17 @@ def convolution(
     groups: int,
 ) -> torch.Tensor:
     """input (N, C, *size), weight (O, C / groups, *kernel) or, transposed, (C, O / groups, *kernel), bias (O)."""
-    for name, t in (("weight", weight), ("bias", bias)):
-        if t is not None and t.dtype != input.dtype:
-            raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
-    arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    (out,) = outputs_of(aten.convolution.default, *arguments)
+
+    def outputs() -> list[Meta]:
+        for name, t in (("weight", weight), ("bias", bias)):
+            if t is not None and t.dtype != input.dtype:
+                raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
+        arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+        return infer(aten.convolution.default, *arguments)
+
     geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
-    return record("adjoint" if transposed else "forward", (input, weight), out, geometry, bias)
+    mode = "adjoint" if transposed else "forward"
+    return recorded(mode, [input, weight], geometry, outputs, tuple(output_padding), bias)
 
 
 def convolution_backward(
@@ -79,11 +91,12 @@ def convolution_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         mode = "forward" if transposed else "adjoint"
-        grad_input = record(mode, (grad_output, weight), empty(input), geometry)
+        size = (input.shape,)
+        grad_input = recorded(mode, [grad_output, weight], geometry, lambda: contiguous(input), size)
     if output_mask[1]:
         # The one that the convolution (not its adjoint) yields comes first.
-        pair = (input, grad_output) if transposed else (grad_output, input)
-        grad_weight = record("weight", pair, empty(weight), geometry)
+        pair = [input, grad_output] if transposed else [grad_output, input]
+        grad_weight = recorded("weight", pair, geometry, lambda: contiguous(weight), (weight.shape,))
     if output_mask[2]:
         grad_bias = grad_output.sum([0, *range(2, grad_output.dim())])
     return grad_input, grad_weight, grad_bias

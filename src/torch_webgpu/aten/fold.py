@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import fold
 from torch_webgpu.kernels.fold import Patches
 
-from .torch_abi import aten, outputs_of
+from .launch import launch, static_of
+from .torch_abi import aten, infer
 from .variants import register_functional
 
 Sizes = Sequence[int]
@@ -24,27 +27,31 @@ def patches(kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) 
     return Patches(pair(kernel_size), pair(dilation), pair(padding), pair(stride))
 
 
-def record(
-    name: str, source: torch.Tensor, out: torch.Tensor, body: Callable[[Patches], Extern], p: Patches
+def recorded(
+    overload: OpOverload, args: Sequence[Any], body: Callable[[Patches], Extern], geometry: Sequence[Sizes]
 ) -> torch.Tensor:
-    if not out.numel():
-        return out
-    if not source.numel():
-        return out.zero_()
-    engine().record(name, [source], [out], lambda specs: body(p), static=p)
-    return out
+    """What ``overload(*args)`` returns, computed from the first argument."""
+    source = args[0]
+    (out,) = launch(
+        overload._schema.name,
+        [source],
+        static_of(args[1:]),
+        lambda: infer(overload, *args),
+        lambda specs: body(patches(*geometry)) if prod(specs[0].shape) else None,
+    )
+    return out if source.numel() else out.zero_()
 
 
 def im2col(self: torch.Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> torch.Tensor:
-    (out,) = outputs_of(aten.im2col.default, self, kernel_size, dilation, padding, stride)
-    return record("aten.im2col", self, out, fold.unfold, patches(kernel_size, dilation, padding, stride))
+    geometry = (kernel_size, dilation, padding, stride)
+    return recorded(aten.im2col.default, (self, *geometry), fold.unfold, geometry)
 
 
 def col2im(
     self: torch.Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> torch.Tensor:
-    (out,) = outputs_of(aten.col2im.default, self, output_size, kernel_size, dilation, padding, stride)
-    return record("aten.col2im", self, out, fold.fold, patches(kernel_size, dilation, padding, stride))
+    geometry = (kernel_size, dilation, padding, stride)
+    return recorded(aten.col2im.default, (self, output_size, *geometry), fold.fold, geometry)
 
 
 def register() -> None:

@@ -8,20 +8,21 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Body, Extern, Spec
 from torch_webgpu.kernels.matmul import lower_matmul
 
 from .copy import plain
+from .launch import launch
 from .register import opmath
-from .torch_abi import aten, outputs_of
+from .torch_abi import Meta, aten, infer
 from .variants import name_of, register_functional
 
 Scalar = int | float | complex
 
 
-def body(specs: tuple[Spec, ...]) -> Body:
-    return Extern(lower_matmul)
+def body(specs: tuple[Spec, ...]) -> Body | None:
+    """None where the inner dimension is empty."""
+    return Extern(lower_matmul) if specs[0].shape[-1] else None
 
 
 def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -38,67 +39,51 @@ def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
         raise NotImplementedError(f"\"addmm_impl_webgpu_\" not implemented for '{name_of(a.dtype)}'")
 
 
-def product(
-    out: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None = None,
-    beta: Scalar = 1,
-    alpha: Scalar = 1,
-) -> torch.Tensor:
-    """Records ``out = beta * c + alpha * (a @ b)``; ``c`` broadcasts, and is not read where beta is 0."""
-    check_operands(a, b)
-    if out.dtype.is_complex:
-        a, b = plain(a), plain(b)
-    if beta == 0:
-        c = None
-    if not out.numel():
-        return out
-    if a.shape[-1] == 0:
-        return out.zero_() if c is None else out.copy_(c * beta)
-    kind = dtypes.BY_NAME[opmath(out.dtype)].kind
-    inputs = [a, b] if c is None else [a, b, plain(c) if c.dtype.is_complex else c]
-    scalars: list[tuple[str, Any]] = []
-    if c is not None:
-        scalars = [(kind, alpha), (kind, beta)]
-    elif alpha != 1:
-        scalars = [(kind, alpha)]
-    engine().record("aten.matmul", inputs, [out], body, scalars=scalars)
-    return out
-
-
 def multiply(overload: OpOverload) -> Any:
     """``a @ b`` for one overload."""
+    name = overload._schema.name
 
     def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        check_operands(a, b)
-        (out,) = outputs_of(overload, a, b)
-        return product(out, a, b)
+        def outputs() -> list[Meta]:
+            check_operands(a, b)
+            return infer(overload, a, b)
+
+        if a.dtype.is_complex:
+            a, b = plain(a), plain(b)
+        (out,) = launch(name, (a, b), (), outputs, body)
+        return out if a.shape[-1] else out.zero_()
 
     return kernel
 
 
 def multiply_add(overload: OpOverload) -> Any:
-    """``beta * c + alpha * (a @ b)`` for one overload."""
+    """``beta * c + alpha * (a @ b)`` for one overload; ``c`` broadcasts, and is not read where beta is 0."""
+    name = overload._schema.name
 
     def kernel(
         c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
     ) -> torch.Tensor:
-        check_operands(a, b)
-        (out,) = outputs_of(overload, c, a, b)
-        if c.dtype != out.dtype:
-            raise RuntimeError(
-                f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
-            )
-        return product(out, a, b, c, beta, alpha)
+        def outputs() -> list[Meta]:
+            check_operands(a, b)
+            if c.dtype != a.dtype:
+                raise RuntimeError(
+                    f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
+                )
+            return infer(overload, c, a, b)
+
+        if a.dtype.is_complex:
+            a, b, c = plain(a), plain(b), plain(c)
+        kind = dtypes.BY_NAME[opmath(a.dtype)].kind
+        if beta == 0:
+            # The shape of c still has a say in the result's.
+            (out,) = launch(name, (a, b), c.shape, outputs, body, [(kind, alpha)])
+        else:
+            (out,) = launch(name, (a, b, c), "with c", outputs, body, [(kind, alpha), (kind, beta)])
+        if a.shape[-1]:
+            return out
+        return out.zero_() if beta == 0 else out.copy_(c * beta)
 
     return kernel
-
-
-def mv(self: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
-    check_operands(self, vec)
-    (out,) = outputs_of(aten.mv.default, self, vec)
-    return product(out, self, vec)
 
 
 def vdot(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -109,9 +94,9 @@ def addbmm(
     self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> torch.Tensor:
     """The sum over the batch is part of the inner dimension: one product of (M, B*K) and (B*K, N)."""
-    (out,) = outputs_of(aten.addbmm.default, self, batch1, batch2)
+    infer(aten.addbmm.default, self, batch1, batch2)
     a = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
-    return product(out, a, batch2.reshape(-1, batch2.shape[2]), self, beta, alpha)
+    return torch.addmm(self, a, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
 
 
 def addmm_activation(
@@ -128,11 +113,10 @@ def addmm_activation(
 
 
 def register() -> None:
-    for overload in (aten.mm.default, aten.bmm.default, aten.dot.default):
+    for overload in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
         register_functional(overload, multiply(overload))
     for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
         register_functional(overload, multiply_add(overload))
-    register_functional(aten.mv.default, mv)
     register_functional(aten.vdot.default, vdot)
     register_functional(aten.addbmm.default, addbmm)
     register_functional(aten._addmm_activation.default, addmm_activation)

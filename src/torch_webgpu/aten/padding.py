@@ -10,8 +10,8 @@ from torch._ops import OpOverload
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 
-from .pool import record
-from .torch_abi import aten, outputs_of
+from .pool import resampled
+from .torch_abi import aten
 from .variants import register_functional
 
 MODES = {"reflection": "reflect", "replication": "replicate"}
@@ -27,14 +27,11 @@ def pad(name: str, dims: int) -> None:
         return Resampling(MODES[name], tuple(Axis(pad=before) for before in reversed(padding[0::2])))
 
     def padded(self: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
-        (out,) = outputs_of(forward, self, padding)
-        record(f"{name}_pad", [self], [out], resample.forward, resampling(padding))
-        return out
+        return resampled(forward, (self, padding), [self], resample.forward, lambda: resampling(padding))[0]
 
     def padded_backward(grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
-        (out,) = outputs_of(backward, grad_output, self, padding)
-        record(f"{name}_pad_backward", [grad_output], [out], resample.adjoint, resampling(padding))
-        return out
+        args = (grad_output, self, padding)
+        return resampled(backward, args, [grad_output], resample.adjoint, lambda: resampling(padding))[0]
 
     register_functional(forward, padded)
     register_functional(backward, padded_backward)

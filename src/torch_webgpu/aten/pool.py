@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
+from torch_webgpu.layout import contiguous_strides
 
-from .torch_abi import aten, impl, outputs_of
+from .launch import launch, static_of
+from .torch_abi import Meta, aten, impl, infer
 from .variants import out_variant, register_functional
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def record(
-    name: str,
+def resampled(
+    overload: OpOverload,
+    args: Sequence[Any],
     inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
     body: Callable[[Resampling], Extern],
-    r: Resampling,
-) -> None:
-    """Records a resampling; gradients of nothing are zero."""
-    if not outputs[0].numel():
-        return
-    if not inputs[0].numel():
-        outputs[0].zero_()
-        return
-    engine().record(f"aten.{name}", inputs, outputs, lambda specs: body(r), static=r)
+    resampling: Callable[[], Resampling],
+    outputs: Callable[[], list[Meta]] | None = None,
+) -> list[torch.Tensor]:
+    """What ``overload(*args)`` returns, computed from ``inputs`` by a resampling kernel; gradients of nothing are zero.
+
+    ``outputs`` gives the results' layouts where PyTorch has no meta kernel to ask.
+    """
+    found = launch(
+        overload._schema.name,
+        inputs,
+        static_of(args),
+        outputs or (lambda: infer(overload, *args)),
+        lambda specs: body(resampling()) if all(map(prod, (spec.shape for spec in specs))) else None,
+    )
+    if not inputs[0].numel() and found[0].numel():
+        found[0].zero_()
+    return found
 
 
 def windows(
@@ -73,9 +85,14 @@ def max_pool(dims: int) -> None:
         dilation: Sequence[int] = (1,),
         ceil_mode: bool = False,
     ) -> Pair:
-        out, indices = outputs_of(forward, self, kernel_size, stride, padding, dilation, ceil_mode)
-        r = max_pooling(windows(dims, kernel_size, stride, padding, dilation))
-        record("max_pool", [self], [out, indices], resample.max_pool, r)
+        args = (self, kernel_size, stride, padding, dilation, ceil_mode)
+        out, indices = resampled(
+            forward,
+            args,
+            [self],
+            resample.max_pool,
+            lambda: max_pooling(windows(dims, kernel_size, stride, padding, dilation)),
+        )
         return out, indices
 
     def pool_backward(
@@ -88,9 +105,14 @@ def max_pool(dims: int) -> None:
         ceil_mode: bool,
         indices: torch.Tensor,
     ) -> torch.Tensor:
-        (out,) = outputs_of(backward, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices)
-        r = max_pooling(windows(dims, kernel_size, stride, padding, dilation))
-        record("max_pool_backward", [grad_output, indices], [out], resample.max_pool_backward, r)
+        args = (grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices)
+        (out,) = resampled(
+            backward,
+            args,
+            [grad_output, indices],
+            resample.max_pool_backward,
+            lambda: max_pooling(windows(dims, kernel_size, stride, padding, dilation)),
+        )
         return out
 
     register_functional(forward, pool)
@@ -104,14 +126,12 @@ def adaptive_max_pool(dims: int) -> None:
     r = adaptive(dims, mean=False)
 
     def pool(self: torch.Tensor, output_size: Sequence[int]) -> Pair:
-        out, indices = outputs_of(forward, self, output_size)
-        record("adaptive_max_pool", [self], [out, indices], resample.max_pool, r)
+        out, indices = resampled(forward, (self, output_size), [self], resample.max_pool, lambda: r)
         return out, indices
 
     def pool_backward(grad_output: torch.Tensor, self: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        (out,) = outputs_of(backward, grad_output, self, indices)
-        record("adaptive_max_pool_backward", [grad_output, indices], [out], resample.max_pool_backward, r)
-        return out
+        args, inputs = (grad_output, self, indices), [grad_output, indices]
+        return resampled(backward, args, inputs, resample.max_pool_backward, lambda: r)[0]
 
     register_functional(forward, pool)
     register_functional(backward, pool_backward)
@@ -130,8 +150,8 @@ def fractional_max_pool(dims: int) -> None:
     def pool(
         self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: torch.Tensor
     ) -> Pair:
-        out, indices = outputs_of(forward, self, kernel_size, output_size, random_samples)
-        record("fractional_max_pool", [self, random_samples], [out, indices], resample.max_pool, axes(kernel_size))
+        args, inputs = (self, kernel_size, output_size, random_samples), [self, random_samples]
+        out, indices = resampled(forward, args, inputs, resample.max_pool, lambda: axes(kernel_size))
         return out, indices
 
     def pool_backward(
@@ -141,10 +161,11 @@ def fractional_max_pool(dims: int) -> None:
         output_size: Sequence[int],
         indices: torch.Tensor,
     ) -> torch.Tensor:
-        out = torch.empty_like(self, memory_format=torch.contiguous_format)
-        r = axes(kernel_size)
-        record("fractional_max_pool_backward", [grad_output, indices], [out], resample.max_pool_backward, r)
-        return out
+        def outputs() -> list[Meta]:
+            return [(tuple(self.shape), contiguous_strides(self.shape), self.dtype)]
+
+        args, inputs = (grad_output, self, kernel_size, output_size, indices), [grad_output, indices]
+        return resampled(backward, args, inputs, resample.max_pool_backward, lambda: axes(kernel_size), outputs)[0]
 
     register_functional(forward, pool)
     register_functional(backward, pool_backward)
@@ -177,9 +198,9 @@ def avg_pool(dims: int) -> None:
         divisor_override: int | None = None,
     ) -> torch.Tensor:
         rest = (count_include_pad, divisor_override)
-        (out,) = outputs_of(forward, self, kernel_size, stride, padding, ceil_mode, *rest)
-        record("avg_pool", [self], [out], resample.forward, averaging(dims, kernel_size, stride, padding, *rest))
-        return out
+        args = (self, kernel_size, stride, padding, ceil_mode, *rest)
+        mean = partial(averaging, dims, kernel_size, stride, padding, *rest)
+        return resampled(forward, args, [self], resample.forward, mean)[0]
 
     def pool_backward(
         grad_output: torch.Tensor,
@@ -192,10 +213,9 @@ def avg_pool(dims: int) -> None:
         divisor_override: int | None,
     ) -> torch.Tensor:
         rest = (count_include_pad, divisor_override)
-        (out,) = outputs_of(backward, grad_output, self, kernel_size, stride, padding, ceil_mode, *rest)
-        r = averaging(dims, kernel_size, stride, padding, *rest)
-        record("avg_pool_backward", [grad_output], [out], resample.adjoint, r)
-        return out
+        args = (grad_output, self, kernel_size, stride, padding, ceil_mode, *rest)
+        mean = partial(averaging, dims, kernel_size, stride, padding, *rest)
+        return resampled(backward, args, [grad_output], resample.adjoint, mean)[0]
 
     register_functional(forward, pool)
     register_functional(backward, pool_backward)
@@ -209,14 +229,10 @@ def adaptive_avg_pool(dims: int) -> None:
     r = adaptive(dims, mean=True)
 
     def pool(self: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-        (out,) = outputs_of(forward, self, output_size)
-        record("adaptive_avg_pool", [self], [out], resample.forward, r)
-        return out
+        return resampled(forward, (self, output_size), [self], resample.forward, lambda: r)[0]
 
     def pool_backward(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
-        (out,) = outputs_of(backward, grad_output, self)
-        record("adaptive_avg_pool_backward", [grad_output], [out], resample.adjoint, r)
-        return out
+        return resampled(backward, (grad_output, self), [grad_output], resample.adjoint, lambda: r)[0]
 
     register_functional(forward, pool)
     register_functional(backward, pool_backward)

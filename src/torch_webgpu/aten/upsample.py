@@ -13,8 +13,8 @@ from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 
 from .fallback import run_on_cpu
-from .pool import record
-from .torch_abi import aten, outputs_of
+from .pool import resampled
+from .torch_abi import aten
 from .variants import name_of, register_functional
 
 Scales = Sequence[float | None]
@@ -97,19 +97,27 @@ def method_kernels(
         self, output_size, *rest = arguments(forward, args, kwargs)
         if reason := unsupported(m, forward, self):
             return run_on_cpu(forward, args, kwargs, reason)
-        (out,) = outputs_of(forward, self, output_size, *rest)
-        r = m.resampling(self.shape[2:], output_size, *split(rest))
-        record(m.name, [self], [out], resample.forward, r)
-        return out
+        values = (self, output_size, *rest)
+        return resampled(
+            forward,
+            values,
+            [self],
+            resample.forward,
+            lambda: m.resampling(self.shape[2:], output_size, *split(rest)),
+        )[0]
 
     def upsample_backward(*args: Any, **kwargs: Any) -> Any:
         grad, output_size, input_size, *rest = arguments(backward, args, kwargs)
         if reason := unsupported(m, backward, grad):
             return run_on_cpu(backward, args, kwargs, reason)
-        (out,) = outputs_of(backward, grad, output_size, input_size, *rest)
-        r = m.resampling(input_size[2:], output_size, *split(rest))
-        record(f"{m.name}_backward", [grad], [out], resample.adjoint, r)
-        return out
+        values = (grad, output_size, input_size, *rest)
+        return resampled(
+            backward,
+            values,
+            [grad],
+            resample.adjoint,
+            lambda: m.resampling(input_size[2:], output_size, *split(rest)),
+        )[0]
 
     return upsample, upsample_backward
 

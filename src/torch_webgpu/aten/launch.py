@@ -1,0 +1,85 @@
+"""Recording operators that return new tensors: what a signature needs is found out once, then a call is one look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_webgpu.engine.record import Scalar, engine, spec_of
+from torch_webgpu.ir.graph import Body, Operation, Spec
+from torch_webgpu.wgsl.expr import split_scalar
+
+from .torch_abi import Meta, empty_like_meta
+
+CACHE_SIZE = 50_000
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The layouts of the results, and the operation; None where there is nothing to compute."""
+
+    outputs: list[Meta]
+    op: Operation | None
+
+
+_prepared: dict[Any, _Prepared] = {}
+
+
+def launch(
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    static: Hashable,
+    outputs: Callable[[], list[Meta]],
+    body: Callable[[tuple[Spec, ...]], Body | None],
+    scalars: Sequence[Scalar] = (),
+) -> list[torch.Tensor]:
+    """New tensors laid out as ``outputs()`` says, computed from ``tensors`` by the operation ``body(specs)``.
+
+    Both functions are called once per ``(name, layouts of the tensors, static)``: ``static`` holds everything else that
+    decides results' layouts or code. ``body`` may return None: then nothing is recorded, and the results' elements, if
+    they have any, are undefined. ``scalars`` vary freely, except in their kinds.
+    """
+    key = (name, static, tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors]))
+    found = _prepared.get(key)
+    device = tensors[0].device.index
+    if found is None:
+        metas = outputs()
+        made = empty_like_meta(metas, device)
+        found = _Prepared(metas, _operation(name, [*tensors, *made], len(made), body, scalars) if numel(made) else None)
+        if len(_prepared) >= CACHE_SIZE:
+            _prepared.pop(next(iter(_prepared)))
+        _prepared[key] = found
+    made = empty_like_meta(found.outputs, device)
+    if found.op is not None:
+        params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
+        engine().push(found.op, (*tensors, *made), params)
+    return made
+
+
+def static_of(args: Sequence[Any]) -> tuple[Hashable, ...]:
+    """All that decides code or layouts in an operator's arguments, hashable; of tensors, their layouts."""
+    return tuple(
+        [
+            (a.shape, a.stride(), a.dtype) if isinstance(a, torch.Tensor) else tuple(a) if isinstance(a, list) else a
+            for a in args
+        ]
+    )
+
+
+def numel(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(t.numel() for t in tensors)
+
+
+def _operation(
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    n_outputs: int,
+    body: Callable[[tuple[Spec, ...]], Body | None],
+    scalars: Sequence[Scalar],
+) -> Operation | None:
+    specs = tuple(map(spec_of, tensors))
+    made = body(specs)
+    return None if made is None else Operation(name, specs, n_outputs, made, tuple(kind for kind, _ in scalars))
