@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from ..engine.record import engine
 from ..ir.graph import Expr, Pointwise, Spec
@@ -36,9 +37,11 @@ def batch_norm(
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The output, and in training the batch's mean and 1 / deviation (empty tensors otherwise)."""
-    out, mean, rstd = outputs_of(
+    input.size(1)  # raises where there is no channel dimension
+    _, mean, rstd = outputs_of(
         aten.native_batch_norm.default, input, weight, bias, running_mean, running_var, training, momentum, eps
     )
+    out = torch.empty_like(input, memory_format=suggest_memory_format(input))
     if not training:
         assert running_mean is not None
         assert running_var is not None

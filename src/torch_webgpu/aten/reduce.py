@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import canonicalize_dim
 
 from .. import dtypes
 from ..engine.record import Scalar, engine
@@ -33,11 +34,11 @@ Write = Callable[..., tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]]
 
 
 def reduced_dims(dim: Dims, rank: int) -> tuple[int, ...]:
-    """The dimensions that a ``dim`` argument names; None and an empty list stand for all of them."""
+    """The dimensions that ``dim`` names; None and an empty list stand for all. IndexError for one there isn't."""
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(rank))
-    listed = (dim,) if isinstance(dim, int) else dim
-    return tuple(sorted(d % rank for d in listed)) if rank else ()
+    listed = [canonicalize_dim(rank, d) for d in ((dim,) if isinstance(dim, int) else dim)]
+    return tuple(sorted(listed)) if rank else ()
 
 
 def record_reduction(
@@ -271,6 +272,7 @@ def spread(acc: tuple[Expr, ...], root: bool, with_mean: bool) -> tuple[Expr, ..
     freedom = ops.maximum(n - ops.param(0, n.dtype), ops.like(n, 0))
     value = m2 / freedom
     value = ops.sqrt(value) if root else value
+    mean = ops.where(ops.eq(n, 0), ops.like(mean, float("nan")), mean)
     return (value, mean) if with_mean else (value,)
 
 
