@@ -27,6 +27,13 @@ class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 
 
+def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
+    """PyTorch's error for an operator whose tensors are not all on one device."""
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
+    )
+
+
 class FallbackError(NotImplementedError):
     """An operator would have run on the CPU while TORCH_WEBGPU_FALLBACK=error."""
 

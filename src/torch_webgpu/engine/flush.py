@@ -6,10 +6,11 @@ outputs, and what is computed from them, are *poisoned* and raise it when they a
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from ..config import config
-from ..errors import DeviceLostError, ForkError
+from ..errors import DeviceLostError, ForkError, OutOfMemoryError
 from ..ir.graph import Node
 from ..lower.lower import Lowered, lower
 from ..runtime.commands import Clear, Command, Dispatch
@@ -25,12 +26,12 @@ def alias_pattern(node: Node) -> tuple[int, ...]:
     return tuple([first.setdefault(id(a), k) for k, a in enumerate(node.allocations)])
 
 
-def materialise(device: Device, allocation: Allocation) -> Buffer:
+def materialise(device: Device, allocation: Allocation, make_room: bool = True) -> Buffer:
     """The allocation's buffer, made if this is the first time something lies in it."""
     if allocation.error is not None:
-        raise allocation.error
+        raise copy(allocation.error)
     if allocation.buffer is None:
-        allocation.buffer = device.allocate(allocation.size_bytes)
+        allocation.buffer = device.allocate(allocation.size_bytes, make_room)
     return allocation.buffer  # type: ignore[no-any-return]
 
 
@@ -39,63 +40,81 @@ def execute(device: Device, nodes: list[Node]) -> None:
     last_use = {id(a): i for i, node in enumerate(nodes) for a in node.allocations if not a.alive}
     commands: list[Command] = []
     ends: list[int] = []
-    failure: Exception | None = None
+    first = 0  # the node that `commands` start with
+    failures: list[Exception] = []
     trace = "record" in config().debug
     for i, node in enumerate(nodes):
         if trace:
             print(f"[webgpu:{device.index}] {node.op.name} {node.op.args} {node.offsets} {node.params}")
         try:
-            encode(device, node, commands)
+            try:
+                commands += encode(device, node)
+            except OutOfMemoryError:
+                # Pooled buffers can only be given back when what names them has been submitted.
+                submit(device, nodes[first:i], commands, ends, failures)
+                commands, ends, first = [], [], i
+                device.empty_cache()
+                commands += encode(device, node)
+        except OutOfMemoryError as error:
+            failures.append(poison(node, OutOfMemoryError(f"{node.op.name}: {error}")))
         except Exception as error:
-            failure = failure or poison(node, error)
+            failures.append(poison(node, error))
         ends.append(len(commands))
         for allocation in node.allocations:
             if last_use.get(id(allocation)) == i and allocation.buffer is not None:
                 device.release(allocation.buffer)
                 allocation.buffer = None
-    failure = submit(device, nodes, commands, ends) or failure
-    if failure is not None:
-        raise failure
+    submit(device, nodes[first:], commands, ends, failures)
+    if failures:
+        # No name for it here: the frames of its traceback, and the tensors in them, would live until a collection.
+        del failures[1:]
+        raise failures.pop()
 
 
 def poison(node: Node, error: Exception) -> Exception:
     """Makes ``error`` what reading the node's outputs raises."""
     for allocation in node.allocations[node.op.n_inputs :]:
-        allocation.error = error
+        allocation.error = copy(error)  # without the traceback, whose frames would keep the tensors alive
     return error
 
 
-def submit(device: Device, nodes: list[Node], commands: list[Command], ends: list[int]) -> Exception | None:
-    """Submits everything at once or, when the device refuses that, node by node to find the one at fault."""
+def submit(
+    device: Device, nodes: list[Node], commands: list[Command], ends: list[int], failures: list[Exception]
+) -> None:
+    """Submits everything at once or, when the device refuses that, node by node to find those at fault."""
     try:
         device.submit(commands)
-        return None
+        return
     except (DeviceLostError, ForkError):
         raise
     except Exception as error:
         if len(nodes) == 1:
-            return poison(nodes[0], error)
-    failure: Exception | None = None
+            failures.append(poison(nodes[0], error))
+            return
     for node, start, end in zip(nodes, [0, *ends], ends, strict=False):
         try:
             for allocation in node.allocations:
                 if allocation.error is not None:
-                    raise allocation.error
+                    raise copy(allocation.error)
             device.submit(commands[start:end])
         except Exception as error:
-            failure = failure or poison(node, error)
-    return failure
+            failures.append(poison(node, error))
 
 
-def encode(device: Device, node: Node, commands: list[Command]) -> None:
-    """Appends the commands of one node."""
+def encode(device: Device, node: Node) -> list[Command]:
+    """The commands of one node."""
     lowered: Lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
-    buffers = [materialise(device, allocation) for allocation in node.allocations]
-    temporaries = [device.allocate(size) for size in lowered.temporaries]
-    commands += [Clear(temporaries[t], 0, lowered.temporaries[t]) for t in lowered.cleared]
-    known = [*buffers, *temporaries, device.error_buffer]
-    for launch in lowered.launches:
-        bound = tuple([known[k] for k in launch.bindings])
-        commands.append(Dispatch(launch.kernel, bound, launch.pack(node.offsets, node.params), launch.grid))
-    for buffer in temporaries:
-        device.release(buffer)
+    buffers = [materialise(device, allocation, make_room=False) for allocation in node.allocations]
+    temporaries: list[Buffer] = []
+    try:
+        for size in lowered.temporaries:
+            temporaries.append(device.allocate(size, make_room=False))
+        commands: list[Command] = [Clear(temporaries[t], 0, lowered.temporaries[t]) for t in lowered.cleared]
+        known = [*buffers, *temporaries, device.error_buffer]
+        for launch in lowered.launches:
+            bound = tuple([known[k] for k in launch.bindings])
+            commands.append(Dispatch(launch.kernel, bound, launch.pack(node.offsets, node.params), launch.grid))
+        return commands
+    finally:
+        for buffer in temporaries:
+            device.release(buffer)

@@ -10,6 +10,7 @@ import torch
 from ..ir.graph import operation_name
 from ..layout import is_contiguous
 from .flush import materialise
+from .interrupt import Uninterrupted
 from .record import Engine, engine
 from .tensor import Allocation
 
@@ -31,7 +32,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     eng = engine()
     size = source.numel() * source.element_size()
     offset = target.storage_offset() * target.element_size()
-    with eng.lock:
+    with eng.lock, Uninterrupted():
         allocation = eng.allocation(target)
         to_end = offset + size == allocation.size_bytes
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
@@ -57,7 +58,7 @@ def in_use(eng: Engine, allocation: Allocation) -> bool:
 def download(t: torch.Tensor) -> np.ndarray:
     """The bytes of a webgpu tensor's elements in row-major order, as uint8. Waits; raises what went wrong so far."""
     eng = engine()
-    with eng.lock:
+    with eng.lock, Uninterrupted():
         size = t.numel() * t.element_size()
         offset = t.storage_offset() * t.element_size()
         if not is_contiguous(t.shape, t.stride()) or offset % 4:
@@ -77,7 +78,7 @@ def download(t: torch.Tensor) -> np.ndarray:
 def synchronize(index: int) -> None:
     """Waits for everything recorded for a device; raises what went wrong so far."""
     eng = engine()
-    with eng.lock:
+    with eng.lock, Uninterrupted():
         eng.flush(index)
         eng.raise_pending()
         device = eng.device(index)

@@ -44,6 +44,8 @@ class BufferPool:
 
     The pool keeps what it has reserved within a quarter (and 64 MiB) of the most that was ever in use, so that a steady
     loop finds every buffer again and a program whose sizes keep changing doesn't hoard the old ones.
+
+    Evicted buffers go back to the adapter only at :meth:`retire`: commands that are not submitted yet may name them.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class BufferPool:
         self._max_buffer_bytes = max_buffer_bytes // 4 * 4
         self._free: dict[int, list[Buffer]] = {}
         self._ages: OrderedDict[Buffer, None] = OrderedDict()  # the free buffers, the longest unused first
+        self._evicted: list[Buffer] = []
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.pooled_bytes = 0
@@ -62,15 +65,18 @@ class BufferPool:
 
     @property
     def reserved_bytes(self) -> int:
-        """What the adapter has given us: buffers in use and pooled ones."""
-        return self.allocated_bytes + self.pooled_bytes
+        """What the adapter has given us: buffers in use, pooled ones, and evicted ones it has not got back yet."""
+        return self.allocated_bytes + self.pooled_bytes + sum(buffer.size_bytes for buffer in self._evicted)
 
     @property
     def pooled_buffers(self) -> int:
         return len(self._ages)
 
-    def allocate(self, size_bytes: int) -> Buffer:
-        """A buffer of at least ``size_bytes``; its contents are undefined. Raises OutOfMemoryError."""
+    def allocate(self, size_bytes: int, make_room: bool = True) -> Buffer:
+        """A buffer of at least ``size_bytes``; its contents are undefined. Raises OutOfMemoryError.
+
+        ``make_room``: evicted buffers may go back to the adapter at once, since all commands have been submitted.
+        """
         capacity = min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
         free = self._free.get(capacity)
         if free:
@@ -79,6 +85,8 @@ class BufferPool:
             self.pooled_bytes -= capacity
         else:
             self._trim(capacity)
+            if make_room:
+                self.retire()
             buffer = self._create(size_bytes, capacity)
         self.live_buffers += 1
         self.allocated_bytes += capacity
@@ -98,9 +106,18 @@ class BufferPool:
         self.pooled_bytes += capacity
 
     def empty(self) -> None:
-        """Gives every pooled buffer back to the adapter."""
+        """Gives every pooled buffer back to the adapter. All commands that name one have been submitted."""
         while self._ages:
             self._evict()
+        self.retire()
+
+    def retire(self) -> None:
+        """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""
+        for buffer in self._evicted:
+            self._on_evict(buffer)
+            self._native.release_buffer(buffer.handle)
+            buffer.handle = None
+        self._evicted.clear()
 
     def _create(self, size_bytes: int, capacity: int) -> Buffer:
         if size_bytes > self._max_buffer_bytes:
@@ -108,18 +125,13 @@ class BufferPool:
                 f"webgpu: a buffer of {_human(size_bytes)} exceeds this adapter's limit of "
                 f"{_human(self._max_buffer_bytes)} for one buffer (max-buffer-size).\n{self.summary()}"
             )
-        for attempt in range(2):
-            handle = self._native.create_buffer(capacity, self._usage)
-            errors = self._native.sink.take()
-            if not errors:
-                return Buffer(handle, capacity)
-            self._native.release_buffer(handle)
-            if any(kind != "out of memory" for kind, _ in errors):
-                raise WebGPUError("\n".join(message for _, message in errors))
-            if attempt == 0:
-                # Memory is freed when the work that uses it is done.
-                self.empty()
-                self._native.poll(wait=True)
+        handle = self._native.create_buffer(capacity, self._usage)
+        errors = self._native.sink.take()
+        if not errors:
+            return Buffer(handle, capacity)
+        self._native.release_buffer(handle)
+        if any(kind != "out of memory" for kind, _ in errors):
+            raise WebGPUError("\n".join(message for _, message in errors))
         raise OutOfMemoryError(
             f"webgpu: tried to allocate {_human(size_bytes)} and the adapter has no memory left.\n{self.summary()}"
         )
@@ -127,16 +139,14 @@ class BufferPool:
     def _trim(self, wanted_bytes: int) -> None:
         peak = max(self.peak_allocated_bytes, self.allocated_bytes + wanted_bytes)
         limit = peak + max(peak // 4, 64 * _MIB)
-        while self._ages and self.reserved_bytes + wanted_bytes > limit:
+        while self._ages and self.allocated_bytes + self.pooled_bytes + wanted_bytes > limit:
             self._evict()
 
     def _evict(self) -> None:
         buffer, _ = self._ages.popitem(last=False)
         self._free[buffer.size_bytes].remove(buffer)
         self.pooled_bytes -= buffer.size_bytes
-        self._on_evict(buffer)
-        self._native.release_buffer(buffer.handle)
-        buffer.handle = None
+        self._evicted.append(buffer)
 
     def summary(self) -> str:
         """A few lines for people: what is in use, pooled, and the most there ever was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,6 +72,7 @@ class Device:
         self.caps = host_caps(adapter)
         self._adapter = adapter
         self._unusable: WebGPUError | None = None  # why nothing can be done any more
+        self._former: list[_Open] = []
 
     def __repr__(self) -> str:
         return f"<Device webgpu:{self.index} {self.name}>"
@@ -82,7 +84,7 @@ class Device:
     @property
     def _open(self) -> _Open:
         if self._unusable is not None:
-            raise self._unusable
+            raise copy(self._unusable)  # a raised one keeps the frames it went through, and their tensors
         return self._opened
 
     @property
@@ -94,9 +96,20 @@ class Device:
         """64 bytes of u32 words, zero at first, in which kernels atomically raise flags."""
         return self._open.error_buffer
 
-    def allocate(self, size_bytes: int) -> Buffer:
-        """A buffer of at least ``size_bytes`` with undefined contents. Raises torch.OutOfMemoryError with a summary."""
-        return self._open.pool.allocate(size_bytes)
+    def allocate(self, size_bytes: int, make_room: bool = True) -> Buffer:
+        """A buffer of at least ``size_bytes`` with undefined contents. Raises torch.OutOfMemoryError with a summary.
+
+        When the adapter has no memory left, pooled buffers are given back first, unless ``make_room`` is off because
+        commands that name them wait for their submission.
+        """
+        pool = self._open.pool
+        try:
+            return pool.allocate(size_bytes, make_room)
+        except OutOfMemoryError:
+            if not make_room:
+                raise
+        self.empty_cache()
+        return pool.allocate(size_bytes)
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back into the pool. All work that uses it must have been submitted."""
@@ -108,6 +121,11 @@ class Device:
         opened = self._open
         opened.encoder.submit(commands)
         self._raise_errors(opened)
+
+    def retire(self) -> None:
+        """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""
+        if self._unusable is None and self.is_open:
+            self._opened.pool.retire()
 
     def upload(self, buffer: Buffer, offset_bytes: int, data: memoryview | bytes) -> None:
         """Copies contiguous host bytes into a buffer, after the work submitted so far and without waiting for it."""
@@ -139,11 +157,11 @@ class Device:
         return durations_ns
 
     def empty_cache(self) -> None:
-        """Gives pooled memory, staging memory and their bind groups back to the adapter."""
+        """Gives pooled memory, staging memory and their bind groups back to the adapter, which waits for their work."""
         if self._unusable is None and self.is_open:
             self._opened.pool.empty()
             self._opened.transfer.release_staging()
-            self._opened.native.poll(wait=False)
+            self._opened.native.poll(wait=True)
 
     @property
     def stats(self) -> DeviceStats:
@@ -179,10 +197,22 @@ class Device:
 
     def close(self) -> None:
         """Waits for the GPU and destroys the device."""
-        if self._unusable is None and self.is_open:
-            self._opened.native.poll(wait=True)
-            self._opened.native.close()
+        opened = self._opened if self._unusable is None and self.is_open else None
+        # First: another thread may be about to submit, and a submission to a closed device ends the process.
         self.disable(DeviceLostError(f"webgpu:{self.index} was closed"))
+        if opened is not None:
+            opened.native.poll(wait=True)
+            opened.native.close()
+
+    def reopen(self) -> None:
+        """Opens the device anew, also after it was lost. Its old buffers are gone and must not be released."""
+        if isinstance(self._unusable, ForkError):
+            raise self._unusable
+        self.close()
+        if self.is_open:
+            # The library may still call back into what was opened.
+            self._former.append(self.__dict__.pop("_opened"))
+        self._unusable = None
 
     def _raise_errors(self, opened: _Open) -> None:
         sink = opened.native.sink
@@ -197,7 +227,7 @@ class Device:
                 raise OutOfMemoryError(f"webgpu: {text}\n{self.memory_summary()}")
             raise WebGPUError(text)
         if self._unusable is not None:
-            raise self._unusable
+            raise copy(self._unusable)
 
 
 def host_caps(adapter: ffi.Adapter) -> HostCaps:

@@ -16,6 +16,8 @@ from typing import Any
 
 from wgpu.backends.wgpu_native import ffi, lib
 
+from torch_webgpu.errors import DeviceLostError
+
 Handle = Any  # a cffi pointer; cffi has no static types
 
 NULL = ffi.NULL
@@ -109,7 +111,9 @@ class ErrorSink:
     lost: str | None = None
 
     def take(self) -> list[tuple[str, str]]:
-        """The errors since the last call, which are now the caller's to raise."""
+        """The errors since the last call, which are now the caller's to raise. Raises DeviceLostError instead if it is."""
+        if self.errors and self.loss is not None:
+            raise DeviceLostError(f"the webgpu device was lost: {self.loss}")
         errors, self.errors = self.errors, []
         return errors
 
