@@ -128,6 +128,31 @@ def test_colliding_sums(device, dtype):
     check(device, lambda x, i, s: x.scatter(0, i, s, reduce="add"), x, index, source)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_fours(device, dtype):
+    """Rows whose length is a multiple of four are moved in fours where they lie so that they can."""
+    rows, index = values(dtype, 6, 12), torch.randperm(9)[:6]
+    for x in (
+        *layouts(lambda *s: values(dtype, *s), 9, 12).values(),
+        values(dtype, 9, 16)[:, 4:],
+        values(dtype, 9, 12, 1),
+    ):
+        check(device, lambda x, i: x.index_select(0, i), x, index)
+        check(device, lambda x, i: x[i[:, None], i - 9], x, index)
+        check(device, lambda x, i: x[:, None].transpose(0, 1)[:, i], x, index)
+        check(device, lambda x: x.flip(1), x)
+        check(device, lambda x: x.flip(0), x)
+        x = x.clone().view(9, -1)
+        check(device, lambda x, i, r: x.index_put((i,), r), x, index, rows)
+        check(device, lambda x, i, r: x.index_put((i,), r[:1, :1]), x, index, rows)
+        check(device, lambda x, i: x.index_fill(0, i, 1), x, index)
+        check(device, lambda x, i, r: x.index_add(0, i, r), x, index, rows)
+        check(device, lambda x, i, r: x.index_copy(0, i, r.t().contiguous().t()), x, index, rows)
+        wide = values(dtype, 9, 17)
+        check(device, lambda x, i, r: x[:, 4:16].index_copy_(0, i, r), wide, index, rows)
+        check(device, lambda x, i, r: x.t()[:12].t().index_put_((i,), r), wide, index, rows)
+
+
 def test_wide_sums_carry(device):
     """int64 sums are two 32-bit atomics and a carry."""
     source = torch.randint(-(2**62), 2**62, (1000,))

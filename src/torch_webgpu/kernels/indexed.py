@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.ir.ops import TABLE
-from torch_webgpu.layout import Shape, collapse, iteration_order
+from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_order
 from torch_webgpu.lower.lower import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.builder import MAIN, Indexing, Packed, ParamList, Source, bind, grid_for, packed_text, store_mode
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
 from torch_webgpu.wgsl.link import HostCaps
 
 WORD = 0xFFFFFFFF
+QUAD = 4
 ROWS = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 
@@ -47,15 +48,21 @@ class Geometry:
 
 
 class Walk:
-    """The WGSL that takes a point ``i`` to elements, shared by reads and writes."""
+    """The WGSL that takes a point ``i`` to elements, shared by reads and writes.
+
+    ``quads``: a thread owns four neighbouring points, for which coordinates and indices are worked out once: possible
+    where the innermost dimension is a multiple of four that no index tensor varies along.
+    """
 
     def __init__(self, geometry: Geometry, order: tuple[int, ...], op: Operation) -> None:
         self.params = ParamList()
         self.numel = self.params.add("numel", prod(geometry.shape))
         self.geometry = geometry
         self.op = op
-        sizes, strides = collapse(geometry.shape, geometry.strides, order)
-        self.indexing = Indexing(sizes, [tuple(s & WORD for s in row) for row in strides], self.params)
+        self.sizes, strides = collapse(geometry.shape, geometry.strides, order)
+        self.indexing = Indexing(self.sizes, [tuple(s & WORD for s in row) for row in strides], self.params)
+        n_terms = len(geometry.terms)
+        self.quads = self.sizes[-1] % QUAD == 0 and all(strides[1 + j][-1] == 0 for j in range(n_terms))
 
     def coordinates(self) -> list[str]:
         return self.indexing.coordinates() if self.indexing.rank > 1 else ["  let c0 = i;"]
@@ -68,6 +75,27 @@ class Walk:
         for j, term in enumerate(self.geometry.terms):
             text += f" + p{j} * {self.params.add(f'step{j}', term.stride)}"
         return text
+
+    def in_fours(self, k: int, spec: Spec) -> bool:
+        """Whether the four elements of stride ``k`` (0 the data, -1 result or source) can be moved in one access."""
+        *outer, inner = self.indexing.strides[k]
+        steps = [*outer, self.geometry.base, *(term.stride for term in self.geometry.terms)] if k == 0 else outer
+        small = BY_NAME[spec.dtype].itemsize <= QUAD
+        return small and spec.aligned and inner == 1 and all(step % QUAD == 0 for step in steps)
+
+    def four(self, k: int, arg: int, name: str, element: str, prefix: str) -> tuple[list[str], list[str]]:
+        """Statements that load four elements from ``element`` on, and the WGSL of each one's value."""
+        if self.in_fours(k, self.op.args[arg]):
+            return [f"let {prefix} = {name}_load4(({element}) / {QUAD}u);"], [f"{prefix}.{lane}" for lane in "xyzw"]
+        return [f"let {prefix} = {element};"], [f"{name}_load({place})" for place in self.four_places(k, prefix)]
+
+    def four_places(self, k: int, first: str) -> list[str]:
+        """The element numbers of four points along stride ``k``, of which the first's is ``first``."""
+        step = self.indexing.strides[k][-1]
+        if step == 0:
+            return [first] * QUAD
+        step_text = self.params.add(f"inner{k % len(self.indexing.strides)}", step) if step != 1 else "1u"
+        return [first, *(f"{first} + {e}u * {step_text}" for e in range(1, QUAD))]
 
     def positions(self, names: dict[int, str], elements: list[str]) -> tuple[list[str], str]:
         """Statements that read and check the indices at ``elements``, and the condition that all are usable."""
@@ -98,6 +126,12 @@ def lower_read(geometry: Geometry, op: Operation, alias: tuple[int, ...], caps: 
     """``result[p] = data[place of p]`` for arguments (data, index tensors…, result)."""
     result = len(op.args) - 1
     walk = Walk(geometry, iteration_order(geometry.shape, geometry.strides[-1]), op)
+    if (
+        walk.quads
+        and walk.in_fours(-1, op.args[result])
+        and walk.indexing.strides[-1] == contiguous_strides(walk.sizes)
+    ):
+        return read_by_fours(walk, alias)
     dtype = op.args[result].dtype
     mode = store_mode(op.args[result], walk.indexing.layout(result), caps.float16)
     bindings, names, order = bind(op.args, alias, op.n_inputs, {result: mode})
@@ -118,9 +152,29 @@ def lower_read(geometry: Geometry, op: Operation, alias: tuple[int, ...], caps: 
     return walk.launch(per_point([*lines, store], walk.numel), bindings, order, prod(geometry.shape))
 
 
-def per_point(lines: list[str], numel: str) -> str:
-    """A kernel in which a thread does ``lines`` for one point ``i``."""
-    return "\n".join(["fn point(i: u32) {", *lines, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
+def read_by_fours(walk: Walk, alias: tuple[int, ...]) -> Lowered:
+    op = walk.op
+    result = len(op.args) - 1
+    bindings, names, order = bind(op.args, alias, op.n_inputs, {result: "plain"})
+    compute = COMPUTE_TYPE[BY_NAME[op.args[result].dtype].kind]
+    checks, condition = walk.positions(names, walk.index_elements())
+    loads, values = walk.four(0, 0, names[0], walk.data_element(0), "d")
+    offset = walk.params.add("out", Source("offset", result))
+    lines = [
+        *walk.coordinates(),
+        *checks,
+        f"  var v: vec4<{compute}>;",
+        f"  if ({condition}) {{ {' '.join(loads)} v = vec4<{compute}>({', '.join(values)}); }}",
+        f"  {names[result]}_store4(({offset} + i) / {QUAD}u, v);",
+    ]
+    return walk.launch(per_point(lines, walk.numel, QUAD), bindings, order, prod(walk.sizes) // QUAD)
+
+
+def per_point(lines: list[str], numel: str, run: int = 1) -> str:
+    """A kernel in which a thread does ``lines`` for one point ``i``, of ``run`` that belong to it."""
+    point = "t" if run == 1 else f"t * {run}u"
+    call = f"  if ({point} < {numel}) {{ point({point}); }}"
+    return "\n".join(["fn point(i: u32) {", *lines, "}", *MAIN, call, "}", ""])
 
 
 def combines_atomically(dtype: str, combine: str) -> bool:
@@ -139,18 +193,30 @@ def lower_write(geometry: Geometry, combine: str, op: Operation, alias: tuple[in
     target = len(op.args) - 1
     has_source = len(op.args) - 2 > len(geometry.terms)
     walk = Walk(geometry, tuple(range(len(geometry.shape))), op)
-    mode = write_mode(op.args[target].dtype, combine, caps)
+    in_fours = combine == "set" and walk.quads and walk.in_fours(0, op.args[target])
+    mode = "plain" if in_fours else write_mode(op.args[target].dtype, combine, caps)
     bindings, names, order = bind_target(op, alias, mode)
-    value = (
-        f"{names[target - 1]}_load({walk.indexing.element(target - 1, target - 1)})"
-        if has_source
-        else walk.params.scalars(op.param_kinds, [0])[0]
-    )
+    run = QUAD if walk.quads else 1
     checks, condition = walk.positions(names, walk.index_elements())
-    function = "store" if mode == "plain" else f"atomic_{combine}"
-    write = f"  if ({condition}) {{ {names[target]}_{function}({walk.data_element(target)}, {value}); }}"
-    lines = [*walk.coordinates(), *checks, write]
-    return walk.launch(per_point(lines, walk.numel), bindings, order, prod(geometry.shape))
+    loads: list[str] = []
+    if not has_source:
+        values = [walk.params.scalars(op.param_kinds, [0])[0]] * run
+    elif walk.quads:
+        element = walk.indexing.element(target - 1, target - 1)
+        loads, values = walk.four(-1, target - 1, names[target - 1], element, "s")
+    else:
+        values = [f"{names[target - 1]}_load({walk.indexing.element(target - 1, target - 1)})"]
+    y, place = names[target], walk.data_element(target)
+    if in_fours:
+        compute = COMPUTE_TYPE[BY_NAME[op.args[target].dtype].kind]
+        writes = [f"{y}_store4(({place}) / {QUAD}u, vec4<{compute}>({', '.join(values)}));"]
+    else:
+        function = f"{y}_store" if mode == "plain" else f"{y}_atomic_{combine}"
+        places = walk.four_places(0, "e") if walk.quads else ["e"]
+        writes = [f"let e = {place};", *(f"{function}({at}, {v});" for at, v in zip(places, values, strict=True))]
+    write = f"  if ({condition}) {{ {' '.join([*loads, *writes])} }}"
+    text = per_point([*walk.coordinates(), *checks, write], walk.numel, run)
+    return walk.launch(text, bindings, order, prod(geometry.shape) // run)
 
 
 def write_mode(dtype: str, combine: str, caps: HostCaps) -> Mode:
