@@ -19,11 +19,12 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from . import api, aten
-    from .api import accelerator
+    from .api import accelerator, safetensors
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
     aten.register()
     accelerator.register()
+    safetensors.register()
 
 
 # At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of the two

@@ -22,7 +22,6 @@ from torch_webgpu.errors import WebGPUError
 from .torch_abi import DEVICE_TYPE, is_webgpu
 
 Storage = torch.UntypedStorage
-HOST_ACCESS = "webgpu memory cannot be {what}; use tensor.cpu() first"
 WORD = ctypes.c_uint64
 SEARCHED_WORDS = 8
 
@@ -53,15 +52,25 @@ def set_storage_nbytes(storage: torch.UntypedStorage, size_bytes: int) -> None:
         raise WebGPUError(f"torch {torch.__version__}: a storage did not take its new size")
 
 
+def _replace_on_webgpu(name: str, ours: Callable[..., Any]) -> None:
+    """Makes ``UntypedStorage.name`` call ``ours`` for webgpu storages."""
+    plain = getattr(Storage, name)
+
+    @wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (ours if self.device.type == DEVICE_TYPE else plain)(self, *args, **kwargs)
+
+    setattr(Storage, name, method)
+
+
 def replace_storage_methods(
     make: Callable[..., torch.UntypedStorage], resize: Callable[[torch.UntypedStorage, int], torch.UntypedStorage]
 ) -> None:
     """``UntypedStorage(n, device="webgpu")`` and ``new()`` call ``make``, where C++ dereferences a null allocator and
     crashes; ``resize_`` calls ``resize``, where C++ asks a hook that Python backends cannot set; sharing between
-    processes is refused, where C++ would hand out the address.
+    processes is refused, where PyTorch takes every device but the CPU for CUDA.
     """
-    plain_new, plain_resize, plain_share = Storage.__new__, Storage.resize_, Storage.share_memory_
-    plain_empty, plain_shared = Storage.new, Storage.is_shared
+    plain_new = Storage.__new__
 
     @wraps(plain_new)
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -72,29 +81,15 @@ def replace_storage_methods(
             kwargs["device"] = device
         return plain_new(cls, *args, **kwargs)
 
-    @wraps(plain_resize)
-    def resize_(self: Any, size: int) -> Any:
-        return resize(self, size) if self.device.type == DEVICE_TYPE else plain_resize(self, size)
-
-    @wraps(plain_share)
-    def share_memory_(self: Any) -> Any:
-        if self.device.type == DEVICE_TYPE:
-            raise RuntimeError(HOST_ACCESS.format(what="shared between processes"))
-        return plain_share(self)
-
-    @wraps(plain_empty)
-    def empty(self: Any) -> Any:
-        return make(self.device) if self.device.type == DEVICE_TYPE else plain_empty(self)
-
-    @wraps(plain_shared)
-    def is_shared(self: Any) -> bool:
-        return self.device.type != DEVICE_TYPE and plain_shared(self)
+    def refuse(self: Any, *args: Any) -> Any:
+        raise RuntimeError("webgpu memory cannot be shared between processes; use tensor.cpu() first")
 
     Storage.__new__ = new  # type: ignore[method-assign]
-    Storage.new = empty  # type: ignore[method-assign]
-    Storage.resize_ = resize_  # type: ignore[method-assign]
-    Storage.is_shared = is_shared  # type: ignore[method-assign]
-    Storage.share_memory_ = share_memory_  # type: ignore[method-assign]
+    _replace_on_webgpu("new", lambda self: make(self.device))
+    _replace_on_webgpu("resize_", resize)
+    _replace_on_webgpu("is_shared", lambda self: False)
+    for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
+        _replace_on_webgpu(name, refuse)
 
 
 def move_storages() -> None:
