@@ -235,7 +235,8 @@ def hardshrink(self: Expr, lambd: Expr) -> Expr:
 
 @pointwise("softshrink")
 def softshrink(self: Expr, lambd: Expr) -> Expr:
-    return where(self > lambd, self - lambd, where(self < -lambd, self + lambd, self * 0))
+    # Not self * 0, which drivers compile to 0: NaN stays.
+    return where(self > lambd, self - lambd, where(self < -lambd, self + lambd, where(ops.isnan(self), self, 0)))
 
 
 @pointwise("hardshrink_backward", "softshrink_backward")

@@ -8,28 +8,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 
 from .expressions import is_complex, is_integral, number, where
 from .register import pointwise
+from .torch_abi import is_wrapped_number
+
+
+def check_alpha(self: Any, other: Any, alpha: Any = 1) -> None:
+    """Raises for a kind of ``alpha`` that the result's kind cannot take."""
+    operands = [x.item() if isinstance(x, torch.Tensor) and is_wrapped_number(x) else x for x in (self, other)]
+    result = torch.result_type(*operands)
+    if isinstance(alpha, bool) and result != torch.bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, (float, complex)) and not (result.is_floating_point or result.is_complex):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+    if isinstance(alpha, complex) and not result.is_complex:
+        raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
 
 
 def scaled(x: Expr, alpha: Expr) -> Expr:
     return x if number(alpha) == 1 else x * alpha
 
 
-@pointwise("add", scalars="opmath")
+@pointwise("add", scalars="opmath", check=check_alpha)
 def add(self: Expr, other: Expr, alpha: Expr) -> Expr:
     return self + scaled(other, alpha)
 
 
-@pointwise("sub", scalars="opmath")
+@pointwise("sub", scalars="opmath", check=check_alpha)
 def sub(self: Expr, other: Expr, alpha: Expr) -> Expr:
     return self - scaled(other, alpha)
 
 
-@pointwise("rsub", scalars="opmath")
+@pointwise("rsub", scalars="opmath", check=check_alpha)
 def rsub(self: Expr, other: Expr, alpha: Expr) -> Expr:
     return other - scaled(self, alpha)
 
@@ -126,8 +141,8 @@ def power(self: Expr, exponent: Expr) -> Expr:
     fixed = number(exponent)
     if number(self) == 1:
         return ops.like(self, 1)
-    if fixed is None or (is_integral(self) and fixed < 0):  # type: ignore[operator]
-        return ops.pow(self, exponent)
+    if isinstance(fixed, int) and fixed < 0 and is_integral(self):
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
     known = SPECIAL_POWERS.get(fixed)
     return ops.pow(self, exponent) if known is None else known(self)
 

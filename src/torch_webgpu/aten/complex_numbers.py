@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import torch
+
 from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 
 from .expressions import is_complex, is_integral, where
 from .register import pointwise
+from .variants import name_of
 
 PI = 3.141592653589793
 
 
-@pointwise("complex", compute="promote")
+def check_parts(real: torch.Tensor, imag: torch.Tensor) -> None:
+    """Raises unless both parts are real floating point."""
+    if not (real.is_floating_point() and imag.is_floating_point()):
+        found = f"{name_of(real.dtype)} and {name_of(imag.dtype)}"
+        raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {found}")
+
+
+@pointwise("complex", compute="promote", check=check_parts)
 def make_complex(real: Expr, imag: Expr) -> Expr:
     return ops.complex(real, imag)
 
 
-@pointwise("polar", compute="promote")
+@pointwise("polar", compute="promote", check=check_parts)
 def polar(abs: Expr, angle: Expr) -> Expr:
     return ops.polar(abs, angle)
 

@@ -63,6 +63,7 @@ class Rule:
 
     ``widen``: half operands are computed with in f32 and the result is rounded once; else every step is rounded.
     ``in_code(number)``: this value of a scalar argument deserves (or forces) code of its own, where it is a constant.
+    ``check(*arguments)``: raises what PyTorch raises, and its meta kernel does not or in other words.
     ``checked``: the arguments whose numbers must fit the dtype; by default what PyTorch passes as Scalar, but operands.
     """
 
@@ -70,6 +71,7 @@ class Rule:
     scalars: Scalars = "operand"
     widen: bool = True
     in_code: Callable[[Any], bool] | None = None
+    check: Callable[..., None] | None = None
     checked: frozenset[str] | None = None
 
 
@@ -194,9 +196,10 @@ class PointwiseKernel:
     def prepare(self, values: list[Any]) -> Prepared | str:
         """Asks PyTorch about this signature and writes the expression; the reason when it must run on the CPU."""
         check_devices(values)
+        if self.rule.check is not None:
+            self.rule.check(*[v for v, p in zip(values, self.parameters) if p.role != "out"])
         try:
-            metas = infer(self.overload, *self.positional(values), **self.keywords(values))
-            natural = self.natural(values, metas)
+            metas, natural = self.layouts(values)
         except NotImplementedError as reason:
             return f"PyTorch cannot tell its result's shape: {reason}"
         if self.inplace or self.out:
@@ -214,19 +217,25 @@ class PointwiseKernel:
             op = self.operation(values, metas, body, tensors, scalars)
         return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, op)
 
-    def natural(self, values: list[Any], metas: list[Meta]) -> list[Meta]:
-        """The layouts of the results if they were new tensors. Raises for outputs that cannot take them."""
+    def layouts(self, values: list[Any]) -> tuple[list[Meta], list[Meta]]:
+        """The layouts of what is written, and those that the results would have as new tensors.
+
+        Raises what PyTorch raises for arguments that it refuses.
+        """
+        arguments, keywords = self.positional(values), self.keywords(values)
         functional = functional_of(self.overload)
         if functional is None or functional is self.overload:
-            return metas
-        natural = infer(functional, *self.positional(values), **self.keywords(values, with_out=False))
+            metas = infer(self.overload, *arguments, **keywords)
+            return metas, metas
+        natural = infer(functional, *arguments, **self.keywords(values, with_out=False))
         if self.inplace and natural[0][0] != values[0].shape:
             raise RuntimeError(
                 f"output with shape {list(values[0].shape)} doesn't match the broadcast shape {list(natural[0][0])}"
             )
-        for (_, _, source), (_, _, target) in zip(natural, metas):
-            check_cast(source, target)
-        return natural
+        written = [values[0]] if self.inplace else [values[i] for i in self.out]
+        for (_, _, dtype), target in zip(natural, written):
+            check_cast(dtype, target.dtype)
+        return infer(self.overload, *arguments, **keywords), natural
 
     def operation(
         self,

@@ -1,0 +1,501 @@
+"""Per-element operators against CPU PyTorch, where PyTorch's own samples do not look: special values, the limits of
+integers, Python numbers, layouts, aliasing, sizes, and the modes for adapters that lack features."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.device.against_cpu import check
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DTYPES = (*FLOATS, *INTEGERS, torch.bool)
+NAN, INF = float("nan"), float("inf")
+SPECIAL = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.0, -7.25, 100.0, -65504.0, 1e-3, INF, -INF, NAN)
+names = lambda value: str(value).removeprefix("torch.")
+
+
+@pytest.fixture(autouse=True)
+def no_fallback(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here has a kernel of its own, but what PyTorch refuses may be refused by the CPU's kernel."""
+    before = torch.webgpu.fallback_stats()
+    yield
+    if not request.node.stash.get(REFUSED, False):
+        assert torch.webgpu.fallback_stats() == before
+
+
+REFUSED = pytest.StashKey[bool]()
+
+
+def pairs(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every value with every value."""
+    return values.repeat_interleave(len(values)), values.repeat(len(values))
+
+
+def limits(dtype: torch.dtype) -> torch.Tensor:
+    info = torch.iinfo(dtype)
+    return torch.tensor([0, 1, 2, 3, 5, 7, info.max, info.max - 1, info.min, info.min + 1, info.max // 3], dtype=dtype)
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Any:
+    """A call's result on the CPU, or its error."""
+    try:
+        result = fn(*args)
+        return result.cpu() if isinstance(result, torch.Tensor) else result
+    except Exception as error:
+        return type(error), str(error).splitlines()[0]
+
+
+def same(device: torch.device, fn: Callable[..., Any], *tensors: torch.Tensor) -> bool:
+    """Asserts the same values, dtype and shape, or the same error, as on the CPU; whether there was a value."""
+    expected = outcome(fn, *(t.clone() for t in tensors))
+    actual = outcome(fn, *(t.to(device) for t in tensors))
+    if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
+        torch.testing.assert_close(actual, expected, equal_nan=True)
+        return True
+    assert actual == expected
+    return False
+
+
+# Special values
+
+SIGN_EXACT = [
+    torch.neg, torch.abs, torch.floor, torch.ceil, torch.trunc, torch.round, torch.relu, torch.square,
+    F.hardtanh, F.leaky_relu, F.hardswish, F.silu, torch.positive, torch.sqrt, torch.reciprocal,
+]  # fmt: skip
+UNARY = [
+    torch.sign, torch.sgn, torch.frac, torch.exp, torch.log, torch.tanh, torch.sigmoid, torch.rsqrt, torch.isnan,
+    torch.isinf, torch.isfinite, torch.isposinf, torch.isneginf, torch.signbit, torch.nan_to_num, torch.logit,
+    torch.angle, torch.log1p, torch.expm1, torch.erf, F.relu6, F.elu, F.gelu, F.mish, F.softplus,
+    F.logsigmoid, F.hardsigmoid, F.hardshrink, F.softshrink, F.celu, F.selu,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=names)
+@pytest.mark.parametrize("fn", SIGN_EXACT, ids=lambda f: f.__name__)
+def test_special_values_and_signs_of_zero(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.tensor(SPECIAL, dtype=dtype)
+    check(device, fn, x)
+    kept = ~torch.isnan(fn(x))
+    assert torch.equal(torch.signbit(fn(x.to(device)).cpu())[kept], torch.signbit(fn(x))[kept])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=names)
+@pytest.mark.parametrize("fn", UNARY, ids=lambda f: f.__name__)
+def test_special_values(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.tensor(SPECIAL, dtype=dtype)
+    # CPU PyTorch's vectorised gelu(inf) is NaN, its scalar one inf.
+    check(device, fn, x[x < INF] if fn is F.gelu else x)
+
+
+BINARY = [
+    torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.maximum, torch.minimum, torch.fmax, torch.fmin,
+    torch.div, torch.remainder, torch.fmod, torch.floor_divide, torch.pow, torch.atan2, torch.hypot, torch.copysign,
+    torch.nextafter, torch.heaviside, torch.xlogy, torch.logaddexp, torch.logaddexp2, torch.clamp_min, torch.clamp_max,
+    torch.logical_and, torch.logical_xor, torch.where,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=names)
+@pytest.mark.parametrize("fn", BINARY, ids=lambda f: f.__name__)
+def test_special_pairs(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
+    a, b = pairs(torch.tensor(SPECIAL, dtype=dtype))
+    call = (lambda a, b: torch.where(a > b, a, b)) if fn is torch.where else fn
+    if fn is torch.remainder and dtype != torch.float32:
+        # CPU PyTorch's half remainder by infinity is NaN, its float32 one is the dividend or infinity.
+        a, b = a[~torch.isinf(b)], b[~torch.isinf(b)]
+    check(device, call, a, b)
+
+
+# Integers
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=names)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        torch.add, torch.sub, torch.mul, torch.eq, torch.lt, torch.maximum, torch.minimum, torch.bitwise_and,
+        torch.bitwise_or, torch.bitwise_xor, torch.gcd, torch.lcm, lambda a, b: torch.add(a, b, alpha=3),
+        lambda a, b: torch.addcmul(a, b, b, value=2), lambda a, b: a / b, lambda a, b: a**2 + b**3,
+    ],
+    ids=str,
+)  # fmt: skip
+def test_integers_wrap(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
+    a, b = pairs(limits(dtype))
+    if fn in (torch.gcd, torch.lcm):
+        # The magnitude of the smallest number overflows: CPU PyTorch's results depend on the order of its steps.
+        kept = (a != torch.iinfo(dtype).min) & (b != torch.iinfo(dtype).min) if dtype.is_signed else a == a
+        a, b = a[kept], b[kept]
+        kept = (a != 0) | (b != 0) if fn is torch.lcm else a == a
+        a, b = a[kept], b[kept]
+    check(device, fn, a, b)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=names)
+@pytest.mark.parametrize("mode", ["floor", "trunc", "floor_divide", "remainder", "fmod"])
+def test_integer_division(mode: str, dtype: torch.dtype, device: torch.device) -> None:
+    a, b = pairs(limits(dtype))
+    overflows = (a == torch.iinfo(dtype).min) & (b == -1) if dtype.is_signed else torch.zeros_like(a, dtype=torch.bool)
+    a, b = a[(b != 0) & ~overflows], b[(b != 0) & ~overflows]
+    fn = getattr(torch, mode, None) if mode not in ("floor", "trunc") else None
+    check(device, fn or (lambda a, b: torch.div(a, b, rounding_mode=mode)), a, b)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=names)
+@pytest.mark.parametrize("mode", ["floor_divide", "remainder", "fmod"])
+def test_integer_division_by_zero_gives_zero(mode: str, dtype: torch.dtype, device: torch.device) -> None:
+    x = limits(dtype).to(device)
+    assert not getattr(torch, mode)(x, torch.zeros_like(x)).any()
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=names)
+def test_shifts_and_powers(dtype: torch.dtype, device: torch.device) -> None:
+    bits = torch.iinfo(dtype).bits
+    shifts = torch.tensor([0, 1, 3, bits - 1, bits, bits + 1, 100], dtype=dtype)
+    a, b = limits(dtype).repeat_interleave(len(shifts)), shifts.repeat(len(limits(dtype)))
+    check(device, torch.bitwise_left_shift, a, b)
+    check(device, torch.bitwise_right_shift, a, b)
+    check(device, lambda a, b: a << b, a, b)
+    exponents = torch.tensor([0, 1, 2, 3, 7], dtype=dtype)
+    a, b = limits(dtype).repeat_interleave(len(exponents)), exponents.repeat(len(limits(dtype)))
+    check(device, torch.pow, a, b)
+    if dtype.is_signed:
+        check(device, torch.pow, torch.tensor([1, -1, -1, 2, 0, -5], dtype=dtype), torch.full((6,), -3, dtype=dtype))
+        check(device, torch.pow, torch.tensor([1, -1, -1, 2, 0, -5], dtype=dtype), torch.full((6,), -2, dtype=dtype))
+
+
+# Conversions
+
+
+def samples_of(source: torch.dtype, target: torch.dtype) -> torch.Tensor:
+    """Values of one dtype that C can convert to another; all of them if that is defined."""
+    if source.is_floating_point:
+        values = [*SPECIAL, 65519.0, 65520.0, 6e-8, 2.9e-8, 1 / 3, 2049.0, 2051.0, 16777217.0, 126.9, -127.9]
+        x = torch.tensor(values, dtype=source)
+        if target in INTEGERS:
+            info = torch.iinfo(target)
+            x = x[torch.isfinite(x)]
+            x = x[(x.double() > float(info.min) - 1) & (x.double() < float(info.max) + 1)]
+        return x
+    if source == torch.bool:
+        return torch.tensor([False, True])
+    extra = torch.tensor([2**24 + 1, 2**24 + 3, 2**53 + 1, 2049, 65519, 65520, 255, 128], dtype=torch.int64).to(source)
+    return torch.cat([limits(source), extra])
+
+
+@pytest.mark.parametrize("source", DTYPES, ids=names)
+@pytest.mark.parametrize("target", DTYPES, ids=names)
+def test_conversions(source: torch.dtype, target: torch.dtype, device: torch.device) -> None:
+    check(device, lambda x: x.to(target), samples_of(source, target))
+
+
+@pytest.mark.parametrize("source", DTYPES, ids=names)
+def test_complex_conversions(source: torch.dtype, device: torch.device) -> None:
+    check(device, lambda x: x.to(torch.complex64), samples_of(source, torch.float32))
+    z = torch.complex(torch.tensor([0.0, 1.5, 0.0, -0.0, NAN]), torch.tensor([0.0, 0.0, 2.0, -0.0, 0.0]))
+    check(device, lambda z: z.to(torch.bool), z)
+
+
+# Python numbers
+
+UINT8, INT32, INT64 = (torch.tensor([1, 44, 255], dtype=d) for d in (torch.uint8, torch.int32, torch.int64))
+HALF, FLOAT = torch.tensor([0.1, -0.0, 3.0], dtype=torch.float16), torch.tensor([0.1, -0.0, 3.0])
+BOOL = torch.tensor([True, False, True])
+WITH_NUMBERS: list[tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = [
+    *[(UINT8, fn) for fn in (
+        lambda u: u + 300, lambda u: u - 300, lambda u: u * 300, lambda u: 300 - u, lambda u: u == 300,
+        lambda u: u > 300, lambda u: u > -1, lambda u: u // 300, lambda u: u % 300, lambda u: u & 300,
+        lambda u: u << 300, lambda u: u.clamp(max=300), lambda u: u.clamp(min=-1), lambda u: u**300,
+        lambda u: u.masked_fill(u > 2, 300), lambda u: u.masked_fill(u > 2, -1), lambda u: u.masked_fill(u > 2, 2.5),
+        lambda u: u.masked_fill(u > 2, NAN), lambda u: torch.where(u > 2, u, 300), lambda u: torch.where(u > 2, u, -1),
+        lambda u: u + 2.5, lambda u: u * True, lambda u: u / 2, lambda u: u.add(u, alpha=300), lambda u: u.le(2.7),
+        lambda u: torch.pow(300, u), lambda u: torch.remainder(300, u), lambda u: u.add_(2.5), lambda u: u.mul_(-1),
+    )],
+    *[(INT32, fn) for fn in (
+        lambda i: i + 2**40, lambda i: i > 2**40, lambda i: i == 2**40, lambda i: i + 2**70, lambda i: i * -(2**31),
+        lambda i: i**-1, lambda i: i**0.5, lambda i: i.clamp(min=1.5), lambda i: i.add(i, alpha=2.5), lambda i: 1 / i,
+        lambda i: i / 0, lambda i: i * 1j, lambda i: i.sub_(1.5), lambda i: i.clamp(min=torch.tensor(1.5)),
+        lambda i: i.square(), lambda i: ~i, lambda i: -i, lambda i: abs(-i), lambda i: i.add(i, alpha=True),
+    )],
+    *[(INT64, fn) for fn in (
+        lambda x: x + 2**62, lambda x: x * 2**62, lambda x: x > 2.5, lambda x: x == 2**63, lambda x: x + 2**63,
+        lambda x: x // -(2**62), lambda x: x ^ -1, lambda x: x << 62, lambda x: x**7, lambda x: 2**x,
+    )],
+    *[(HALF, fn) for fn in (
+        lambda h: h == 0.1, lambda h: h >= 0.1, lambda h: h * 0.1, lambda h: h + 1e9,
+        lambda h: h.masked_fill(h > 1, 1e9),
+        lambda h: h.clamp(max=1e9), lambda h: torch.where(h > 1, h, 0.1), lambda h: h.nan_to_num(nan=1e9),
+        lambda h: h + torch.tensor(0.1), lambda h: h * torch.tensor(0.1, dtype=torch.float64), lambda h: h.pow(2),
+    )],
+    *[(FLOAT, fn) for fn in (
+        lambda f: f * 1e300, lambda f: f.clamp(max=1e300), lambda f: f == 1e300, lambda f: f**2, lambda f: f**-1,
+        lambda f: f**-2, lambda f: f**0.5, lambda f: f**0, lambda f: f**2.5, lambda f: 2**f, lambda f: 1**f,
+        lambda f: f.clamp(min=NAN), lambda f: f.clamp(2.0, 1.0), lambda f: f.lerp(f, 1e300), lambda f: f * (1 + 2j),
+        lambda f: f.masked_fill(f > 1, INF), lambda f: f & 1, lambda f: f + True, lambda f: f.fmod(-0.03),
+        lambda f: f.lerp(f + 1, 0.75), lambda f: f.add(f, alpha=2), lambda f: torch.rsub(f, 2, alpha=3),
+    )],
+    *[(BOOL, fn) for fn in (
+        lambda b: b + 1, lambda b: b + True, lambda b: b - True, lambda b: b * 2.5, lambda b: b * b, lambda b: -b,
+        lambda b: ~b, lambda b: b ^ True, lambda b: b < True, lambda b: b.sign(), lambda b: b.masked_fill(b, 5),
+        lambda b: b.maximum(~b), lambda b: b.logical_not(), lambda b: b / 2, lambda b: b.add(b, alpha=True),
+    )],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(len(WITH_NUMBERS)))
+def test_python_numbers(index: int, device: torch.device, request: pytest.FixtureRequest) -> None:
+    tensor, fn = WITH_NUMBERS[index]
+    request.node.stash[REFUSED] = not same(device, fn, tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=names)
+@pytest.mark.parametrize("other", DTYPES, ids=names)
+def test_promotion(dtype: torch.dtype, other: torch.dtype, device: torch.device) -> None:
+    a, b = torch.tensor([[0, 1], [3, 2]]).to(dtype), torch.tensor([1, 2]).to(other)
+    for x, y in ((a, b), (a, b[0]), (a[0, 1], b[1]), (a[0, 1], b)):
+        check(device, torch.add, x, y)
+        check(device, torch.lt, x, y)
+        check(device, torch.true_divide, x, y)
+    assert (a.to(device) * b[1]).dtype == (a * b[1]).dtype
+
+
+# Layouts, aliasing, sizes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.bool, torch.int64], ids=names)
+def test_layouts(dtype: torch.dtype, device: torch.device) -> None:
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 5, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    x = make(2, 3, 2, 3, 2, 3)
+    check(device, lambda x: x.permute(5, 1, 3, 2, 4, 0) + x[:1].permute(5, 1, 3, 2, 4, 0), x)
+    check(device, torch.mul, make(5, 7).t(), make(7, 1).expand(7, 5))
+    check(device, torch.eq, make(4, 9)[1:, 1::2], make(4))
+    check(device, torch.add, make(3, 5, 7), make(5, 1))
+    check(device, torch.add, make(3, 5, 7)[:, 1:4, ::2], make(7)[::2])
+    image = make(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert (image.to(device) + 1).stride() == (image + 1).stride()
+    check(device, lambda x: x + x.mT.mT, image)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.int16, torch.bool], ids=names)
+def test_writing_through_views_touches_nothing_else(dtype: torch.dtype, device: torch.device) -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        x[1:, 1::2].add_(x[1:, 1::2])
+        x[0, 1:4].mul_(x[0, :3].clone())
+        x.t()[2:3].copy_(x[2, :5])
+        x.view(-1)[7:10].logical_not_()
+        torch.add(x[3], x[2], out=x[4])
+        return x
+
+    check(device, written, torch.arange(35).reshape(5, 7).to(dtype))
+
+
+def test_overlapping_operands_are_read_before_they_are_written(device: torch.device) -> None:
+    x = torch.arange(1000.0)
+    for write, read in ((slice(1, None), slice(None, -1)), (slice(None, -1), slice(1, None))):
+        shifted, expected = x.to(device), x.clone()
+        shifted[write].add_(shifted[read])
+        expected[write] += x[read]
+        assert torch.equal(shifted.cpu(), expected)
+    square = torch.arange(400.0).reshape(20, 20)
+    assert torch.equal(square.to(device).add_(square.to(device).t()).cpu(), square + square.t())
+    same_storage = square.to(device)
+    assert torch.equal(same_storage.mul_(same_storage.t()).cpu(), square * square.t())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.expand(3, 4).add_(1),
+        lambda x: x.add_(torch.ones(3, 4, device=x.device)),
+        lambda x: x.int().add_(1.5),
+        lambda x: torch.add(x, 1, out=torch.empty(4, dtype=torch.int32, device=x.device)),
+    ],
+)
+def test_outputs_that_cannot_take_the_result(write: Any, device: torch.device) -> None:
+    same(device, write, torch.ones(1, 4))
+
+
+def test_tensors_of_two_devices(device: torch.device) -> None:
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.ones(2, device=device) + torch.ones(2)
+    assert (torch.ones(2, device=device) + torch.tensor(2.0)).tolist() == [3.0, 3.0]
+
+
+def test_outputs_are_resized_with_the_strides_of_the_result(device: torch.device) -> None:
+    x = torch.randn(4, 5)
+    for out in (torch.empty(0), torch.empty(5, 4), torch.empty(5, 4).t()):
+        expected, actual = out.clone(), out.to(device)
+        torch.exp(x.t(), out=expected)
+        torch.exp(x.to(device).t(), out=actual)
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_several_outputs(device: torch.device) -> None:
+    check(device, torch.frexp, torch.tensor([0.0, -0.0, 1.0, -3.5, 1e-40, 1e30, INF, NAN]))
+    check(device, torch.ops.aten.log_sigmoid_forward, torch.randn(17).half())
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0, 2), (1, 1)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=names)
+def test_no_and_single_elements(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.ones(shape).to(dtype)
+    check(device, lambda x: x + x, x)
+    check(device, lambda x: x == x[..., :1] if x.dim() else x == x, x)
+    check(device, lambda x: x.mul_(x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.int64], ids=names)
+def test_sizes_of_several_windows(dtype: torch.dtype, device: torch.device) -> None:
+    """More bytes than one binding has under TORCH_WEBGPU_MAX_BINDING=4096."""
+    x = torch.arange(4501).to(dtype)
+    check(device, lambda x: x[1:] + x[:-1], x)
+    check(device, lambda x: x.view(-1, 4501).t() * 2, x)
+    check(device, lambda x: x[::3].add_(x[1::3]), x[:4500])
+
+
+def test_more_elements_than_one_row_of_workgroups_has(device: torch.device) -> None:
+    n = 65535 * 256 + 77
+    x = torch.ones(n, dtype=torch.float32, device=device)
+    x[-1] = 5
+    y = x * 2 + 1
+    assert y[[0, n // 2, n - 2, n - 1]].tolist() == [3, 3, 3, 11]
+    assert y.sum(dtype=torch.int64).item() == 3 * (n - 1) + 11
+
+
+# Gradients
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        F.relu, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.leaky_relu, F.hardswish, F.hardsigmoid, F.hardtanh,
+        F.hardshrink, F.softshrink, F.softplus, F.logsigmoid, F.relu6, F.tanhshrink, torch.sigmoid, torch.tanh,
+        torch.abs, torch.sqrt, torch.log, lambda x: F.gelu(x, approximate="tanh"), lambda x: x.clamp(-0.5, 0.5),
+        lambda x: F.threshold(x, 0.1, 20.0), lambda x: F.glu(x, 0), lambda x: torch.logit(x, eps=0.1),
+        lambda x: F.prelu(x, x.new_tensor([0.25]).requires_grad_()), lambda x: F.mse_loss(x, x.detach() * 2),
+        lambda x: F.smooth_l1_loss(x, x.detach() * 2, beta=0.5), lambda x: F.huber_loss(x, x.detach() * 2, delta=0.5),
+        lambda x: F.l1_loss(x, x.detach() * 2, reduction="sum"), lambda x: F.softsign(x), lambda x: x**3 / (1 + x**2),
+        lambda x: F.binary_cross_entropy(x.sigmoid(), (x.detach() > 0).to(x.dtype), reduction="none"),
+        lambda x: F.binary_cross_entropy_with_logits(x, x.detach().sigmoid(), pos_weight=x.new_tensor([2.0])),
+        lambda x: F.kl_div(x, x.detach().sigmoid(), reduction="batchmean"), lambda x: torch.lerp(x, x * x, 0.3),
+        lambda x: F.soft_margin_loss(x, x.detach().sign()),
+        lambda x: torch.where(x > 0, x, x * 2).masked_fill(x > 1, 3),
+        lambda x: torch.maximum(x, -x) + torch.minimum(x, x * x), lambda x: torch.addcdiv(x, x, 2 + x * x, value=0.5),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=names)
+def test_gradients(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
+    check(device, fn, x, backward=True, tol=1e-5 if dtype == torch.float32 else 0.04)
+
+
+def test_complex_gradients(device: torch.device) -> None:
+    def value(x: torch.Tensor) -> torch.Tensor:
+        z = torch.complex(x[0], x[1])
+        return (
+            z.abs() + z.angle() + (z * z.conj()).real + z.exp().imag + torch.view_as_real(z / (1 + z * z)).sum(-1)
+        ).sum()
+
+    check(device, value, torch.randn(2, 10, generator=torch.Generator().manual_seed(2)), backward=True, tol=1e-4)
+
+
+def test_rrelu_draws_a_slope_for_each_negative_element(device: torch.device) -> None:
+    x = torch.linspace(-1, 1, 101, device=device)
+    y = F.rrelu(x, 0.2, 0.4, training=True)
+    slopes = (y / x)[:50]
+    assert torch.equal(y[50:].cpu(), x[50:].cpu())
+    assert 0.2 <= slopes.min().item() < slopes.max().item() <= 0.4
+    assert torch.allclose(F.rrelu(x, 0.2, 0.4).cpu(), F.leaky_relu(x.cpu(), 0.3))
+
+
+# Any shapes, layouts and dtypes
+
+OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "lt": torch.lt,
+    "ne": torch.ne,
+    "where": lambda a, b: torch.where(a > b, a, b),
+    "logical_or": torch.logical_or,
+    "divide": lambda a, b: a / (b.abs() + 1 if b.dtype != torch.bool else b + 1),
+    "copy": lambda a, b: a.new_zeros(torch.broadcast_shapes(a.shape, b.shape)).copy_(b),
+    "copy to transposed": lambda a, b: (
+        b.new_zeros(torch.broadcast_shapes(a.shape, b.shape)[::-1])
+        .permute(*range(max(a.dim(), b.dim()))[::-1])
+        .copy_(a)
+    ),
+}
+SETTINGS = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@st.composite
+def tensors(draw: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor that broadcasts to ``shape``: dimensions of size 1, expanded, strided, permuted, with an offset."""
+    dims = [draw(st.sampled_from(["full", "one", "expanded", "strided", "offset"])) for _ in shape]
+    order = draw(st.permutations(range(len(shape))))
+    stored = [{"full": n, "one": 1, "expanded": 1, "strided": 2 * n, "offset": n + 3}[d] for d, n in zip(dims, shape)]
+    dtype = draw(st.sampled_from(DTYPES))
+    seed = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    base = torch.randint(-4, 5, [stored[d] for d in order], generator=seed).to(dtype)
+    t = base.permute([order.index(d) for d in range(len(shape))])
+    for d, (kind, n) in enumerate(zip(dims, shape)):
+        if kind == "strided":
+            t = t[(slice(None),) * d + (slice(None, None, 2),)]
+        elif kind == "offset":
+            t = t.narrow(d, 3, n)
+        elif kind == "expanded":
+            t = t.expand(*t.shape[:d], n, *t.shape[d + 1 :])
+    leading_ones = next((d for d, kind in enumerate(dims) if kind != "one"), len(dims))
+    return t[(0,) * draw(st.integers(0, leading_ones))]
+
+
+@st.composite
+def broadcasting(draw: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
+    return draw(tensors(shape)), draw(tensors(shape))
+
+
+@SETTINGS
+@given(operands=broadcasting(), name=st.sampled_from(sorted(OPERATIONS)))
+def test_any_layout(operands: tuple[torch.Tensor, torch.Tensor], name: str, device: torch.device) -> None:
+    check(device, OPERATIONS[name], *operands)
+
+
+# Adapters that lack features
+
+MODES = {
+    "INT64=emulated": "int64 and (integer or shifts or conversions or layouts) or python_numbers",
+    "FLOAT16=emulated": "float16 and (special_pairs or conversions or layouts or views) or python_numbers",
+    "IMMEDIATES=0": "python_numbers or layouts or several_outputs",
+    "MAX_BINDING=4096": "layouts or views or overlapping or several_windows",
+    "BATCHING=0": "views or overlapping",
+}
+
+
+@pytest.mark.parametrize("setting", MODES)
+def test_modes(setting: str) -> None:
+    """The tests above on a device that pretends to have less."""
+    flag, value = setting.split("=")
+    chosen = f"({MODES[setting]}) and not modes"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, __file__]
+    environment = {**os.environ, f"TORCH_WEBGPU_{flag}": value}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
