@@ -41,6 +41,19 @@ def test_sizes(device, m, k, n, dtype):
     check(device, torch.mm, a, b, backward=dtype == torch.float32, tol=tolerance(dtype))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shift", [0, 1, 4])
+def test_vectors(device, dtype, shift):
+    """Groups of four along the rows or the columns of the matrix, or none because of where it starts."""
+    storage = numbers(512 * 68 + shift, dtype=dtype) / 16
+    wide = storage[shift:].view(512, 68)
+    tall = storage[shift : shift + 512 * 60].view(60, 512)
+    for x in (numbers(1, 512, dtype=dtype), numbers(513, dtype=dtype)[1:][None]):
+        for matrix in (wide, tall.t(), wide[:, 4:24], wide[:, 1:23]):
+            check(device, torch.mm, x, matrix, tol=tolerance(dtype) * 3)
+            check(device, lambda x, w: torch.mv(w.t(), x[0]), x, matrix, tol=tolerance(dtype) * 3)
+
+
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize(("m", "k", "n"), [(20, 30, 17), (1, 3000, 4), (33, 5, 1)])
 def test_integers_wrap_exactly(device, dtype, m, k, n):

@@ -22,12 +22,15 @@ from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, arithmetic, constant, locator, source, spatial
 from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
-from .tile import block_params, block_text, plan
+from .tile import LARGE, LIGHT, SMALL, block_params, block_text, plan
 
 Triple = tuple[int, int, int]
 
+# A thread's rows and columns take many registers here: MEDIUM would spill.
+TILES = (LARGE, LIGHT, SMALL)
 FEW_ROWS = 4
-"""Up to so many channels in a group a blocked product would be mostly padding."""
+"""Up to so many channels in a group a blocked product is mostly padding, and slower unless sums are longer than …"""
+SHORT_SUM = 128
 WEIGHT_THREADS = 128
 # Which argument is the output, and how its sums are found again among partial ones.
 OUTPUT = {"forward": "y", "adjoint": "x", "weight": "w"}
@@ -155,7 +158,8 @@ def conv_of(op: Operation, mode: str, geometry: Geometry) -> Conv:
 
 def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, mode: str, geometry: Geometry) -> Lowered:
     c = conv_of(op, mode, geometry)
-    if c.kind == "f" and c.rows > FEW_ROWS:
+    few = c.rows <= FEW_ROWS and (c.depth * c.taps <= SHORT_SUM or c.mode == "weight")
+    if c.kind == "f" and not few:
         return blocked(c, caps)
     return Lowered((weight_direct(c) if mode == "weight" else direct(c, caps),))
 
@@ -217,7 +221,7 @@ class _Writer:
 
 def blocked(c: Conv, caps: HostCaps) -> Lowered:
     m, n, k = c.sizes
-    chosen = plan(c.geometry.groups, m, n, k)
+    chosen = plan(c.geometry.groups, m, n, k, TILES)
     split = chosen.splits > 1
     words = not split and c.mode != "weight" and writes_words(c.specs[c.out], 4, caps)
     w = _Writer(c, split)

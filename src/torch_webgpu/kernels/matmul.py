@@ -19,13 +19,17 @@ from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, constant, locator, source
 from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
-from .tile import BUSY_GROUPS, MIN_SPLIT_K, Grid, Plan, Tile, block_params, block_text, plan
+from .tile import LARGE, MEDIUM, SMALL, Grid, Plan, Tile, block_params, block_text, plan
 
 COORDINATES = ("slice", "m", "n")
+TILES = (LARGE, MEDIUM, SMALL)
 ANY_TILE = 16
 ROW_LANES = 64
 COLUMN_LANES = 8
+QUAD_LANES = 16
 MATVEC_THREADS = 256
+BUSY_THREADS = 1 << 18
+"""As many threads as a large GPU needs to read memory at full speed; sums are split to reach it."""
 
 PLAIN = "fn result(slice: u32, m: u32, n: u32, v: T) -> T { return v; }"
 PLACE = "fn place(slice: u32, m: u32, n: u32) -> u32 { return y_at(slice, m, n); }"
@@ -177,7 +181,7 @@ def with_splits(p: Product, caps: HostCaps, chosen: Plan, first: Launch) -> Lowe
 
 def blocked(p: Product, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
-    chosen = plan(slices, m, n, k)
+    chosen = plan(slices, m, n, k, TILES)
     words = chosen.splits == 1 and writes_words(p.y, 2, caps)
     w = _Writer(p, chosen.splits > 1)
     w.operands()
@@ -205,20 +209,53 @@ def any_arithmetic(p: Product) -> Lowered:
     return Lowered((w.launch(f"matmul_{p.y.dtype}", [source("matmul_any")], ANY_TILE**2, grid),))
 
 
+@dataclass(frozen=True)
+class MatVec:
+    """Which kernel, its constants, and how many sums a workgroup computes over how many lanes each."""
+
+    body: str
+    constants: tuple[tuple[str, int | bool], ...]
+    outputs: int
+    lanes: int
+
+
+def matvec_kernel(p: Product) -> MatVec:
+    """Four elements at a time if the matrix allows that, along whichever of its dimensions is contiguous."""
+    _, m, _, _ = p.sizes
+    along_k = k_major(p.a, 2, 1)
+    if p.kind == "f" and in_fours(p.a, 2 if along_k else 1):
+        if along_k and in_fours(p.b, 1):
+            lanes = MATVEC_THREADS if m == 1 else ROW_LANES
+            outputs = MATVEC_THREADS // lanes
+            return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), outputs, lanes)
+        if not along_k:
+            quads = MATVEC_THREADS // QUAD_LANES
+            return MatVec("matvec_columns", (("QUADS", quads), ("LANES", QUAD_LANES)), 4 * quads, QUAD_LANES)
+    lanes = MATVEC_THREADS if m == 1 else ROW_LANES if along_k else COLUMN_LANES
+    outputs = MATVEC_THREADS // lanes
+    return MatVec("matvec", (("OUTPUTS", outputs), ("LANES", lanes), ("K_MAJOR", along_k)), outputs, lanes)
+
+
+def in_fours(spec: Spec, inner: int) -> bool:
+    """Whether every line along dimension ``inner`` consists of groups of four that lie like those of the buffer."""
+    others = [stride for d, stride in enumerate(spec.strides) if d != inner and spec.shape[d] != 1]
+    dense = spec.strides[inner] == 1 and spec.shape[inner] % 4 == 0
+    return dense and spec.aligned and all(stride % 4 == 0 for stride in others)
+
+
 def matvec(p: Product, caps: HostCaps) -> Lowered:
     """N = 1."""
     slices, m, n, k = p.sizes
-    along_k = k_major(p.a, 2, 1)
-    lanes = MATVEC_THREADS if m == 1 else ROW_LANES if along_k else COLUMN_LANES
-    outputs = MATVEC_THREADS // lanes
-    groups = slices * -(-m // outputs)
-    splits = min(max(1, BUSY_GROUPS // groups), max(1, k // (4 * MIN_SPLIT_K)))
-    chunk = -(-k // splits)
-    chosen = Plan(Tile(outputs, 1, 1, 1, 1), splits, chunk)
-    w = _Writer(p, splits > 1)
+    kernel = matvec_kernel(p)
+    groups = slices * -(-m // kernel.outputs)
+    # Each lane gets a few loads at least, in groups of four elements.
+    splits = max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
+    chunk = -(-k // splits // 4) * 4
+    chosen = Plan(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
+    w = _Writer(p, chosen.splits > 1)
     w.operands()
     w.result()
     grid = block_params(w.params, chosen, slices, m, n, k)
-    prelude = [constant("OUTPUTS", outputs), constant("LANES", lanes), constant("K_MAJOR", along_k)]
-    launch = w.launch("matvec", [*prelude, source("matvec")], MATVEC_THREADS, grid)
+    prelude = [constant(name, value) for name, value in kernel.constants]
+    launch = w.launch(kernel.body, [*prelude, source(kernel.body)], MATVEC_THREADS, grid)
     return with_splits(p, caps, chosen, launch)

@@ -26,9 +26,9 @@ AXIS = """struct Axis {
   size: i32, extent: i32, scale: f32, window: i32, stride: i32, pad: i32, dilation: i32
 }"""
 WEIGHTED = frozenset({"interpolate", "antialias"})
-# What of an axis each mode looks at, besides its sizes.
+# What of an axis is a parameter, besides its sizes; the rest is constant, so that loops over windows unroll.
 FIELDS: dict[str, tuple[str, ...]] = {
-    "pool": ("window", "stride", "pad", "dilation"),
+    "pool": ("pad",),
     "adaptive": (),
     "fractional": ("window",),
     "nearest": ("scale",),

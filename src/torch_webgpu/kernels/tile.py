@@ -16,7 +16,7 @@ and parameters ``m``, ``n``, ``k``, and those of :func:`block_params`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList
@@ -43,15 +43,22 @@ class Tile:
         return self.m // self.tm * (self.n // self.tn)
 
 
-LARGE = Tile(128, 128, 16, 8, 8)
-MEDIUM = Tile(64, 64, 16, 4, 4)
+LARGE = Tile(128, 128, 8, 8, 8)
+MEDIUM = Tile(64, 64, 16, 8, 8)
+LIGHT = Tile(64, 64, 16, 4, 4)
 SMALL = Tile(32, 32, 16, 4, 4)
-TILES = (LARGE, MEDIUM, SMALL)
+# Multiply-adds a nanosecond and compute unit that each tile reaches on a full GPU (measured on an H200), and how many
+# workgroups a unit must have for that.
+RATES = {LARGE: (156, 2), MEDIUM: (156, 8), LIGHT: (120, 4), SMALL: (93, 8)}
 
-BUSY_GROUPS = 128
-"""As many workgroups as keep a large GPU busy; smaller tiles or split sums are chosen to reach it."""
-MIN_SPLIT_K = 256
-"""The least length of sum that one workgroup of a split sum gets."""
+UNITS = 132
+"""Compute units of a large GPU. On a smaller one some sums are split that need not be."""
+MIN_SPLIT_K = 64
+"""The least length of sum that one workgroup of a split sum gets; about what starting a workgroup costs."""
+SPLIT_NS = 5_000
+"""What the second kernel of a split sum costs by itself."""
+PARTIAL_NS = 0.002
+"""What writing and reading a partial sum costs."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +74,19 @@ def blocks(tile: Tile, m: int, n: int) -> int:
     return -(-m // tile.m) * -(-n // tile.n)
 
 
-def plan(slices: int, m: int, n: int, k: int, tiles: tuple[Tile, ...] = TILES) -> Plan:
-    """The largest tile that is not mostly padding and fills the GPU; sums are split if not even the smallest does."""
-    fitting = [t for t in tiles if m > t.m // 2 and n > t.n // 2] or [tiles[-1]]
-    tile = next((t for t in fitting if slices * blocks(t, m, n) >= BUSY_GROUPS), fitting[-1])
-    groups = slices * blocks(tile, m, n)
-    splits = min(max(1, BUSY_GROUPS // groups), max(1, k // MIN_SPLIT_K))
+def cost_ns(tile: Tile, splits: int, slices: int, m: int, n: int, k: int) -> float:
+    """The time of a product on a large GPU: that of its busiest unit, which is never faster than half full."""
+    rate, resident = RATES[tile]
+    groups = slices * splits * blocks(tile, m, n)
+    busiest = max(-(-groups // UNITS), resident / 2)
+    time = busiest * tile.m * tile.n * (k / splits + MIN_SPLIT_K) / rate
+    return time if splits == 1 else time + SPLIT_NS + slices * splits * m * n * PARTIAL_NS
+
+
+def plan(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile]) -> Plan:
+    """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two."""
+    options = [(tile, 1 << s) for tile in tiles for s in range(max(1, (k // MIN_SPLIT_K).bit_length()))]
+    tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
     return Plan(tile, -(-k // chunk), chunk)
 
