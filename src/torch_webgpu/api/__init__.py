@@ -1,7 +1,20 @@
 """``torch.webgpu``: torch.cuda's vocabulary for adapters, memory and randomness, and the WebGPU controls."""
 
+# ruff: noqa: F401 everything imported here is the module's interface
+
 from ..aten.fallback import fallback_stats
-from ..errors import OutOfMemoryError
+from ..engine.current import current_device
+from ..errors import (
+    DeviceLostError,
+    FallbackError,
+    ForkError,
+    NoAdapterError,
+    OutOfMemoryError,
+    ShaderCompileError,
+    UnsupportedDtypeError,
+    WebGPUError,
+)
+from . import amp
 from .batching import (
     batch,
     disable_batching,
@@ -13,23 +26,27 @@ from .batching import (
     set_batch_threshold,
 )
 from .device import (
+    _initialized,
     _is_in_bad_fork,
     can_device_access_peer,
-    current_device,
     device,
     device_count,
     device_of,
     get_amp_supported_dtype,
+    get_arch_list,
     get_capabilities,
     get_device_capability,
     get_device_name,
     get_device_properties,
+    get_gencode_flags,
     getCapabilities,
     init,
     ipc_collect,
     is_available,
     is_bf16_supported,
     is_initialized,
+    is_tf32_supported,
+    reset_device,
     set_device,
     sync_device,
     synchronize,
@@ -38,14 +55,17 @@ from .memory import (
     empty_cache,
     max_memory_allocated,
     max_memory_reserved,
+    mem_get_info,
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
 from .random import (
+    default_generators,
     get_rng_state,
     get_rng_state_all,
     initial_seed,
@@ -55,6 +75,16 @@ from .random import (
     seed_all,
     set_rng_state,
     set_rng_state_all,
+)
+from .streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    is_current_stream_capturing,
+    set_stream,
+    stream,
 )
 
 __all__ = [name for name in dir() if not name.startswith("__")]

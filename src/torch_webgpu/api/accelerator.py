@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..aten.torch_abi import replace_accelerator_hooks
 from ..dtypes import BY_TORCH
 from ..engine.current import current_device, set_current_device
 from . import memory
 from .device import device_count, synchronize
+from .streams import Stream, set_stream
 
 
 def _exchange(index: int) -> int:
@@ -24,24 +23,6 @@ def _set(index: int) -> None:
     set_current_device(index)
 
 
-def _nested_stats(index: int) -> dict[str, Any]:
-    """``memory_stats`` as the nested dictionary that ``torch.accelerator.memory_stats`` flattens again."""
-    nested: dict[str, Any] = {}
-    stats = memory.memory_stats(index)
-    for key in sorted(stats, key=lambda key: -key.count(".")):
-        *path, last = key.split(".")
-        place = nested
-        for part in path:
-            place = place.setdefault(part, {})
-        # "active_bytes" is a number of ours and a group of torch.cuda's: the group wins.
-        place.setdefault(last, stats[key])
-    return nested
-
-
-def _memory_info(index: int) -> tuple[int, int]:
-    raise RuntimeError("WebGPU does not tell how much memory an adapter has; torch.webgpu.memory_stats() tells what is used")
-
-
 def register() -> None:
     """Puts them in place. They serve only while webgpu is the current accelerator."""
     replace_accelerator_hooks(
@@ -54,10 +35,12 @@ def register() -> None:
             "isAllocatorInitialized": lambda: True,
             "emptyCache": memory.empty_cache,
             "emptyHostCache": lambda: None,
-            "getDeviceStats": _nested_stats,
+            "getDeviceStats": memory.memory_stats_as_nested_dict,
             "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
             "resetPeakStats": memory.reset_peak_memory_stats,
             "getDeviceCapability": lambda index: {"supported_dtypes": set(BY_TORCH)},
-            "getMemoryInfo": _memory_info,
+            "getMemoryInfo": memory.mem_get_info,
+            "getStream": Stream,
+            "setStream": set_stream,
         }
     )

@@ -12,6 +12,9 @@ from ..engine.record import engine
 from ..engine.sync import synchronize as _synchronize
 from ..runtime.runtime import devices
 
+_initialized = True
+"""What PyTorch's checkpointing asks before it keeps the random state of a device."""
+
 DeviceLike = torch.device | str | int | None
 
 
@@ -57,7 +60,7 @@ def set_device(device: DeviceLike) -> None:
     set_current_device(index_of(device))
 
 
-class device:
+class device:  # noqa: N801 torch.cuda's name
     """Context manager: makes an adapter current inside the block. A negative index or None changes nothing."""
 
     def __init__(self, device: DeviceLike) -> None:
@@ -74,7 +77,7 @@ class device:
         set_device(self.prev_idx)
 
 
-class device_of(device):
+class device_of(device):  # noqa: N801
     """Context manager: makes the adapter of a tensor current; nothing for a tensor that is elsewhere."""
 
     def __init__(self, obj: torch.Tensor) -> None:
@@ -139,7 +142,7 @@ def get_capabilities(device: DeviceLike = None) -> dict[str, Any]:
     return {"features": sorted(found.features), "limits": limits, "info": dict(found.info)}
 
 
-getCapabilities = get_capabilities
+getCapabilities = get_capabilities  # noqa: N816 WebGPU's spelling
 
 
 def _camel(name: str) -> str:
@@ -153,6 +156,29 @@ def synchronize(device: DeviceLike = None) -> None:
 
 
 sync_device = synchronize
+
+
+def reset_device(device: DeviceLike = None) -> None:
+    """Opens an adapter anew, also after it was lost (``DeviceLostError``).
+
+    Its tensors are lost with what they held: using one raises DeviceLostError. New ones work.
+    """
+    engine().reset(index_of(device))
+
+
+def get_arch_list() -> list[str]:
+    """Empty: kernels are compiled by the adapter's own driver, when they are first used."""
+    return []
+
+
+def get_gencode_flags() -> str:
+    """Empty, as :func:`get_arch_list`."""
+    return ""
+
+
+def is_tf32_supported() -> bool:
+    """False: float32 is computed in float32."""
+    return False
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

@@ -66,14 +66,38 @@ def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
     return OrderedDict(sorted({**plain, **keyed}.items()))
 
 
+def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
+    """:func:`memory_stats` as nested dictionaries, one level per part of a key."""
+    nested: dict[str, Any] = {}
+    stats = memory_stats(device)
+    for key in sorted(stats, key=lambda key: -key.count(".")):
+        *path, last = key.split(".")
+        place = nested
+        for part in path:
+            place = place.setdefault(part, {})
+        # "active_bytes" is a number of ours and a group of torch.cuda's: the group wins.
+        place.setdefault(last, stats[key])
+    return nested
+
+
+def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
+    """Raises RuntimeError: WebGPU does not tell how much memory an adapter has, let alone how much of it is free."""
+    index_of(device)
+    raise RuntimeError(
+        "WebGPU does not tell how much memory an adapter has; torch.webgpu.memory_stats() tells what is used, and "
+        "torch.webgpu.get_device_properties().max_buffer_size how large one tensor can be"
+    )
+
+
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """The counters of :func:`memory_stats`, for people."""
     stats = memory_stats(device)
     lines = [f"webgpu:{index_of(device)} {engine().device(index_of(device)).name}"]
-    for name in ("active_bytes", "peak_bytes", "pooled_bytes", "reserved_bytes"):
-        lines.append(f"  {name:<16}{stats[name] / 2**20:12.2f} MiB")
+    sizes = ("active_bytes", "peak_bytes", "pooled_bytes", "reserved_bytes")
+    lines += [f"  {name:<16}{stats[name] / 2**20:12.2f} MiB" for name in sizes]
     if not abbreviated:
-        lines += [f"  {name:<16}{stats[name]:12d}" for name in ("buffers", "pooled_buffers", "pipelines", "submissions")]
+        counts = ("buffers", "pooled_buffers", "pipelines", "submissions")
+        lines += [f"  {name:<16}{stats[name]:12d}" for name in counts]
     return "\n".join(lines)
 
 

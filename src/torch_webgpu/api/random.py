@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from ..engine import random as states
 from .device import DeviceLike, device_count, index_of
+
+
+class _DefaultGenerators(Sequence[torch.Generator]):
+    """For each adapter a generator that draws from, and seeds, the adapter's own stream of random numbers."""
+
+    def __len__(self) -> int:
+        return device_count()
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} WebGPU adapters, and no number {index}")
+        generator = states.new_generator(torch.device("webgpu", index))
+        generator.state = states.default_state(index)
+        return generator
+
+
+default_generators = _DefaultGenerators()
 
 
 def manual_seed(seed: int) -> None:

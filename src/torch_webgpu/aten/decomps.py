@@ -14,13 +14,21 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
-from .torch_abi import functional_of, is_inplace
+from .torch_abi import aten, functional_of, is_inplace
 
 # Decompositions that are right but a poor trade here, with the reason.
 EXCLUDED: dict[str, str] = {
     "aten::_to_copy": "the composite kernel (empty_strided + copy_) is one operation",
     "aten::copy": "functionalisation only",
     "aten::nonzero": "data-dependent",
+}
+
+# Operators that PyTorch implements per device and has no decomposition for, by others of its operators.
+OURS: dict[OpOverload, Callable[..., Any]] = {
+    aten._efficientzerotensor.default: torch.zeros,
+    aten._weight_norm_interface_backward.default: aten._weight_norm_differentiable_backward.default,
+    # Memory returns to the pool when the one queue of its adapter is past its last use, whatever the stream.
+    aten.record_stream.default: lambda tensor, stream: None,
 }
 
 _active = threading.local()
@@ -30,7 +38,7 @@ def decomposition_of(op: OpOverload) -> Callable[..., Any] | None:
     """PyTorch's decomposition of ``op``, or ``op`` by way of its functional form; None when there is neither."""
     if op._schema.name in EXCLUDED:
         return None
-    found = decomposition_table.get(op)
+    found = OURS.get(op) or decomposition_table.get(op)
     if found is not None:
         return found
     functional = functional_of(op)
@@ -59,16 +67,24 @@ def _through_functional(op: OpOverload, functional: OpOverload) -> Callable[...,
 def write_result(target: torch.Tensor, result: torch.Tensor) -> None:
     """Stores a result into an ``out=`` tensor: resized as PyTorch resizes it, cast if PyTorch would cast it."""
     if not torch.can_cast(result.dtype, target.dtype):
-        raise RuntimeError(f"result type {_name(result.dtype)} can't be cast to the desired output type {_name(target.dtype)}")
+        raise RuntimeError(
+            f"result type {_name(result.dtype)} can't be cast to the desired output type {_name(target.dtype)}"
+        )
     if target.shape != result.shape:
         torch._prims_common.wrappers._maybe_resize_out(target, result.shape)
     target.copy_(result)
 
 
+_SCALAR_TYPES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
+    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+    torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
 def _name(dtype: torch.dtype) -> str:
-    return {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long",
-            "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",
-            "complex64": "ComplexFloat", "complex128": "ComplexDouble"}.get(str(dtype).removeprefix("torch."), str(dtype))  # fmt: skip
+    """The dtype as PyTorch's messages spell it."""
+    return _SCALAR_TYPES.get(dtype, str(dtype))
 
 
 def decomposed(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

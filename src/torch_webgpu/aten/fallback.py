@@ -19,7 +19,7 @@ from ..config import config
 from ..engine.current import current_device
 from ..errors import FallbackError
 from .decomps import decomposed
-from .torch_abi import is_webgpu, library
+from .torch_abi import check_devices, is_webgpu, library
 
 _counts: Counter[str] = Counter()
 _warned: set[str] = set()
@@ -62,10 +62,11 @@ def count(name: str, reason: str) -> None:
 
 
 def run_on_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
-    """Runs ``op`` on copies on the CPU, writes back what it mutated, returns its results on the device they belong to."""
+    """Runs ``op`` on copies on the CPU, writes back what it mutated, returns results on the device they belong to."""
     schema = op._schema
     if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
         raise NotImplementedError(f"{op} returns a view and has no webgpu kernel; a copy would silently break aliasing")
+    check_devices((*args, *kwargs.values()))
     count(str(op), reason)
     device = _device_of(args, kwargs)
     written: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -13,6 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..engine.record import engine
+from ..errors import different_devices
 
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
@@ -138,7 +139,11 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
     found = _metas.get(key)
     if found is None:
-        result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
+        try:
+            result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
+        except RuntimeError:
+            check_devices((*args, *kwargs.values()))  # the meta kernel's complaint would be about device "meta"
+            raise
         found = [_meta_of(t) for t in _flatten(result)]
         if len(_metas) >= META_CACHE_SIZE:
             _metas.pop(next(iter(_metas)))
@@ -154,6 +159,14 @@ def _flatten(result: Any) -> list[torch.Tensor]:
 
 def _meta_of(t: torch.Tensor) -> Meta:
     return tuple(t.shape), t.stride(), t.dtype
+
+
+def check_devices(values: Sequence[Any]) -> None:
+    """Raises PyTorch's error unless the tensors among ``values`` are on one device, 0-dim CPU tensors aside."""
+    tensors = _tensors(values)
+    devices = list(dict.fromkeys(t.device for t in tensors if t.dim() or t.device.type != "cpu"))
+    if len(devices) > 1:
+        raise different_devices(*devices[:2])
 
 
 def empty_like_meta(metas: Sequence[Meta], device: int) -> list[torch.Tensor]:

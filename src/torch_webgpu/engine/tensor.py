@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import WebGPUError
+from ..errors import UnsupportedDtypeError, WebGPUError
 from ..layout import contiguous_strides
 
 KDL_EXT_DEV = 12
@@ -109,7 +109,10 @@ class Mailbox:
         try:
             code, bits = _DL_TYPES[dtype]
         except KeyError:
-            raise TypeError(f"the webgpu device cannot hold {dtype}") from None
+            raise UnsupportedDtypeError(
+                f"the webgpu device cannot hold {dtype}: convert to another dtype first (torch.float16 and torch.uint8 are "
+                "the smallest), or keep the tensor on the CPU"
+            ) from None
         elements = 1
         for size, stride in zip(shape, strides, strict=True):
             if size == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,6 +139,21 @@ class Device:
         results = opened.transfer.download(requests)
         self._raise_errors(opened)
         return results
+
+    def mark(self) -> Callable[[], bool]:
+        """A function that tells, without waiting, whether everything submitted until now is done.
+
+        Uploads that wait for the next submission aside: submitting them alone would make some drivers wait.
+        """
+        opened = self._open
+        mark = opened.native.mark()
+
+        def reached() -> bool:
+            if not mark.reached and self._unusable is None:
+                opened.native.poll(wait=False)
+            return mark.reached
+
+        return reached
 
     def synchronize(self) -> None:
         """Waits until all submitted work is done, and raises the errors it caused."""

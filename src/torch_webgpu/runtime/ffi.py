@@ -111,7 +111,7 @@ class ErrorSink:
     lost: str | None = None
 
     def take(self) -> list[tuple[str, str]]:
-        """The errors since the last call, which are now the caller's to raise. Raises DeviceLostError instead if it is."""
+        """The errors since the last call, now the caller's to raise. Raises DeviceLostError when they mean that."""
         if self.errors and self.loss is not None:
             raise DeviceLostError(f"the webgpu device was lost: {self.loss}")
         errors, self.errors = self.errors, []
@@ -122,6 +122,21 @@ class ErrorSink:
         """Why the device is gone, as told by the library or by an error; None while it lives."""
         told = [message for _, message in self.errors if "device is lost" in message.lower()]
         return self.lost or (told[0] if told else None)
+
+
+class Mark:
+    """A place in a queue. ``reached`` turns true in the first poll after the work submitted before it is done."""
+
+    def __init__(self, waiting: set[Mark]) -> None:
+        self.reached = False
+        self._waiting = waiting  # the library holds a bare pointer to a waiting mark
+        self.handle = ffi.new_handle(self)
+        waiting.add(self)
+
+    def reach(self) -> None:
+        """The library's answer."""
+        self.reached = True
+        self._waiting.discard(self)
 
 
 _ERROR_KINDS = {
@@ -147,6 +162,11 @@ def _on_lost(_device: Handle, _reason: int, message: Handle, sink: Handle, _unus
 @ffi.callback("void(WGPURequestDeviceStatus, WGPUDevice, WGPUStringView, void *, void *)")
 def _on_request_device(status: int, device: Handle, message: Handle, reply: Handle, _unused: Handle) -> None:
     ffi.from_handle(reply).append((status, device, _text(message)))
+
+
+@ffi.callback("void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)")
+def _on_done(_status: int, _message: Handle, mark: Handle, _unused: Handle) -> None:
+    ffi.from_handle(mark).reach()
 
 
 @ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")
@@ -234,6 +254,7 @@ class NativeDevice:
     def __init__(self, adapter: Adapter) -> None:
         self.sink = ErrorSink()
         self._sink_handle = ffi.new_handle(self.sink)
+        self._marks: set[Mark] = set()
         self._empty_pass = ffi.new("WGPUComputePassDescriptor *")
         self._empty_encoder = ffi.new("WGPUCommandEncoderDescriptor *")
         self._empty_commands = ffi.new("WGPUCommandBufferDescriptor *")
@@ -408,6 +429,15 @@ class NativeDevice:
     def poll(self, wait: bool) -> None:
         """Runs the callbacks that are due; with ``wait``, after all submitted work is done."""
         lib.wgpuDevicePoll(self.handle, wait, NULL)
+
+    def mark(self) -> Mark:
+        """A mark after everything submitted so far."""
+        mark = Mark(self._marks)
+        callback = ffi.new("WGPUQueueWorkDoneCallbackInfo *")
+        callback.mode = lib.WGPUCallbackMode_AllowSpontaneous
+        callback.callback, callback.userdata1 = _on_done, mark.handle
+        lib.wgpuQueueOnSubmittedWorkDone(self.queue, callback[0])
+        return mark
 
     def destroy(self) -> None:
         """Makes the adapter give up the device, as a driver reset would: it is lost from now on."""
