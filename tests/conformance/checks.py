@@ -134,6 +134,21 @@ def identical(a: list[Any], b: list[Any]) -> bool:
     return True
 
 
+def _topk_values(tree: tuple[Any, ...], result: Any) -> Any:
+    """Which of several equal values ``topk`` picks is open: the values at its indices, in the place of the indices."""
+    (input, args, kwargs), (values, indices) = tree, result
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+    return values, torch.gather(input, dim, indices) if input.dim() else indices
+
+
+def _same(tree: tuple[Any, ...], result: Any) -> Any:
+    return result
+
+
+# What is compared of results that PyTorch leaves open in part.
+SETTLED: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {"topk": _topk_values}
+
+
 def forward(case: Case, sample: Sample) -> None:
     """The function: its results, which of them are views of which inputs, and inputs it wrote (running statistics)."""
     _compare_call(case, case.op.op, sample)
@@ -159,14 +174,17 @@ def _compare_call(case: Case, function: Callable[..., Any], sample: Sample, *, a
 
     def truth() -> Any:
         wide = Call(function, sample, CPU, widen=True)
-        return wide(), wide.replica.storages
+        return settled(wide.tree, wide()), wide.replica.storages
 
-    assert_same(actual.value, expected.value, case.tolerances, truth=lambda: truth()[0], values=values)
+    settled = SETTLED.get(case.op.full_name, _same)
+    found, wanted = settled(device.tree, actual.value), settled(cpu.tree, expected.value)
+    assert_same(found, wanted, case.tolerances, truth=lambda: truth()[0], values=values)
     _assert_same_views(device.replica, actual.value, cpu.replica, expected.value)
     if values:
         pairs = zip(device.replica.storages, cpu.replica.storages, strict=True)
         for index, (a, e) in enumerate(pairs):
-            if all_storages or e._version > 0:
+            # Of an ``out=`` that is open in part, what counts has been compared.
+            if settled is _same and (all_storages or e._version > 0):
                 assert_same(a, e, case.tolerances, truth=lambda index=index: truth()[1][index])
     if random:
         again = Call(function, sample, DEVICE).outcome()
@@ -211,7 +229,7 @@ def out(case: Case, sample: Sample) -> None:
     if not results or not all(isinstance(leaf, torch.Tensor) for leaf in results):
         return
     for name, make in OUTS.items():
-        if name in samples.CPU_CRASHES.get(case.op.full_name, ()):
+        if name in samples.NO_REFERENCE.get(case.op.full_name, ()):
             continue
         made = [make(leaf) for leaf in results]
         buffers = made[0] if isinstance(expected, torch.Tensor) else tuple(made)

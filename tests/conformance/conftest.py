@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from .expected_failures import reason
+from .expected_failures import may_fall_back, reason
 from .report import PROPERTY
 from .target import DEVICE
 from .trials import Result, Trial
@@ -22,6 +22,15 @@ def parameters(trials: Iterable[Trial]) -> list[object]:
     return [pytest.param(trial, id=str(trial), marks=marks(trial)) for trial in trials]
 
 
+def _not_native(result: Result) -> list[str]:
+    if not result.trial.is_seed or DEVICE.type != "webgpu":
+        return []
+    expected = may_fall_back(result.trial)
+    if expected and not result.fallbacks:
+        return ["it runs natively now: take it off EXPECTED_FALLBACKS"]
+    return [f"not native: fell back to the CPU for {result.fallbacks}"] if result.fallbacks and not expected else []
+
+
 @pytest.fixture
 def settle(request: pytest.FixtureRequest) -> Callable[[Result], None]:
     """Hand a result to the report, and fail with everything that is wrong about it."""
@@ -31,8 +40,7 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Result], None]:
         row = {"op": trial.op, "kind": trial.kind, "dtype": trial.dtype}
         row |= {"samples": result.samples, "fallbacks": result.fallbacks}
         request.node.user_properties.append((PROPERTY, row))
-        if trial.is_seed and result.fallbacks:
-            problems.append(f"not native: fell back to the CPU for {result.fallbacks}")
+        problems += _not_native(result)
         if not result.samples:
             problems.append("PyTorch has no sample for it: this trial tests nothing")
         if problems:

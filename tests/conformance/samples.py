@@ -18,15 +18,24 @@ MAX_ELEMENTS = 20_000
 # PyTorch asks for the tensors among their arguments on the CPU, whatever the device of the first.
 HOST_ARGS = frozenset({"tensor_split"})
 
-# CPU PyTorch itself dies of these: a layout of the inputs, or of ``out=`` (it writes past a strided batch of matrices).
-CPU_CRASHES: dict[str, frozenset[str]] = {
-    "native_batch_norm": frozenset({"empty"}),
-    "_native_batch_norm_legit": frozenset({"empty"}),
-    "_chunk_cat": frozenset({"scalar"}),
-    "tril": frozenset({"transposed", "sliced"}),
-    "triu": frozenset({"transposed", "sliced"}),
-    "lu_unpack": frozenset({"transposed", "sliced"}),
-    "linalg.lu": frozenset({"transposed", "sliced"}),
+_CRASHES = "CPU PyTorch crashes"
+_OVERRUNS = "CPU PyTorch writes past the end of a strided batch of matrices"
+_CONTIGUOUS = "the CPU's kernel takes contiguous inputs only, which is no promise of the operator"
+_WRITES = "it writes to its weight, and what that leaves in elements that share memory is not defined"
+_ACCESSOR = "the CPU's kernel does not resize, and fails in its own arithmetic"
+
+# Where the CPU cannot be asked: for an operator, layouts of the inputs or of ``out=``, and why.
+NO_REFERENCE: dict[str, dict[str, str]] = {
+    "native_batch_norm": {"empty": _CRASHES, "wrong shape": _ACCESSOR},
+    "_native_batch_norm_legit": {"empty": _CRASHES, "wrong shape": _ACCESSOR},
+    "normal.number_mean": {"empty": _ACCESSOR, "wrong shape": _ACCESSOR},
+    "native_group_norm": {"transposed": _CONTIGUOUS, "sliced": _CONTIGUOUS, "expanded": _CONTIGUOUS},
+    "nn.functional.embedding": {"expanded": _WRITES},
+    "_chunk_cat": {"scalar": _CRASHES},
+    "tril": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
+    "triu": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
+    "lu_unpack": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
+    "linalg.lu": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
 }
 
 
@@ -186,8 +195,8 @@ def with_layouts(op: Any, chosen: list[Sample], dtype: torch.dtype, layouts: tup
     """The chosen samples, then for each layout the first of them that it changes."""
     yield from chosen
     for layout in layouts:
-        crashes = layout in CPU_CRASHES.get(op.full_name, ())
-        if crashes or (layout in ("scalar", "empty") and any(_has(s, layout) for s in chosen)):
+        unasked = layout in NO_REFERENCE.get(op.full_name, ())
+        if unasked or (layout in ("scalar", "empty") and any(_has(s, layout) for s in chosen)):
             continue
         candidates = (relayout(s, layout, dtype) for s in sorted(chosen, key=_richness, reverse=True))
         yield from islice((s for s in candidates if s is not None), 1)

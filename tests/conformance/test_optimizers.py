@@ -52,7 +52,7 @@ class Training:
                     p.grad = p.grad.to_sparse()
             return loss
 
-        for _ in range(STEPS):
+        for _ in range(1 if self.info.step_requires_closure else STEPS):  # one step of a line search is many already
             loss = closure()
             optimizer.step(closure if self.info.step_requires_closure else None)
         if device.type != "cpu":
