@@ -4,6 +4,9 @@ The clock is the host's. A measurement queues the work many times over and waits
 a program sees; the repeats then give a median with its minimum and maximum. Nothing is measured before it has run long
 enough to have warmed up (compiled kernels, filled pools, raised clocks). CPU fallbacks are counted with every figure:
 one that has any says nothing about the device.
+
+A device that records before it runs need not compute what nobody can see. So every result is alive when its batch is
+submitted: small ones are kept for a while, large ones submitted one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import platform
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -66,6 +70,12 @@ class Device:
         if self.device.type != "cpu":
             getattr(torch, self.device.type).synchronize(self.device)
 
+    def submit(self) -> None:
+        """Send what is recorded on its way, on a device that records; don't wait."""
+        flush = getattr(getattr(torch, self.device.type), "flush_batch", None)
+        if flush is not None:
+            flush()
+
     def fallbacks(self) -> int:
         """How often the CPU has stood in for the device so far."""
         stats = getattr(getattr(torch, self.device.type), "fallback_stats", dict)()
@@ -87,8 +97,30 @@ def _device_name(device: torch.device) -> str:
     return str(getattr(torch, device.type).get_device_name(device))
 
 
-def measure(work: Work, device: Device, effort: Effort, *, host_only: bool = False) -> Timing:
-    """Time ``work``. With ``host_only`` the clock stops before the wait: what the calls cost the program's thread."""
+KEPT = 256
+"""How many results of small work stay alive: more than a batch holds."""
+
+
+def measure(work: Work, device: Device, effort: Effort, *, host_only: bool = False, small: bool = False) -> Timing:
+    """Time ``work``, which returns its result.
+
+    With ``host_only`` the clock stops before the wait: what the calls cost the program's thread. ``small`` results are
+    kept and left to the device's own batching; others are submitted with each call.
+    """
+    kept: deque[Any] = deque(maxlen=KEPT)
+
+    def keep() -> None:
+        kept.append(work())
+
+    def submit() -> None:
+        result = work()
+        device.submit()
+        del result
+
+    return _measure(keep if small else submit, device, effort, host_only)
+
+
+def _measure(work: Work, device: Device, effort: Effort, host_only: bool) -> Timing:
     calls = _calls_in(work, device, effort)
     times = []
     for _ in range(effort.repeats):

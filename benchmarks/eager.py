@@ -33,9 +33,9 @@ def host(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
     }
     with torch.no_grad():
         for name, work in works.items():
-            yield duration("host", measure(work, device, effort, host_only=True), op=name)
+            yield duration("host", measure(work, device, effort, host_only=True, small=True), op=name)
     weight = torch.rand(16, 16, device=device.device, requires_grad=True)
-    yield duration("host", measure(lambda: x * weight, device, effort, host_only=True), op="mul, autograd")
+    yield duration("host", measure(lambda: x * weight, device, effort, host_only=True, small=True), op="mul, autograd")
 
 
 def launch(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
@@ -43,25 +43,27 @@ def launch(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
     x = torch.zeros(16, 16, device=device.device)
     weight = torch.eye(16, device=device.device)
 
-    def add_chain() -> None:
+    def add_chain() -> torch.Tensor:
         y = x
         for _ in range(CHAIN):
             y = y.add_(1)
+        return y
 
-    def matmul_chain() -> None:
+    def matmul_chain() -> torch.Tensor:
         y = x
         for _ in range(CHAIN):
             y = y @ weight
+        return y
 
-    yield duration("launch", measure(add_chain, device, effort), per=CHAIN, op="add_")
-    yield duration("launch", measure(matmul_chain, device, effort), per=CHAIN, op="matmul")
+    yield duration("launch", measure(add_chain, device, effort, small=True), per=CHAIN, op="add_")
+    yield duration("launch", measure(matmul_chain, device, effort, small=True), per=CHAIN, op="matmul")
 
 
 def sync(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
     """Time until a one-element result is on the host, and of a wait with nothing to wait for."""
     x = torch.zeros(1, device=device.device)
-    yield duration("sync", measure(lambda: x.add_(1).item(), device, effort), what="add_ + item")
-    yield duration("sync", measure(device.synchronize, device, effort), what="idle")
+    yield duration("sync", measure(lambda: x.add_(1).item(), device, effort, small=True), what="add_ + item")
+    yield duration("sync", measure(device.synchronize, device, effort, small=True), what="idle")
 
 
 def transfer(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
