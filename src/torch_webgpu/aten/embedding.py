@@ -13,6 +13,7 @@ from torch_webgpu.kernels.embedding_bag import MAX, MEAN, SUM, lower_embedding_b
 from .indexing import check_index_dtype, index_select
 from .register import check_devices
 from .torch_abi import aten, impl
+from .traced import traced
 from .variants import register_functional
 
 Bags = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -173,4 +174,4 @@ def register() -> None:
         (aten._embedding_bag_dense_backward.default, embedding_bag_dense_backward),
         (aten._embedding_bag_per_sample_weights_backward.default, per_sample_weights_backward),
     ):
-        register_functional(overload, fn)
+        register_functional(overload, traced(fn))

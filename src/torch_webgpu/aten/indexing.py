@@ -20,6 +20,7 @@ from .fallback import run_on_cpu
 from .register import check_devices, check_writable
 from .strict import check_apart, register_strict, same_scalar_type
 from .torch_abi import aten, impl, is_webgpu, outputs_of
+from .traced import traced
 from .variants import name_of
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
@@ -390,6 +391,6 @@ def register() -> None:
     register_strict(aten.masked_select.default, masked_select, same_scalar_type("masked_select"))
     register_strict(aten.nonzero.default, nonzero, not_long)
     register_strict(aten.nonzero_static.default, nonzero_static, not_long)
-    impl(aten._index_put_impl_.default, index_put_)
-    impl(aten.put_.default, put_)
-    impl(aten.masked_scatter_.default, masked_scatter_)
+    impl(aten._index_put_impl_.default, traced(index_put_))
+    impl(aten.put_.default, traced(put_))
+    impl(aten.masked_scatter_.default, traced(masked_scatter_))

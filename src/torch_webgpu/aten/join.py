@@ -11,6 +11,7 @@ from .indexing import read, wrap_dim
 from .register import check_devices
 from .strict import cannot_cast, register_strict
 from .torch_abi import aten, outputs_of
+from .traced import traced
 from .variants import register_functional
 
 
@@ -25,6 +26,20 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     for t in kept:
         out.narrow(dim, start, t.shape[dim]).copy_(t)
         start += t.shape[dim]
+    return out
+
+
+def stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    check_devices(tensors)
+    for position, t in enumerate(tensors):
+        if t.shape != tensors[0].shape:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
+                f"{list(t.shape)} at entry {position}"
+            )
+    (out,) = outputs_of(aten.stack.default, tensors, dim)
+    for t, part in zip(tensors, out.unbind(wrap_dim(dim, out.dim())), strict=True):
+        part.copy_(t)
     return out
 
 
@@ -89,9 +104,10 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
 
 def register() -> None:
     register_strict(aten.cat.default, cat, cannot_cast("cat"), casts=True)
+    register_strict(aten.stack.default, stack, cannot_cast("cat"), casts=True)
     for overload, fn in (
         (aten.roll.default, roll),
         (aten.flip.default, flip),
         (aten.repeat_interleave.Tensor, repeat_interleave),
     ):
-        register_functional(overload, fn)
+        register_functional(overload, traced(fn))

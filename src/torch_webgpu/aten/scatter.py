@@ -16,6 +16,7 @@ from .indexing import Index, along, check_index_dtype, on_dim, read, without, wr
 from .register import check_devices
 from .strict import register_strict
 from .torch_abi import aten, impl, outputs_of, overloads
+from .traced import traced
 from .variants import check_meta, name_of
 
 Place = Callable[[torch.Tensor], tuple[Shape, list[Index]]]
@@ -301,7 +302,7 @@ def register_mutation(functional: OpOverload, fn: Callable[..., torch.Tensor]) -
         check_meta(inplace, (self, *args), kwargs)
         return fn(self, *args, **kwargs)
 
-    impl(inplace, in_place)
+    impl(inplace, traced(in_place))
     register_strict(functional, on_copy)
 
 
@@ -321,5 +322,5 @@ MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (
 def register() -> None:
     for functional, fn in MUTATIONS:
         register_mutation(functional, fn)
-    impl(aten.index_fill_.int_Scalar, index_fill_scalar_)
+    impl(aten.index_fill_.int_Scalar, traced(index_fill_scalar_))
     impl(aten.index_fill_.int_Tensor, index_fill_tensor_)

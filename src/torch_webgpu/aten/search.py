@@ -16,6 +16,7 @@ from .register import check_devices
 from .sort import first_places
 from .strict import register_strict
 from .torch_abi import aten, impl, is_webgpu
+from .traced import traced
 from .variants import name_of, register_functional
 
 
@@ -281,4 +282,4 @@ def register() -> None:
         (aten.unique_consecutive.default, unique_consecutive),
         (aten.unique_dim_consecutive.default, unique_dim_consecutive),
     ):
-        register_functional(overload, fn)
+        register_functional(overload, traced(fn))

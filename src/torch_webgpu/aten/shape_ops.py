@@ -12,6 +12,7 @@ from torch_webgpu.ir.ops import ops
 
 from .indexing import nonzero, wrap_dim
 from .torch_abi import aten, impl, outputs_of
+from .traced import traced
 from .variants import register_functional
 
 
@@ -117,4 +118,4 @@ def register() -> None:
         (aten.unfold_backward.default, unfold_backward),
         (aten.channel_shuffle.default, channel_shuffle),
     ):
-        register_functional(overload, fn)
+        register_functional(overload, traced(fn))

@@ -13,6 +13,7 @@ from torch_webgpu.layout import extent, is_dense
 
 from .register import check_writable
 from .torch_abi import functional_of, impl, is_out, overloads
+from .traced import traced
 from .variants import check_devices, check_meta, name_of
 
 WrongDtype = Callable[[torch.Tensor, torch.Tensor], Exception]
@@ -54,7 +55,7 @@ def register_strict(
 
     ``casts``: outputs of dtypes that PyTorch would cast the result to are fine.
     """
-    impl(functional, fn)
+    impl(functional, traced(fn))
     for candidate in overloads(functional._schema.name.split("::")[1]).values():
         if is_out(candidate) and functional_of(candidate) is functional:
             impl(candidate, strict_out(candidate, fn, wrong, casts))

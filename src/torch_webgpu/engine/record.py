@@ -84,6 +84,7 @@ class Engine:
         self.mailbox = Mailbox()
         self.pending: dict[int, list[Node]] = {}
         self.operations: dict[Hashable, Operation] = {}
+        self.flushes = 0
         self.batching = config().batching
         self.fusion = config().fusion
         self.fusion_window = 64
@@ -279,15 +280,19 @@ class Engine:
             device = allocations[-1].device
             if len(self.live_bytes) > 1 and any(a.device != device for a in allocations):
                 raise misplaced(tensors)
-            pending = self.pending.get(device)
-            if pending is None:
-                self.check_process()
-                pending = self.pending[device] = []
-            pending.append(Node(op, allocations, tuple([t.storage_offset() for t in tensors]), params))
-            if not self.batching or len(pending) >= self.threshold:
-                self.flush(device)
-            elif len(pending) == 1:
-                self._arm()
+            self.append(device, Node(op, allocations, tuple([t.storage_offset() for t in tensors]), params))
+
+    def append(self, device: int, node: Node) -> None:
+        """:meth:`push` of a finished node; the caller holds the lock."""
+        pending = self.pending.get(device)
+        if pending is None:
+            self.check_process()
+            pending = self.pending[device] = []
+        pending.append(node)
+        if not self.batching or len(pending) >= self.threshold:
+            self.flush(device)
+        elif len(pending) == 1:
+            self._arm()
 
     def _arm(self) -> None:
         """Starts the clock that flushes a batch nobody completes, so that a slow Python loop leaves no GPU idle."""
@@ -319,6 +324,7 @@ class Engine:
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
         with self.lock, Uninterrupted():
+            self.flushes += 1
             self.check_process()
             self.collect()
             self._sweep()

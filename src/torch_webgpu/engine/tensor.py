@@ -96,6 +96,14 @@ class Mailbox:
         self._keep: dict[int, Any] = {}
         self.allocations: dict[int, Allocation] = {}
 
+    def is_since(self, allocation: Allocation, mark: int) -> bool:
+        """Whether the allocation was made after :attr:`mark` had this value."""
+        return allocation.address >> ADDRESS_BITS >= mark
+
+    @property
+    def mark(self) -> int:
+        return self._next
+
     def _new_address(self) -> int:
         # The low 32 bits are never zero, whichever half a zeroing function clears; 256-byte alignment as on CUDA.
         address = (self._next << ADDRESS_BITS) | 0x100

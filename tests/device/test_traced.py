@@ -1,0 +1,97 @@
+"""Kernels that run once per signature: what is recorded again is what running them again would record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("torch_webgpu")
+
+from torch_webgpu.aten.traced import traced
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+def doubled_and_summed(calls):
+    @traced
+    def kernel(x, y, scale=1):
+        calls.append(x.shape)
+        doubled = x * 2
+        return doubled + y * scale, doubled.sum(0)
+
+    return kernel
+
+
+def test_runs_once_per_signature(device, calls):
+    kernel = doubled_and_summed(calls)
+    for k in range(3):
+        x, y = torch.full((3, 4), float(k), device=device), torch.arange(4.0, device=device)
+        a, b = kernel(x, y, scale=2)
+        assert a.tolist() == [[2 * k + 2.0 * i for i in range(4)]] * 3
+        assert b.tolist() == [6.0 * k] * 4
+    assert len(calls) == 1
+    kernel(x, y, scale=3)
+    kernel(x.t(), y[:3].expand(4, 3), scale=3)
+    kernel(x.half(), y, scale=3)
+    assert len(calls) == 4
+
+
+def test_offsets_and_shared_storages(device, calls):
+    kernel = doubled_and_summed(calls)
+    base = torch.arange(64.0, device=device)
+    for start in (0, 4, 20):
+        x = base[start : start + 8].view(2, 4)
+        assert kernel(x, base[start : start + 4])[0].tolist() == (x.cpu() * 2 + x.cpu()[0]).tolist()
+        assert kernel(x, base[start + 4 : start + 8])[0].tolist() == (x.cpu() * 2 + x.cpu()[1]).tolist()
+        assert kernel(x, x)[0].tolist() == (x.cpu() * 3).tolist()
+    assert len(calls) == 3
+
+
+def test_writes_to_arguments(device, calls):
+    @traced
+    def kernel(x, y):
+        calls.append(0)
+        return x[1:].add_(y), x
+
+    first = torch.zeros(4, device=device)
+    for k in range(3):
+        x = torch.full((4,), float(k), device=device)
+        with pytest.raises(TypeError):
+            kernel(x, y=torch.ones(3, device=device), z=1)
+        kernel(x, torch.ones(3, device=device))
+        assert x.tolist() == [k, k + 1, k + 1, k + 1]
+    assert first.sum().item() == 0
+
+
+def test_kernels_that_wait_are_run_every_time(device, calls):
+    @traced
+    def kernel(x):
+        calls.append(0)
+        return x + float(x.max())
+
+    for k in range(20):
+        assert kernel(torch.full((2,), float(k), device=device)).tolist() == [2 * k] * 2
+    assert len(calls) == 20
+
+
+def test_uploads_are_not_kept(device, calls):
+    @traced
+    def kernel(x):
+        calls.append(0)
+        return x + torch.tensor([float(len(calls))]).to(x.device)
+
+    assert kernel(torch.zeros(2, device=device)).tolist() == [1, 1]
+    assert kernel(torch.zeros(2, device=device)).tolist() == [2, 2]
+
+
+def test_temporaries_are_fresh_each_time(device):
+    x = torch.arange(8.0, device=device)
+    index = torch.tensor([3, 1], device=device)
+    results = [torch.sort(x.index_add(0, index, x[:2] + k), descending=True)[0] for k in range(5)]
+    expected = [
+        torch.sort(x.cpu().index_add(0, index.cpu(), x.cpu()[:2] + k), descending=True)[0].tolist() for k in range(5)
+    ]
+    assert [r.tolist() for r in results] == expected
