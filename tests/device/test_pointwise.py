@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.device.against_cpu import check
 
+from torch_webgpu.engine.record import engine
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
@@ -373,6 +375,38 @@ def test_more_elements_than_one_row_of_workgroups_has(device: torch.device) -> N
     y = x * 2 + 1
     assert y[[0, n // 2, n - 2, n - 1]].tolist() == [3, 3, 3, 11]
     assert y.sum(dtype=torch.int64).item() == 3 * (n - 1) + 11
+
+
+# Double precision, where the adapter has it
+
+DOUBLES = torch.tensor(
+    [0.0, -0.0, 1.0, -2.5, 1 / 3, 1e300, 5e-324, -1e-310, 2.0**53 + 1, 255.9, INF, -INF, NAN]
+).double()
+DOUBLES[4], DOUBLES[5], DOUBLES[6] = 1 / 3, 1e300, 5e-324
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda d: d + d, lambda d: d * 1e-300, lambda d: d - 1 / 3,
+        lambda d: d / 3, lambda d: -d.abs(), lambda d: d > 1e-310,
+        lambda d: d.clamp(-1, 2), lambda d: torch.where(d > 0, d, -1.5),
+        lambda d: d.maximum(d.flip(0)), lambda d: d.isnan(),
+        lambda d: d.floor() + d.ceil() - d.trunc() + d.round(), lambda d: d.float(),
+        lambda d: d.half(), lambda d: d != d,
+        lambda d: d[:5].long(), lambda d: d[:5].int(), lambda d: d.bool(),
+        lambda d: d.sqrt(), lambda d: d**2, lambda d: 1 / d,
+        lambda d: (d[:5] * 100).long().double() + 2**53, lambda d: d.isinf(),
+        lambda d: d[:9].lerp(d[:9] * 3, 0.25), lambda d: d.sign(),
+        lambda d: d.masked_fill(d > 1, 1e308), lambda d: d.addcmul(d, d, value=1e-200),
+        lambda d: d.fill_(1e-320), lambda d: d * INF,
+    ],
+    ids=str,
+)  # fmt: skip
+def test_doubles(fn: Any, device: torch.device) -> None:
+    if not engine().device(0).caps.float64:
+        pytest.skip("this adapter has no shader-f64")
+    check(device, fn, DOUBLES)
 
 
 # Gradients

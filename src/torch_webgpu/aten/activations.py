@@ -272,6 +272,37 @@ def glu_backward(grad_output: torch.Tensor, self: torch.Tensor, dim: int) -> tor
     return out
 
 
+def glu_jvp(glu: torch.Tensor, x: torch.Tensor, dx: torch.Tensor, dim: int) -> torch.Tensor:
+    """The derivative of ``glu(x)`` along ``dx``."""
+    out = torch.empty_like(glu)
+    (_, b), (da, db) = halves(x, dim), halves(dx, dim)
+
+    def directional(glu: Expr, b: Expr, da: Expr, db: Expr) -> Expr:
+        gate = ops.sigmoid(b)
+        return da * gate + glu * (1 - gate) * db
+
+    apply("aten.glu_jvp", directional, [glu, b, da, db], [out])
+    return out
+
+
+def glu_backward_jvp(
+    grad_x: torch.Tensor,
+    grad_glu: torch.Tensor,
+    x: torch.Tensor,
+    dgrad_glu: torch.Tensor,
+    dx: torch.Tensor,
+    dim: int,
+) -> torch.Tensor:
+    """The derivative of ``grad_x = glu_backward(grad_glu, x)`` along ``dgrad_glu`` and ``dx``."""
+    (a, b), (da, db), (grad_a, _) = halves(x, dim), halves(dx, dim), halves(grad_x, dim)
+    gate = b.sigmoid()
+    closing = 1 - gate
+    dgate = gate * closing * db
+    dgrad_a = dgrad_glu * gate + grad_glu * dgate
+    dgrad_b = dgrad_a * a * closing + grad_a * (da * closing - a * dgate)
+    return torch.cat([dgrad_a, dgrad_b], dim)
+
+
 def rrelu_with_noise(
     self: torch.Tensor,
     noise: torch.Tensor,
@@ -288,12 +319,14 @@ def rrelu_with_noise(
     return self * noise
 
 
-@pointwise("native_dropout_backward")
-def native_dropout_backward(grad_output: Expr, mask: Expr, scale: Expr) -> Expr:
-    return grad_output * ops.to_dtype(mask, grad_output.dtype) * scale
+@pointwise("native_dropout_backward", "_masked_scale", scalars="opmath")
+def masked_scale(self: Expr, mask: Expr, scale: Expr) -> Expr:
+    return self * ops.to_dtype(mask, self.dtype) * scale
 
 
 def register() -> None:
     register_functional(aten.glu.default, glu)
     register_functional(aten.glu_backward.default, glu_backward)
+    register_functional(aten.glu_jvp.default, glu_jvp)
+    register_functional(aten.glu_backward_jvp.default, glu_backward_jvp)
     register_functional(aten.rrelu_with_noise.default, rrelu_with_noise)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -116,7 +118,12 @@ class Prepared:
     body: Pointwise
     tensors: tuple[int, ...]
     scalars: tuple[ScalarSlot, ...]
+    device: int
     op: Operation | None = None
+
+    @cached_property
+    def numel(self) -> int:
+        return prod(self.outputs[0][0])
 
 
 class PointwiseKernel:
@@ -133,11 +140,12 @@ class PointwiseKernel:
         self.name = str(overload)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        values = self.bind(args, kwargs)
+        # Trailing defaults decide nothing: they stay out of the key.
+        values = self.bind(args, kwargs) if kwargs else args
         key = tuple([self.key_of(p, v) for p, v in zip(self.parameters, values)])
         found = self.prepared.get(key)
         if found is None:
-            found = self.prepare(values)
+            found = self.prepare(self.bind(args, kwargs))
             if len(self.prepared) >= PREPARED_CACHE_SIZE:
                 self.prepared.pop(next(iter(self.prepared)))
             self.prepared[key] = found
@@ -172,12 +180,12 @@ class PointwiseKernel:
             return False
         return self.rule.in_code is None or not self.rule.in_code(value)
 
-    def launch(self, found: Prepared, values: list[Any]) -> Any:
+    def launch(self, found: Prepared, values: Sequence[Any]) -> Any:
         inputs = [values[i] for i in found.tensors]
-        scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars]
+        scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars] if found.scalars else ()
         if found.op is not None:
-            outputs = empty_like_meta(found.outputs, inputs[0].device.index)
-            if outputs[0].numel():
+            outputs = empty_like_meta(found.outputs, found.device)
+            if found.numel:
                 params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
                 engine().push(found.op, (*inputs, *outputs), params)
         else:
@@ -215,7 +223,7 @@ class PointwiseKernel:
         op = None
         if not self.inplace and not self.out:
             op = self.operation(values, metas, body, tensors, scalars)
-        return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, op)
+        return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, device, op)
 
     def layouts(self, values: list[Any]) -> tuple[list[Meta], list[Meta]]:
         """The layouts of what is written, and those that the results would have as new tensors.

@@ -173,10 +173,15 @@ def join_param(name: str, kind: str) -> str:
     return f"(P.{name}_0 != 0)" if kind == "b" else f"P.{name}_0"
 
 
+FLOAT_MAX = 3.4028234663852886e38
+
+
 def split_scalar(value: float | int | bool | complex, kind: str) -> tuple[int | float, ...]:
     """The 4-byte parts of a Python scalar, in the order of :func:`param_parts`."""
     if kind == "f":
-        return (_f32(float(value)),)  # type: ignore[arg-type]
+        x = float(value)  # type: ignore[arg-type]
+        # Packing rounds what is in range.
+        return (x if -FLOAT_MAX <= x <= FLOAT_MAX else _f32(x),)
     if kind == "l":
         n = int(value)  # type: ignore[arg-type]
         return (n & 0xFFFFFFFF, (n >> 32) & 0xFFFFFFFF)

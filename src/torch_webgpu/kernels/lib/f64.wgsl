@@ -28,7 +28,7 @@ fn i64_to_f64(a: I64) -> f64 {
   return f64(bitcast<i32>(i64_hi(a))) * 4294967296.0lf + f64(i64_lo(a));
 }
 
-fn isinf_d(v: f64) -> bool { return v == v && !(v - v == 0.0lf); }
+fn isinf_d(v: f64) -> bool { return abs(v) > 1.7976931348623157e308lf; }
 
 fn min_d(a: f64, b: f64) -> f64 { return select(select(b, a, a < b), a, !(a == a)); }
 
