@@ -73,8 +73,8 @@ def traced(fn: Kernel) -> Kernel:
             arguments = Arguments.of(eng, tensors)
             if arguments is None:
                 return fn(*args, **kwargs)
-            key = key, arguments.aliasing, arguments.device
-            found = traces.get(key)
+            signature = key, arguments.aliasing, arguments.device
+            found = traces.get(signature)
             if found is not None:
                 return replay(eng, found, arguments)
             recording = Recording(eng, arguments)
@@ -84,7 +84,7 @@ def traced(fn: Kernel) -> Kernel:
             if trace is not None:
                 if len(traces) >= CACHE_SIZE:
                     traces.pop(next(iter(traces)))
-                traces[key] = trace
+                traces[signature] = trace
             return result
 
     return kernel

@@ -280,7 +280,8 @@ class Engine:
             device = allocations[-1].device
             if len(self.live_bytes) > 1 and any(a.device != device for a in allocations):
                 raise misplaced(tensors)
-            self.append(device, Node(op, allocations, tuple([t.storage_offset() for t in tensors]), params))
+            offsets: tuple[Any, ...] = tuple([t.storage_offset() for t in tensors])
+            self.append(device, Node(op, allocations, offsets, params))
 
     def append(self, device: int, node: Node) -> None:
         """:meth:`push` of a finished node; the caller holds the lock."""

@@ -1,34 +1,27 @@
-// Sorts tiles of up to 1024 elements in workgroup memory: a bitonic network over (key, place) pairs, which no two elements
-// share, so that the order is that of a stable sort. A workgroup sorts 1024 / P.tile tiles, each of one row.
+// Sorts tiles of 4 to 1024 elements in workgroup memory: each thread its four, then merges of ever longer runs. A workgroup
+// sorts 1024 / P.tile tiles, each of one row, and stores the first P.keep elements of each.
 //
-// The prelude declares Key, before(), last_key(), load_pair(element, place) and store_pair(element, key, place).
+// The prelude declares Key, before(), last_key(), load_pair(element, place), store_pair(element, key, place), and all of
+// merge_path.wgsl.
 
-const BLOCK = 1024u;
-const THREADS = 256u;
-
-var<workgroup> keys: array<Key, BLOCK>;
-var<workgroup> places: array<u32, BLOCK>;
-
-fn exchange(i: u32, j: u32, upwards: bool) {
+fn put_in_order(i: u32) {
   let a = keys[i];
-  let b = keys[j];
-  let p = places[i];
-  let q = places[j];
-  let out_of_order = before(b, a) || (!before(a, b) && q < p);
-  if (out_of_order == upwards) {
+  let b = keys[i + 1u];
+  if (before(b, a)) {
     keys[i] = b;
-    keys[j] = a;
-    places[i] = q;
-    places[j] = p;
+    keys[i + 1u] = a;
+    let place = places[i];
+    places[i] = places[i + 1u];
+    places[i + 1u] = place;
   }
 }
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
-  let first = (wid.y * nwg.x + wid.x) * (BLOCK / P.tile);
+  let first_tile = (wid.y * nwg.x + wid.x) * (BLOCK / P.tile);
   for (var e = lid; e < BLOCK; e += THREADS) {
-    let tile = first + e / P.tile;
+    let tile = first_tile + e / P.tile;
     let row = tile / P.tiles;
     let place = (tile % P.tiles) * P.tile + e % P.tile;
     keys[e] = last_key();
@@ -40,18 +33,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }
   }
   workgroupBarrier();
-  for (var size = 2u; size <= P.tile; size = size << 1u) {
-    for (var step = size >> 1u; step > 0u; step = step >> 1u) {
-      for (var k = lid; k < BLOCK / 2u; k += THREADS) {
-        let low = k & (step - 1u);
-        let i = ((k - low) << 1u) | low;
-        exchange(i, i + step, (i & (P.tile - 1u) & size) == 0u);
-      }
-      workgroupBarrier();
-    }
+  let own = 4u * lid;
+  for (var pass_ = 0u; pass_ < 2u; pass_ += 1u) {
+    put_in_order(own);
+    put_in_order(own + 2u);
+    put_in_order(own + 1u);
+  }
+  workgroupBarrier();
+  for (var run = 4u; run < P.tile; run = run << 1u) {
+    let a = own - own % (2u * run);
+    merge_four(lid, a, run, a + run, run, own - a);
   }
   for (var e = lid; e < BLOCK; e += THREADS) {
-    let tile = first + e / P.tile;
+    let tile = first_tile + e / P.tile;
     let row = tile / P.tiles;
     let place = (tile % P.tiles) * P.keep + e % P.tile;
     if (row < P.rows && e % P.tile < P.keep && place < P.width) {

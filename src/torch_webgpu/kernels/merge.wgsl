@@ -1,38 +1,12 @@
-// Merges neighbouring sorted runs of P.run elements, equal keys of the first run first. A workgroup writes 1024 elements: two
-// binary searches find which parts of the two runs they are (the merge path), then each thread ranks its elements in
-// the other part, in workgroup memory.
+// Merges neighbouring sorted runs of P.run elements. A workgroup writes 1024 elements: which parts of the two runs they are
+// is searched for by all its threads, half of them for the beginning and half for the end.
 //
-// The prelude declares Key, before() and store_pair(element, key, place).
+// The prelude declares Key, before(), store_pair(element, key, place), and all of merge_path.wgsl.
 
-const BLOCK = 1024u;
-const THREADS = 256u;
+const PROBES = 128u;
 
-var<workgroup> keys: array<Key, BLOCK>;
-var<workgroup> places: array<u32, BLOCK>;
-var<workgroup> splits: array<u32, 2>;
-
-// How many of the first `diagonal` elements of the merge come from the run at `a`; the run at `b` gives the rest.
-fn split(a: u32, length_a: u32, b: u32, length_b: u32, diagonal: u32) -> u32 {
-  var low = diagonal - min(diagonal, length_b);
-  var high = min(diagonal, length_a);
-  while (low < high) {
-    let middle = (low + high) / 2u;
-    if (before(keys_in_load(b + diagonal - 1u - middle), keys_in_load(a + middle))) { high = middle; } else { low = middle + 1u; }
-  }
-  return low;
-}
-
-// The place among keys[first, last) where `key` belongs: before its equals, or after them.
-fn rank(key: Key, first: u32, last: u32, after_equals: bool) -> u32 {
-  var low = first;
-  var high = last;
-  while (low < high) {
-    let middle = (low + high) / 2u;
-    let belongs_after = select(before(keys[middle], key), !before(key, keys[middle]), after_equals);
-    if (belongs_after) { low = middle + 1u; } else { high = middle; }
-  }
-  return low - first;
-}
+var<workgroup> lows: array<atomic<u32>, 2>;
+var<workgroup> highs: array<atomic<u32>, 2>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,
@@ -48,12 +22,31 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   let b = row * P.n + middle;
   let from_diagonal = first - begin;
   let to_diagonal = min(from_diagonal + BLOCK, end - begin);
-  if (lid < 2u) {
-    splits[lid] = split(a, middle - begin, b, end - middle, select(from_diagonal, to_diagonal, lid == 1u));
+
+  // The merge path crosses each diagonal at one place: the elements of the first run that come before it are a prefix.
+  let which = lid / PROBES;
+  let diagonal = select(from_diagonal, to_diagonal, which == 1u);
+  if (lid % PROBES == 0u) {
+    atomicStore(&lows[which], diagonal - min(diagonal, end - middle));
+    atomicStore(&highs[which], min(diagonal, middle - begin));
+  }
+  for (var round = 0u; round < P.rounds; round += 1u) {
+    workgroupBarrier();
+    let low = atomicLoad(&lows[which]);
+    let high = atomicLoad(&highs[which]);
+    workgroupBarrier();
+    let probe = low + (lid % PROBES) * ((high - low) / PROBES + 1u);
+    if (probe < high) {
+      if (before(keys_in_load(b + diagonal - 1u - probe), keys_in_load(a + probe))) {
+        atomicMin(&highs[which], probe);
+      } else {
+        atomicMax(&lows[which], probe + 1u);
+      }
+    }
   }
   workgroupBarrier();
-  let first_a = splits[0];
-  let count_a = splits[1] - first_a;
+  let first_a = atomicLoad(&lows[0]);
+  let count_a = atomicLoad(&lows[1]) - first_a;
   let first_b = from_diagonal - first_a;
   let count = to_diagonal - from_diagonal;
   for (var e = lid; e < count; e += THREADS) {
@@ -62,11 +55,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     places[e] = places_in_load(element);
   }
   workgroupBarrier();
+  merge_four(lid, 0u, count_a, count_a, count - count_a, min(4u * lid, count));
   for (var e = lid; e < count; e += THREADS) {
-    let key = keys[e];
-    let from_a = e < count_a;
-    let others = rank(key, select(0u, count_a, from_a), select(count_a, count, from_a), !from_a);
-    let place = first + select(e - count_a, e, from_a) + others;
-    if (place < P.width) { store_pair(row * P.width + place, key, places[e]); }
+    if (first + e < P.width) { store_pair(row * P.width + first + e, keys[e], places[e]); }
   }
 }

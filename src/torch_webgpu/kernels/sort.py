@@ -104,14 +104,14 @@ class Sorter:
             prelude.append(_STORE_PAIRS)
             bindings += sink.bindings("out", self.key)
             order += (sink.keys, sink.places)
-        body = "\n".join([*prelude, _text(name)])
+        body = "\n".join([*prelude, _text("merge_path"), _text(name)])
         params = tuple(Param(p) for p in values)
         kernel = Kernel(name, body, bindings, params, workgroup_size=(THREADS, 1, 1), trusted=True)
         return Launch(kernel, order, tuple(values.values()), grid_for(tiles * THREADS))
 
     def tiles(self, source: Pairs, sink: Pairs, n: int, keep: int, width: int) -> Launch:
         """Sorts tiles of rows of ``n`` and keeps the first ``keep`` of each, in rows of ``width``."""
-        tile = min(BLOCK, 1 << max(n - 1, 1).bit_length())
+        tile = max(4, min(BLOCK, 1 << (n - 1).bit_length()))
         per_row = -(-n // tile)
         sizes = {"n": n, "tile": tile, "tiles": per_row, "keep": keep, "width": width}
         return self._launch("block_sort", source, sink, sizes, -(-self.rows * per_row * tile // BLOCK))
@@ -119,7 +119,9 @@ class Sorter:
     def merge(self, source: Pairs, sink: Pairs, n: int, run: int, width: int) -> Launch:
         """Merges runs of ``run`` in rows of ``n``; keeps the first ``width`` of each row."""
         per_row = -(-n // BLOCK)
-        sizes = {"n": n, "run": run, "tiles": per_row, "width": width}
+        # Each round of the search leaves at most one part in 128 of what may be a run's length.
+        rounds = -(-run.bit_length() // 7)
+        sizes = {"n": n, "run": run, "tiles": per_row, "width": width, "rounds": rounds}
         return self._launch("merge", source, sink, sizes, self.rows * per_row)
 
 
