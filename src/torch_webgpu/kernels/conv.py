@@ -26,7 +26,7 @@ from .tile import LARGE, LIGHT, SMALL, block_params, block_text, plan
 
 Triple = tuple[int, int, int]
 
-# A thread's rows and columns take many registers here: MEDIUM would spill.
+# Rows and columns take more registers here than in a matrix product: what HUGE and MEDIUM leave does not hold them.
 TILES = (LARGE, LIGHT, SMALL)
 FEW_ROWS = 4
 """Up to so many channels in a group a blocked product is mostly padding, and slower unless sums are longer than …"""

@@ -19,10 +19,10 @@ from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, constant, locator, source
 from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
-from .tile import LARGE, MEDIUM, SMALL, Grid, Plan, Tile, block_params, block_text, plan
+from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Grid, Plan, Tile, block_params, block_text, plan
 
 COORDINATES = ("slice", "m", "n")
-TILES = (LARGE, MEDIUM, SMALL)
+TILES = (HUGE, LARGE, MEDIUM, LIGHT, SMALL)
 ANY_TILE = 16
 ROW_LANES = 64
 COLUMN_LANES = 8

@@ -43,22 +43,29 @@ class Tile:
         return self.m // self.tm * (self.n // self.tn)
 
 
+HUGE = Tile(128, 128, 8, 8, 16)
 LARGE = Tile(128, 128, 8, 8, 8)
 MEDIUM = Tile(64, 64, 16, 8, 8)
 LIGHT = Tile(64, 64, 16, 4, 4)
 SMALL = Tile(32, 32, 16, 4, 4)
-# Multiply-adds a nanosecond and compute unit that each tile reaches on a full GPU (measured on an H200), and how many
-# workgroups a unit must have for that.
-RATES = {LARGE: (156, 2), MEDIUM: (156, 8), LIGHT: (120, 4), SMALL: (93, 8)}
+# How fast workgroups of each tile run, fitted to measurements on an H200: ``n`` of them on one compute unit do together
+# ``rate * n / (n + idle)`` multiply-adds a nanosecond, up to ``full``. Each row: rate, idle, full.
+RATES = {
+    HUGE: (175, 0.3, 169),
+    LARGE: (164, 0.2, 160),
+    MEDIUM: (230, 3.8, 156),
+    LIGHT: (137, 1.1, 121),
+    SMALL: (130, 5.0, 94),
+}
 
 UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
 MIN_SPLIT_K = 64
 """The least length of sum that one workgroup of a split sum gets; about what starting a workgroup costs."""
-SPLIT_NS = 5_000
+SPLIT_NS = 7_000
 """What the second kernel of a split sum costs by itself."""
-PARTIAL_NS = 0.002
-"""What writing and reading a partial sum costs."""
+PARTIAL_NS = 0.0012
+"""What reading a partial sum costs."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +82,16 @@ def blocks(tile: Tile, m: int, n: int) -> int:
 
 
 def cost_ns(tile: Tile, splits: int, slices: int, m: int, n: int, k: int) -> float:
-    """The time of a product on a large GPU: that of its busiest unit, which is never faster than half full."""
-    rate, resident = RATES[tile]
-    groups = slices * splits * blocks(tile, m, n)
-    busiest = max(-(-groups // UNITS), resident / 2)
-    time = busiest * tile.m * tile.n * (k / splits + MIN_SPLIT_K) / rate
-    return time if splits == 1 else time + SPLIT_NS + slices * splits * m * n * PARTIAL_NS
+    """The time of a product on a large GPU: that of its busiest unit, and of adding up partial sums."""
+    rate, idle, full = RATES[tile]
+    groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
+    time = groups * tile.m * tile.n * (k / splits + MIN_SPLIT_K) / min(full, rate * groups / (groups + idle))
+    return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
 
 def plan(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile]) -> Plan:
-    """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two."""
-    options = [(tile, 1 << s) for tile in tiles for s in range(max(1, (k // MIN_SPLIT_K).bit_length()))]
+    """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two, up to 128."""
+    options = [(tile, 1 << s) for tile in tiles for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
     tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
     return Plan(tile, -(-k // chunk), chunk)
