@@ -157,6 +157,8 @@ class Recording:
     def __init__(self, eng: Engine, arguments: Arguments) -> None:
         self.eng = eng
         self.arguments = arguments
+        if arguments.device not in eng.pending:
+            eng.check_process()
         self.pending = eng.pending.setdefault(arguments.device, [])
         self.start = len(self.pending)
         self.flushes = eng.flushes
