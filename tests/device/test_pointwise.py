@@ -25,6 +25,7 @@ DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 NAN, INF = float("nan"), float("inf")
 SPECIAL = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.0, -7.25, 100.0, -65504.0, 1e-3, INF, -INF, NAN)
 names = lambda value: str(value).removeprefix("torch.")
+title = lambda fn: fn.__name__.strip("<>")
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ UNARY = [
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=names)
-@pytest.mark.parametrize("fn", SIGN_EXACT, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", SIGN_EXACT, ids=title)
 def test_special_values_and_signs_of_zero(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.tensor(SPECIAL, dtype=dtype)
     check(device, fn, x)
@@ -93,7 +94,7 @@ def test_special_values_and_signs_of_zero(fn: Any, dtype: torch.dtype, device: t
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=names)
-@pytest.mark.parametrize("fn", UNARY, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", UNARY, ids=title)
 def test_special_values(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.tensor(SPECIAL, dtype=dtype)
     # CPU PyTorch's vectorised gelu(inf) is NaN, its scalar one inf.
@@ -109,7 +110,7 @@ BINARY = [
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=names)
-@pytest.mark.parametrize("fn", BINARY, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", BINARY, ids=title)
 def test_special_pairs(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
     a, b = pairs(torch.tensor(SPECIAL, dtype=dtype))
     call = (lambda a, b: torch.where(a > b, a, b)) if fn is torch.where else fn
@@ -117,6 +118,36 @@ def test_special_pairs(fn: Any, dtype: torch.dtype, device: torch.device) -> Non
         # CPU PyTorch's half remainder by infinity is NaN, its float32 one is the dividend or infinity.
         a, b = a[~torch.isinf(b)], b[~torch.isinf(b)]
     check(device, call, a, b)
+
+
+IDENTITIES = {
+    "difference": lambda y: y - y,
+    "quotient": lambda y: y / y,
+    "equal": lambda y: y == y,
+    "different": lambda y: y != y,
+    "relu": torch.relu,
+    "threshold at zero": lambda y: F.threshold(y, 0.0, 0.0),
+    "clamp at nan": lambda y: y.clamp(min=NAN),
+    "maximum": lambda y: torch.maximum(y, y),
+    "larger": lambda y: torch.where(y > -y, y, -y),
+    "not smaller": lambda y: torch.where(y >= y * 2, y, y * 2),
+    "larger than a number": lambda y: torch.where(y > 1, y, 1.0),
+    "magnitude": lambda y: torch.where(y < 0, -y, y),
+    "nan to zero": lambda y: torch.where(y != y, 0.0, y),
+    "lerp": lambda y: y.lerp(y, 0.5),
+    "remainder": lambda y: y.remainder(y),
+    "negated twice": lambda y: -(-y),
+    "one over one over": lambda y: 1 / (1 / y),
+    "root of square": lambda y: (y * y).sqrt(),
+    "sum with zero": lambda y: y + 0.0,
+    "sum with zero times": lambda y: y.add(y, alpha=0.0),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_drivers_fold_no_nan_away(name: str, device: torch.device) -> None:
+    """The operand computed in the same kernel, so that a compiler sees that the operands are one number."""
+    check(device, lambda x: IDENTITIES[name](x * 1.5), torch.tensor(SPECIAL))
 
 
 # Integers
@@ -130,7 +161,7 @@ def test_special_pairs(fn: Any, dtype: torch.dtype, device: torch.device) -> Non
         torch.bitwise_or, torch.bitwise_xor, torch.gcd, torch.lcm, lambda a, b: torch.add(a, b, alpha=3),
         lambda a, b: torch.addcmul(a, b, b, value=2), lambda a, b: a / b, lambda a, b: a**2 + b**3,
     ],
-    ids=str,
+    ids=title,
 )  # fmt: skip
 def test_integers_wrap(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
     a, b = pairs(limits(dtype))
@@ -401,7 +432,7 @@ DOUBLES[4], DOUBLES[5], DOUBLES[6] = 1 / 3, 1e300, 5e-324
         lambda d: d.masked_fill(d > 1, 1e308), lambda d: d.addcmul(d, d, value=1e-200),
         lambda d: d.fill_(1e-320), lambda d: d * INF,
     ],
-    ids=str,
+    ids=title,
 )  # fmt: skip
 def test_doubles(fn: Any, device: torch.device) -> None:
     if not engine().device(0).caps.float64:
@@ -429,7 +460,7 @@ def test_doubles(fn: Any, device: torch.device) -> None:
         lambda x: torch.where(x > 0, x, x * 2).masked_fill(x > 1, 3),
         lambda x: torch.maximum(x, -x) + torch.minimum(x, x * x), lambda x: torch.addcdiv(x, x, 2 + x * x, value=0.5),
     ],
-    ids=str,
+    ids=title,
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=names)
 def test_gradients(fn: Any, dtype: torch.dtype, device: torch.device) -> None:

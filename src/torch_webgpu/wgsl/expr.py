@@ -147,6 +147,8 @@ def emit(roots: Sequence[Expr], leaf: Leaf, prefix: str = "v", indent: str = "  
 def _apply(expr: Expr, names: dict[Expr, str]) -> str:
     row = TABLE[expr.op]
     text = row.wgsl[BY_NAME[expr.args[0].dtype].kind].format(*(names[arg] for arg in expr.args))
+    if BY_NAME[expr.dtype].kind == "f":
+        text = _guarded(expr, names) or text
     if row.wraps and expr.dtype in _WRAP:
         text = _WRAP[expr.dtype].format(text)
     elif expr.dtype in _ROUND:
@@ -155,6 +157,27 @@ def _apply(expr: Expr, names: dict[Expr, str]) -> str:
 
 
 _PARTS = {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"), "c": ("f32", "f32"), "u": ("u32",)}
+
+
+def _guarded(expr: Expr, names: dict[Expr, str]) -> str | None:
+    """Text for what drivers compile as if there were no NaN or infinity; None for what they do right.
+
+    Both Mesa and NVIDIA fold ``x - x`` and ``x * 0`` to 0, and NVIDIA makes a minimum or maximum, which drop a NaN, of a
+    comparison that selects one of the numbers it compares.
+    """
+    if expr.op == "sub" and expr.args[0] is expr.args[1]:
+        return f"zero_of_f({names[expr.args[0]]})"
+    if expr.op == "mul":
+        for x, factor in (expr.args, expr.args[::-1]):
+            if factor.op == "const" and float(factor.args[0]) == 0:
+                return f"times_zero_f({names[x]}, {names[factor]})"
+    if expr.op == "where":
+        condition, *choices = expr.args
+        if condition.op in ("lt", "le", "gt", "ge") and set(condition.args) == set(choices):
+            numbers = [names[x] for x in condition.args if x.op != "const"]
+            ordered = " && ".join([names[condition], *(f"!isnan_f({x})" for x in numbers)])
+            return f"select({names[choices[1]]}, {names[choices[0]]}, {ordered})"
+    return None
 
 
 def param_parts(kind: str) -> tuple[str, ...]:
