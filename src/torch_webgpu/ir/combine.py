@@ -7,8 +7,9 @@ one :class:`Combine` after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -17,21 +18,42 @@ from .graph import Expr
 from .ops import ops
 
 State = tuple[Expr, ...]
-
-REDUCED_INDEX = Expr("reduced", (), "u32")
-"""This point's row-major number within the reduced dimensions."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Combine:
-    """A monoid. ``dtypes(d)``, ``identity(d)`` and ``lift(x)`` give its state for contributions of dtype ``d``."""
+    """A monoid: the dtypes and the identity of its state for contributions of a dtype, how states are made and merged.
+
+    A position is a point's row-major number within the reduced dimensions, u32.
+    """
 
     dtypes: Callable[[str], tuple[str, ...]]
     identity: Callable[[str], State]
-    lift: Callable[[Expr], State]
+    lift: Callable[[Expr, Expr], State]
     merge: Callable[[State, State], State]
     ordered: bool = False
     """Whether the state knows positions, so that the reduced dimensions must be numbered row-major."""
+    batch: Callable[[Sequence[Expr]], State] | None = None
+    """The state of several contributions, where that is cheaper than lifting and merging each."""
+
+    def gather(self, values: Sequence[Expr], positions: Sequence[Expr]) -> State:
+        """The state of several contributions."""
+        if self.batch is not None and len(values) > 1:
+            return self.batch(values)
+        return pairwise(self.merge, [self.lift(x, at) for x, at in zip(values, positions, strict=True)])
+
+
+def pairwise(merge: Callable[[T, T], T], items: Sequence[T]) -> T:
+    """``items`` merged as a balanced tree, in order."""
+    if len(items) == 1:
+        return items[0]
+    half = len(items) // 2
+    return merge(pairwise(merge, items[:half]), pairwise(merge, items[half:]))
+
+
+def total(values: Sequence[Expr]) -> Expr:
+    return pairwise(ops.add, values)
 
 
 def _own(dtype: str) -> tuple[str, ...]:
@@ -44,7 +66,7 @@ def _scalar(identity: Callable[[str], float | int | bool], merge: str) -> Combin
     return Combine(
         _own,
         lambda d: (ops.constant(identity(d), d),),
-        lambda x: (x,),
+        lambda x, at: (x,),
         lambda a, b: (combine(a[0], b[0]),),
     )
 
@@ -80,7 +102,7 @@ def _extreme(better: str, worst: Callable[[str], float | int | bool], last: bool
     return Combine(
         lambda d: (d, "u32"),
         lambda d: (ops.constant(worst(d), d), ops.constant(nowhere, "u32")),
-        lambda x: (x, REDUCED_INDEX),
+        lambda x, at: (x, at),
         merge,
         ordered=True,
     )
@@ -108,11 +130,16 @@ def _welford() -> Combine:
 
         return known(mean, mean_a, mean_b), known(m2, m2_a, m2_b), n
 
+    def batch(xs: Sequence[Expr]) -> State:
+        mean = total(xs) / float(len(xs))
+        return mean, total([(x - mean) * (x - mean) for x in xs]), ops.like(mean, len(xs))
+
     return Combine(
         lambda d: (d, d, d),
         lambda d: _constants(d, 0, 0, 0),
-        lambda x: (x, *_constants(x.dtype, 0, 1)),
+        lambda x, at: (x, *_constants(x.dtype, 0, 1)),
         merge,
+        batch=batch,
     )
 
 
@@ -128,11 +155,18 @@ def _logsumexp() -> Combine:
         low, high = ops.where(a_leads, sum_b, sum_a), ops.where(a_leads, sum_a, sum_b)
         return ops.maximum(max_a, max_b), high + low * shrink
 
+    def batch(xs: Sequence[Expr]) -> State:
+        top = pairwise(ops.maximum, xs)
+        # Infinities must not meet in a difference; their own exponentials are right.
+        origin = ops.where(ops.isinf(top), ops.like(top, 0), top)
+        return top, total([ops.exp(x - origin) for x in xs])
+
     return Combine(
         lambda d: (d, d),
         lambda d: _constants(d, float("-inf"), 0),
-        lambda x: (x, ops.like(x, 1)),
+        lambda x, at: (x, ops.like(x, 1)),
         merge,
+        batch=batch,
     )
 
 

@@ -90,6 +90,6 @@ def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     if isinstance(op.body, Pointwise):
         return from_built(build_pointwise(op, alias, caps.float16))
     if isinstance(op.body, Reduction):
-        return from_stages(build_reduction(op, alias, caps.float16))
+        return from_stages(build_reduction(op, alias))
     assert isinstance(op.body, Extern)
     return op.body.lower(op, alias, caps)

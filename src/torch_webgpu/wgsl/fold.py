@@ -1,4 +1,4 @@
-"""What reductions and scans share: states in WGSL, points and partial results that become states, lanes that merge.
+"""What reductions and scans share: states in WGSL, how contributions and lanes merge, which thread has which points.
 
 One text serves every shape of the same rank: sizes, strides and offsets are parameters.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..dtypes import BY_NAME, COMPUTE_TYPE
-from ..ir.combine import COMBINES, accumulators
-from ..ir.graph import Expr, Operation, Reduction, walk
-from .builder import WORKGROUP, Built, ParamList, Source, Value, bind, grid_for, stored
+from ..dtypes import BY_NAME
+from ..ir.combine import accumulators, pairwise
+from ..ir.graph import Expr, Operation, Reduction
+from .builder import WORKGROUP, Built, Value, grid_for
 from .expr import convert, emit
-from .kernel import Binding, Kernel, Mode
+from .kernel import Binding, Kernel
+from .operands import Operands, combines, compute_type
 from .tiling import Space, Tiling
 
 UNROLL = 4
+"""Runs that a thread has in flight at once."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,16 @@ def partial_bytes(body: Reduction, states: int) -> tuple[int, ...]:
     return tuple(BY_NAME[partial_dtype(d)].itemsize * states for d in accumulators(body.values, body.combine))
 
 
-def compute_type(dtype: str) -> str:
-    return COMPUTE_TYPE[BY_NAME[dtype].kind]
+def merged(states: Sequence[str]) -> str:
+    """WGSL that merges states pairwise."""
+    return pairwise(lambda a, b: f"merge({a}, {b})", states)
 
 
 class FoldWriter:
-    """Writes one kernel over the ``space`` of a reduction; ``evaluated`` are the expressions it computes.
+    """Writes one kernel over the ``space`` of a fold.
 
-    Names in the text: ``o`` is the number of an output, ``c0…`` its coordinates; ``r`` that of a reduced point, ``d0…``
-    its coordinates; ``b3`` argument 3's element number at the output's first point; ``lane`` the thread's number among
-    those that share an output. ``stores``: the kernel writes the outputs, not partial results.
+    ``lane`` is a thread's number among those that share output ``o``; ``live`` says whether there is such an output.
+    ``reads``: the kernel evaluates the contributions. ``stores``: it writes the outputs, not partial results.
     """
 
     def __init__(
@@ -58,164 +60,60 @@ class FoldWriter:
         alias: tuple[int, ...],
         space: Space,
         tiling: Tiling,
-        native_f16: bool,
-        evaluated: Sequence[Expr],
+        *,
+        reads: bool,
         stores: bool,
     ) -> None:
         assert isinstance(op.body, Reduction)
         self.op, self.body, self.space, self.tiling = op, op.body, space, tiling
-        self.params = ParamList()
-        self._known: dict[str, str] = {}
+        self.operands = Operands(op, alias, space, tiling.width, op.body.values if reads else (), stores)
         self.states = accumulators(op.body.values, op.body.combine)
-        leaves = [e for e in walk(evaluated) if not any(isinstance(a, Expr) for a in e.args)]
-        self.loaded = sorted({e.args[0] for e in leaves if e.op == "load"})
-        first_map = op.n_inputs + len(op.body.roots)
-        self.roots = range(op.n_inputs, first_map) if stores else range(0)
-        self.maps = range(first_map, len(op.args)) if stores else range(0)
-        self.word_maps = [k for k in self.maps if tiling.run > 1 and self.is_packed(k, native_f16)]
-        modes: dict[int, Mode] = {
-            k: "word" if k in self.word_maps else "plain" for k in range(op.n_inputs, len(op.args))
-        }
-        bindings, self.names, order = bind(op.args, alias, op.n_inputs, modes)
-        used = {self.names[k] for k in (*self.loaded, *self.roots, *self.maps)}
-        self.bindings = [b for b in bindings if b.name in used]
-        self.order = [k for b, k in zip(bindings, order) if b.name in used]
-        self.scalars = self.params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
-
-    def is_packed(self, k: int, native_f16: bool) -> bool:
-        dtype = self.op.args[k].dtype
-        return BY_NAME[dtype].is_subword and not (native_f16 and dtype == "f16")
-
-    # Parameters and element numbers
+        self.unit = tiling.lanes * tiling.width
 
     def param(self, name: str, value: Value) -> str:
-        """A parameter by name, declared at its first use."""
-        if name not in self._known:
-            self._known[name] = self.params.add(name, value)
-        return self._known[name]
+        return self.operands.param(name, value)
 
-    def coordinates(self, number: str, sizes: Sequence[int], letter: str) -> list[str]:
-        """Statements that split ``number`` into coordinates ``{letter}0…``, the last the fastest."""
-        lines, rest = [], number
-        for d in range(len(sizes) - 1, 0, -1):
-            size = self.param(f"n{letter}{d}", sizes[d])
-            lines += [f"  let {letter}{d} = {rest} % {size};", f"  let {letter}q{d} = {rest} / {size};"]
-            rest = f"{letter}q{d}"
-        return [*lines, f"  let {letter}0 = {rest};"]
+    # Functions of states
 
-    def steps(self, k: int, strides: Sequence[int], letter: str) -> list[str]:
-        """The terms that coordinates add to argument ``k``'s element number."""
-        terms = []
-        for d, stride in enumerate(strides):
-            if stride == 1:
-                terms.append(f"{letter}{d}")
-            elif stride:
-                terms.append(f"{letter}{d} * {self.param(f's{letter}{k}_{d}', stride)}")
-        return terms
-
-    def base(self, k: int) -> str:
-        offset = self.param(f"o{k}", Source("offset", k))
-        return " + ".join([offset, *self.steps(k, self.space.kept_strides[k], "c")])
-
-    def bases(self) -> list[str]:
-        return [f"  let b{k} = {self.base(k)};" for k in sorted({*self.loaded, *self.roots, *self.maps})]
-
-    def element(self, k: int) -> str:
-        return " + ".join([f"b{k}", *self.steps(k, self.space.reduced_strides[k], "d")])
-
-    def leaf(self, e: Expr) -> str:
-        if e.op == "load":
-            k = e.args[0]
-            return convert(f"{self.names[k]}_load({self.element(k)})", self.op.args[k].dtype, e.dtype, fits=True)
-        if e.op == "param":
-            return self.scalars[e.args[0]]
-        if e.op == "acc":
-            return f"acc.a{e.args[0]}"
-        if e.op == "reduced":
-            return "r"
-        if e.op == "index":
-            return f"i32({self.coordinate(e.args[0])})"
-        assert e.op == "linear", e
-        number = "0u"
-        for d, size in enumerate(self.body.shape):
-            number = f"({number} * {self.param(f'm{d}', size)} + {self.coordinate(d)})"
-        return number
-
-    def coordinate(self, dim: int) -> str:
-        kept, reduced = self.space.kept_dims, self.space.reduced_dims
-        return f"c{kept.index(dim)}" if dim in kept else f"d{reduced.index(dim)}"
-
-    # Functions of the kernel
-
-    def arguments(self, *more: str, typed: bool = False) -> str:
-        """What a function of a point is given: the bases, the output's coordinates where asked for, ``more``."""
-        needed = [f"b{k}" for k in sorted({*self.loaded, *self.maps})]
-        needed += [f"c{d}" for d in range(len(self.space.kept))] if self.space.kept_dims else []
-        return ", ".join([*(f"{n}: u32" if typed else n for n in needed), *more])
-
-    def state_functions(self) -> list[str]:
-        """The struct of the states, their identity, and how two of them merge."""
+    def state_functions(self, *gathers: int) -> list[str]:
+        """The struct of the states, their identity, their merge, and ``gatherN`` for each number of contributions."""
         fields = ", ".join(f"a{k}: {compute_type(d)}" for k, d in enumerate(self.states))
         identity: list[Expr] = []
-        merged: list[Expr] = []
-        for value, name in zip(self.body.values, self.body.combine, strict=True):
-            combine, first = COMBINES[name], len(merged)
-            dtypes = combine.dtypes(value.dtype)
-            identity += combine.identity(value.dtype)
-            a = tuple(Expr("acc", ("a", first + j), d) for j, d in enumerate(dtypes))
-            b = tuple(Expr("acc", ("b", first + j), d) for j, d in enumerate(dtypes))
-            merged += combine.merge(a, b)
-        lines, names = emit(merged, lambda e: f"{e.args[0]}.a{e.args[1]}")
-        _, constants = emit(identity, self.leaf)
-        return [
+        both: list[Expr] = []
+        for combine, dtype in combines(self.body):
+            first, dtypes = len(both), combine.dtypes(dtype)
+            identity += combine.identity(dtype)
+            a, b = (tuple(Expr("acc", (side, first + j), d) for j, d in enumerate(dtypes)) for side in "ab")
+            both += combine.merge(a, b)
+        lines, names = emit(both, lambda e: f"{e.args[0]}.a{e.args[1]}")
+        _, constants = emit(identity, self.operands.leaf)
+        text = [
             f"struct Acc {{ {fields} }}",
             f"fn identity() -> Acc {{ return Acc({', '.join(constants)}); }}",
             *("fn merge(a: Acc, b: Acc) -> Acc {", *lines, f"  return Acc({', '.join(names)});", "}"),
         ]
+        for n in sorted(set(gathers)):
+            text += self.gather_function(n)
+        return text
 
-    def point_function(self) -> list[str]:
-        """The state that one point contributes."""
-        lifted: list[Expr] = []
-        for value, name in zip(self.body.values, self.body.combine, strict=True):
-            lifted += COMBINES[name].lift(value)
-        lines, names = emit(lifted, self.leaf)
-        return [
-            f"fn point({self.arguments('r: u32', typed=True)}) -> Acc {{",
-            *self.coordinates("r", self.space.reduced, "d"),
-            *lines,
-            f"  return Acc({', '.join(names)});",
-            "}",
-        ]
+    def gather_function(self, n: int) -> list[str]:
+        """The state of ``n`` contributions."""
+        positions = [Expr("acc", ("r", u), "u32") for u in range(n)]
+        gathered: list[Expr] = []
+        for j, (combine, dtype) in enumerate(combines(self.body)):
+            gathered += combine.gather([Expr("acc", (f"v{j}", u), dtype) for u in range(n)], positions)
+        lines, names = emit(gathered, lambda e: f"p{e.args[1]}.{e.args[0]}")
+        arguments = ", ".join(f"p{u}: Contribution" for u in range(n))
+        return [f"fn gather{n}({arguments}) -> Acc {{", *lines, f"  return Acc({', '.join(names)});", "}"]
 
     def partial_function(self, partials: int) -> list[str]:
         """The state that partial result ``r`` of ``partials`` is."""
         count = self.param("partials", partials)
         loads = []
         for k, d in enumerate(self.states):
-            self.bindings.append(Binding(f"t{k}", partial_dtype(d)))
-            self.order.append(len(self.op.args) + k)
+            self.operands.bind(Binding(f"t{k}", partial_dtype(d)), k)
             loads.append(convert(f"t{k}_load(o * {count} + r)", partial_dtype(d), d, fits=True))
         return ["fn partial(o: u32, r: u32) -> Acc {", f"  return Acc({', '.join(loads)});", "}"]
-
-    def map_function(self) -> list[str]:
-        """Stores the maps at one point, except those that are stored a word at a time, which it returns."""
-        roots = [stored(root, self.op.args[k].dtype) for root, k in zip(self.body.maps, self.maps, strict=True)]
-        lines, results = emit(roots, self.leaf)
-        fields, returned = [], []
-        for k, root, result in zip(self.maps, roots, results, strict=True):
-            dtype = self.op.args[k].dtype
-            value = convert(result, root.dtype, dtype, fits=True)
-            if k in self.word_maps:
-                fields.append(f"m{k}: {compute_type(dtype)}")
-                returned.append(value)
-            else:
-                lines.append(f"  {self.names[k]}_store({self.element(k)}, {value});")
-        arguments = self.arguments("r: u32", "acc: Acc", typed=True)
-        text = [f"struct Packed {{ {', '.join(fields)} }}"] if fields else []
-        text.append(f"fn map_point({arguments}){' -> Packed' if fields else ''} {{")
-        text += [*self.coordinates("r", self.space.reduced, "d"), *lines]
-        text += [f"  return Packed({', '.join(returned)});"] if fields else []
-        return [*text, "}"]
 
     # Statements of the entry point
 
@@ -236,16 +134,22 @@ class FoldWriter:
             splits = self.param("splits", self.tiling.splits)
             text += [f"  let split = group % {splits};", f"  let tile = group / {splits};"]
             tile = "tile"
-        text.append(f"  let o = {tile} * {rows}u + {row.format(width)};")
-        text.append(f"  let live = o < {self.param('outputs', self.space.outputs)};")
-        return text + self.coordinates("o", self.space.kept, "c")
+        outputs = self.param("outputs", self.space.outputs)
+        text += [
+            f"  let live = {tile} * {rows}u + {row.format(width)} < {outputs};",
+            # A thread without an output reads what the last one does, and writes nothing.
+            f"  let o = min({tile} * {rows}u + {row.format(width)}, {outputs} - 1u);",
+            *self.operands.coordinates("o", self.space.kept, "c"),
+            *self.operands.row(),
+        ]
+        return text
 
     def chunk(self) -> list[str]:
         """The range of points, uniform in the workgroup, that this split takes."""
         extent = self.param("extent", self.space.extent)
         if self.tiling.splits == 1:
             return ["  let start = 0u;", f"  let end = {extent};"]
-        unit = self.tiling.lanes * UNROLL
+        unit = self.unit * UNROLL
         length = -(-self.space.extent // (self.tiling.splits * unit)) * unit
         chunk = self.param("chunk", length)
         return [
@@ -253,23 +157,36 @@ class FoldWriter:
             f"  let end = start + min({chunk}, {extent} - start);",
         ]
 
-    def accumulate(self, call: str, first: str, last: str) -> list[str]:
-        """``acc``: the states ``call`` gives for this lane's share of ``first`` to ``last``, merged.
+    def accumulate(self) -> list[str]:
+        """``acc``: this lane's share of the points from ``start`` to ``end``, in batches of ``UNROLL`` runs."""
+        operands, unit = self.operands, self.unit
+        many: list[str] = []
+        for u in range(UNROLL):
+            many += operands.contributions(f"s{u}", f"i + {u * unit}u" if u else "i")
+        return [
+            "  let last = select(start, end, live);",
+            f"  let bulk = last - min(last, {(UNROLL - 1) * unit}u);",
+            "  var acc = identity();",
+            f"  var i = start + lane * {self.tiling.width}u;",
+            f"  for (; i < bulk; i += {UNROLL * unit}u) {{",
+            *("    " + operands.load(f"s{u}", f"i + {u * unit}u" if u else "i") for u in range(UNROLL)),
+            f"    acc = merge(acc, gather{len(many)}({', '.join(many)}));",
+            "  }",
+            f"  for (; i < last; i += {unit}u) {{",
+            "    " + operands.load("s", "i"),
+            f"    acc = merge(acc, {self.gather(operands.contributions('s', 'i'))});",
+            "  }",
+        ]
 
-        Four independent states keep enough loads in flight to hide their latency.
-        """
+    def gather(self, contributions: Sequence[str]) -> str:
+        return f"gather{len(contributions)}({', '.join(contributions)})"
+
+    def accumulate_partials(self, count: str) -> list[str]:
+        """``acc``: this lane's share of the first ``count`` partial results."""
         lanes = self.tiling.lanes
         return [
-            f"  let last = select({first}, {last}, live);",
-            f"  let bulk = last - min(last, {(UNROLL - 1) * lanes}u);",
-            *(f"  var acc{u} = identity();" for u in range(UNROLL)),
-            f"  var i = {first} + lane;",
-            f"  for (; i < bulk; i += {UNROLL * lanes}u) {{",
-            *(f"    let p{u} = {call.format(f'i + {u * lanes}u')};" for u in range(UNROLL)),
-            *(f"    acc{u} = merge(acc{u}, p{u});" for u in range(UNROLL)),
-            "  }",
-            f"  for (; i < last; i += {lanes}u) {{ acc0 = merge(acc0, {call.format('i')}); }}",
-            "  var acc = merge(merge(acc0, acc1), merge(acc2, acc3));",
+            "  var acc = identity();",
+            f"  for (var i = lane; i < {count}; i += {lanes}u) {{ acc = merge(acc, partial(o, i)); }}",
         ]
 
     def tree(self, everywhere: bool) -> list[str]:
@@ -281,38 +198,27 @@ class FoldWriter:
         width = lanes
         while width > 1:
             width //= 2
-            merged = f"merge(states[lid], states[lid + {width * (rows if across else 1)}u])"
-            text += ["  workgroupBarrier();", f"  if (lane < {width}u) {{ states[lid] = {merged}; }}"]
+            both = merged(["states[lid]", f"states[lid + {width * (rows if across else 1)}u]"])
+            text += ["  workgroupBarrier();", f"  if (lane < {width}u) {{ states[lid] = {both}; }}"]
         if not everywhere:
             return [*text, "  acc = states[lid];"]
         first = f"lid % {rows}u" if across else "lid - lane"
         return [*text, "  workgroupBarrier();", f"  acc = states[{first}];"]
 
-    def map_calls(self, points: Sequence[str], states: Sequence[str], indent: str) -> list[str]:
-        """Stores the maps at consecutive points, which fill whole words of the packed outputs."""
-        calls = [f"map_point({self.arguments(r, acc)})" for r, acc in zip(points, states, strict=True)]
-        if not self.word_maps:
-            return [f"{indent}{call};" for call in calls]
-        text = [f"{indent}let q{e} = {call};" for e, call in enumerate(calls)]
-        for k in self.word_maps:
-            dtype = self.op.args[k].dtype
-            per_word = 4 // BY_NAME[dtype].itemsize
-            for first in range(0, len(calls), per_word):
-                word = "0u"
-                for e in range(per_word):
-                    word = f"{dtype}_pack({word}, {e}u, q{first + e}.m{k})"
-                text.append(f"{indent}{self.names[k]}_store_word((b{k} + {points[first]}) / {per_word}u, {word});")
-        return text
+    def shared(self, pages: int = 1) -> list[str]:
+        return [f"var<workgroup> states: array<Acc, {pages * WORKGROUP}>;"] if self.tiling.lanes > 1 else []
 
     def finish(self, text: Sequence[str]) -> Built:
         """The kernel with this text, over all outputs and splits."""
         groups = -(-self.space.outputs // self.tiling.rows) * self.tiling.splits
         kernel = Kernel(
             self.op.name,
-            "\n".join([*text, ""]),
-            tuple(self.bindings),
-            tuple(self.params.params),
+            "\n".join([*(line for line in text if line.strip()), ""]),
+            tuple(self.operands.bindings),
+            tuple(self.operands.params.params),
             workgroup_size=(WORKGROUP, 1, 1),
             trusted=True,
         )
-        return Built(kernel, tuple(self.order), tuple(self.params.values), grid_for(groups * WORKGROUP))
+        return Built(
+            kernel, tuple(self.operands.order), tuple(self.operands.params.values), grid_for(groups * WORKGROUP)
+        )

@@ -1,92 +1,106 @@
 """Reductions as WGSL: any pointwise prologue, any combine, any epilogue, and maps that use the results at every point.
 
 A thread merges what it loads, a tree in workgroup memory merges the threads of an output. A split reduction leaves its
-states in temporaries, which a second kernel merges the same way.
+states in temporaries, which a second kernel merges the same way. Where there are maps and a row fits into the registers
+of its threads, it is read once.
 """
 
 from __future__ import annotations
 
 from ..ir.graph import Operation, Reduction
-from .builder import WORKGROUP, Built, stored
-from .expr import convert, emit
+from .builder import Built
+from .expr import convert
 from .fold import UNROLL, FoldWriter, Stages, partial_bytes, partial_dtype
 from .kernel import Binding
+from .operands import in_fours
+from .quads import QUAD
 from .scan import ScanWriter
-from .tiling import Space, Tiling, map_run, power_of_two, space_of, tile
+from .tiling import Tiling, power_of_two, space_of, tile
 
 
-def build_reduction(op: Operation, alias: tuple[int, ...], native_f16: bool) -> Stages:
+def build_reduction(op: Operation, alias: tuple[int, ...]) -> Stages:
     """The kernels of a reduction or scan. ``alias[k]`` is the first argument that shares argument ``k``'s storage."""
     body = op.body
     assert isinstance(body, Reduction)
     space = space_of(op, body)
-    tiling = tile(space, body, map_run(op, body, space, native_f16))
-    partials = tiling.splits if tiling.splits > 1 else 0
+    tiling = tile(space, body, QUAD if in_fours(op, space, space.driver) else 1)
+    split = tiling.splits > 1
     if body.running:
-        evaluated = (*body.values, *body.maps)
-        last = ScanWriter(op, alias, space, tiling, native_f16, evaluated, stores=True).build()
+        last = ScanWriter(op, alias, space, tiling, reads=True, stores=True).build()
+    elif not split:
+        writer = ReductionWriter(op, alias, space, tiling, reads=True, stores=True)
+        last = writer.build_resident(tiling.resident) if tiling.resident else writer.build()
     else:
-        merging = Tiling(power_of_two(-(-partials // UNROLL)), across=False) if partials and not body.maps else tiling
-        last = ReductionWriter(op, alias, space, merging, native_f16, partials).build()
-    if not partials:
+        merging = tiling if body.maps else Tiling(power_of_two(-(-tiling.splits // UNROLL)), across=False)
+        last = ReductionWriter(op, alias, space, merging, reads=False, stores=True).build_from(tiling.splits)
+    if not split:
         return Stages((last,))
-    first = PartialsWriter(op, alias, space, tiling, native_f16, body.values, stores=False).build()
-    return Stages((first, last), partial_bytes(body, space.outputs * partials))
+    first = PartialsWriter(op, alias, space, tiling, reads=True, stores=False).build()
+    return Stages((first, last), partial_bytes(body, space.outputs * tiling.splits))
 
 
 class ReductionWriter(FoldWriter):
-    """The kernel that stores a reduction's results, from the points or from ``partials`` states per output."""
-
-    def __init__(
-        self,
-        op: Operation,
-        alias: tuple[int, ...],
-        space: Space,
-        tiling: Tiling,
-        native_f16: bool,
-        partials: int = 0,
-    ) -> None:
-        assert isinstance(op.body, Reduction)
-        values = () if partials else op.body.values
-        evaluated = (*values, *op.body.roots, *op.body.maps)
-        super().__init__(op, alias, space, tiling, native_f16, evaluated, stores=True)
-        self.partials = partials
+    """The kernel that stores a reduction's results."""
 
     def build(self) -> Built:
-        text = self.state_functions()
-        text += self.partial_function(self.partials) if self.partials else self.point_function()
-        text += self.map_function() if self.maps else []
-        text += [f"var<workgroup> states: array<Acc, {WORKGROUP}>;"] if self.tiling.lanes > 1 else []
-        text += self.head()
-        text += self.chunk() if self.maps or not self.partials else []
-        text += self.bases()
-        if self.partials:
-            text += self.accumulate("partial(o, {})", "0u", self.param("partials", self.partials))
+        """From the points."""
+        declared = self.state_functions(self.tiling.width, self.tiling.width * UNROLL)
+        main = [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(bool(self.operands.maps))]
+        return self.assemble(declared, [*main, *self.store_roots(), *self.map_loop()])
+
+    def build_from(self, partials: int) -> Built:
+        """From ``partials`` states per output. What the maps need of the points, they read."""
+        declared = [*self.state_functions(), *self.partial_function(partials)]
+        main = [*self.head(), *(self.chunk() if self.operands.maps else [])]
+        main += self.accumulate_partials(self.param("partials", partials))
+        main += [*self.tree(bool(self.operands.maps)), *self.store_roots(), *self.map_loop()]
+        return self.assemble(declared, main)
+
+    def build_resident(self, runs: int) -> Built:
+        """From the points, of which each thread keeps ``runs`` runs in registers for the maps."""
+        operands, width = self.operands, self.tiling.width
+        extent = self.param("extent", self.space.extent)
+        exact = self.space.extent == runs * self.unit
+        main = self.head()
+        everything: list[str] = []
+        for u in range(runs):
+            main.append(f"  let r{u} = lane * {width}u + {u * self.unit}u;")
+            # Beyond the row's end a thread reads the row's beginning, and uses it for nothing.
+            main.append("  " + operands.load(f"s{u}", f"r{u}" if exact else f"select(0u, r{u}, r{u} < {extent})"))
+            everything += operands.contributions(f"s{u}", f"r{u}")
+        if exact:
+            main.append(f"  var acc = {self.gather(everything)};")
         else:
-            text += self.accumulate(f"point({self.arguments('{}')})", "start", "end")
-        text += self.tree(everywhere=bool(self.maps))
-        text += self.store_roots() if self.roots else []
-        text += self.map_loop() if self.maps else []
-        return self.finish([*text, "}"])
+            main.append("  var acc = identity();")
+            for u in range(runs):
+                state = self.gather(everything[u * width : (u + 1) * width])
+                main.append(f"  if (r{u} < {extent}) {{ acc = merge(acc, {state}); }}")
+        main += [*self.tree(everywhere=True), *self.store_roots()]
+        for u in range(runs):
+            stores = operands.store(f"s{u}", f"r{u}", ["acc"] * width, "    ")
+            main += [f"  if (live && r{u} < {extent}) {{", *stores, "  }"]
+        gathers = runs * width if exact else width
+        return self.assemble(self.state_functions(gathers), main)
+
+    def assemble(self, declared: list[str], main: list[str]) -> Built:
+        return self.finish([*self.operands.functions(), *declared, *self.shared(), *main, "}"])
 
     def store_roots(self) -> list[str]:
-        """The epilogue, by one thread of each output. What it loads, it loads at the first reduced point."""
-        roots = [stored(root, self.op.args[k].dtype) for root, k in zip(self.body.roots, self.roots, strict=True)]
-        lines, results = emit(roots, self.leaf, prefix="e", indent="    ")
+        """The epilogue, by one thread of each output."""
+        if not self.operands.roots:
+            return []
         chosen = "live && lane == 0u" + (" && split == 0u" if self.tiling.splits > 1 else "")
-        text = [f"  if ({chosen}) {{", *(f"    let d{d} = 0u;" for d in range(len(self.space.reduced))), *lines]
-        for k, root, result in zip(self.roots, roots, results, strict=True):
-            value = convert(result, root.dtype, self.op.args[k].dtype, fits=True)
-            text.append(f"    {self.names[k]}_store(b{k}, {value});")
-        return [*text, "  }"]
+        return [f"  if ({chosen}) {{", *self.operands.store_roots("    "), "  }"]
 
     def map_loop(self) -> list[str]:
-        run, lanes = self.tiling.run, self.tiling.lanes
-        points = [f"r + {e}u" if e else "r" for e in range(run)]
+        if not self.operands.maps:
+            return []
+        width = self.tiling.width
         return [
             "  let stop = select(start, end, live);",
-            f"  for (var r = start + lane * {run}u; r < stop; r += {lanes * run}u) {{",
-            *self.map_calls(points, ["acc"] * run, "    "),
+            f"  for (var r = start + lane * {width}u; r < stop; r += {self.unit}u) {{",
+            "    " + self.operands.load("s", "r"),
+            *self.operands.store("s", "r", ["acc"] * width, "    "),
             "  }",
         ]
 
@@ -95,15 +109,12 @@ class PartialsWriter(FoldWriter):
     """The kernel that leaves a state per output and split in temporaries."""
 
     def build(self) -> Built:
-        text = [*self.state_functions(), *self.point_function()]
-        text += [f"var<workgroup> states: array<Acc, {WORKGROUP}>;"] if self.tiling.lanes > 1 else []
-        text += [*self.head(), *self.chunk(), *self.bases()]
-        text += self.accumulate(f"point({self.arguments('{}')})", "start", "end")
-        text += self.tree(everywhere=False)
+        declared = self.state_functions(self.tiling.width, self.tiling.width * UNROLL)
+        main = [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(everywhere=False)]
         stores = []
         for k, d in enumerate(self.states):
-            self.bindings.append(Binding(f"t{k}", partial_dtype(d), "read_write"))
-            self.order.append(len(self.op.args) + k)
+            self.operands.bind(Binding(f"t{k}", partial_dtype(d), "read_write"), k)
             number = f"o * {self.param('splits', self.tiling.splits)} + split"
             stores.append(f"    t{k}_store({number}, {convert(f'acc.a{k}', d, partial_dtype(d))});")
-        return self.finish([*text, "  if (live && lane == 0u) {", *stores, "  }", "}"])
+        main += ["  if (live && lane == 0u) {", *stores, "  }"]
+        return self.finish([*self.operands.functions(), *declared, *self.shared(), *main, "}"])

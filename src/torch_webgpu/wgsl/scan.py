@@ -8,49 +8,54 @@ first kernel leaves the state of each split, and every workgroup of the second b
 from __future__ import annotations
 
 from .builder import WORKGROUP, Built
-from .fold import UNROLL as RUN
-from .fold import FoldWriter
+from .fold import FoldWriter, merged
+
+RUN = 4
+"""Consecutive points that a lane takes of a block."""
 
 
 class ScanWriter(FoldWriter):
-    """The kernel that stores a scan's results, after ``partials`` states per row if there are any."""
+    """The kernel that stores a scan's results, after the states of earlier splits if the rows are split."""
 
     def build(self) -> Built:
-        splits = self.tiling.splits
-        text = [*self.state_functions(), *self.point_function(), *self.map_function()]
-        text += self.partial_function(splits) if splits > 1 else []
-        # Two generations of states, so that a step of the scan needs one barrier.
-        text += [f"var<workgroup> states: array<Acc, {2 * WORKGROUP}>;"] if self.tiling.lanes > 1 else []
-        text += [*self.head(), *self.chunk(), *self.bases()]
+        splits, lanes = self.tiling.splits, self.tiling.lanes
+        declared = self.state_functions(1)
+        declared += self.partial_function(splits) if splits > 1 else []
+        # Two pages of states, so that a step of the scan needs one barrier.
+        declared += self.shared(pages=2)
+        main = [*self.head(), *self.chunk()]
         if splits > 1:
-            text += [*self.accumulate("partial(o, {})", "0u", "split"), *self.tree(everywhere=True)]
-            text += ["  workgroupBarrier();"] if self.tiling.lanes > 1 else []
-            text.append("  var carry = acc;")
+            main += [*self.accumulate_partials("split"), *self.tree(everywhere=True)]
+            main += ["  workgroupBarrier();"] if lanes > 1 else []
+            main.append("  var carry = acc;")
         else:
-            text.append("  var carry = identity();")
-        text += [f"  for (var block = start; block < end; block += {self.tiling.lanes * RUN}u) {{"]
-        text += self.run()
-        text += self.scan_lanes()
-        text += self.store()
-        return self.finish([*text, "  }", "}"])
+            main.append("  var carry = identity();")
+        main.append(f"  for (var block = start; block < end; block += {lanes * RUN}u) {{")
+        main += [f"    let r0 = block + lane * {RUN}u;", *self.run(), *self.scan_lanes(), *self.store(), "  }", "}"]
+        return self.finish([*self.operands.functions(), *declared, *main])
 
     def run(self) -> list[str]:
-        """``s0…``: the states of this lane's points of the block, each merged with those before it."""
-        text = [f"    let first = block + lane * {RUN}u;"]
-        for u in range(RUN):
-            at = f"first + {u}u"
-            state = f"point({self.arguments(at)})"
-            text.append(f"    var s{u} = {f's{u - 1}' if u else 'identity()'};")
-            text.append(f"    if (live && {at} < end) {{ s{u} = {f'merge(s{u - 1}, {state})' if u else state}; }}")
+        """``s0…``: this lane's runs of the block; ``a0…``: the states of its points, each merged with those before."""
+        operands, width = self.operands, self.tiling.width
+        text = []
+        for u in range(0, RUN, width):
+            at = f"(r0 + {u}u)"
+            text.append("    " + operands.load(f"s{u}", f"min{at[:-1]}, end - {width}u)"))
+            for e, contribution in enumerate(operands.contributions(f"s{u}", at)):
+                state = f"gather1({contribution})"
+                before = f"a{u + e - 1}" if u + e else ""
+                text.append(f"    var a{u + e} = {before or 'identity()'};")
+                both = merged([before, state]) if before else state
+                text.append(f"    if (r0 + {u + e}u < end) {{ a{u + e} = {both}; }}")
         return text
 
     def scan_lanes(self) -> list[str]:
-        """``before``: the state of everything before this lane's run; moves ``carry`` past the block."""
+        """``before``: the state of everything before this lane's points; moves ``carry`` past the block."""
         lanes = self.tiling.lanes
         if lanes == 1:
-            return ["    let before = carry;", f"    carry = merge(carry, s{RUN - 1});"]
+            return ["    let before = carry;", f"    carry = merge(carry, a{RUN - 1});"]
         step = self.tiling.rows if self.tiling.across else 1
-        text = [f"    var total = s{RUN - 1};", "    states[lid] = total;", "    workgroupBarrier();"]
+        text = [f"    var total = a{RUN - 1};", "    states[lid] = total;", "    workgroupBarrier();"]
         width, page = 1, 0
         while width < lanes:
             left = f"states[{page}u + lid - {width * step}u]"
@@ -69,8 +74,8 @@ class ScanWriter(FoldWriter):
 
     def store(self) -> list[str]:
         text = []
-        for first in range(0, RUN, self.tiling.run):
-            points = [f"first + {first + e}u" for e in range(self.tiling.run)]
-            states = [f"merge(before, s{first + e})" for e in range(self.tiling.run)]
-            text += [f"    if (live && {points[-1]} < end) {{", *self.map_calls(points, states, "      "), "    }"]
+        for u in range(0, RUN, self.tiling.width):
+            states = [merged(["before", f"a{u + e}"]) for e in range(self.tiling.width)]
+            stores = self.operands.store(f"s{u}", f"(r0 + {u}u)", states, "      ")
+            text += [f"    if (live && r0 + {u}u < end) {{", *stores, "    }"]
         return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..dtypes import BY_NAME
 from ..ir.combine import COMBINES
 from ..ir.graph import Operation, Reduction, Spec, walk
 from ..layout import Shape, broadcast_strides, collapse, iteration_order
@@ -18,6 +17,8 @@ SPLIT_FROM = 64
 MAX_SPLITS = 1024
 MAX_MAP_SPLITS = 256
 """With maps every workgroup merges all partial results of its outputs."""
+MAX_RESIDENT = 8
+"""Runs that a thread can keep in registers."""
 
 
 @dataclass(frozen=True)
@@ -89,36 +90,57 @@ class Tiling:
     """``lanes`` threads share an output, a workgroup takes ``rows`` outputs, ``splits`` workgroups share them.
 
     ``across``: neighbouring threads take neighbouring outputs instead of neighbouring reduced elements; whichever lie
-    next to each other in memory. ``run``: consecutive reduced elements that a thread takes at a time in the maps.
+    next to each other in memory. ``width``: consecutive reduced elements that a thread takes at a time.
+    ``resident``: how many of these a thread keeps in registers for the maps; 0 where it reads them again.
     """
 
     lanes: int
     across: bool
     splits: int = 1
-    run: int = 1
+    width: int = 1
+    resident: int = 0
 
     @property
     def rows(self) -> int:
         return WORKGROUP // self.lanes
 
 
-def tile(space: Space, body: Reduction, run: int) -> Tiling:
+def tile(space: Space, body: Reduction, width: int) -> Tiling:
     """A tiling that reads memory in order and keeps a large GPU busy."""
     across = fastest(space.kept, space.kept_strides[space.driver]) < fastest(
         space.reduced, space.reduced_strides[space.driver]
     )
     if across:
         rows = min(power_of_two(space.outputs), max(32, WORKGROUP // power_of_two(-(-space.extent // 8))))
-        lanes = max(1, WORKGROUP // rows)
-    else:
-        lanes = min(WORKGROUP, power_of_two(-(-space.extent // 4)))
+        return Tiling(WORKGROUP // rows, across, splits(space, body, WORKGROUP // rows))
+    runs = -(-space.extent // width)
+    if body.maps and not body.running:
+        lanes, resident = resident_runs(runs)
+        if resident:
+            return Tiling(lanes, across, 1, width, resident)
+    lanes = min(WORKGROUP, power_of_two(-(-runs // 4)))
+    return Tiling(lanes, across, splits(space, body, lanes), width)
+
+
+def resident_runs(runs: int) -> tuple[int, int]:
+    """Lanes, and runs per lane, for a row of ``runs`` runs kept in registers; 0 runs per lane where it is too long."""
+    lanes = min(WORKGROUP, power_of_two(-(-runs // 4)))
+    while lanes >= 32 and runs % lanes and runs // (lanes // 2) <= MAX_RESIDENT:
+        lanes //= 2
+    if runs % lanes:
+        lanes = min(WORKGROUP, power_of_two(-(-runs // 4)))
+    per_lane = -(-runs // lanes)
+    return lanes, per_lane if per_lane <= MAX_RESIDENT else 0
+
+
+def splits(space: Space, body: Reduction, lanes: int) -> int:
+    """Into how many parts the rows are split so that there are enough workgroups."""
     groups = -(-space.outputs // (WORKGROUP // lanes))
     per_lane = -(-space.extent // lanes)
-    splits = 1
-    if per_lane >= SPLIT_FROM:
-        most = MAX_MAP_SPLITS if body.maps else MAX_SPLITS
-        splits = max(1, min(TARGET_GROUPS // groups, per_lane // (SPLIT_FROM // 4), most))
-    return Tiling(lanes, across, splits, 1 if across else run)
+    if per_lane < SPLIT_FROM:
+        return 1
+    most = MAX_MAP_SPLITS if body.maps else MAX_SPLITS
+    return max(1, min(TARGET_GROUPS // groups, per_lane // (SPLIT_FROM // 4), most))
 
 
 def fastest(sizes: Shape, strides: Shape) -> float:
@@ -129,20 +151,3 @@ def fastest(sizes: Shape, strides: Shape) -> float:
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least ``n``, between 1 and a workgroup."""
     return min(WORKGROUP, 1 << max(0, n - 1).bit_length())
-
-
-def map_run(op: Operation, body: Reduction, space: Space, native_f16: bool) -> int:
-    """How many consecutive elements fill a word of every packed map output; 1 where words would be shared."""
-    first = op.n_inputs + len(body.roots)
-    run = 1
-    for k in range(first, len(op.args)):
-        spec = op.args[k]
-        dtype = BY_NAME[spec.dtype]
-        if not dtype.is_subword or (native_f16 and spec.dtype == "f16"):
-            continue
-        per_word = 4 // dtype.itemsize
-        starts_words = spec.aligned and all(s % per_word == 0 for s in space.kept_strides[k])
-        if not starts_words or space.reduced_strides[k] != (1,) or space.extent % per_word:
-            return 1
-        run = max(run, per_word)
-    return run

@@ -1,0 +1,291 @@
+"""How a fold (a reduction or a scan) reads and writes its arguments: the functions of its kernel that touch memory.
+
+Names in the text: ``o`` is the number of an output and ``c0…`` its coordinates, ``r`` that of a reduced point and
+``d0…`` its coordinates. A ``Row`` holds what is the same for all points of an output: each argument's element number
+there (``b3``) and the values of the arguments that do not vary along the row (``w3``). A ``Run`` holds the elements of
+``width`` consecutive points, of the arguments that the contributions need; ``More``, of those that only the maps need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dtypes import BY_NAME, COMPUTE_TYPE
+from ..ir.combine import COMBINES, Combine
+from ..ir.graph import Expr, Operation, Reduction, walk
+from .builder import ParamList, Source, Value, bind, stored
+from .expr import convert, emit
+from .kernel import Binding, Mode
+from .quads import LANES, QUAD
+from .tiling import Space
+
+
+def compute_type(dtype: str) -> str:
+    return COMPUTE_TYPE[BY_NAME[dtype].kind]
+
+
+def in_fours(op: Operation, space: Space, k: int) -> bool:
+    """Whether argument ``k``'s elements along the reduced dimensions can be moved four at a time."""
+    spec = op.args[k]
+    return (
+        space.reduced_strides[k] == (1,)
+        and space.extent % QUAD == 0
+        and spec.aligned
+        and BY_NAME[spec.dtype].itemsize <= 4
+        and all(s % QUAD == 0 for s, n in zip(space.kept_strides[k], space.kept) if n > 1)
+    )
+
+
+def leaves_of(exprs: Sequence[Expr]) -> list[Expr]:
+    return [e for e in walk(exprs) if not any(isinstance(a, Expr) for a in e.args)]
+
+
+class Operands:
+    """The arguments of one kernel of a fold that evaluates ``values`` and, if it ``stores``, the roots and maps."""
+
+    def __init__(
+        self, op: Operation, alias: tuple[int, ...], space: Space, width: int, values: Sequence[Expr], stores: bool
+    ) -> None:
+        assert isinstance(op.body, Reduction)
+        self.op, self.body, self.space, self.width = op, op.body, space, width
+        self.params = ParamList()
+        self._known: dict[str, str] = {}
+        first_map = op.n_inputs + len(op.body.roots)
+        self.roots = range(op.n_inputs, first_map) if stores else range(0)
+        self.maps = range(first_map, len(op.args)) if stores else range(0)
+        self.values = tuple(values)
+        self.map_roots = [stored(e, op.args[k].dtype) for e, k in zip(op.body.maps, self.maps)]
+        self.row_roots = [stored(e, op.args[k].dtype) for e, k in zip(op.body.roots, self.roots)]
+        leaves = leaves_of((*self.values, *self.map_roots, *self.row_roots))
+        self.numbered = any(e.op in ("index", "linear") for e in leaves)
+        in_values, in_maps = self.loads(self.values), self.loads(self.map_roots)
+        self.run = [k for k in in_values if self.varies(k)]
+        self.more = [k for k in in_maps if self.varies(k) and k not in self.run]
+        self.fixed = sorted({k for k in (*in_values, *in_maps) if not self.varies(k)})
+        self.used = sorted({*in_values, *in_maps, *self.loads(self.row_roots), *self.roots, *self.maps})
+        modes: dict[int, Mode] = dict.fromkeys(range(op.n_inputs, len(op.args)), "plain")
+        bindings, self.names, order = bind(op.args, alias, op.n_inputs, modes)
+        used = {self.names[k] for k in self.used}
+        self.bindings = [b for b in bindings if b.name in used]
+        self.order = [k for b, k in zip(bindings, order) if b.name in used]
+        self.scalars = self.params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
+
+    @staticmethod
+    def loads(exprs: Sequence[Expr]) -> list[int]:
+        return sorted({e.args[0] for e in leaves_of(exprs) if e.op == "load"})
+
+    def varies(self, k: int) -> bool:
+        """Whether argument ``k`` varies along a row."""
+        return any(s and n > 1 for s, n in zip(self.space.reduced_strides[k], self.space.reduced))
+
+    def fours(self, k: int) -> bool:
+        return self.width == QUAD and in_fours(self.op, self.space, k)
+
+    def bind(self, binding: Binding, temporary: int) -> None:
+        self.bindings.append(binding)
+        self.order.append(len(self.op.args) + temporary)
+
+    # Parameters and element numbers
+
+    def param(self, name: str, value: Value) -> str:
+        """A parameter by name, declared at its first use."""
+        if name not in self._known:
+            self._known[name] = self.params.add(name, value)
+        return self._known[name]
+
+    def coordinates(self, number: str, sizes: Sequence[int], letter: str) -> list[str]:
+        """Statements that split ``number`` into coordinates ``{letter}0…``, the last the fastest."""
+        lines, rest = [], number
+        for d in range(len(sizes) - 1, 0, -1):
+            size = self.param(f"n{letter}{d}", sizes[d])
+            lines += [f"  let {letter}{d} = {rest} % {size};", f"  let {letter}q{d} = {rest} / {size};"]
+            rest = f"{letter}q{d}"
+        return [*lines, f"  let {letter}0 = {rest};"]
+
+    def reduced_coordinates(self, number: str = "r") -> list[str]:
+        return self.coordinates(number, self.space.reduced, "d")
+
+    def steps(self, k: int, strides: Sequence[int], letter: str) -> list[str]:
+        """The terms that coordinates add to argument ``k``'s element number."""
+        terms = []
+        for d, stride in enumerate(strides):
+            if stride == 1:
+                terms.append(f"{letter}{d}")
+            elif stride:
+                terms.append(f"{letter}{d} * {self.param(f's{letter}{k}_{d}', stride)}")
+        return terms
+
+    def base(self, k: int) -> str:
+        offset = self.param(f"o{k}", Source("offset", k))
+        return " + ".join([offset, *self.steps(k, self.space.kept_strides[k], "c")])
+
+    def element(self, k: int) -> str:
+        return " + ".join([f"row.b{k}", *self.steps(k, self.space.reduced_strides[k], "d")])
+
+    def leaf(self, e: Expr) -> str:
+        if e.op == "load":
+            k = e.args[0]
+            text = f"x{k}" if self.varies(k) else f"row.w{k}"
+            return convert(text, self.op.args[k].dtype, e.dtype, fits=True)
+        if e.op == "param":
+            return self.scalars[e.args[0]]
+        if e.op == "acc":
+            return f"acc.a{e.args[0]}"
+        if e.op == "reduced":
+            return "r"
+        if e.op == "index":
+            return f"i32({self.coordinate(e.args[0])})"
+        assert e.op == "linear", e
+        number = "0u"
+        for d, size in enumerate(self.body.shape):
+            number = f"({number} * {self.param(f'm{d}', size)} + {self.coordinate(d)})"
+        return number
+
+    def coordinate(self, dim: int) -> str:
+        kept, reduced = self.space.kept_dims, self.space.reduced_dims
+        return f"row.c{kept.index(dim)}" if dim in kept else f"d{reduced.index(dim)}"
+
+    # Declarations
+
+    def functions(self) -> list[str]:
+        """The structs, and ``load_run``, ``load_more``, ``contribution`` and ``store_run``, of what this kernel has."""
+        text = self.row_struct()
+        text += self.load_function("Run", "load_run", self.run)
+        text += self.value_function() if self.values else []
+        if self.maps:
+            text += self.load_function("More", "load_more", self.more) if self.more else []
+            text += [*self.map_function(), *self.store_function()]
+        return text
+
+    def row_struct(self) -> list[str]:
+        fields = [f"b{k}: u32" for k in self.used]
+        fields += [f"w{k}: {compute_type(self.op.args[k].dtype)}" for k in self.fixed]
+        fields += [f"c{d}: u32" for d in range(len(self.space.kept))] if self.numbered else []
+        return [f"struct Row {{ {', '.join(fields or ['none: u32'])} }}"]
+
+    def row(self) -> list[str]:
+        """Statements that make ``row`` from an output's coordinates."""
+        text = [f"  let b{k} = {self.base(k)};" for k in self.used]
+        fields = [f"b{k}" for k in self.used] + [f"{self.names[k]}_load(b{k})" for k in self.fixed]
+        fields += [f"c{d}" for d in range(len(self.space.kept))] if self.numbered else []
+        return [*text, f"  let row = Row({', '.join(fields or ['0u'])});"]
+
+    def load_function(self, struct: str, name: str, args: Sequence[int]) -> list[str]:
+        """Loads the elements of ``args`` at ``width`` points from ``r`` on: ``x3_0…`` are argument 3's."""
+        fields = [f"x{k}_{e}: {compute_type(self.op.args[k].dtype)}" for k in args for e in range(self.width)]
+        lines, values = [], []
+        scattered = [k for k in args if not self.fours(k)]
+        for e in range(self.width if scattered else 0):
+            lines += ["  {", *self.reduced_coordinates(f"(r + {e}u)" if e else "r")]
+            lines += [f"    x{k}_{e} = {self.names[k]}_load({self.element(k)});" for k in scattered]
+            lines.append("  }")
+        declared = [
+            f"  var x{k}_{e}: {compute_type(self.op.args[k].dtype)};" for k in scattered for e in range(self.width)
+        ]
+        for k in args:
+            if k in scattered:
+                values += [f"x{k}_{e}" for e in range(self.width)]
+            else:
+                lines.append(f"  let q{k} = {self.names[k]}_load4((row.b{k} + r) / {QUAD}u);")
+                values += [f"q{k}.{lane}" for lane in LANES]
+        return [
+            f"struct {struct} {{ {', '.join(fields or ['none: u32'])} }}",
+            f"fn {name}(row: Row, r: u32) -> {struct} {{",
+            *(declared + lines),
+            f"  return {struct}({', '.join(values or ['0u'])});",
+            "}",
+        ]
+
+    def value_function(self) -> list[str]:
+        """What one point contributes, and its number."""
+        lines, names = emit(self.values, self.leaf)
+        fields = [f"v{j}: {compute_type(e.dtype)}" for j, e in enumerate(self.values)]
+        arguments = [f"x{k}: {compute_type(self.op.args[k].dtype)}" for k in self.run]
+        return [
+            f"struct Contribution {{ {', '.join([*fields, 'r: u32'])} }}",
+            f"fn contribution({', '.join(['row: Row', 'r: u32', *arguments])}) -> Contribution {{",
+            *(self.reduced_coordinates() if self.numbered else []),
+            *lines,
+            f"  return Contribution({', '.join([*names, 'r'])});",
+            "}",
+        ]
+
+    def map_function(self) -> list[str]:
+        """The maps at one point."""
+        lines, results = emit(self.map_roots, self.leaf)
+        fields, values = [], []
+        for k, root, result in zip(self.maps, self.map_roots, results, strict=True):
+            fields.append(f"m{k}: {compute_type(self.op.args[k].dtype)}")
+            values.append(convert(result, root.dtype, self.op.args[k].dtype, fits=True))
+        arguments = [f"x{k}: {compute_type(self.op.args[k].dtype)}" for k in (*self.run, *self.more)]
+        return [
+            f"struct Mapped {{ {', '.join(fields)} }}",
+            f"fn mapped({', '.join(['row: Row', 'r: u32', *arguments, 'acc: Acc'])}) -> Mapped {{",
+            *(self.reduced_coordinates() if self.numbered else []),
+            *lines,
+            f"  return Mapped({', '.join(values)});",
+            "}",
+        ]
+
+    def store_function(self) -> list[str]:
+        """Stores the maps of ``width`` points from ``r`` on."""
+        arguments = ", ".join(f"p{e}: Mapped" for e in range(self.width))
+        text = [f"fn store_run(row: Row, r: u32, {arguments}) {{"]
+        scattered = [k for k in self.maps if not self.fours(k)]
+        for k in self.maps:
+            if k not in scattered:
+                values = ", ".join(f"p{e}.m{k}" for e in range(QUAD))
+                vector = f"vec4<{compute_type(self.op.args[k].dtype)}>({values})"
+                text.append(f"  {self.names[k]}_store4((row.b{k} + r) / {QUAD}u, {vector});")
+        for e in range(self.width if scattered else 0):
+            text += ["  {", *self.reduced_coordinates(f"(r + {e}u)" if e else "r")]
+            text += [f"    {self.names[k]}_store({self.element(k)}, p{e}.m{k});" for k in scattered]
+            text.append("  }")
+        return [*text, "}"]
+
+    # Calls
+
+    def load(self, run: str, at: str) -> str:
+        return f"let {run} = load_run(row, {at});" if self.run else ""
+
+    def contributions(self, run: str, at: str) -> list[str]:
+        """What the points of a run, which starts at point ``at``, contribute."""
+        return [
+            f"contribution({', '.join(['row', number(at, e), *(f'{run}.x{k}_{e}' for k in self.run)])})"
+            for e in range(self.width)
+        ]
+
+    def store(self, run: str, at: str, states: Sequence[str], indent: str) -> list[str]:
+        """Statements that store the maps of a run whose points have these ``states``."""
+        text = [f"{indent}let {run}m = load_more(row, {at});"] if self.more else []
+        mapped = []
+        for e, state in enumerate(states):
+            elements = [f"{run}.x{k}_{e}" for k in self.run] + [f"{run}m.x{k}_{e}" for k in self.more]
+            mapped.append(f"mapped({', '.join(['row', number(at, e), *elements, state])})")
+        return [*text, f"{indent}store_run({', '.join(['row', at, *mapped])});"]
+
+    def store_roots(self, indent: str) -> list[str]:
+        """Statements that evaluate and store the roots. What they load, they load at the row's first point."""
+
+        def leaf(e: Expr) -> str:
+            if e.op == "load":
+                k = e.args[0]
+                return convert(f"{self.names[k]}_load(row.b{k})", self.op.args[k].dtype, e.dtype, fits=True)
+            return self.leaf(e)
+
+        lines, results = emit(self.row_roots, leaf, prefix="e", indent=indent)
+        text = [f"{indent}let d{d} = 0u;" for d in range(len(self.space.reduced))] if self.numbered else []
+        text += lines
+        for k, root, result in zip(self.roots, self.row_roots, results, strict=True):
+            value = convert(result, root.dtype, self.op.args[k].dtype, fits=True)
+            text.append(f"{indent}{self.names[k]}_store(row.b{k}, {value});")
+        return text
+
+
+def number(at: str, e: int) -> str:
+    return f"{at} + {e}u" if e else at
+
+
+def combines(body: Reduction) -> list[tuple[Combine, str]]:
+    """Each contribution's combine and dtype."""
+    return [(COMBINES[name], value.dtype) for value, name in zip(body.values, body.combine, strict=True)]
