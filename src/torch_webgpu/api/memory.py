@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..engine.record import engine
+from ..runtime.runtime import devices
 from .device import DeviceLike, index_of
 
 
@@ -106,7 +107,7 @@ def empty_cache() -> None:
     eng = engine()
     with eng.lock:
         eng.flush()
-        for found in eng.devices:
+        for found in devices():
             found.empty_cache()
 
 

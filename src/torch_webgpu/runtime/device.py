@@ -136,7 +136,11 @@ class Device:
     def download(self, requests: Sequence[Request]) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array."""
         opened = self._open
-        results = opened.transfer.download(requests)
+        try:
+            results = opened.transfer.download(requests)
+        except OutOfMemoryError:
+            self.empty_cache()
+            results = opened.transfer.download(requests)
         self._raise_errors(opened)
         return results
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_webgpu.errors import WebGPUError
+from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
 
 if TYPE_CHECKING:
@@ -102,8 +102,14 @@ class Transfer:
     def _staging_buffer(self, size_bytes: int) -> Any:
         if size_bytes > self._staging_bytes:
             self.release_staging()
-            self._staging_bytes = max(1 << 16, 1 << (size_bytes - 1).bit_length())
-            self._staging = self._native.create_buffer(self._staging_bytes, ffi.READBACK)
+            wanted_bytes = max(1 << 16, 1 << (size_bytes - 1).bit_length())
+            staging = self._native.create_buffer(wanted_bytes, ffi.READBACK)
+            errors = self._native.sink.take()
+            if errors:
+                self._native.release_buffer(staging)
+                reason = "; ".join(message for _, message in errors)
+                raise OutOfMemoryError(f"webgpu: no memory for a download of {size_bytes} bytes: {reason}")
+            self._staging, self._staging_bytes = staging, wanted_bytes
         return self._staging
 
     def release_staging(self) -> None:

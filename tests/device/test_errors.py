@@ -1,0 +1,381 @@
+"""Bad input gets a clear error at the next synchronisation at the latest, and the process goes on working."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from threading import Thread
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
+from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.lower.lower import Launch, Lowered
+from torch_webgpu.wgsl.kernel import Binding, Kernel
+
+from .processes import assert_ends_well
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def goes_on(device: torch.device) -> Iterator[None]:
+    """After every test: what was right before is right again, and no error is left over."""
+    kept = torch.arange(5.0, device=device) * 2
+    yield
+    torch.webgpu.synchronize()
+    assert (kept @ torch.ones(5, device=device)).item() == 20
+
+
+# ---- no adapter
+
+
+def test_without_an_adapter_everything_but_the_device_works():
+    script = """
+        assert not torch.webgpu.is_available() and torch.webgpu.device_count() == 0
+        assert not torch.accelerator.is_available()
+        torch.manual_seed(0), torch.webgpu.manual_seed_all(0), torch.webgpu.empty_cache()
+        for use in (
+            lambda: torch.zeros(1, device="webgpu"),
+            lambda: torch.ones(1).to("webgpu"),
+            lambda: torch.nn.Linear(2, 2, device="webgpu"),
+            lambda: torch.webgpu.get_device_name(),
+            lambda: torch.webgpu.synchronize(),
+        ):
+            with pytest.raises(torch.webgpu.NoAdapterError, match="apt install libvulkan1 mesa-vulkan-drivers"):
+                use()
+        assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward() is None
+    """
+    nowhere = "/nonexistent"
+    assert_ends_well(script, VK_DRIVER_FILES=nowhere, VK_ICD_FILENAMES=nowhere, __EGL_VENDOR_LIBRARY_FILENAMES=nowhere)
+
+
+# ---- dtypes
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex32])
+def test_a_dtype_the_device_cannot_hold_says_what_to_do(device, dtype):
+    for use in (
+        lambda: torch.empty(3, dtype=dtype, device=device),
+        lambda: torch.ones(3, device=device).to(dtype),
+        lambda: torch.zeros(3).to(dtype).to(device),
+    ):
+        with pytest.raises(TypeError, match=f"cannot hold {dtype}.*convert"):
+            use()
+
+
+def test_float64_without_shader_f64_says_what_to_do():
+    script = """
+        x = torch.ones(3, device="webgpu")
+        for use in (
+            lambda: torch.zeros(3, dtype=torch.float64, device="webgpu"),
+            lambda: x.double(),
+            lambda: torch.ones(3, dtype=torch.float64).to("webgpu"),
+            lambda: torch.nn.Linear(3, 3).double().to("webgpu"),
+            lambda: torch.ones(3, dtype=torch.complex128, device="webgpu"),
+        ):
+            with pytest.raises(TypeError, match="no 64-bit floats.*float32|no 64-bit floats.*complex64"):
+                use()
+        assert (x + torch.tensor(1.0, dtype=torch.float64)).tolist() == [2, 2, 2]  # a number, not a tensor
+        assert x.cpu().double().sum() == 3 and "f64" not in str(x.dtype)
+    """
+    assert_ends_well(script, TORCH_WEBGPU_FLOAT64="off")
+
+
+# ---- devices
+
+MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "add": lambda w, c: w + c,
+    "radd": lambda w, c: c + w,
+    "add_": lambda w, c: w.add_(c),
+    "add_ to cpu": lambda w, c: c.add_(w),
+    "mm": lambda w, c: w @ c,
+    "addmm": lambda w, c: torch.addmm(c, w, w),
+    "cat": lambda w, c: torch.cat([w, c]),
+    "where": lambda w, c: torch.where(w > 0, w, c),
+    "gather": lambda w, c: w.gather(0, c.long()),
+    "linear": lambda w, c: F.linear(w, c),
+    "embedding": lambda w, c: F.embedding(c.long(), w),
+    "cross_entropy": lambda w, c: F.cross_entropy(w, c),
+    "layer_norm": lambda w, c: F.layer_norm(w, (3,), c[0]),
+    "batch_norm": lambda w, c: F.batch_norm(w, c[0], c[1], training=True),
+    "conv1d": lambda w, c: F.conv1d(w[None], c[:, :, None]),
+    "mse_loss": lambda w, c: F.mse_loss(w, c),
+    "out=": lambda w, c: torch.add(w, w, out=c),
+    "foreach": lambda w, c: torch._foreach_add([w], [c]),
+    "fallback": lambda w, c: torch.cdist(w, c),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_tensors_of_two_devices_are_named_as_pytorch_names_them(device, name):
+    with pytest.raises(
+        RuntimeError, match="Expected all tensors to be on the same device.*(webgpu:0.*cpu|cpu.*webgpu)"
+    ):
+        MIXED[name](torch.ones(3, 3, device=device), torch.ones(3, 3))
+
+
+def test_numbers_and_indices_may_be_on_the_cpu(device):
+    x = torch.arange(4.0, device=device)
+    assert (x + torch.tensor(1.0)).tolist() == [1, 2, 3, 4]
+    assert torch.where(x > 1, x, torch.tensor(9.0)).tolist() == [9, 9, 2, 3]
+    assert x[torch.tensor([2, 0])].tolist() == [2, 0]
+    x[torch.tensor([True, False, False, True])] = 7
+    assert x.tolist() == [7, 1, 2, 7]
+
+
+def test_an_adapter_that_is_not_there(device):
+    absent = torch.webgpu.device_count()
+    for use in (
+        lambda: torch.ones(1, device=f"webgpu:{absent}"),
+        lambda: torch.webgpu.set_device(absent),
+        lambda: torch.webgpu.device(absent),
+        lambda: torch.webgpu.synchronize(absent),
+        lambda: torch.accelerator.set_device_index(absent),
+    ):
+        with pytest.raises(RuntimeError, match=f"webgpu:{absent} does not exist: this machine has"):
+            use()
+
+
+# ---- indices
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("index", lambda x, i: x[i]),
+        ("index_select", lambda x, i: x.index_select(0, i)),
+        ("gather", lambda x, i: x.gather(0, i)),
+        ("embedding|index_select", lambda x, i: F.embedding(i, x.view(4, 1))),
+        ("index_put", lambda x, i: x.index_put_((i,), torch.ones(3, device=x.device))),
+        ("scatter", lambda x, i: x.scatter(0, i, 1.0)),
+        ("nll", lambda x, i: F.cross_entropy(x.view(1, 4).expand(3, 4), i)),
+    ],
+)
+def test_an_index_out_of_range_is_raised_at_the_next_synchronisation(device, name, use):
+    x, index = torch.arange(4.0, device=device), torch.tensor([0, 7, 1], device=device)
+    use(x, index)
+    with pytest.raises(IndexError, match=f"({name}).*(7|target)"):
+        torch.webgpu.synchronize()
+    assert use(torch.arange(4.0, device=device), index.clamp(max=3)).sum().isfinite().item()
+
+
+# ---- memory
+
+
+def test_a_tensor_no_buffer_can_hold_is_refused_at_once(device):
+    largest = torch.webgpu.get_device_properties().max_buffer_size
+    before = torch.webgpu.memory_allocated()
+    for use in (
+        lambda: torch.empty(largest + 4, dtype=torch.uint8, device=device),
+        lambda: torch.ones(1, device=device).expand(largest // 4 + 1).contiguous(),
+    ):
+        with pytest.raises(torch.OutOfMemoryError, match=r"cannot hold a tensor of .* GiB(.|\n)*in use"):
+            use()
+    assert torch.webgpu.memory_allocated() == before
+
+
+@contextmanager
+def memory_limit(size_bytes: int) -> Iterator[None]:
+    """An adapter that refuses buffers when it has given out ``size_bytes`` more than now, as wgpu reports it."""
+    ffi = import_module("torch_webgpu.runtime.ffi")  # loads wgpu
+    torch.webgpu.empty_cache()
+    native = engine().device(0)._open.native
+    create, release = native.create_buffer, native.release_buffer
+    sizes: dict[object, int] = {}
+
+    def limited(size: int, usage: int, mapped: bool = False) -> object:
+        if usage == ffi.BUFFER and sum(sizes.values()) + size > size_bytes:
+            native.sink.errors.append(("out of memory", "Not enough memory left."))
+        handle = create(size, usage, mapped)
+        sizes[handle] = size
+        return handle
+
+    def released(handle: object) -> None:
+        sizes.pop(handle, None)
+        release(handle)
+
+    native.create_buffer, native.release_buffer = limited, released
+    try:
+        yield
+    finally:
+        del native.create_buffer, native.release_buffer
+
+
+def fill(kept: list[torch.Tensor], count: int, elements: int, device: torch.device) -> None:
+    """Appends tensors until the device refuses one; that one, too."""
+    for _ in range(count):
+        kept.append(torch.ones(elements, device=device))
+        torch.webgpu.synchronize()
+
+
+def test_out_of_memory_names_the_operation_and_gives_a_summary(device):
+    kept = []
+    with memory_limit(64 * MIB):
+        with pytest.raises(torch.OutOfMemoryError, match=r"fill: .*tried to allocate 8.*MiB(.|\n)*in use"):
+            fill(kept, 20, 2 * MIB, device)
+        assert 7 <= len(kept) <= 9
+        assert all(t.sum().item() == 2 * MIB for t in kept[:-1])
+        with pytest.raises(torch.OutOfMemoryError, match="fill"):
+            kept[-1].cpu()  # what could not be computed stays an error
+        kept.clear()
+        gc.collect()
+        again = [torch.ones(2 * MIB, device=device) for _ in range(6)]
+        assert [t.sum().item() for t in again] == [2 * MIB] * 6
+    assert torch.webgpu.memory_allocated() < 64 * MIB
+
+
+def test_pooled_memory_of_other_sizes_is_given_back_before_memory_is_out(device):
+    with memory_limit(64 * MIB):
+        for size in (1, 3, 5, 9, 11, 13, 14):
+            x = torch.ones(size * MIB, device=device)
+            assert x.sum().item() == size * MIB
+            del x
+
+
+def test_memory_runs_out_in_the_middle_of_a_batch(device, monkeypatch):
+    """More temporaries than fit at once, each dead before the next: what is encoded is submitted to make room."""
+    monkeypatch.setattr(engine(), "fusion", False)
+    with memory_limit(48 * MIB):
+        total = torch.zeros((), device=device)
+        for size in range(1, 12):
+            total += torch.ones(size * MIB // 2, device=device).mul(2).sum()
+        assert total.item() == sum(range(1, 12)) * MIB
+
+
+def test_tensors_that_died_make_room_for_new_ones(device):
+    with memory_limit(48 * MIB):
+        for _ in range(6):
+            x = torch.ones(8 * MIB, device=device)
+            torch.webgpu.flush_batch()
+            del x
+        assert torch.ones(8 * MIB, device=device).sum().item() == 8 * MIB
+
+
+@pytest.mark.skipif(not os.environ.get("TORCH_WEBGPU_TEST_OOM"), reason="fills the GPU: set TORCH_WEBGPU_TEST_OOM=1")
+def test_a_full_gpu(device):
+    chunk = min(torch.webgpu.get_device_properties().max_buffer_size, 2 << 30) // 4
+    kept = []
+    with pytest.raises(torch.OutOfMemoryError, match="in use"):
+        fill(kept, 1000, chunk, device)
+    assert kept[0][-1].item() == 1
+    kept.clear()
+    gc.collect()
+    assert torch.ones(chunk, device=device)[-1].item() == 1
+
+
+# ---- shaders
+
+
+def record_broken(x: torch.Tensor) -> torch.Tensor:
+    """An operation whose kernel is not WGSL."""
+    kernel = Kernel("broken", "fn main( { this is not WGSL }", (Binding("y", "f32", "read_write"),))
+
+    def lower(op: Operation, alias: tuple[int, ...], caps: object) -> Lowered:
+        return Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
+
+    def body(specs: tuple[Spec, ...]) -> Extern:
+        return Extern(lower)
+
+    out = engine().empty(x.shape, x.dtype, x.device.index)
+    engine().record("test.broken", [x], [out], body)
+    return out
+
+
+def test_wgsl_that_does_not_compile_spoils_only_what_depends_on_it(device):
+    x = torch.arange(3.0, device=device)
+    before = x + 1
+    bad = record_broken(x)
+    after = x * 2
+    worse = bad + after
+    with pytest.raises(ShaderCompileError, match="broken") as caught:
+        torch.webgpu.synchronize()
+    assert "fn main( { this is not WGSL }" in str(caught.value)
+    assert " | " in str(caught.value)
+    assert before.tolist() == [1, 2, 3]
+    assert after.tolist() == [0, 2, 4]
+    for spoilt in (bad, worse, bad[1:]):
+        with pytest.raises(ShaderCompileError, match="broken"):
+            spoilt.cpu()
+    used = bad * 3
+    with pytest.raises(ShaderCompileError, match="broken"):
+        used.cpu()
+
+
+def test_spoilt_tensors_are_given_back(device):
+    gc.collect()
+    torch.webgpu.synchronize()
+    before = torch.webgpu.memory_allocated()
+    bad = record_broken(torch.ones(1000, device=device))
+    with pytest.raises(ShaderCompileError):
+        bad.cpu()
+    del bad
+    gc.collect()
+    assert torch.webgpu.memory_allocated() == before
+
+
+def test_an_error_of_a_background_flush_is_raised_at_the_next_synchronisation(device):
+    eng = engine()
+    torch.webgpu.synchronize()
+    bad = record_broken(torch.ones(3, device=device))
+    failed = Thread(target=lambda: setattr(eng, "error", eng.error or _error_of(eng.flush)))
+    failed.start()
+    failed.join()
+    good = torch.ones(3, device=device) + 1
+    with pytest.raises(ShaderCompileError):
+        torch.webgpu.synchronize()
+    assert good.tolist() == [2, 2, 2]
+    del bad
+
+
+def _error_of(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+# ---- lost devices
+
+
+def test_a_lost_device_says_so_and_opens_again():
+    script = """
+        from torch_webgpu.engine.record import engine
+        x = torch.arange(4.0, device="webgpu")
+        y = (x @ x).exp()
+        torch.webgpu.synchronize()
+        engine().device(0)._open.native.destroy()
+        for use in (
+            lambda: (x + 1).cpu(),
+            lambda: torch.ones(3, device="webgpu").sum().item(),
+            lambda: torch.webgpu.synchronize(),
+            lambda: x.cpu(),
+        ):
+            with pytest.raises(torch.webgpu.DeviceLostError, match="lost"):
+                use()
+        pending = x * 2
+        for _ in range(2):
+            torch.webgpu.reset_device()
+            for old in (x, y, x[1:], pending):
+                with pytest.raises(torch.webgpu.DeviceLostError, match="reset"):
+                    old.cpu()
+            with pytest.raises(torch.webgpu.DeviceLostError, match="reset"):
+                (x + 1).sum().item()
+            new = torch.ones(100, 100, device="webgpu", requires_grad=True)
+            (new @ new).sum().backward()
+            assert new.grad.sum().item() == 2e6
+        del old, x, y, pending, new
+        assert torch.webgpu.memory_allocated() == 0
+    """
+    assert_ends_well(script)
+
+
+def test_out_of_memory_is_pytorchs():
+    assert OutOfMemoryError is torch.OutOfMemoryError is torch.webgpu.OutOfMemoryError
