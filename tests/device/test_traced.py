@@ -8,6 +8,13 @@ import torch
 pytest.importorskip("torch_webgpu")
 
 from torch_webgpu.aten.traced import traced
+from torch_webgpu.engine.record import engine
+
+
+@pytest.fixture(autouse=True)
+def batching(monkeypatch):
+    """A flush at every node leaves nothing to trace."""
+    monkeypatch.setattr(engine(), "batching", True)
 
 
 @pytest.fixture
