@@ -203,17 +203,6 @@ def test_float64_where_the_adapter_has_none(device: torch.device, monkeypatch: p
     same(torch.ones(3, dtype=torch.float64).to(device, torch.float32).cpu(), torch.ones(3))
 
 
-@pytest.mark.multi_device
-def test_between_adapters() -> None:
-    if torch.webgpu.device_count() < 2:
-        pytest.skip("one adapter only")
-    x = torch.arange(12.0).reshape(3, 4)
-    y = x.to("webgpu:0").t().to("webgpu:1")
-    assert y.device.index == 1
-    same(y.cpu(), x.t())
-    same(torch.zeros(4, 3, device="webgpu:0").copy_(y).cpu(), x.t())
-
-
 @pytest.mark.parametrize("other", ["cuda", "mps", "xpu", "hpu", "xla"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 def test_other_accelerators_through_the_host(other: str, dtype: torch.dtype, device: torch.device) -> None:
