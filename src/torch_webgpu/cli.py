@@ -1,0 +1,84 @@
+"""The ``torch-webgpu`` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from .doctor import AdapterReport, Report, diagnose
+
+SHOWN_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-immediate-size",
+)
+
+
+class Style:
+    """Colours on a terminal, plain text elsewhere (or with NO_COLOR set)."""
+
+    def __init__(self) -> None:
+        self.on = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def __call__(self, text: str, code: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self.on else text
+
+    def mark(self, ok: bool) -> str:
+        return self("right", "32") if ok else self("WRONG", "31;1")
+
+
+def print_adapter(adapter: AdapterReport, style: Style) -> None:
+    print(style(f"{adapter.device}  {adapter.name}", "1"))
+    print(f"  {adapter.kind}, {adapter.backend}, {adapter.driver}")
+    for check in adapter.checks:
+        print(f"  {style.mark(check.ok)}  {check.name:<22}{check.detail}")
+    print(textwrap.fill("features: " + ", ".join(adapter.features), 100, initial_indent="  ", subsequent_indent="    "))
+    limits = ", ".join(f"{name} {adapter.limits[name]:,}" for name in SHOWN_LIMITS if name in adapter.limits)
+    print(textwrap.fill("limits: " + limits, 100, initial_indent="  ", subsequent_indent="    "))
+
+
+def print_report(report: Report) -> None:
+    style = Style()
+    print("  ".join(f"{name} {value}" for name, value in report.versions.items()))
+    for adapter in report.adapters:
+        print()
+        print_adapter(adapter, style)
+    if report.advice:
+        print()
+        print(style(report.advice, "33"))
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Prints the diagnosis; 1 if something is wrong or there is no adapter."""
+    report = diagnose()
+    if options.json:
+        print(json.dumps(report.to_dict(), indent=2))
+    else:
+        print_report(report)
+    return 0 if report.ok else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(prog="torch-webgpu", description="PyTorch on every GPU, through WebGPU.")
+    commands = root.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
+    command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.set_defaults(run=doctor)
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit status."""
+    options = parser().parse_args(arguments)
+    return options.run(options)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""``torch-webgpu doctor`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from torch_webgpu import cli, doctor
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch_webgpu.cli", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_doctor_finds_every_adapter_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "webgpu:0" in text
+    assert "right  matrix product" in text
+    assert "WRONG" not in text
+
+
+def test_doctor_as_json_names_versions_features_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {"torch", "wgpu", "wgpu-native", "python"} <= report["versions"].keys()
+    assert report["adapters"][0]["limits"]["max-buffer-size"] > 0
+
+
+def test_doctor_says_what_to_install_where_there_is_no_adapter() -> None:
+    found = run("doctor", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent", WGPU_BACKEND="vulkan")
+    if "webgpu:0" in found.stdout:
+        pytest.skip("this machine has an adapter that no Vulkan setting hides")
+    assert found.returncode == 1
+    assert "mesa-vulkan-drivers" in found.stdout
+
+
+def test_a_wrong_result_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    right = doctor.CHECKS["elementwise"]
+    monkeypatch.setitem(doctor.CHECKS, "elementwise", lambda device: right(device) + (device != "cpu"))
+    assert cli.main(["doctor"]) == 1
+    assert "WRONG  elementwise" in capsys.readouterr().out
+
+
+def test_a_failing_computation_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(device: str) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setitem(doctor.CHECKS, "elementwise", fail)
+    assert cli.main(["doctor"]) == 1
+    assert "RuntimeError: no luck" in capsys.readouterr().out
