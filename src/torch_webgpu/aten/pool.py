@@ -8,7 +8,9 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import resample
@@ -239,7 +241,14 @@ def adaptive_avg_pool(dims: int) -> None:
     impl(public, out_variant(public, pool))
 
 
+def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """PyTorch's decomposition, but in the memory format of the input, as its kernels do."""
+    out = decomposition_table[aten.max_unpool2d.default](self, indices, output_size)
+    return out.contiguous(memory_format=suggest_memory_format(self))
+
+
 def register() -> None:
+    register_functional(aten.max_unpool2d.default, max_unpool2d)
     for dims in (2, 3):
         max_pool(dims)
         adaptive_max_pool(dims)

@@ -16,8 +16,8 @@ from functools import partial
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.lower.lower import Lowered
 from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, arithmetic, locator, source, spatial
@@ -144,7 +144,7 @@ def lower_linear(
         b.kernel.add(
             arithmetic("f32", "add"),
             "fn load_x(i: u32) -> T { return f32(x_load(i)); }",
-            "fn rounded(v: T) -> i32 { return clamp(i32(round(v)), 0, 255); }",
+            "fn rounded(v: T) -> i32 { return clamp(i32(floor(v + 0.5)), 0, 255); }",
         )
     else:
         b.kernel.add(
