@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
 from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.lower.lower import Launch, Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 
 from .processes import assert_ends_well
@@ -66,7 +66,7 @@ def test_a_dtype_the_device_cannot_hold_says_what_to_do(device, dtype):
         lambda: torch.ones(3, device=device).to(dtype),
         lambda: torch.zeros(3).to(dtype).to(device),
     ):
-        with pytest.raises(TypeError, match=f"cannot hold {dtype}.*convert"):
+        with pytest.raises(TypeError, match=rf"cannot hold {dtype}.*convert"):
             use()
 
 
@@ -217,10 +217,10 @@ def fill(kept: list[torch.Tensor], count: int, elements: int, device: torch.devi
 
 def test_out_of_memory_names_the_operation_and_gives_a_summary(device):
     kept = []
-    with memory_limit(64 * MIB):
+    with memory_limit(65 * MIB):
         with pytest.raises(torch.OutOfMemoryError, match=r"fill: .*tried to allocate 8.*MiB(.|\n)*in use"):
             fill(kept, 20, 2 * MIB, device)
-        assert 7 <= len(kept) <= 9
+        assert len(kept) == 9
         assert all(t.sum().item() == 2 * MIB for t in kept[:-1])
         with pytest.raises(torch.OutOfMemoryError, match="fill"):
             kept[-1].cpu()  # what could not be computed stays an error
@@ -228,7 +228,7 @@ def test_out_of_memory_names_the_operation_and_gives_a_summary(device):
         gc.collect()
         again = [torch.ones(2 * MIB, device=device) for _ in range(6)]
         assert [t.sum().item() for t in again] == [2 * MIB] * 6
-    assert torch.webgpu.memory_allocated() < 64 * MIB
+    assert torch.webgpu.memory_allocated() < 65 * MIB
 
 
 def test_pooled_memory_of_other_sizes_is_given_back_before_memory_is_out(device):

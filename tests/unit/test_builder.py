@@ -7,7 +7,7 @@ import pytest
 from torch_webgpu.ir.graph import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.lower.lower import Launch
+from torch_webgpu.wgsl.launch import Launch
 from torch_webgpu.wgsl.builder import MAX_GROUPS, WORKGROUP, Built, Source, build_pointwise, grid_for
 from torch_webgpu.wgsl.link import HostCaps, link
 

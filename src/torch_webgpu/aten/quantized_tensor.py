@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .torch_abi import aten, is_webgpu
+from .torch_abi import DISABLED_TORCH_FUNCTION, aten, is_webgpu
 
 INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 """Quantized dtype → the dtype of its integers."""
@@ -82,7 +82,7 @@ class QuantizedTensor(torch.Tensor):
     integers: torch.Tensor
     quantizer: Quantizer
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = DISABLED_TORCH_FUNCTION  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, integers: torch.Tensor, dtype: torch.dtype, quantizer: Quantizer) -> QuantizedTensor:

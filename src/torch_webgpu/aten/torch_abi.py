@@ -20,6 +20,8 @@ CPU_KEY = torch._C.DispatchKey.CPU
 BACKEND_KEY = "PrivateUse1"
 AUTOGRAD_KEY = "AutogradPrivateUse1"
 DEVICE_TYPE = "webgpu"
+DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
+"""``__torch_function__`` of a tensor subclass that wants none."""
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """A tensor without data: shape, strides, dtype."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from ..config import config
 from ..errors import DeviceLostError, ForkError, OutOfMemoryError
 from ..ir.graph import Node
-from ..lower.lower import Lowered, lower
+from ..lower.lower import lower
 from ..runtime.commands import Clear, Command, Dispatch
+from ..wgsl.launch import Lowered
 from .tensor import Allocation
 
 if TYPE_CHECKING:

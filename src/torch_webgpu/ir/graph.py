@@ -172,7 +172,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Extern:
-    """A hand-written kernel: ``lower(operation, caps)`` returns its ``Lowered`` (see ``lower.lower``)."""
+    """A hand-written kernel: ``lower(operation, caps)`` returns its ``Lowered`` (see ``wgsl.launch``)."""
 
     lower: Callable[..., Any]
     static: tuple[Any, ...] = ()

@@ -6,9 +6,9 @@ from math import prod
 
 from torch_webgpu.ir.graph import Operation
 from torch_webgpu.layout import Shape
-from torch_webgpu.lower.lower import Launch, Lowered
 from torch_webgpu.wgsl.builder import Indexing, ParamList, Source, bind, grid_for
 from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .indexed import per_point

@@ -15,9 +15,9 @@ from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.lower.lower import Launch, Lowered
 from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList, Source
 from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, arithmetic, constant, locator, source, spatial

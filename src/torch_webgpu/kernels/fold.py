@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.lower.lower import Lowered
 from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, locator, source

@@ -12,8 +12,8 @@ from math import prod
 
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.lower.lower import Lowered
 from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, locator, source, spatial

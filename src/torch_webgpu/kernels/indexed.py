@@ -14,9 +14,9 @@ from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_order
-from torch_webgpu.lower.lower import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.builder import MAIN, Indexing, Packed, ParamList, Source, bind, grid_for, packed_text, store_mode
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
+from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 WORD = 0xFFFFFFFF

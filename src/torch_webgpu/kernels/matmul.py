@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.layout import broadcast_strides
-from torch_webgpu.lower.lower import Launch, Lowered
 from torch_webgpu.wgsl.builder import ParamList
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
+from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, constant, locator, source

@@ -17,7 +17,6 @@ from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import is_dense
-from torch_webgpu.lower.lower import Launch
 from torch_webgpu.wgsl.builder import (
     MAIN,
     WORKGROUP,
@@ -30,6 +29,7 @@ from torch_webgpu.wgsl.builder import (
     store_mode,
 )
 from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.launch import Launch
 from torch_webgpu.wgsl.link import HostCaps
 
 SPATIAL = ("n", "c", "d", "h", "w")
