@@ -160,6 +160,19 @@ def pin_without_allocator() -> None:
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
 
 
+def save_on_cpu_without_pinning() -> None:
+    """``torch.autograd.graph.save_on_cpu(pin_memory=True, device_type="webgpu")`` takes plain memory instead."""
+    from torch.autograd.graph import save_on_cpu
+
+    plain = save_on_cpu.__init__
+
+    @wraps(plain)
+    def init(self: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        plain(self, pin_memory and device_type != DEVICE_TYPE, device_type)
+
+    save_on_cpu.__init__ = init  # type: ignore[method-assign]
+
+
 def _pinning_device(device: Any) -> Any:
     """The device to pin for: the one asked for, else CUDA or XPU where present, else PyTorch's choice."""
     if device is not None:
