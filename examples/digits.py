@@ -1,4 +1,4 @@
-"""Train a convolutional network on handwritten digits, on a GPU that PyTorch does not know, and check it against the CPU.
+"""Train a convolutional network on handwritten digits, on any GPU, and check it against the CPU.
 
 The data are scikit-learn's 1,797 digits of 8×8 pixels (no download); a fifth of them is held out. The same seed gives
 both devices the same initial weights and the same batches. Dropout draws from each device's own generator, so the two
@@ -52,7 +52,7 @@ class Digits:
 
 @dataclass
 class Run:
-    """What training on one device gave: one number an epoch, and the held-out predictions [n] of the last one (on CPU)."""
+    """What training on one device gave: one number an epoch, and the last held-out predictions [n] (on CPU)."""
 
     device: str
     loss: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ def predict(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def train(data: Digits, device: str, epochs: int, seed: int, progress: Progress) -> Run:
-    """Train on ``device`` from scratch; the loss is read back once an epoch, so that the device never waits for Python."""
+    """Train on ``device`` from scratch; the loss is read once an epoch, so that the device never waits for Python."""
     torch.manual_seed(seed)
     order = torch.Generator().manual_seed(seed)
     model = network().to(device)
@@ -200,7 +200,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="webgpu", help="any PyTorch device (default: webgpu)")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the training data (default: 12)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights, the batches and dropout (default: 0)")
-    parser.add_argument("--out", type=Path, default=Path("out/digits.png"), help="the picture (default: out/digits.png)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/digits.png"), help="the picture (default: out/digits.png)"
+    )
     return parser.parse_args()
 
 

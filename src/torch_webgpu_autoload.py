@@ -1,7 +1,7 @@
 """What PyTorch's ``torch.backends`` entry point calls at the end of ``import torch``.
 
-It is a module of its own because loading an entry point imports its package, and importing ``torch_webgpu`` registers the
-device: the decision has to come first.
+It is a module of its own because loading an entry point imports its package, and importing ``torch_webgpu`` registers
+the device: the decision has to come first.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def other_accelerator() -> str | None:
 def autoload() -> None:
     """Loads torch_webgpu, unless that would break the accelerator PyTorch has.
 
-    PyTorch knows one accelerator per process and prefers a registered backend to CUDA, XPU or MPS, whose backward passes
-    then fail an assertion (https://github.com/pytorch/pytorch/issues/161129). Where such a device is present, webgpu waits
-    for an explicit ``import torch_webgpu``.
+    PyTorch knows one accelerator per process and prefers a registered backend to CUDA, XPU or MPS, whose backward
+    passes then fail an assertion (https://github.com/pytorch/pytorch/issues/161129). Where such a device is present,
+    webgpu waits for an explicit ``import torch_webgpu``.
     """
     if other_accelerator() is None:
         import torch_webgpu

@@ -27,9 +27,9 @@ def register() -> None:
     safetensors.register()
 
 
-# At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of the two
-# a program imports first, and every module of this package then finds torch complete.
+# At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of
+# the two a program imports first, and every module of this package then finds torch complete.
 import torch as torch  # noqa: E402
 
-if not torch.__spec__._initializing:  # type: ignore[union-attr]
+if not getattr(torch.__spec__, "_initializing", False):
     register()

@@ -77,7 +77,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     options = parser().parse_args(arguments)
-    return options.run(options)  # type: ignore[no-any-return]
+    status: int = options.run(options)
+    return status
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from .engine.record import engine
 from .runtime.runtime import devices
 
 INSTALL_ADVICE = (
-    "No WebGPU adapter was found. Install your GPU's driver (Vulkan on Linux, Metal comes with macOS, D3D12 with Windows), "
-    "or a software adapter: on Debian or Ubuntu `apt install libvulkan1 mesa-vulkan-drivers`."
+    "No WebGPU adapter was found. Install your GPU's driver (Vulkan on Linux; Metal and D3D12 come with macOS and "
+    "Windows), or a software adapter: on Debian or Ubuntu `apt install libvulkan1 mesa-vulkan-drivers`."
 )
 
 
@@ -155,5 +155,8 @@ def diagnose() -> Report:
         )
     report = Report(versions(), reports)
     if not report.ok:
-        report.advice = "A computation came out wrong: update the adapter's driver, or put another adapter first with TORCH_WEBGPU_ADAPTER."
+        report.advice = (
+            "A computation came out wrong: update the adapter's driver, or put another adapter first with "
+            "TORCH_WEBGPU_ADAPTER."
+        )
     return report

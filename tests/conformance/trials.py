@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from . import checks, samples
 from .seed_ops import SEED_OPINFOS
-from .target import fallback_stats
+from .target import fallback_stats, synchronize
 
 DTYPES = {
     "float32": torch.float32,
@@ -127,8 +128,11 @@ def attempt(trial: Trial, labelled_checks: Iterable[tuple[str, Callable[[], None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch's own, about shapes and deprecations that its samples provoke
                 check()
+                synchronize()
         except Exception as error:  # a MismatchError, or the harness itself: either way this sample has not passed
             failures.append(f"{label}: {checks.summary(error)}")
+            with suppress(Exception):  # what else it left behind must not be blamed on the next one
+                synchronize()
     return Result(trial, count, failures, dict(fallback_stats() - before))
 
 

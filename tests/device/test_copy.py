@@ -223,6 +223,7 @@ def test_other_accelerators_through_the_host(other: str, dtype: torch.dtype, dev
 def test_larger_than_a_binding() -> None:
     program = """
 import torch
+import torch_webgpu
 x = torch.arange(300_000, dtype=torch.int32)
 y = x.to("webgpu")
 assert torch.equal(y.cpu(), x)

@@ -136,7 +136,7 @@ IDENTITIES = {
     "nan to zero": lambda y: torch.where(y != y, 0.0, y),
     "lerp": lambda y: y.lerp(y, 0.5),
     "remainder": lambda y: y.remainder(y),
-    "negated twice": lambda y: -(-y),
+    "negated twice": lambda y: y.neg().neg(),
     "one over one over": lambda y: 1 / (1 / y),
     "root of square": lambda y: (y * y).sqrt(),
     "sum with zero": lambda y: y + 0.0,

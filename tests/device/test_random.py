@@ -437,7 +437,7 @@ def test_unseeded_processes_differ_and_seeded_ones_agree(device: torch.device) -
         pytest.skip("about this backend's seeds")
 
     def run(prefix: str) -> str:
-        program = f"import torch\n{prefix}\nprint(torch.rand(3, device='webgpu').tolist())"
+        program = f"import torch\nimport torch_webgpu\n{prefix}\nprint(torch.rand(3, device='webgpu').tolist())"
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120, env=os.environ
         )

@@ -207,6 +207,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 LOADER = """
 import torch
+import torch_webgpu
 from torch.utils.data import DataLoader, TensorDataset
 x = torch.arange(12.0, device="webgpu")   # the parent has the device open
 data = TensorDataset(torch.arange(12.0), torch.arange(12))
@@ -241,6 +242,7 @@ def test_a_worker_that_uses_the_device_says_so(device: torch.device) -> None:
     done = run(
         """
 import torch
+import torch_webgpu
 from torch.utils.data import DataLoader
 x = torch.arange(12.0, device="webgpu")
 x.sum().item()

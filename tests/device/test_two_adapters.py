@@ -14,6 +14,7 @@ import torch
 PROGRAM = """
 import io
 import torch
+import torch_webgpu
 
 assert torch.webgpu.device_count() >= 2, torch.webgpu.device_count()
 x = torch.arange(12.0).reshape(3, 4)

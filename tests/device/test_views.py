@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+
 from torch_webgpu.layout import overlaps_itself
 
 View = Callable[[torch.Tensor], torch.Tensor]

@@ -7,8 +7,8 @@ import pytest
 from torch_webgpu.ir.graph import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.wgsl.launch import Launch
 from torch_webgpu.wgsl.builder import MAX_GROUPS, WORKGROUP, Built, Source, build_pointwise, grid_for
+from torch_webgpu.wgsl.launch import Launch
 from torch_webgpu.wgsl.link import HostCaps, link
 
 NATIVE = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)

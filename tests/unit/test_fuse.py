@@ -13,7 +13,7 @@ ROW = Spec("f32", (6,), (1,))
 
 
 class Recording:
-    """Builds recordings over allocations named by letters; a place is an allocation's start unless an offset is given."""
+    """Builds recordings over allocations named by letters; a place is an allocation's start unless offset."""
 
     def __init__(self) -> None:
         self.nodes: list[Recorded] = []

@@ -2,9 +2,9 @@
 
 # ruff: noqa: F401 everything imported here is the module's interface
 
-from ..aten.fallback import fallback_stats
-from ..engine.current import current_device
-from ..errors import (
+from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.engine.current import current_device
+from torch_webgpu.errors import (
     DeviceLostError,
     FallbackError,
     ForkError,
@@ -14,6 +14,7 @@ from ..errors import (
     UnsupportedDtypeError,
     WebGPUError,
 )
+
 from . import amp
 from .batching import (
     batch,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..aten.torch_abi import replace_accelerator_hooks
-from ..dtypes import BY_TORCH
-from ..engine.current import current_device, set_current_device
+from torch_webgpu.aten.torch_abi import replace_accelerator_hooks
+from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.engine.current import current_device, set_current_device
+
 from . import memory
 from .device import device_count, synchronize
 from .streams import Stream, set_stream

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..engine.record import engine
+from torch_webgpu.engine.record import engine
 
 T = TypeVar("T")
 

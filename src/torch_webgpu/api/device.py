@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..engine.current import current_device, set_current_device
-from ..engine.record import engine
-from ..engine.sync import synchronize as _synchronize
-from ..runtime.runtime import devices
+from torch_webgpu.engine.current import current_device, set_current_device
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.sync import synchronize as _synchronize
+from torch_webgpu.runtime.runtime import devices
 
 _initialized = True
 """What PyTorch's checkpointing asks before it keeps the random state of a device."""
@@ -199,7 +199,7 @@ def ipc_collect() -> None:
 def _is_in_bad_fork() -> bool:
     from os import getpid
 
-    from ..engine.record import started_in
+    from torch_webgpu.engine.record import started_in
 
     return started_in() not in (None, getpid())
 

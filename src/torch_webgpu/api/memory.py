@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from ..engine.record import engine
-from ..runtime.runtime import devices
+from torch_webgpu.engine.record import engine
+from torch_webgpu.runtime.runtime import devices
+
 from .device import DeviceLike, index_of
 
 

@@ -1,8 +1,8 @@
 """``device="webgpu"`` for safetensors, which checks device names against a list of its own.
 
 ``safetensors.safe_open`` takes any accelerator by its number, so a webgpu device is handed over as one
-(https://github.com/huggingface/safetensors, ``Device`` in bindings/python/src/lib.rs). The package is patched when it is
-imported, or now if it is already: it may be what imported torch.
+(https://github.com/huggingface/safetensors, ``Device`` in bindings/python/src/lib.rs). The package is patched when it
+is imported, or now if it is already: it may be what imported torch.
 """
 
 from __future__ import annotations

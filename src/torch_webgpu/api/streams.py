@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ..engine.current import current_device
-from ..engine.record import engine
+from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.record import engine
+
 from .device import DeviceLike, device, index_of, synchronize
 
 

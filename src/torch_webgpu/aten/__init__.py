@@ -4,9 +4,48 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..engine.random import new_generator
+from torch_webgpu.engine.random import new_generator
 
-FAMILIES = ("storage", "views", "copy", "factories", "sequences", "arithmetic", "comparison", "elementary", "complex_numbers", "activations", "losses", "reduce", "softmax", "norm", "batch_norm", "nll", "scan", "random", "sampling", "quantize", "amp", "autocast", "linalg", "conv", "fold", "grid_sample", "rnn", "attention", "padding", "upsample", "pool", "indexing", "scatter", "join", "sort", "search", "shape_ops", "embedding")
+FAMILIES = (
+    "storage",
+    "views",
+    "copy",
+    "factories",
+    "sequences",
+    "arithmetic",
+    "comparison",
+    "elementary",
+    "complex_numbers",
+    "activations",
+    "losses",
+    "reduce",
+    "softmax",
+    "norm",
+    "batch_norm",
+    "nll",
+    "scan",
+    "random",
+    "sampling",
+    "quantize",
+    "amp",
+    "autocast",
+    "linalg",
+    "conv",
+    "fold",
+    "grid_sample",
+    "rnn",
+    "attention",
+    "padding",
+    "upsample",
+    "pool",
+    "indexing",
+    "scatter",
+    "join",
+    "sort",
+    "search",
+    "shape_ops",
+    "embedding",
+)
 
 
 def register() -> None:

@@ -32,7 +32,7 @@ def threshold_backward(grad_output: Expr, self: Expr, threshold: Expr) -> Expr:
     return where(self <= threshold, 0, grad_output)
 
 
-@pointwise("hardtanh")
+@pointwise("hardtanh", in_code=expressions.is_nan)
 def hardtanh(self: Expr, min_val: Expr, max_val: Expr) -> Expr:
     return expressions.clamp(self, min_val, max_val)
 

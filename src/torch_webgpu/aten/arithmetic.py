@@ -110,6 +110,11 @@ def nextafter(self: Expr, other: Expr) -> Expr:
     return row(self, other)
 
 
+@pointwise("ldexp", widen=False)
+def ldexp(self: Expr, other: Expr) -> Expr:
+    return self * ops.exp2(other)
+
+
 @pointwise("frexp")
 def frexp(self: Expr) -> tuple[Expr, Expr]:
     return ops.frexp_mantissa(self), ops.frexp_exponent(self)

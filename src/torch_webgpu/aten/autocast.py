@@ -28,8 +28,8 @@ FLOAT32 = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __rpow__ softplus layer_norm "
     "native_layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss cosine_embedding_loss "
     "nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
-    "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist "
-    "pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d "
+    "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
+    "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d "
     "_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
     "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 ).split()
@@ -100,8 +100,8 @@ def forbidden(op: OpOverload) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
             "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
-            "Combine the sigmoid and the loss in binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which are "
-            "safe to autocast."
+            "Combine the sigmoid and the loss in binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, "
+            "which are safe to autocast."
         )
 
     return kernel
@@ -121,7 +121,10 @@ def register() -> None:
         (LOWER_PRECISION, lambda op: caster(op, half)),
         (FLOAT32, lambda op: caster(op, float32)),
         (WIDEST, lambda op: caster(op, widest)),
-        (FLOAT32_BY_DTYPE, lambda op: by_dtype(op) if "dtype" in {a.name for a in op._schema.arguments} else caster(op, float32)),
+        (
+            FLOAT32_BY_DTYPE,
+            lambda op: by_dtype(op) if "dtype" in {a.name for a in op._schema.arguments} else caster(op, float32),
+        ),
         (FORBIDDEN, forbidden),
     ]
     for names, policy in policies:

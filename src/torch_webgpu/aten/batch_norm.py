@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from ..engine.record import engine
-from ..ir.graph import Expr, Pointwise, Spec
-from ..ir.ops import ops
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+
 from .norm import Maybe, Written, affine, having, present, spread_out
 from .reduce import number, own, record_reduction
 from .torch_abi import aten, outputs_of

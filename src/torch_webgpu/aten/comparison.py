@@ -9,7 +9,7 @@ from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 
 from . import expressions
-from .expressions import is_complex, is_integral, where
+from .expressions import is_complex, is_integral, is_nan, where
 from .register import check_devices, pointwise
 from .torch_abi import aten, impl
 
@@ -41,17 +41,17 @@ for _name in ("maximum", "minimum", "fmax", "fmin"):
         return getattr(ops, _name)(self, other)
 
 
-@pointwise("clamp")
+@pointwise("clamp", in_code=is_nan)
 def clamp(self: Expr, min: Expr | None, max: Expr | None) -> Expr:
     return expressions.clamp(self, min, max)
 
 
-@pointwise("clamp_min")
+@pointwise("clamp_min", in_code=is_nan)
 def clamp_min(self: Expr, min: Expr) -> Expr:
     return expressions.clamp(self, min, None)
 
 
-@pointwise("clamp_max")
+@pointwise("clamp_max", in_code=is_nan)
 def clamp_max(self: Expr, max: Expr) -> Expr:
     return expressions.clamp(self, None, max)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, Operand
 from torch_webgpu.ir.ops import ops
@@ -33,9 +35,16 @@ def number(x: object) -> float | int | bool | complex | None:
 
 def clamp(x: Expr, low: Operand | None, high: Operand | None) -> Expr:
     """NaN in any operand wins, and the upper bound wins over the lower, as in PyTorch."""
+    if any(isinstance(value := number(bound), float) and value != value for bound in (low, high)):
+        return ops.like(x, float("nan"))
     if low is not None:
         x = ops.maximum(x, low)
     return x if high is None else ops.minimum(x, high)
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a number is NaN: a bound that makes every element NaN deserves code of its own."""
+    return value != value
 
 
 def softplus_of(x: Expr) -> Expr:

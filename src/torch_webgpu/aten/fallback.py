@@ -15,9 +15,10 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from ..config import config
-from ..engine.current import current_device
-from ..errors import FallbackError
+from torch_webgpu.config import config
+from torch_webgpu.engine.current import current_device
+from torch_webgpu.errors import FallbackError
+
 from .decomps import decomposed
 from .torch_abi import check_devices, is_webgpu, library
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..engine.record import engine
-from ..ir.graph import Expr, Extern, Pointwise, Spec
-from ..ir.ops import ops
-from ..kernels.nll import lower_nll
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.kernels.nll import lower_nll
+
 from .losses import MEAN, NONE
 from .reduce import Epilogue, own, record_reduction
 from .torch_abi import aten, outputs_of

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .reduce import Epilogue, number, own, record_reduction
 from .torch_abi import aten, outputs_of
 from .variants import register_functional

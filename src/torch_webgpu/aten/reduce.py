@@ -14,11 +14,12 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import canonicalize_dim
 
-from .. import dtypes
-from ..engine.record import Scalar, engine
-from ..ir.combine import accumulators
-from ..ir.graph import Expr, Reduction, Spec
-from ..ir.ops import ops
+from torch_webgpu import dtypes
+from torch_webgpu.engine.record import Scalar, engine
+from torch_webgpu.ir.combine import accumulators
+from torch_webgpu.ir.graph import Expr, Reduction, Spec
+from torch_webgpu.ir.ops import ops
+
 from .register import opmath
 from .torch_abi import aten, outputs_of
 from .variants import register_functional

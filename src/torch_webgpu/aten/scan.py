@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch._ops import OpOverload
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .reduce import Dtype, Epilogue, record_reduction, reduced_dims, widened
 from .torch_abi import aten, outputs_of
 from .variants import register_functional

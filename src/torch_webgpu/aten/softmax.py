@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .reduce import Epilogue, own, record_reduction, reduced_dims
 from .torch_abi import aten, impl, outputs_of
 from .variants import register_functional

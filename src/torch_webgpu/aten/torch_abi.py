@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..engine.record import engine
-from ..errors import different_devices
+from torch_webgpu.engine.record import engine
+from torch_webgpu.errors import different_devices
 
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
@@ -49,7 +49,7 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
 
 def exclude_autocast() -> Any:
@@ -233,15 +233,15 @@ def run_backward_in_calling_thread() -> None:
         others = {t.device.type for t in outputs if isinstance(t, torch.Tensor)} - {"cpu", "meta", DEVICE_TYPE}
         if others:
             raise RuntimeError(
-                f"PyTorch cannot run backward passes on {', '.join(sorted(others))} in a process where a backend such as "
-                "webgpu is registered (https://github.com/pytorch/pytorch/issues/161129). Start it without importing "
-                "torch_webgpu; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps `import torch` from doing so"
+                f"PyTorch cannot run backward passes on {', '.join(sorted(others))} in a process where a backend such "
+                "as webgpu is registered (https://github.com/pytorch/pytorch/issues/161129). Start it without "
+                "importing torch_webgpu; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps `import torch` from doing so"
             )
         with torch.autograd.set_multithreading_enabled(False):
             return original(outputs, *args, **kwargs)
 
-    graph._engine_run_backward = run
-    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+    graph._engine_run_backward = run  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined, assignment]
 
 
 def replace_generator_constructor(make: Callable[[torch.device], torch.Generator]) -> None:

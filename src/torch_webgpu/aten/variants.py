@@ -13,7 +13,8 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from ..ir.ops import MissingKindError
+from torch_webgpu.ir.ops import MissingKindError
+
 from .fallback import run_on_cpu
 from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace, is_out, overloads
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
-from ..config import config
-from ..errors import DeviceLostError, ForkError, OutOfMemoryError
-from ..ir.graph import Node
-from ..lower.lower import lower
-from ..runtime.commands import Clear, Command, Dispatch
-from ..wgsl.launch import Lowered
+from torch_webgpu.config import config
+from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError
+from torch_webgpu.ir.graph import Node
+from torch_webgpu.lower.lower import lower
+from torch_webgpu.runtime.commands import Clear, Command, Dispatch
+from torch_webgpu.wgsl.launch import Lowered
+
 from .tensor import Allocation
 
 if TYPE_CHECKING:
-    from ..runtime.runtime import Buffer, Device
+    from torch_webgpu.runtime.runtime import Buffer, Device
 
 
 def alias_pattern(node: Node) -> tuple[int, ...]:
@@ -33,7 +34,7 @@ def materialise(device: Device, allocation: Allocation, make_room: bool = True) 
         raise copy(allocation.error)
     if allocation.buffer is None:
         allocation.buffer = device.allocate(allocation.size_bytes, make_room)
-    return allocation.buffer  # type: ignore[no-any-return]
+    return allocation.buffer
 
 
 def execute(device: Device, nodes: list[Node]) -> None:

@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import dtypes
-from ..config import config
-from ..errors import DeviceLostError, ForkError, NoAdapterError, OutOfMemoryError, different_devices
-from ..ir.graph import Body, Node, Operation, Pointwise, Spec
-from ..ir.ops import ops
-from ..layout import contiguous_strides, extent
-from ..lower.fuse import Limits
-from ..runtime.runtime import devices
-from ..wgsl.expr import split_scalar
+from torch_webgpu import dtypes
+from torch_webgpu.config import config
+from torch_webgpu.errors import DeviceLostError, ForkError, NoAdapterError, OutOfMemoryError, different_devices
+from torch_webgpu.ir.graph import Body, Node, Operation, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import contiguous_strides, extent
+from torch_webgpu.lower.fuse import Limits
+from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.wgsl.expr import split_scalar
+
 from .flush import execute
 from .interrupt import Uninterrupted
 from .replay import Planner
 from .tensor import Allocation, Mailbox
 
 if TYPE_CHECKING:
-    from ..runtime.runtime import Device
+    from torch_webgpu.runtime.runtime import Device
 
 Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
@@ -110,8 +111,9 @@ class Engine:
         found = devices()
         if not found:
             raise NoAdapterError(
-                "no WebGPU adapter found. Install a GPU driver with Vulkan, Metal or D3D12 support, or a software adapter "
-                "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` shows what is there"
+                "no WebGPU adapter found. Install a GPU driver with Vulkan, Metal or D3D12 support, or a software "
+                "adapter (Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` "
+                "shows what is there"
             )
         self.mailbox.self_test()
         atexit.register(self._stop)  # after the runtime's own handler was registered, so it runs before it
@@ -228,7 +230,7 @@ class Engine:
         """Records one operation that reads ``inputs`` and writes ``outputs`` (tensors of one device).
 
         ``body(specs)`` builds the operation's body for the layouts of inputs and outputs; it is called once per
-        ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary freely.
+        ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary.
         """
         tensors = (*inputs, *outputs)
         specs = tuple(map(spec_of, tensors))
@@ -280,7 +282,7 @@ class Engine:
             device = allocations[-1].device
             if len(self.live_bytes) > 1 and any(a.device != device for a in allocations):
                 raise misplaced(tensors)
-            offsets: tuple[Any, ...] = tuple([t.storage_offset() for t in tensors])
+            offsets = tuple([int(t.storage_offset()) for t in tensors])
             self.append(device, Node(op, allocations, offsets, params))
 
     def append(self, device: int, node: Node) -> None:

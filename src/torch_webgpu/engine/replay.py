@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ..ir.graph import Node
-from ..lower.fuse import Limits, Recorded, Step, Use, fuse
+from torch_webgpu.ir.graph import Node
+from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 
 PLAN_CACHE_SIZE = 4096
 

@@ -7,8 +7,9 @@ import ctypes
 import numpy as np
 import torch
 
-from ..ir.graph import operation_name
-from ..layout import is_contiguous
+from torch_webgpu.ir.graph import operation_name
+from torch_webgpu.layout import is_contiguous
+
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import Engine, engine
@@ -31,7 +32,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     """
     eng = engine()
     size = source.numel() * source.element_size()
-    offset = target.storage_offset() * target.element_size()
+    offset = int(target.storage_offset()) * target.element_size()
     with eng.lock, Uninterrupted():
         allocation = eng.allocation(target)
         to_end = offset + size == allocation.size_bytes
@@ -60,7 +61,7 @@ def download(t: torch.Tensor) -> np.ndarray:
     eng = engine()
     with eng.lock, Uninterrupted():
         size = t.numel() * t.element_size()
-        offset = t.storage_offset() * t.element_size()
+        offset = int(t.storage_offset()) * t.element_size()
         if not is_contiguous(t.shape, t.stride()) or offset % 4:
             t = eng.copy_of(t)
             offset = 0

@@ -21,21 +21,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UnsupportedDtypeError, WebGPUError
-from ..layout import contiguous_strides
+from torch_webgpu.errors import UnsupportedDtypeError, WebGPUError
+from torch_webgpu.layout import contiguous_strides
 
 KDL_EXT_DEV = 12
 SLOT_BYTES = 256
 SLAB_SLOTS = 1024
 HEAD_BYTES = 64
 MAX_DIMS_IN_SLOT = (SLOT_BYTES - HEAD_BYTES) // 16
-# DLManagedTensor: data, device type and id, ndim, type code, bits and lanes, shape, strides, byte offset, context, deleter.
+# DLManagedTensor: data, device type and id, ndim, type code, bits and lanes, shape, strides, byte offset, context,
+# deleter.
 _HEAD = "QiiiBBHQQQQQ"
 _PACK_SLOT = [struct.Struct(f"={_HEAD}{2 * n}q").pack_into for n in range(MAX_DIMS_IN_SLOT + 1)]
 ADDRESS_BITS = 36
 """Allocations are 2**36 bytes apart in the virtual address space, so that one never runs into the next."""
 
-# DLPack's type codes and widths, for types that ``_from_dlpack`` understands. The others (uint16 … float8) do not occur.
+# DLPack's type codes and widths, for the types that ``_from_dlpack`` understands.
 _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.bool: (6, 8), torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
     torch.int64: (0, 64), torch.uint16: (1, 16), torch.uint32: (1, 32), torch.uint64: (1, 64),
@@ -118,8 +119,8 @@ class Mailbox:
             code, bits = _DL_TYPES[dtype]
         except KeyError:
             raise UnsupportedDtypeError(
-                f"the webgpu device cannot hold {dtype}: convert to another dtype first (torch.float16 and torch.uint8 are "
-                "the smallest), or keep the tensor on the CPU"
+                f"the webgpu device cannot hold {dtype}: convert to another dtype first (torch.float16 and torch.uint8 "
+                "are the smallest), or keep the tensor on the CPU"
             ) from None
         elements = 1
         for size, stride in zip(shape, strides, strict=True):

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import torch
 
-from ..dtypes import BY_NAME
+from torch_webgpu.dtypes import BY_NAME
+
 from .graph import Expr
 from .ops import ops
 

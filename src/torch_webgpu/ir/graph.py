@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class Expr:
@@ -27,7 +27,7 @@ class Expr:
     """
 
     __slots__ = ("args", "dtype", "op")
-    _interned: dict[tuple[Any, ...], Expr] = {}
+    _interned: ClassVar[dict[tuple[Any, ...], Expr]] = {}
 
     op: str
     args: tuple[Any, ...]

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..ir.graph import Expr, Operation, Pointwise, Reduction, Spec, walk
-from ..ir.ops import ops
-from ..layout import Shape, broadcast_strides
+from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Reduction, Spec, walk
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import Shape, broadcast_strides
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
@@ -38,7 +38,7 @@ class Recorded(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What fusion may do: distinct buffers of a kernel, how many groups back a node looks, elements from which it pays."""
+    """What fusion may do: a kernel's buffers, how many groups back a node looks, elements from which it pays."""
 
     buffers: int = 8
     window: int = 64
@@ -82,7 +82,7 @@ class Access(NamedTuple):
 
 @dataclass
 class Group:
-    """Nodes on their way to becoming one operation over ``shape``; ``inputs`` says which node's argument each load is."""
+    """Nodes on their way to becoming one operation over ``shape``; ``inputs``: which node's argument each load is."""
 
     shape: Shape
     nodes: list[int] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Group:
         return not (self.writes.isdisjoint(reads) and self.writes.isdisjoint(writes) and self.reads.isdisjoint(writes))
 
     def position_of(self, node: Recorded) -> str | None:
-        """"point" if ``node`` computes one element per point, "row" if one per output of the reduction, else None."""
+        """ "point" if ``node`` computes one element per point, "row" if one per output of the reduction, else None."""
         shape = node.op.outputs[0].shape
         if any(spec.shape != shape for spec in node.op.outputs):
             return None
@@ -170,7 +170,7 @@ class Fuser:
                 self.place_alone(i, node, "its kernel is hand-written")
         return [step for p, group in enumerate(self.groups) if (step := self.finish(group, p)) is not None]
 
-    # Placing a node ----------------------------------------------------------------------------------------------------
+    # Placing a node
 
     def place_alone(self, i: int, node: Recorded, reason: str) -> None:
         group = Group((), closed=True, reason=reason)
@@ -239,7 +239,7 @@ class Fuser:
         return any(u.allocation == use.allocation and u.place != use.place for u in node.uses)
 
     def too_late(self, group: Group, node: Recorded, row: bool) -> bool:
-        """Whether the maps would load a place that the rows write in place: rows are stored before maps are computed."""
+        """Whether the maps would load a place that the rows overwrite: rows are stored before maps are computed."""
         places = [access.place for access in group.inputs]
 
         def loaded(expr: Expr) -> set[int]:
@@ -275,7 +275,7 @@ class Fuser:
         self.groups.append(group)
 
     def absorbed(self, node: Recorded, body: Reduction) -> tuple[Group | None, str]:
-        """The group that computes the reduction's inputs point by point, taken out of its place; or why there is none."""
+        """The group that computes the reduction's inputs point by point, taken out of its place; or why not."""
         inputs = list(zip(node.op.inputs, node.uses, strict=False))
         written = {u.allocation for u in node.uses[node.op.n_inputs :]}
         for position in range(len(self.groups) - 1, -1, -1):
@@ -293,14 +293,17 @@ class Fuser:
                 return None, "what feeds it is needed by itself"
             if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(external(group, self)):
                 return None, "it writes what feeds it"
-            if len({access.place for access in group.inputs} | group.values.keys() | {u.place for u in node.uses}) > self.limits.buffers:
+            if (
+                len({access.place for access in group.inputs} | group.values.keys() | {u.place for u in node.uses})
+                > self.limits.buffers
+            ):
                 return None, f"a kernel has at most {self.limits.buffers} buffers here"
             if any(other.conflicts(group.reads, group.writes) for other in self.groups[position + 1 :]):
                 return None, "another operation stands between it and what feeds it"
             return self.groups.pop(position), ""
         return None, ""
 
-    # Joining -----------------------------------------------------------------------------------------------------------
+    # Joining
 
     def join(self, group: Group, i: int, node: Recorded) -> None:
         body = node.op.body
@@ -329,7 +332,7 @@ class Fuser:
             loads[k] = ops.load(list(group.inputs).index(access), spec.dtype)
         return loads
 
-    # Finishing ---------------------------------------------------------------------------------------------------------
+    # Finishing
 
     def stored(self, group: Group, position: int) -> list[Value]:
         """What somebody outside the group will see."""

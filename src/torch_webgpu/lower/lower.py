@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.graph import Extern, Operation, Pointwise, Reduction
-from ..wgsl.builder import Built, build_pointwise
-from ..wgsl.fold import Stages
-from ..wgsl.launch import Launch, Lowered
-from ..wgsl.link import HostCaps
-from ..wgsl.reduction import build_reduction
+from torch_webgpu.ir.graph import Extern, Operation, Pointwise, Reduction
+from torch_webgpu.wgsl.builder import Built, build_pointwise
+from torch_webgpu.wgsl.fold import Stages
+from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.wgsl.reduction import build_reduction
 
 
 def from_built(built: Built) -> Lowered:
@@ -25,7 +25,7 @@ def from_stages(stages: Stages) -> Lowered:
 
 
 def lower(op: Operation, alias: tuple[int, ...], host: int, caps: HostCaps) -> Lowered:
-    """Lowers ``op`` for host number ``host``; ``alias[k]`` is the first argument that shares argument ``k``'s storage."""
+    """Lowers ``op`` for host number ``host``; ``alias[k]``: the first argument that shares argument ``k``'s storage."""
     key: tuple[Any, ...] = (alias, host)
     found = op.lowered.get(key)
     if found is None:

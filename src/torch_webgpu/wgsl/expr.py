@@ -162,8 +162,8 @@ _PARTS = {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"),
 def _guarded(expr: Expr, names: dict[Expr, str]) -> str | None:
     """Text for what drivers compile as if there were no NaN or infinity; None for what they do right.
 
-    Both Mesa and NVIDIA fold ``x - x`` and ``x * 0`` to 0, and NVIDIA makes a minimum or maximum, which drop a NaN, of a
-    comparison that selects one of the numbers it compares.
+    Both Mesa and NVIDIA fold ``x - x`` and ``x * 0`` to 0, and NVIDIA makes a minimum or maximum, which drop a NaN, of
+    a comparison that selects one of the numbers it compares.
     """
     if expr.op == "sub" and expr.args[0] is expr.args[1]:
         return f"zero_of_f({names[expr.args[0]]})"

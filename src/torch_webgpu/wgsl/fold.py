@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..dtypes import BY_NAME
-from ..ir.combine import accumulators, pairwise
-from ..ir.graph import Expr, Operation, Reduction
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.combine import accumulators, pairwise
+from torch_webgpu.ir.graph import Expr, Operation, Reduction
+
 from .builder import WORKGROUP, Built, Value, grid_for
 from .expr import convert, emit
 from .kernel import Binding, Kernel
 from .operands import Operands, combines, compute_type
-from .tiling import Space, Tiling
-
-UNROLL = 4
-"""Runs that a thread has in flight at once."""
+from .tiling import UNROLL, Space, Tiling
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,7 @@ class FoldWriter:
         self.operands = Operands(op, alias, space, tiling.width, op.body.values if reads else (), stores)
         self.states = accumulators(op.body.values, op.body.combine)
         self.unit = tiling.lanes * tiling.width
+        self.unroll = UNROLL[tiling.width]
 
     def param(self, name: str, value: Value) -> str:
         return self.operands.param(name, value)
@@ -149,7 +148,7 @@ class FoldWriter:
         extent = self.param("extent", self.space.extent)
         if self.tiling.splits == 1:
             return ["  let start = 0u;", f"  let end = {extent};"]
-        unit = self.unit * UNROLL
+        unit = self.unit * self.unroll
         length = -(-self.space.extent // (self.tiling.splits * unit)) * unit
         chunk = self.param("chunk", length)
         return [
@@ -158,18 +157,18 @@ class FoldWriter:
         ]
 
     def accumulate(self) -> list[str]:
-        """``acc``: this lane's share of the points from ``start`` to ``end``, in batches of ``UNROLL`` runs."""
-        operands, unit = self.operands, self.unit
+        """``acc``: this lane's share of the points from ``start`` to ``end``, in batches of ``unroll`` runs."""
+        operands, unit, unroll = self.operands, self.unit, self.unroll
         many: list[str] = []
-        for u in range(UNROLL):
+        for u in range(unroll):
             many += operands.contributions(f"s{u}", f"i + {u * unit}u" if u else "i")
         return [
             "  let last = select(start, end, live);",
-            f"  let bulk = last - min(last, {(UNROLL - 1) * unit}u);",
+            f"  let bulk = last - min(last, {(unroll - 1) * unit}u);",
             "  var acc = identity();",
             f"  var i = start + lane * {self.tiling.width}u;",
-            f"  for (; i < bulk; i += {UNROLL * unit}u) {{",
-            *("    " + operands.load(f"s{u}", f"i + {u * unit}u" if u else "i") for u in range(UNROLL)),
+            f"  for (; i < bulk; i += {unroll * unit}u) {{",
+            *("    " + operands.load(f"s{u}", f"i + {u * unit}u" if u else "i") for u in range(unroll)),
             f"    acc = merge(acc, gather{len(many)}({', '.join(many)}));",
             "  }",
             f"  for (; i < last; i += {unit}u) {{",

@@ -41,10 +41,10 @@ class Launch:
         if fixed is not None:
             return fixed
         resolved = [
-            v if v.__class__ is not Source else (offsets if v.kind == "offset" else scalars)[v.index]  # type: ignore[union-attr]
+            v if v.__class__ is not Source else (offsets if v.kind == "offset" else scalars)[v.index]
             for v in self.values
         ]
-        return self._pack(*resolved)  # type: ignore[attr-defined, no-any-return]
+        return self._pack(*resolved)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..dtypes import BY_NAME, COMPUTE_TYPE
-from ..ir.combine import COMBINES, Combine
-from ..ir.graph import Expr, Operation, Reduction, walk
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.combine import COMBINES, Combine
+from torch_webgpu.ir.graph import Expr, Operation, Reduction, walk
+
 from .builder import ParamList, Source, Value, bind, stored
 from .expr import convert, emit
 from .kernel import Binding, Mode
@@ -25,14 +26,15 @@ def compute_type(dtype: str) -> str:
 
 
 def in_fours(op: Operation, space: Space, k: int) -> bool:
-    """Whether argument ``k``'s elements along the reduced dimensions can be moved four at a time."""
-    spec = op.args[k]
+    """Whether argument ``k``'s elements along the innermost reduced dimension can be moved four at a time."""
+    spec, strides = op.args[k], space.reduced_strides[k]
+    others = [*zip(space.kept_strides[k], space.kept), *zip(strides[:-1], space.reduced)]
     return (
-        space.reduced_strides[k] == (1,)
-        and space.extent % QUAD == 0
+        strides[-1] == 1
+        and space.reduced[-1] % QUAD == 0
         and spec.aligned
         and BY_NAME[spec.dtype].itemsize <= 4
-        and all(s % QUAD == 0 for s, n in zip(space.kept_strides[k], space.kept) if n > 1)
+        and all(s % QUAD == 0 for s, n in others if n > 1)
     )
 
 
@@ -102,25 +104,27 @@ class Operands:
             rest = f"{letter}q{d}"
         return [*lines, f"  let {letter}0 = {rest};"]
 
-    def reduced_coordinates(self, number: str = "r") -> list[str]:
-        return self.coordinates(number, self.space.reduced, "d")
+    def reduced_coordinates(self) -> list[str]:
+        return self.coordinates("r", self.space.reduced, "d")
 
-    def steps(self, k: int, strides: Sequence[int], letter: str) -> list[str]:
-        """The terms that coordinates add to argument ``k``'s element number."""
+    def steps(self, k: int, strides: Sequence[int], letter: str, ahead: int = 0) -> list[str]:
+        """The terms that coordinates, the last of them ``ahead`` more, add to argument ``k``'s element number."""
         terms = []
         for d, stride in enumerate(strides):
+            coordinate = f"({letter}{d} + {ahead}u)" if ahead and d == len(strides) - 1 else f"{letter}{d}"
             if stride == 1:
-                terms.append(f"{letter}{d}")
+                terms.append(coordinate)
             elif stride:
-                terms.append(f"{letter}{d} * {self.param(f's{letter}{k}_{d}', stride)}")
+                terms.append(f"{coordinate} * {self.param(f's{letter}{k}_{d}', stride)}")
         return terms
 
     def base(self, k: int) -> str:
         offset = self.param(f"o{k}", Source("offset", k))
         return " + ".join([offset, *self.steps(k, self.space.kept_strides[k], "c")])
 
-    def element(self, k: int) -> str:
-        return " + ".join([f"row.b{k}", *self.steps(k, self.space.reduced_strides[k], "d")])
+    def element(self, k: int, ahead: int = 0) -> str:
+        """Argument ``k``'s element number ``ahead`` points further along the innermost reduced dimension."""
+        return " + ".join([f"row.b{k}", *self.steps(k, self.space.reduced_strides[k], "d", ahead)])
 
     def leaf(self, e: Expr) -> str:
         if e.op == "load":
@@ -150,7 +154,7 @@ class Operands:
     def functions(self) -> list[str]:
         """The structs, and ``load_run``, ``load_more``, ``contribution`` and ``store_run``, of what this kernel has."""
         text = self.row_struct()
-        text += self.load_function("Run", "load_run", self.run)
+        text += self.load_function("Run", "load_run", self.run) if self.run else []
         text += self.value_function() if self.values else []
         if self.maps:
             text += self.load_function("More", "load_more", self.more) if self.more else []
@@ -173,26 +177,18 @@ class Operands:
     def load_function(self, struct: str, name: str, args: Sequence[int]) -> list[str]:
         """Loads the elements of ``args`` at ``width`` points from ``r`` on: ``x3_0…`` are argument 3's."""
         fields = [f"x{k}_{e}: {compute_type(self.op.args[k].dtype)}" for k in args for e in range(self.width)]
-        lines, values = [], []
-        scattered = [k for k in args if not self.fours(k)]
-        for e in range(self.width if scattered else 0):
-            lines += ["  {", *self.reduced_coordinates(f"(r + {e}u)" if e else "r")]
-            lines += [f"    x{k}_{e} = {self.names[k]}_load({self.element(k)});" for k in scattered]
-            lines.append("  }")
-        declared = [
-            f"  var x{k}_{e}: {compute_type(self.op.args[k].dtype)};" for k in scattered for e in range(self.width)
-        ]
+        lines, values = self.reduced_coordinates(), []
         for k in args:
-            if k in scattered:
-                values += [f"x{k}_{e}" for e in range(self.width)]
-            else:
-                lines.append(f"  let q{k} = {self.names[k]}_load4((row.b{k} + r) / {QUAD}u);")
+            if self.fours(k):
+                lines.append(f"  let q{k} = {self.names[k]}_load4(({self.element(k)}) / {QUAD}u);")
                 values += [f"q{k}.{lane}" for lane in LANES]
+            else:
+                values += [f"{self.names[k]}_load({self.element(k, e)})" for e in range(self.width)]
         return [
-            f"struct {struct} {{ {', '.join(fields or ['none: u32'])} }}",
+            f"struct {struct} {{ {', '.join(fields)} }}",
             f"fn {name}(row: Row, r: u32) -> {struct} {{",
-            *(declared + lines),
-            f"  return {struct}({', '.join(values or ['0u'])});",
+            *lines,
+            f"  return {struct}({', '.join(values)});",
             "}",
         ]
 
@@ -230,17 +226,14 @@ class Operands:
     def store_function(self) -> list[str]:
         """Stores the maps of ``width`` points from ``r`` on."""
         arguments = ", ".join(f"p{e}: Mapped" for e in range(self.width))
-        text = [f"fn store_run(row: Row, r: u32, {arguments}) {{"]
-        scattered = [k for k in self.maps if not self.fours(k)]
+        text = [f"fn store_run(row: Row, r: u32, {arguments}) {{", *self.reduced_coordinates()]
         for k in self.maps:
-            if k not in scattered:
-                values = ", ".join(f"p{e}.m{k}" for e in range(QUAD))
-                vector = f"vec4<{compute_type(self.op.args[k].dtype)}>({values})"
-                text.append(f"  {self.names[k]}_store4((row.b{k} + r) / {QUAD}u, {vector});")
-        for e in range(self.width if scattered else 0):
-            text += ["  {", *self.reduced_coordinates(f"(r + {e}u)" if e else "r")]
-            text += [f"    {self.names[k]}_store({self.element(k)}, p{e}.m{k});" for k in scattered]
-            text.append("  }")
+            name, mapped = self.names[k], [f"p{e}.m{k}" for e in range(self.width)]
+            if self.fours(k):
+                vector = f"vec4<{compute_type(self.op.args[k].dtype)}>({', '.join(mapped)})"
+                text.append(f"  {name}_store4(({self.element(k)}) / {QUAD}u, {vector});")
+            else:
+                text += [f"  {name}_store({self.element(k, e)}, {value});" for e, value in enumerate(mapped)]
         return [*text, "}"]
 
     # Calls

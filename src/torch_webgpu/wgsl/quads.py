@@ -1,16 +1,17 @@
 """Pointwise kernels in which a thread owns four consecutive points and moves them in one access.
 
-Memory moves at full speed only in 16-byte pieces: on an H200 an addition reaches 2.9 TB/s element by element and 4.1 in
-fours. This is the layout for outputs that lie in iteration order and start at a multiple of four elements; an input that
-does too is loaded in fours, one that is the same everywhere once, any other element by element.
+Memory moves at full speed only in 16-byte pieces: on an H200 an addition reaches 2.9 TB/s element by element and 4.1
+in fours. This is the layout for outputs that lie in iteration order and start at a multiple of four elements; an input
+that does too is loaded in fours, one that is the same everywhere once, any other element by element.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..dtypes import BY_NAME, COMPUTE_TYPE
-from ..ir.graph import Expr, Operation, Pointwise
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Expr, Operation, Pointwise
+
 from .expr import convert, emit
 
 QUAD = 4
@@ -87,7 +88,9 @@ def store(op: Operation, k: int, name: str, layout: str, offset: str, numel: str
     """Statements that store output ``k`` of four points; what lies beyond the tensor is kept."""
     spec = op.args[k]
     if not by_four(spec.dtype, layout, spec.aligned):
-        return [f"  if (base + {e}u < {numel}) {{ {name}_store({offset} + base + {e}u, q{e}.f{k}); }}" for e in range(QUAD)]
+        return [
+            f"  if (base + {e}u < {numel}) {{ {name}_store({offset} + base + {e}u, q{e}.f{k}); }}" for e in range(QUAD)
+        ]
     inside = ", ".join(f"base + {e}u < {numel}" for e in range(QUAD))
     values = ", ".join(f"q{e}.f{k}" for e in range(QUAD))
     return [

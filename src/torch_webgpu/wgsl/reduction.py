@@ -7,10 +7,11 @@ of its threads, it is read once.
 
 from __future__ import annotations
 
-from ..ir.graph import Operation, Reduction
+from torch_webgpu.ir.graph import Operation, Reduction
+
 from .builder import Built
 from .expr import convert
-from .fold import UNROLL, FoldWriter, Stages, partial_bytes, partial_dtype
+from .fold import FoldWriter, Stages, partial_bytes, partial_dtype
 from .kernel import Binding
 from .operands import in_fours
 from .quads import QUAD
@@ -31,7 +32,7 @@ def build_reduction(op: Operation, alias: tuple[int, ...]) -> Stages:
         writer = ReductionWriter(op, alias, space, tiling, reads=True, stores=True)
         last = writer.build_resident(tiling.resident) if tiling.resident else writer.build()
     else:
-        merging = tiling if body.maps else Tiling(power_of_two(-(-tiling.splits // UNROLL)), across=False)
+        merging = tiling if body.maps else Tiling(power_of_two(-(-tiling.splits // 4)), across=False)
         last = ReductionWriter(op, alias, space, merging, reads=False, stores=True).build_from(tiling.splits)
     if not split:
         return Stages((last,))
@@ -44,7 +45,7 @@ class ReductionWriter(FoldWriter):
 
     def build(self) -> Built:
         """From the points."""
-        declared = self.state_functions(self.tiling.width, self.tiling.width * UNROLL)
+        declared = self.state_functions(self.tiling.width, self.tiling.width * self.unroll)
         main = [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(bool(self.operands.maps))]
         return self.assemble(declared, [*main, *self.store_roots(), *self.map_loop()])
 
@@ -109,7 +110,7 @@ class PartialsWriter(FoldWriter):
     """The kernel that leaves a state per output and split in temporaries."""
 
     def build(self) -> Built:
-        declared = self.state_functions(self.tiling.width, self.tiling.width * UNROLL)
+        declared = self.state_functions(self.tiling.width, self.tiling.width * self.unroll)
         main = [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(everywhere=False)]
         stores = []
         for k, d in enumerate(self.states):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..ir.combine import COMBINES
-from ..ir.graph import Operation, Reduction, Spec, walk
-from ..layout import Shape, broadcast_strides, collapse, iteration_order
+from torch_webgpu.ir.combine import COMBINES
+from torch_webgpu.ir.graph import Operation, Reduction, Spec, walk
+from torch_webgpu.layout import Shape, broadcast_strides, collapse, iteration_order
+
 from .builder import WORKGROUP
 
 TARGET_GROUPS = 1024
@@ -17,6 +18,8 @@ SPLIT_FROM = 64
 MAX_SPLITS = 1024
 MAX_MAP_SPLITS = 256
 """With maps every workgroup merges all partial results of its outputs."""
+UNROLL = {1: 8, 4: 4}
+"""Runs that a thread has in flight at once, by their width: enough bytes to hide the latency of memory."""
 MAX_RESIDENT = 8
 """Runs that a thread can keep in registers."""
 
@@ -111,15 +114,20 @@ def tile(space: Space, body: Reduction, width: int) -> Tiling:
         space.reduced, space.reduced_strides[space.driver]
     )
     if across:
-        rows = min(power_of_two(space.outputs), max(32, WORKGROUP // power_of_two(-(-space.extent // 8))))
+        rows = min(power_of_two(space.outputs), max(32, WORKGROUP // batches(space.extent, width)))
         return Tiling(WORKGROUP // rows, across, splits(space, body, WORKGROUP // rows))
     runs = -(-space.extent // width)
     if body.maps and not body.running:
         lanes, resident = resident_runs(runs)
         if resident:
             return Tiling(lanes, across, 1, width, resident)
-    lanes = min(WORKGROUP, power_of_two(-(-runs // 4)))
+    lanes = batches(space.extent, width)
     return Tiling(lanes, across, splits(space, body, lanes), width)
+
+
+def batches(extent: int, width: int) -> int:
+    """The lanes, a power of two, that can each take a whole batch of runs."""
+    return min(WORKGROUP, 1 << max(0, (extent // (width * UNROLL[width])).bit_length() - 1))
 
 
 def resident_runs(runs: int) -> tuple[int, int]:
