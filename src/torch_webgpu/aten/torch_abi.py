@@ -5,6 +5,7 @@ Meta kernels are asked once per signature; schemas are read once per overload.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -26,6 +27,11 @@ DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
 Meta = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """A tensor without data: shape, strides, dtype."""
 
+REGISTRARS = frozenset({"torch_abi", "register", "variants", "traced", "strict", "launch"})
+
+KERNELS: dict[OpOverload, str] = {}
+"""Every overload with a kernel, and the module that registered it."""
+
 META_CACHE_SIZE = 50_000
 _metas: dict[Any, list[Meta]] = {}
 _libraries: dict[str, torch.library.Library] = {}
@@ -41,7 +47,17 @@ def library(key: str, namespace: str = "aten") -> torch.library.Library:
 
 def impl(overload: OpOverload, fn: Callable[..., Any], key: str = BACKEND_KEY) -> None:
     """Registers ``fn`` as ``overload``'s kernel for webgpu tensors."""
+    if key == BACKEND_KEY:
+        KERNELS[overload] = _family()
     library(key).impl(overload, fn, key, allow_override=True)
+
+
+def _family() -> str:
+    """The module of ``aten`` that a registration comes from, past the modules that help to register."""
+    frame = sys._getframe(2)
+    while (name := frame.f_globals["__name__"].rpartition(".")[2]) in REGISTRARS and frame.f_back is not None:
+        frame = frame.f_back
+    return name
 
 
 def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
