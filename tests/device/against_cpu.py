@@ -55,3 +55,23 @@ def layouts(make: Callable[..., torch.Tensor], *shape: int) -> dict[str, torch.T
         "offset": make(*lead, last + 1)[..., 1:],
         "expanded": make(*lead, 1).expand(*shape),
     }
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Any:
+    """A call's result on the CPU, or its error."""
+    try:
+        result = fn(*args)
+        return result.cpu() if isinstance(result, torch.Tensor) else result
+    except Exception as error:
+        return type(error), str(error).splitlines()[0]
+
+
+def same(device: torch.device, fn: Callable[..., Any], *tensors: torch.Tensor) -> bool:
+    """Asserts the same values, dtype and shape, or the same error, as on the CPU; whether there was a value."""
+    expected = outcome(fn, *(t.clone() for t in tensors))
+    actual = outcome(fn, *(t.to(device) for t in tensors))
+    if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
+        torch.testing.assert_close(actual, expected, equal_nan=True)
+        return True
+    assert actual == expected
+    return False
