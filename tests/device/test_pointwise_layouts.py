@@ -31,7 +31,7 @@ def no_fallback() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.bool, torch.int64], ids=names)
-def test_layouts(dtype: torch.dtype, device: torch.device) -> None:
+def test_strided_operands(dtype: torch.dtype, device: torch.device) -> None:
     def make(*shape: int) -> torch.Tensor:
         return torch.randint(0, 5, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
@@ -192,10 +192,10 @@ def test_any_layout(operands: tuple[torch.Tensor, torch.Tensor], name: str, devi
 # Adapters that lack features
 
 MODES = {
-    "INT64=emulated": "int64 and (integer or shifts or conversions or layouts) or python_numbers",
-    "FLOAT16=emulated": "float16 and (special_pairs or conversions or layouts or views) or python_numbers",
-    "IMMEDIATES=0": "python_numbers or layouts or several_outputs",
-    "MAX_BINDING=4096": "layouts or views or overlapping or several_windows",
+    "INT64=emulated": "int64 and (integer or shifts or conversions or strided) or python_numbers",
+    "FLOAT16=emulated": "float16 and (special_pairs or conversions or strided or views) or python_numbers",
+    "IMMEDIATES=0": "python_numbers or strided or several_outputs",
+    "MAX_BINDING=4096": "strided or views or overlapping or several_windows",
     "BATCHING=0": "views or overlapping",
 }
 
