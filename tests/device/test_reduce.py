@@ -49,9 +49,7 @@ def test_first_extreme(device, name, dtype):
     check(device, lambda x: getattr(x, name)(), x)
 
 
-@pytest.mark.parametrize(
-    "name", ["max", "min", "argmax", "amin", "aminmax", "sum", "prod", "nansum", "logsumexp", "var"]
-)
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "amin", "aminmax", "sum", "nansum", "logsumexp", "var"])
 def test_nan_and_infinity(device, name):
     x = torch.randn(4, 300)
     x[0, 17] = x[0, 200] = math.nan
@@ -67,6 +65,11 @@ def test_prod(device, dtype):
     for dim in (0, 1, 2):
         check(device, lambda x, dim=dim: x.prod(dim), x, tol=tolerance(dtype))
     check(device, lambda x: x.prod(), x, tol=tolerance(dtype))
+
+
+def test_prod_of_nan_and_infinity(device):
+    inf, nan = math.inf, math.nan
+    check(device, lambda x: x.prod(1), torch.tensor([[2, inf, -3], [1, nan, inf], [0, inf, 1], [-inf, -inf, 1]]))
 
 
 @pytest.mark.parametrize("name", ["contiguous", "transposed", "sliced", "offset", "expanded"])
