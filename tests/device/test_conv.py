@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check
 
+from torch_webgpu.aten import launch
+from torch_webgpu.kernels import conv, tile
+
 Shape = tuple[int, ...]
 
 # Function, input, weight, arguments. Few channels in a group take the direct kernels, many the blocked products.
@@ -50,6 +53,20 @@ def test_float32(device, name, bias):
     fn, x, w, options = CASES[name]
     tensors = [torch.randn(x), torch.randn(w), *([torch.randn(out_channels(name, w, options))] if bias else [])]
     check(device, lambda *t: fn(*t, **options), *tensors, backward=True, tol=1e-3)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("shape", conv.TILES, ids=str)
+def test_tiles(device, monkeypatch, shape, splits):
+    """Every tile, whichever the cost model would choose here, with sums in one part and in several."""
+
+    def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Plan:
+        return tile.Plan(shape, splits, -(-k // splits // shape.k) * shape.k)
+
+    monkeypatch.setattr(conv, "plan", plan)
+    monkeypatch.setattr(launch, "_prepared", {})
+    x, w, b = torch.randn(2, 10, 9, 8), torch.randn(12, 5, 3, 3), torch.randn(12)
+    check(device, lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=2), x, w, b, backward=True, tol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

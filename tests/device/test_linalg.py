@@ -6,6 +6,9 @@ import pytest
 import torch
 from tests.device.against_cpu import HALF_TYPES, check, layouts
 
+from torch_webgpu.aten import launch
+from torch_webgpu.kernels import matmul, tile
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -39,6 +42,25 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def test_sizes(device, m, k, n, dtype):
     a, b = numbers(m, k, dtype=dtype) / k**0.5, numbers(k, n, dtype=dtype)
     check(device, torch.mm, a, b, backward=dtype == torch.float32, tol=tolerance(dtype))
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("shape", matmul.TILES, ids=str)
+def test_tiles(device, monkeypatch, shape, splits):
+    """Every tile, whichever the cost model would choose here, with sums in one part and in several."""
+
+    def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Plan:
+        return tile.Plan(shape, splits, -(-k // splits // shape.k) * shape.k)
+
+    monkeypatch.setattr(matmul, "plan", plan)
+    monkeypatch.setattr(launch, "_prepared", {})
+    a, b, c = numbers(2, 140, 70), numbers(2, 70, 133), numbers(133)
+    if splits == 1:
+        check(device, lambda a, b, c: torch.addmm(c, a, b), a[0], b[0], c, tol=1e-4)
+        half = [t.bfloat16() for t in (a[0], b[0, :, :132], c[:132])]
+        check(device, lambda a, b, c: torch.addmm(c, a, b), *half, tol=0.2)
+    else:
+        check(device, lambda a, b: torch.bmm(a.mT, b.mT), a.mT.contiguous(), b.mT.contiguous(), tol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

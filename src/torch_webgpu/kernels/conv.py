@@ -221,7 +221,7 @@ class _Writer:
 
 def blocked(c: Conv, caps: HostCaps) -> Lowered:
     m, n, k = c.sizes
-    chosen = plan(c.geometry.groups, m, n, k, TILES)
+    chosen = plan(c.geometry.groups, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
     words = not split and c.mode != "weight" and writes_words(c.specs[c.out], 4, caps)
     w = _Writer(c, split)

@@ -181,7 +181,7 @@ def with_splits(p: Product, caps: HostCaps, chosen: Plan, first: Launch) -> Lowe
 
 def blocked(p: Product, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
-    chosen = plan(slices, m, n, k, TILES)
+    chosen = plan(slices, m, n, k, TILES, caps.software)
     words = chosen.splits == 1 and writes_words(p.y, 2, caps)
     w = _Writer(p, chosen.splits > 1)
     w.operands()
@@ -249,7 +249,7 @@ def matvec(p: Product, caps: HostCaps) -> Lowered:
     kernel = matvec_kernel(p)
     groups = slices * -(-m // kernel.outputs)
     # Each lane gets a few loads at least, in groups of four elements.
-    splits = max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
+    splits = 1 if caps.software else max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
     chunk = -(-k // splits // 4) * 4
     chosen = Plan(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
     w = _Writer(p, chosen.splits > 1)

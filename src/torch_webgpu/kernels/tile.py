@@ -57,6 +57,14 @@ RATES = {
     LIGHT: (137, 1.1, 121),
     SMALL: (130, 5.0, 94),
 }
+# On a software adapter (two cores): multiply-adds a nanosecond, and a part of the time it takes to compile the kernel.
+SOFTWARE_RATES = {
+    HUGE: (4.7, 2.5e6),
+    LARGE: (4.5, 2.5e6),
+    MEDIUM: (4.5, 6e5),
+    LIGHT: (3.2, 4e5),
+    SMALL: (2.4, 2e5),
+}
 
 UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
@@ -89,9 +97,19 @@ def cost_ns(tile: Tile, splits: int, slices: int, m: int, n: int, k: int) -> flo
     return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
 
-def plan(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile]) -> Plan:
-    """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two, up to 128."""
-    options = [(tile, 1 << s) for tile in tiles for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
+def software_cost_ns(tile: Tile, slices: int, m: int, n: int, k: int) -> float:
+    """The time of a product on the CPU, whose threads all work whatever the tile is."""
+    rate, compiling = SOFTWARE_RATES[tile]
+    return compiling + slices * blocks(tile, m, n) * tile.m * tile.n * k / rate
+
+
+def plan(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], software: bool = False) -> Plan:
+    """The fastest of ``tiles`` and, on a GPU, of the numbers of partial sums that are powers of two, up to 128."""
+    if software:
+        tile = min(tiles, key=lambda tile: software_cost_ns(tile, slices, m, n, k))
+        return Plan(tile, 1, -(-k // tile.k) * tile.k)
+    counts = [1 << s for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
+    options = [(tile, splits) for tile in tiles for splits in counts]
     tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
     return Plan(tile, -(-k // chunk), chunk)

@@ -261,6 +261,7 @@ def host_caps(adapter: ffi.Adapter) -> HostCaps:
         max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
         float32_atomics="shader-float32-atomic" in features,
         subgroups="subgroup" in features,
+        software=adapter.info["adapter_type"] == "CPU",
     )
 
 

@@ -24,7 +24,10 @@ WINDOW_ALIGNMENT_BYTES = 256
 
 @dataclass(frozen=True)
 class HostCaps:
-    """What decides the text of a shader on one host: adapter features, two limits, and whose compiler reads it."""
+    """What decides the text of a shader on one host: adapter features, two limits, and whose compiler reads it.
+
+    ``software``: the adapter is a CPU, which wants other tile sizes.
+    """
 
     int64: bool
     float16: bool
@@ -34,6 +37,7 @@ class HostCaps:
     dialect: Literal["naga", "tint"] = "naga"
     float32_atomics: bool = False
     subgroups: bool = False
+    software: bool = False
 
     @property
     def window_bytes(self) -> int:
