@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -301,30 +302,55 @@ def vector_norm(
     return norm_into(outputs, self, ord, reduced_dims(dim, self.dim()), dtype or self.dtype)
 
 
+@dataclass(frozen=True)
+class Norm:
+    """The p-norm: how sizes (absolute values) combine. ``order`` is None for a p that travels as scalars 0 and 1."""
+
+    order: float | None
+    combine: str
+    scalars: tuple[float, ...]
+
+    @classmethod
+    def of(cls, p: float) -> Norm:
+        combine = {math.inf: "max", -math.inf: "min"}.get(p, "sum")
+        if p in (0, 1, 2, math.inf, -math.inf):
+            return cls(p, combine, ())
+        return cls(None, combine, (p, 1 / p))
+
+    def contribution(self, size: Expr) -> Expr:
+        if self.order == 0:
+            return ops.where(ops.eq(size, 0), ops.like(size, 0), ops.like(size, 1))
+        if self.order == 2:
+            return size * size
+        return size if self.order is not None else ops.pow(size, ops.param(0, size.dtype))
+
+    def result(self, total: Expr) -> Expr:
+        if self.order == 2:
+            return ops.sqrt(total)
+        return total if self.order is not None else ops.pow(total, ops.param(1, total.dtype))
+
+
 def norm_into(
     outputs: Sequence[torch.Tensor], self: torch.Tensor, ord: float, dims: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """The ``ord``-norm of the elements, converted to ``dtype``, over ``dims``."""
-    order = ord if ord in (0, 1, 2, math.inf, -math.inf) else None
-    combine = {math.inf: "max", -math.inf: "min"}.get(ord, "sum")
+    norm = Norm.of(ord)
 
-    def power(x: Expr) -> tuple[Expr, ...]:
+    def contribution(x: Expr) -> tuple[Expr, ...]:
         x = widened(x, dtype)
-        size = ops.abs_complex(x) if dtype.is_complex else abs(x)
-        if order == 0:
-            return (ops.where(ops.eq(size, 0), ops.like(size, 0), ops.like(size, 1)),)
-        if order == 2:
-            return (size * size,)
-        return (size,) if order is not None else (ops.pow(size, ops.param(0, size.dtype)),)
+        return (norm.contribution(ops.abs_complex(x) if dtype.is_complex else abs(x)),)
 
-    def inverse(total: Expr) -> tuple[Expr, ...]:
-        if order == 2:
-            return (ops.sqrt(total),)
-        return (total,) if order is not None else (ops.pow(total, ops.param(1, total.dtype)),)
-
-    exponents = [] if order is not None else [number(ord, outputs[0].dtype), number(1 / ord, outputs[0].dtype)]
-    static = (order, dtype)
-    return reduce("aten::norm", self, outputs, dims, (combine,), power, inverse, static, exponents)
+    return reduce(
+        "aten::norm",
+        self,
+        outputs,
+        dims,
+        (norm.combine,),
+        contribution,
+        lambda total: (norm.result(total),),
+        (norm.order, dtype),
+        [number(v, outputs[0].dtype) for v in norm.scalars],
+    )
 
 
 def norm(self: torch.Tensor, p: float | None, dim: Sequence[int], keepdim: bool = False) -> torch.Tensor:
