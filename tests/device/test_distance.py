@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-
 from tests.device.against_cpu import check
 
 ORDERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf"))
