@@ -38,6 +38,8 @@ Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
 OPERATION_CACHE_SIZE = 20_000
+IDLE_SECONDS = 0.002
+"""A batch nothing was added to for so long belongs to a program that does something else."""
 LARGE_BYTES = 1 << 20
 """Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
 
@@ -298,7 +300,7 @@ class Engine:
             self._arm()
 
     def _arm(self) -> None:
-        """Starts the clock that flushes a batch nobody completes, so that a slow Python loop leaves no GPU idle."""
+        """Starts the clock that flushes a batch nobody completes, so that a slow program leaves no GPU idle."""
         if self.delay_ms <= 0:
             return
         self._first_pending = time.monotonic()
@@ -319,6 +321,11 @@ class Engine:
                 return
             while (left := self._first_pending + self.delay_ms / 1000 - time.monotonic()) > 0:
                 time.sleep(left)
+            # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
+            recorded = -1
+            while (pending := sum(map(len, list(self.pending.values())))) != recorded:
+                recorded = pending
+                time.sleep(IDLE_SECONDS)
             try:
                 self.flush()
             except Exception as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 
-PLAN_CACHE_SIZE = 4096
+PLAN_CACHE_SIZE = 1024
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ write may overlap it, and keeps its order relative to it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Reduction, Spec, walk
 from torch_webgpu.ir.ops import ops
@@ -21,6 +22,8 @@ from torch_webgpu.layout import Shape, broadcast_strides
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
+MAX_OPERATIONS = 4096
+SHOWN_NAMES = 8
 
 
 class Use(NamedTuple):
@@ -368,8 +371,8 @@ class Fuser:
         specs = [self.input_spec(group, *inputs[old]) for old in used]
         specs += [self.recorded[v.writer[0]].op.args[v.writer[1]] for v in (*rows, *points)]
         sources = [inputs[old][1] for old in used] + [v.writer for v in (*rows, *points)]
-        name = "+".join([self.recorded[n].op.name.removeprefix("aten.").split(".")[0] for n in group.nodes])
-        op = Operation(name, tuple(specs), len(values), body, tuple(group.kinds))
+        names = [self.recorded[n].op.name.removeprefix("aten.").split(".")[0] for n in group.nodes]
+        op = operation(fused_name(names), tuple(specs), len(values), body, tuple(group.kinds))
         return Step(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason)
 
     def input_spec(self, group: Group, access: Access, source: tuple[int, int]) -> Spec:
@@ -391,6 +394,31 @@ def renumber(expr: Expr, loads: dict[int, int], memo: dict[Expr, Expr]) -> Expr:
         else:
             memo[e] = e
     return memo[expr]
+
+
+def fused_name(names: list[str]) -> str:
+    """What a fused operation is called in profiles: its operations, the middle of a long chain counted."""
+    if len(names) <= SHOWN_NAMES:
+        return "+".join(names)
+    return "+".join([*names[: SHOWN_NAMES - 1], f"{len(names) - SHOWN_NAMES} more", names[-1]])
+
+
+_operations: OrderedDict[Any, Operation] = OrderedDict()
+
+
+def operation(
+    name: str, specs: tuple[Spec, ...], n_outputs: int, body: Pointwise | Reduction, kinds: tuple[str, ...]
+) -> Operation:
+    """The fused operation with this content. Plans share it, and with it what it was lowered to."""
+    key = (specs, n_outputs, body, kinds)
+    found = _operations.get(key)
+    if found is None:
+        found = _operations[key] = Operation(name, specs, n_outputs, body, kinds)
+        if len(_operations) > MAX_OPERATIONS:
+            _operations.popitem(last=False)
+    else:
+        _operations.move_to_end(key)
+    return found
 
 
 def external(group: Group, fuser: Fuser) -> set[int]:
