@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.graph import Expr
-from ..ir.ops import ops
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+
 from .reduce import Epilogue, Norm, number, own, record_reduction
 from .torch_abi import aten
 from .variants import register_functional
