@@ -33,6 +33,9 @@ CASES = {
         (8, 6, 3, 3),
         {"padding": 1, "stride": 2, "output_padding": 1},
     ),
+    "transposed 2d by phases": (F.conv_transpose2d, (2, 8, 5, 7), (8, 6, 4, 5), {"padding": (3, 1), "stride": (3, 2)}),
+    "transposed 2d tap by tap": (F.conv_transpose2d, (2, 8, 5, 7), (8, 6, 1, 2), {"stride": 2, "output_padding": 1}),
+    "2d strided channels": (F.conv2d, (2, 7, 12, 11), (6, 7, 3, 2), {"padding": (0, 1), "stride": (3, 2)}),
     "transposed 2d grouped": (
         F.conv_transpose2d,
         (2, 8, 9, 8),
@@ -66,7 +69,7 @@ def test_tiles(device, monkeypatch, shape, splits):
     monkeypatch.setattr(conv, "plan", plan)
     monkeypatch.setattr(launch, "_prepared", {})
     x, w, b = torch.randn(2, 10, 9, 8), torch.randn(12, 5, 3, 3), torch.randn(12)
-    check(device, lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=2), x, w, b, backward=True, tol=1e-3)
+    check(device, lambda x, w, b: F.conv2d(x, w, b, 2, padding=1, groups=2), x, w, b, backward=True, tol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -1,5 +1,5 @@
-// Interpolation that averages over as many inputs as an output covers: a triangle (RADIUS = 1) or Keys' cubic with a = -0.5
-// (RADIUS = 2), stretched by the scale when shrinking. The weights are divided by their sum.
+// Interpolation that averages over as many inputs as an output covers: a triangle (RADIUS = 1) or Keys' cubic with
+// a = -0.5 (RADIUS = 2), stretched by the scale when shrinking. The weights are divided by their sum.
 
 alias Norm = f32;
 

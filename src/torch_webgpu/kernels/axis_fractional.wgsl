@@ -1,4 +1,4 @@
-// Windows of fractional max pooling (Graham 2014): starts `scale`, a random number, shifts, at most a window's slack apart.
+// Windows of fractional max pooling (Graham 2014): nearly evenly spaced, shifted by `scale`, a random number.
 
 alias Norm = i32;
 

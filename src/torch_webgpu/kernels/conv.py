@@ -32,17 +32,12 @@ FEW_ROWS = 4
 """Up to so many channels in a group a blocked product is mostly padding, and slower unless sums are longer than …"""
 SHORT_SUM = 128
 WEIGHT_THREADS = 128
-# Which argument is the output, and how its sums are found again among partial ones.
+# Which argument is the output.
 OUTPUT = {"forward": "y", "adjoint": "x", "weight": "w"}
-SUMS = {
-    "forward": "c / P.m, c % P.m, ((n * y_d() + d) * y_h() + h) * y_w() + w",
-    "adjoint": "c / P.m, c % P.m, ((n * x_d() + d) * x_h() + h) * x_w() + w",
-    "weight": "n / P.m, n % P.m, tap_number(c, d, h, w)",
-}
-READ_THROUGH = {"forward": ("conv_x",), "adjoint": ("conv_y",), "weight": ("conv_x",)}
+READ_THROUGH = {"forward": ("conv_x",), "adjoint": ("conv_phases", "conv_y"), "weight": ("conv_x",)}
 PLAIN = "fn result(slice: u32, m: u32, n: u32, v: T) -> T { return v; }"
 BIASED = """fn result(slice: u32, m: u32, n: u32, v: T) -> T {
-  return t_add(v, bias_load(P.bias_offset + (slice * P.m + m) * P.bias_stride));
+  return t_add(v, bias_load(P.bias_offset + (slice / (PD * PH * PW) * P.m + m) * P.bias_stride));
 }"""
 
 
@@ -100,14 +95,17 @@ class Conv:
         return channels if self.mode == "adjoint" else self.specs["w"].shape[1]
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and inner dimension of the product of each group."""
-        x, y = self.specs["x"].shape, self.specs["y"].shape
-        inner = self.depth * self.taps
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Slices (groups, and phases of each), rows, columns and inner dimension of the product."""
+        x, y, w = (self.specs[name].shape for name in "xyw")
+        groups, positions = self.geometry.groups, y[0] * prod(y[2:])
+        if self.mode == "forward":
+            return groups, self.rows, positions, self.depth * self.taps
         if self.mode == "weight":
-            return self.rows, inner, y[0] * prod(y[2:])
-        positions = y[0] * prod(y[2:]) if self.mode == "forward" else x[0] * prod(x[2:])
-        return self.rows, positions, inner
+            return groups, self.rows, self.depth * self.taps, positions
+        phases = (1,) * (3 - self.dims) + self.phases
+        columns, taps = ([-(-size // p) for size, p in zip(s[2:], phases, strict=True)] for s in (x, w))
+        return groups * prod(phases), self.rows, x[0] * prod(columns), self.depth * prod(taps)
 
     def channels_last(self, name: str) -> bool:
         spec = self.specs[name]
@@ -117,14 +115,22 @@ class Conv:
     def taps_outside(self) -> bool:
         return self.channels_last("y" if self.mode == "adjoint" else "x")
 
-    def prelude(self, params: ParamList) -> list[str]:
+    @property
+    def phases(self) -> tuple[int, ...]:
+        """Into how many classes an adjoint's positions fall along each dimension: those that meet the same taps."""
+        g = self.geometry
+        return tuple(s if self.mode == "adjoint" and d == 1 else 1 for s, d in zip(g.stride, g.dilation, strict=True))
+
+    def prelude(self, params: ParamList, phases: tuple[int, ...] | None = None) -> list[str]:
         """Constants of the kernel's geometry, and functions for its sizes and paddings."""
         g = self.geometry
+        phases = (1,) * self.dims if phases is None else phases
+        rest = tuple(s // p for s, p in zip(g.stride, phases, strict=True))
         missing = 3 - self.dims
         lines = [arithmetic(self.specs[self.out].dtype, "add", "mul"), constant("TAPS_OUTSIDE", self.taps_outside)]
         for i, d in enumerate("dhw"):
             given = i >= missing
-            for name, values in (("S", g.stride), ("D", g.dilation)):
+            for name, values in (("S", g.stride), ("D", g.dilation), ("P", phases), ("R", rest)):
                 lines.append(constant(f"{name}{d.upper()}", values[i - missing] if given else 1))
             lines.append(constant(f"K{d.upper()}", self.specs["w"].shape[2 + i]))
             pad = params.add(f"pad_{d}", g.padding[i - missing], "i32") if given else "0"
@@ -185,7 +191,7 @@ class _Writer:
         self.params = ParamList()
         self.bindings: list[Binding] = []
         self.order: list[int] = []
-        self.text = [*c.prelude(self.params), source("conv")]
+        self.text = [*c.prelude(self.params, c.phases), source("conv")]
         for name in c.operands:
             self.bind(Binding(name, c.specs[name].dtype), c.args[name])
             self.locate(name)
@@ -220,14 +226,14 @@ class _Writer:
 
 
 def blocked(c: Conv, caps: HostCaps) -> Lowered:
-    m, n, k = c.sizes
-    chosen = plan(c.geometry.groups, m, n, k, TILES, caps.software)
+    slices, m, n, k = c.sizes
+    chosen = plan(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
-    words = not split and c.mode != "weight" and writes_words(c.specs[c.out], 4, caps)
+    words = not split and c.mode != "weight" and prod(c.phases) == 1 and writes_words(c.specs[c.out], 4, caps)
     w = _Writer(c, split)
     if not split:
         w.result(words)
-    grid = block_params(w.params, chosen, c.geometry.groups, m, n, k)
+    grid = block_params(w.params, chosen, slices, m, n, k)
     a_k_major = c.mode != "weight" or not c.channels_last("y")
     b_k_major = c.taps_outside if c.mode != "weight" else not c.taps_outside
     main = block_text(chosen.tile, a_k_major, b_k_major, True, words)
@@ -239,23 +245,23 @@ def blocked(c: Conv, caps: HostCaps) -> Lowered:
 
 def split_sum(c: Conv, caps: HostCaps, splits: int, first: Launch) -> Lowered:
     """``first``, followed by the addition of the partial sums it leaves."""
-    m, n, _ = c.sizes
+    slices, m, n, _ = c.sizes
     kernel = PointKernel(f"conv_{c.mode}_split_sum", caps, SPATIAL, absent(c.dims))
-    kernel.add(*c.prelude(kernel.params), source("conv"), c.result(kernel.params))
+    kernel.add(*c.prelude(kernel.params, c.phases), source("conv"), c.result(kernel.params))
+    if c.mode == "adjoint":
+        kernel.add(source("conv_phases"))
     if c.bias is not None:
         kernel.binding(Binding("bias", c.bias.dtype), c.args["bias"])
     kernel.output(c.out, c.args[c.out], c.specs[c.out])
-    size = add_partials(kernel, c.args[c.out] + 1, c.kind, c.geometry.groups, splits, m, n)
-    arguments = ", ".join(f"{x}: u32" for x in SPATIAL)
-    body = f"fn values({arguments}) -> Values {{ return Values(split_total({SUMS[c.mode]})); }}"
-    return Lowered((first, kernel.launch(body)), (size,))
+    size = add_partials(kernel, c.args[c.out] + 1, c.kind, slices, splits, m, n)
+    return Lowered((first, kernel.launch(source(f"conv_{c.mode}_sum"))), (size,))
 
 
 def weight_direct(c: Conv) -> Launch:
-    m, n, k = c.sizes
+    slices, m, n, k = c.sizes
     w = _Writer(c, False)
     w.result(False)
-    groups = c.geometry.groups * m * n
+    groups = slices * m * n
     for name, value in (("m", m), ("k", k), ("groups", groups)):
         w.params.add(name, value)
     rows = -(-groups // MAX_GROUPS)

@@ -21,12 +21,6 @@ fn tap_number(channel: u32, d: u32, h: u32, w: u32) -> u32 {
   return select(channel * TAPS + t, t * P.depth + channel, TAPS_OUTSIDE);
 }
 
-fn x_position(n: u32) -> Position {
-  let row = n / x_w();
-  let plane = row / x_h();
-  return Position(plane / x_d(), plane % x_d(), row % x_h(), n % x_w());
-}
-
 fn y_position(n: u32) -> Position {
   let row = n / y_w();
   let plane = row / y_h();

@@ -1,4 +1,17 @@
+fn spread(slice: u32, n: u32) -> Position {
+  let p = phase_position(n);
+  let d = (first_of(phase_d(slice), PD, pad_d()) + p.d) * PD + phase_d(slice) - u32(pad_d());
+  let h = (first_of(phase_h(slice), PH, pad_h()) + p.h) * PH + phase_h(slice) - u32(pad_h());
+  let w = (first_of(phase_w(slice), PW, pad_w()) + p.w) * PW + phase_w(slice) - u32(pad_w());
+  return Position(p.image, d, h, w);
+}
+
+fn is_stored(slice: u32, n: u32) -> bool {
+  let p = spread(slice, n);
+  return p.d < x_d() && p.h < x_h() && p.w < x_w();
+}
+
 fn place(slice: u32, m: u32, n: u32) -> u32 {
-  let p = x_position(n);
-  return x_at(p.image, slice * P.m + m, p.d, p.h, p.w);
+  let p = spread(slice, n);
+  return x_at(p.image, slice / PHASES * P.m + m, p.d, p.h, p.w);
 }

@@ -2,3 +2,5 @@ fn place(slice: u32, m: u32, n: u32) -> u32 {
   let p = y_position(n);
   return y_at(p.image, slice * P.m + m, p.d, p.h, p.w);
 }
+
+fn is_stored(slice: u32, n: u32) -> bool { return true; }

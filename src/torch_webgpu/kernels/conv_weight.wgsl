@@ -7,7 +7,7 @@ alias BStep = Window;
 
 fn a_row(slice: u32, m: u32) -> ARow { return y_at(0u, slice * P.m + m, 0u, 0u, 0u); }
 
-fn a_step(k: u32) -> AStep {
+fn a_step(slice: u32, k: u32) -> AStep {
   let p = y_position(k);
   return y_delta(p.image, 0u, p.d, p.h, p.w);
 }
@@ -19,7 +19,7 @@ fn b_row(slice: u32, n: u32) -> BRow {
   return tap_offset(x_at(0u, slice * P.depth + t.channel, 0u, 0u, 0u), t);
 }
 
-fn b_step(k: u32) -> BStep {
+fn b_step(slice: u32, k: u32) -> BStep {
   let p = y_position(k);
   return window_start(x_delta(p.image, 0u, 0u, 0u, 0u), p);
 }

@@ -1,6 +1,8 @@
 // One step of a GRU from its gates before activation: reset, update and new gate side by side.
 
-fn input_gate(row: u32, column: u32) -> f32 { return input_gates_load(input_gates_at(row, column)) + input_bias(column); }
+fn input_gate(row: u32, column: u32) -> f32 {
+  return input_gates_load(input_gates_at(row, column)) + input_bias(column);
+}
 
 fn hidden_gate(row: u32, column: u32) -> f32 {
   return hidden_gates_load(hidden_gates_at(row, column)) + hidden_bias(column);

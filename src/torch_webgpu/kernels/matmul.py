@@ -33,6 +33,7 @@ BUSY_THREADS = 1 << 18
 
 PLAIN = "fn result(slice: u32, m: u32, n: u32, v: T) -> T { return v; }"
 PLACE = "fn place(slice: u32, m: u32, n: u32) -> u32 { return y_at(slice, m, n); }"
+STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
 SCALED = "fn result(slice: u32, m: u32, n: u32, v: T) -> T {{ return t_mul({alpha}, v); }}"
 ADDED = (
     "fn result(slice: u32, m: u32, n: u32, v: T) -> T "
@@ -131,8 +132,7 @@ class _Writer:
         self.text.append(locator(self.params, "y", self.p.args["y"], COORDINATES, self.p.y.strides))
         self.bindings.append(Binding("y", self.p.y.dtype, "read_write", mode))
         self.order.append(self.p.args["y"])
-        self.text.append(PLACE)
-        self.text.append(store_sum("y"))
+        self.text += [PLACE, STORED, store_sum("y")]
 
     def launch(self, name: str, body: Sequence[str], threads: int, grid: Grid) -> Launch:
         text = "\n".join([*self.text, *body])

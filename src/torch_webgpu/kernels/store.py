@@ -1,7 +1,10 @@
 """Where the finished sums of a product go: into the output, or into partial sums that a second kernel adds up.
 
-The body declares ``fn place(slice: u32, m: u32, n: u32) -> u32``, the element of the output that sum (m, n) of a slice
-belongs to, and ``fn result(slice: u32, m: u32, n: u32, v: T) -> T``, what becomes of the sum.
+The body declares
+
+* ``fn place(slice: u32, m: u32, n: u32) -> u32``: the element of the output that sum (m, n) of a slice belongs to
+* ``fn is_stored(slice: u32, n: u32) -> bool``: whether there is one
+* ``fn result(slice: u32, m: u32, n: u32, v: T) -> T``: what becomes of the sum
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from .points import PointKernel, source
 ACCUMULATOR = {"i": "i32", "u": "u32", "l": "i64", "f": "f32", "d": "f64", "c": "c64"}
 
 _STORE_SUM = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
-  OUT_store(place(slice, m, n), result(slice, m, n, v));
+  if (is_stored(slice, n)) { OUT_store(place(slice, m, n), result(slice, m, n, v)); }
 }"""
 STORE_PARTIAL = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
   partials_store(((slice * P.splits + split) * P.m + m) * P.n + n, v);

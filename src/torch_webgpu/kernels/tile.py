@@ -6,7 +6,7 @@ A workgroup computes a block of ``m`` x ``n`` sums. Step by step it brings ``m``
 arrays would live in memory. Where the operands come from is the body's business: it declares
 
 * ``alias ARow``, ``fn a_row(slice: u32, m: u32) -> ARow``: what is fixed for row ``m`` of a
-* ``alias AStep``, ``fn a_step(k: u32) -> AStep``: what is fixed for position ``k`` of the sum
+* ``alias AStep``, ``fn a_step(slice: u32, k: u32) -> AStep``: what is fixed for position ``k`` of the sum
 * ``fn a_value(row: ARow, step: AStep) -> f32``, and the same three for the columns of b
 * ``fn finish(slice: u32, split: u32, m: u32, n: u32, sums: V)``: stores sum (m, n) or, of ``pairs`` (V is a vec2), also
   (m, n + 1); they may lie outside
@@ -190,7 +190,8 @@ class _Side:
             if not self.k_major or j == 0:
                 position = f"{k} + {x}_k0 + {0 if self.k_major else j * self.tile.threads // self.quads}u"
                 yield f"    let {x}_at{at} = {position};"
-                yield f"    let {x}_step{at} = {x}_step({f'min({x}_at{at}, k_end - 1u)' if tail else f'{x}_at{at}'});"
+                inside = f"min({x}_at{at}, k_end - 1u)" if tail else f"{x}_at{at}"
+                yield f"    let {x}_step{at} = {x}_step(slice, {inside});"
             row = j if self.k_major else 0
             quad = ", ".join(f"{x}_value({x}_row{row}_{e}, {x}_step{at})" for e in range(4))
             value = f"vec4<f32>({quad})"
