@@ -51,10 +51,11 @@ def test_values(dtype: torch.dtype, scale: float, zero_point: int, device: torch
     got = torch.quantize_per_tensor(x.to(device), scale, zero_point, dtype)
     want = torch.quantize_per_tensor(x, scale, zero_point, dtype)
     off = (got.int_repr().cpu().long() - want.int_repr().long()).abs()
-    # CPUs differ among themselves in a few ties: those with fused multiply-add do not round the product.
-    assert off.max().item() <= 1
-    assert off.count_nonzero().item() <= 3
     agreed = off == 0
+    # How ties round depends on PyTorch's version and the CPU (some add the zero point first, some round the product).
+    assert off.max().item() <= 1
+    exact = x[~agreed].double() / scale
+    assert ((exact - exact.floor() - 0.5).abs() < 1e-6 * (1 + exact.abs())).all()
     assert torch.equal(got.dequantize().cpu()[agreed], want.dequantize()[agreed])
 
 

@@ -134,6 +134,12 @@ def empty_quantized(
     return empty(size, dtype or qtensor.dtype, place, quantizer_of(qtensor, place))
 
 
+def quantized_to_device(self: torch.Tensor, *, device: Any = None, **_: Any) -> QuantizedTensor:
+    """A CPU tensor's ``to("webgpu")``. PyTorch's kernel would read the quantizer off the result's C++ object."""
+    place = torch.device("webgpu", device_index(device))
+    return QuantizedTensor(self.int_repr().to(place), self.dtype, quantizer_of(self, place))
+
+
 # Fake quantization: quantize and dequantize in floating point ---------------------------------------------------------
 
 
@@ -322,6 +328,7 @@ FACTORIES: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten._empty_affine_quantized.default, empty_affine),
     (aten._empty_per_channel_affine_quantized.default, empty_per_channel),
     (aten.empty_quantized.default, empty_quantized),
+    (aten._to_copy.default, quantized_to_device),
 )
 
 
