@@ -1,0 +1,51 @@
+"""Tiles of blocked products: what they need of a device, and which one is chosen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from torch_webgpu.kernels import conv, matmul
+from torch_webgpu.kernels.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, block_text, blocks, plan
+
+TILES = tuple(RATES)
+WORKGROUP_BYTES = 16 << 10
+SIZES = [(1, 1, 1), (13, 20, 1700), (8, 4096, 4096), (64, 576, 100_352), (1024, 1024, 1024), (4096, 4096, 4096)]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("k_major", [True, False])
+def test_tiles_fit_every_device(tile, k_major):
+    text = block_text(tile, k_major, k_major, tail=True)
+    quads = sum(map(int, re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", text)))
+    assert quads * 16 <= WORKGROUP_BYTES
+    assert tile.threads <= 256
+    # Each thread loads the same number of quads of either operand, and at least one.
+    assert (tile.m // 4 * tile.k) % tile.threads == 0
+    assert (tile.n // 4 * tile.k) % tile.threads == 0
+
+
+def test_every_tile_has_its_costs():
+    assert set(SOFTWARE_RATES) == set(RATES)
+    assert set(matmul.TILES) | set(conv.TILES) <= set(RATES)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+@pytest.mark.parametrize("software", [True, False])
+def test_parts_cover_the_sum(m, n, k, software):
+    chosen = plan(1, m, n, k, TILES, software)
+    assert chosen.chunk % chosen.tile.k == 0
+    assert (chosen.splits - 1) * chosen.chunk < k <= chosen.splits * chosen.chunk
+
+
+def test_small_products_take_small_tiles_and_large_ones_fill_the_gpu():
+    assert plan(1, 20, 20, 20, TILES).tile == min(TILES, key=lambda tile: tile.m * tile.n)
+    assert plan(1, 4096, 4096, 4096, TILES).tile == HUGE
+    deep = plan(1, 128, 128, 16_384, TILES)
+    assert deep.splits * blocks(deep.tile, 128, 128) >= 64
+    assert deep.chunk >= MIN_SPLIT_K
+
+
+def test_software_adapters_get_one_part():
+    assert all(plan(1, *size, TILES, software=True).splits == 1 for size in SIZES)
