@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
+from torch_webgpu.layout import contiguous_strides
 
 from .fallback import run_on_cpu
 from .pool import resampled
@@ -98,12 +99,16 @@ def method_kernels(
         if reason := unsupported(m, forward, self):
             return run_on_cpu(forward, args, kwargs, reason)
         values = (self, output_size, *rest)
+        # PyTorch's meta kernels in three dimensions fail on empty batches.
+        empty = not self.shape[0] and all((*self.shape[1:], *output_size))
+        shape = (*self.shape[:2], *output_size)
         return resampled(
             forward,
             values,
             [self],
             resample.forward,
             lambda: m.resampling(self.shape[2:], output_size, *split(rest)),
+            (lambda: [(shape, contiguous_strides(shape), self.dtype)]) if empty else None,
         )[0]
 
     def upsample_backward(*args: Any, **kwargs: Any) -> Any:
