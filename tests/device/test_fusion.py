@@ -149,3 +149,44 @@ def test_points_see_rows_as_of_their_place_in_the_program(late: bool) -> None:
     with fusion(64):
         for actual, expected in zip(program("webgpu"), program("cpu"), strict=True):
             torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
+
+
+def test_the_controls_and_what_they_count() -> None:
+    x = torch.ones(64, device="webgpu")
+    with fusion(64):
+        before = torch.webgpu.get_fusion_stats()
+        y = (x + 1) * 2
+        torch.webgpu.flush_batch()
+        after = torch.webgpu.get_fusion_stats()
+        assert after["fusions"] - before["fusions"] == 2
+        torch.webgpu.disable_fusion()
+        assert not torch.webgpu.is_fusion_enabled()
+        z = (x + 1) * 2
+        torch.webgpu.flush_batch()
+        torch.webgpu.enable_fusion()
+        torch.webgpu.set_fusion_window(0)
+        w = (x + 1) * 2
+        torch.webgpu.flush_batch()
+        last = torch.webgpu.get_fusion_stats()
+        assert last["fusions"] == after["fusions"]
+        assert last["bypasses"] == after["bypasses"] + 2
+    for result in (y, z, w):
+        assert result.cpu().eq(4).all()
+
+
+def test_what_nobody_sees_is_counted_as_eliminated() -> None:
+    x, other = torch.ones(64, device="webgpu"), torch.ones(3, device="webgpu")
+    with fusion(64):
+        before = torch.webgpu.get_fusion_stats()["eliminated"]
+        _ = other + 5
+        y = x + 1
+        del _
+        torch.webgpu.flush_batch()
+        assert torch.webgpu.get_fusion_stats()["eliminated"] == before + 1
+    assert y.cpu().eq(2).all()
+
+
+@pytest.mark.parametrize("control", ["set_fusion_window", "set_fusion_min_size"])
+def test_negative_limits_are_refused(control: str) -> None:
+    with pytest.raises(ValueError, match="negative: -1"):
+        getattr(torch.webgpu, control)(-1)

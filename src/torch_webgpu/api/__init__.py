@@ -52,6 +52,14 @@ from .device import (
     sync_device,
     synchronize,
 )
+from .fusion import (
+    disable_fusion,
+    enable_fusion,
+    get_fusion_stats,
+    is_fusion_enabled,
+    set_fusion_min_size,
+    set_fusion_window,
+)
 from .memory import (
     empty_cache,
     max_memory_allocated,

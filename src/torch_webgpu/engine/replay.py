@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
@@ -17,9 +18,17 @@ PLAN_CACHE_SIZE = 1024
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a recording."""
+    """The steps of a recording of ``recorded`` nodes."""
 
     steps: tuple[Step, ...]
+    recorded: int
+
+    @cached_property
+    def counts(self) -> tuple[int, int, int]:
+        """Operations that joined another's kernel, that have one of their own, that are not run at all."""
+        alone = sum(len(step.nodes) == 1 for step in self.steps)
+        run = sum(len(step.nodes) for step in self.steps)
+        return run - alone, alone, self.recorded - run
 
     def nodes(self, recorded: list[Node]) -> list[Node]:
         """The fused nodes, over the allocations, offsets and scalars of this time's recording."""
@@ -42,20 +51,31 @@ class Planner:
         self.plans: OrderedDict[object, Plan] = OrderedDict()
         self.hits = 0
         self.misses = 0
+        self.fusions = 0
+        self.bypasses = 0
+        self.eliminated = 0
 
     def plan(self, nodes: list[Node], limits: Limits) -> Plan:
+        """The plan of a recording, made if it is new; counts what it does."""
         key, uses, live = signature(nodes)
         found = self.plans.get((key, limits))
         if found is not None:
             self.hits += 1
             self.plans.move_to_end((key, limits))
-            return found
-        self.misses += 1
+        else:
+            self.misses += 1
+            found = self.plans[key, limits] = self.make(nodes, uses, live, limits)
+            if len(self.plans) > PLAN_CACHE_SIZE:
+                self.plans.popitem(last=False)
+        fused, alone, dropped = found.counts
+        self.fusions += fused
+        self.bypasses += alone
+        self.eliminated += dropped
+        return found
+
+    def make(self, nodes: list[Node], uses: list[tuple[Use, ...]], live: frozenset[int], limits: Limits) -> Plan:
         recorded = [Recorded(node.op, u) for node, u in zip(nodes, uses, strict=True)]
-        plan = self.plans[key, limits] = Plan(tuple(fuse(recorded, live, limits)))
-        if len(self.plans) > PLAN_CACHE_SIZE:
-            self.plans.popitem(last=False)
-        return plan
+        return Plan(tuple(fuse(recorded, live, limits)), len(nodes))
 
 
 def signature(nodes: list[Node]) -> tuple[object, list[tuple[Use, ...]], frozenset[int]]:

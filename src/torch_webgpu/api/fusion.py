@@ -1,0 +1,53 @@
+"""What is fused: the fusion controls."""
+
+from __future__ import annotations
+
+from torch_webgpu.engine.record import engine
+
+
+def enable_fusion() -> None:
+    """Recorded operations are fused into as few kernels as mean the same (the default)."""
+    engine().fusion = True
+
+
+def disable_fusion() -> None:
+    """Every recorded operation gets a kernel of its own: for finding out whether fusion is to blame."""
+    eng = engine()
+    eng.flush()
+    eng.fusion = False
+
+
+def is_fusion_enabled() -> bool:
+    return engine().fusion
+
+
+def set_fusion_window(n: int) -> None:
+    """How many kernels back an operation looks for one to join (default 64); 0 fuses nothing."""
+    if n < 0:
+        raise ValueError(f"a window cannot be negative: {n}")
+    eng = engine()
+    eng.flush()
+    eng.fusion_window = n
+
+
+def set_fusion_min_size(n: int) -> None:
+    """The number of elements from which per-element operations are fused (default 0: always)."""
+    if n < 0:
+        raise ValueError(f"a size cannot be negative: {n}")
+    eng = engine()
+    eng.flush()
+    eng.fusion_min_size = n
+
+
+def get_fusion_stats() -> dict[str, int]:
+    """Since the start: ``fusions`` operations that joined another's kernel, ``bypasses`` that ran in one of their own,
+    ``eliminated`` whose results nobody could see, and how often a recording's plan was found again or made.
+    """
+    planner = engine().planner
+    return {
+        "fusions": planner.fusions,
+        "bypasses": planner.bypasses,
+        "eliminated": planner.eliminated,
+        "plan_hits": planner.hits,
+        "plan_misses": planner.misses,
+    }
