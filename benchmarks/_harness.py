@@ -86,9 +86,10 @@ class Device:
         """What the device has, or a cautious guess where it does not say."""
         module = getattr(torch, self.device.type)
         try:
-            return int(module.get_device_properties(self.device).total_memory)
+            told = int(module.get_device_properties(self.device).total_memory)
         except (AttributeError, RuntimeError, TypeError):
-            return 4 << 30
+            told = 0
+        return told or 8 << 30  # WebGPU does not say
 
 
 def _device_name(device: torch.device) -> str:
