@@ -31,13 +31,16 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(to_host(torch._neg_view(t))) if t.is_neg() else from_bytes(t)
 
 
+BITS = {2: torch.int16, 8: torch.int64}
+
+
 def words(t: torch.Tensor) -> torch.Tensor:
-    """``t``, or its bits as 64-bit integers if no kernel can hold its dtype."""
+    """``t``, or its bits as integers if no kernel can hold its dtype (uint64, complex32, complex128)."""
     if t.dtype in BY_TORCH:
         return t
-    if t.dtype == torch.complex128:
+    if t.is_complex():
         t = torch.view_as_real(t)
-    return t.view(torch.int64)
+    return t.view(BITS[t.element_size()])
 
 
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -67,16 +70,11 @@ def plain(t: torch.Tensor) -> torch.Tensor:
 
 
 def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
+    if source.dtype not in BY_TORCH or target.dtype not in BY_TORCH:
+        reinterpreted(source, target)
+        return
     conj = source.is_conj() != target.is_conj()
     neg = source.is_neg() != target.is_neg()
-    if source.dtype not in BY_TORCH or target.dtype not in BY_TORCH:
-        if source.dtype != target.dtype or conj or neg:
-            count("aten::copy_", f"no kernel converts {source.dtype} to {target.dtype}")
-            to_device(to_host(source).to(target.dtype), target)
-            return
-        if source.is_conj():
-            source, target = source.conj(), target.conj()
-        source, target = words(source), words(target)
 
     def body(specs: tuple[Spec, ...]) -> Body:
         if not conj and not neg:
@@ -87,6 +85,43 @@ def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
         return Pointwise((ops.to_dtype(value, specs[1].dtype),))
 
     engine().record("copy", [source], [target], body, (conj, neg))
+
+
+def reinterpreted(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copies of types that no kernel can hold, through views of other types; through the host where none will do."""
+    neg = source.is_neg() or target.is_neg()
+    complex_pair = source.is_complex() or target.is_complex()
+    if not neg and source.dtype == target.dtype and source.is_conj() == target.is_conj():
+        on_device(words(unconjugated(source)), words(unconjugated(target)))
+    elif not neg and complex_pair and torch.uint64 not in (source.dtype, target.dtype):
+        copy_parts(source, target)
+    elif not neg and target.dtype == torch.uint64 and not source.is_floating_point() and not complex_pair:
+        on_device(source, target.view(torch.int64))
+    elif not neg and source.dtype == torch.uint64 and not target.is_floating_point() and not complex_pair:
+        on_device(source.view(torch.int64), target)
+    else:
+        count("aten::copy_", f"no kernel converts {source.dtype} to {target.dtype}")
+        to_device(to_host(source).to(target.dtype), target)
+
+
+def unconjugated(t: torch.Tensor) -> torch.Tensor:
+    """What ``t`` lazily conjugates."""
+    return t.conj() if t.is_conj() else t
+
+
+def copy_parts(source: torch.Tensor, target: torch.Tensor) -> None:
+    """A copy from or to complex numbers by their real and imaginary parts."""
+    if not target.is_complex():
+        target.copy_(torch.view_as_real(unconjugated(source))[..., 0])
+        return
+    parts = torch.view_as_real(unconjugated(target))
+    if source.is_complex():
+        parts.copy_(torch.view_as_real(unconjugated(source)))
+    else:
+        parts[..., 0].copy_(source)
+        parts[..., 1].zero_()
+    if source.is_conj() != target.is_conj():
+        parts[..., 1].neg_()
 
 
 def to_device(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Pointwise, Spec
@@ -28,11 +29,17 @@ from .random import (
 )
 from .register import opmath
 from .torch_abi import aten, impl, outputs_of
-from .variants import out_variant, register_functional, write
+from .variants import name_of, register_functional, write
 
 
 def bernoulli(self: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
     return bernoulli_tensor(torch.empty_like(self), self, generator=generator)
+
+
+def bernoulli_out(self: torch.Tensor, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+    """Any dtype will do for ``out``."""
+    _maybe_resize_out(out, self.shape)
+    return bernoulli_tensor(out, self, generator=generator)
 
 
 def bernoulli_p(self: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
@@ -123,6 +130,10 @@ def multinomial(
     Without replacement: the largest of p / Exp(1) (the exponential race, as PyTorch's own fast path). With replacement:
     a uniform number looked up in the cumulative distribution. Waits to check the probabilities, as PyTorch does.
     """
+    if not self.is_floating_point():
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {name_of(self.dtype)}")
+    if num_samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
     (like,) = outputs_of(aten.multinomial.default, self, num_samples, replacement)
     if not replacement and num_samples > self.shape[-1]:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
@@ -196,7 +207,7 @@ FUNCTIONAL: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
 )
 KERNELS: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten.bernoulli.default, bernoulli),
-    (aten.bernoulli.out, out_variant(aten.bernoulli.out, bernoulli)),
+    (aten.bernoulli.out, bernoulli_out),
     (aten.bernoulli.p, bernoulli_p),
     (aten.normal.Tensor_float, normal),
     (aten.normal.float_Tensor, normal),

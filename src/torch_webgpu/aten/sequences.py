@@ -60,6 +60,8 @@ def range_size(start: float, end: float, step: float, dtype: torch.dtype) -> int
         return -((start - end) // step)  # type: ignore[return-value]
     if not dtype.is_floating_point:
         start, end, step = int(start), int(end), int(step)
+        if step == 0:
+            raise ValueError("step must be nonzero")
         check_range(start, end, step)
     return math.ceil((end - start) / step)
 

@@ -17,6 +17,7 @@ from torch_webgpu.layout import contiguous_strides, extent
 
 from .storage import ensure_storage
 from .torch_abi import aten, impl, on_cpu_key
+from .variants import register_functional
 
 SHARED_WITH_CPU = (
     aten.as_strided.default,
@@ -79,9 +80,16 @@ def set_nothing(self: torch.Tensor) -> torch.Tensor:
     return set_source(self, engine().empty((0,), self.dtype, self.device.index))
 
 
+def narrow_copy(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    if dim >= self.dim():
+        raise RuntimeError(f"narrow_copy: dimension {dim} of a tensor of {self.dim()} dimensions")
+    return self.narrow(dim, start, length).clone(memory_format=torch.contiguous_format)
+
+
 def register() -> None:
     for overload in SHARED_WITH_CPU:
         impl(overload, _shared(overload))
+    register_functional(aten.narrow_copy.default, narrow_copy)
     impl(aten.resize_.default, resize_)
     impl(aten.set_.default, set_nothing)
     impl(aten.set_.source_Storage, set_whole_storage)

@@ -41,7 +41,7 @@ _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.bool: (6, 8), torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
     torch.int64: (0, 64), torch.uint16: (1, 16), torch.uint32: (1, 32), torch.uint64: (1, 64),
     torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.float32: (2, 32), torch.float64: (2, 64),
-    torch.complex64: (5, 64), torch.complex128: (5, 128),
+    torch.complex32: (5, 32), torch.complex64: (5, 64), torch.complex128: (5, 128),
 }  # fmt: skip
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
