@@ -26,7 +26,8 @@ def test_layer_norm(device, dtype, shape):
 @pytest.mark.parametrize("name", ["contiguous", "transposed", "sliced", "offset", "expanded"])
 def test_layer_norm_layouts(device, name):
     x = layouts(lambda *shape: torch.randn(shape), 4, 6, 20)[name]
-    check(device, lambda x, w: F.layer_norm(x, (20,), w), x, torch.randn(20), backward=True, tol=1e-4)
+    # The expanded rows have no variance: 1 / deviation magnifies the last bit of their mean.
+    check(device, lambda x, w: F.layer_norm(x, (20,), w), x, torch.randn(20), backward=True, tol=1e-3)
 
 
 def test_layer_norm_edges(device):

@@ -21,7 +21,9 @@ MAX_MAP_SPLITS = 256
 UNROLL = {1: 8, 4: 4}
 """Runs that a thread has in flight at once, by their width: enough bytes to hide the latency of memory."""
 MAX_RESIDENT = 8
-"""Runs that a thread can keep in registers."""
+"""Runs that a thread keeps in registers at most: the code has a copy of everything for each."""
+REGISTERS = 64
+"""Elements that a thread keeps in registers at most."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def tile(space: Space, body: Reduction, width: int) -> Tiling:
         return Tiling(WORKGROUP // rows, across, splits(space, body, WORKGROUP // rows))
     runs = -(-space.extent // width)
     if body.maps and not body.running:
-        lanes, resident = resident_runs(runs)
+        streams = {e.args[0] for e in walk(body.values) if e.op == "load" and any(space.reduced_strides[e.args[0]])}
+        lanes, resident = resident_runs(runs, min(MAX_RESIDENT, REGISTERS // (width * max(1, len(streams)))))
         if resident:
             return Tiling(lanes, across, 1, width, resident)
     lanes = batches(space.extent, width)
@@ -130,15 +133,17 @@ def batches(extent: int, width: int) -> int:
     return min(WORKGROUP, 1 << max(0, (extent // (width * UNROLL[width])).bit_length() - 1))
 
 
-def resident_runs(runs: int) -> tuple[int, int]:
-    """Lanes, and runs per lane, for a row of ``runs`` runs kept in registers; 0 runs per lane where it is too long."""
-    lanes = min(WORKGROUP, power_of_two(-(-runs // 4)))
-    while lanes >= 32 and runs % lanes and runs // (lanes // 2) <= MAX_RESIDENT:
+def resident_runs(runs: int, most: int) -> tuple[int, int]:
+    """Lanes, and runs per lane, for a row of ``runs`` runs kept in registers; 0 runs if a lane cannot keep its share.
+
+    Lanes that divide the row evenly are preferred, since then every thread has a whole batch.
+    """
+    lanes = wanted = power_of_two(-(-runs // 4))
+    while lanes > 16 and runs % lanes and runs // (lanes // 2) <= most:
         lanes //= 2
-    if runs % lanes:
-        lanes = min(WORKGROUP, power_of_two(-(-runs // 4)))
+    lanes = lanes if runs % lanes == 0 else wanted
     per_lane = -(-runs // lanes)
-    return lanes, per_lane if per_lane <= MAX_RESIDENT else 0
+    return lanes, per_lane if per_lane <= most else 0
 
 
 def splits(space: Space, body: Reduction, lanes: int) -> int:
