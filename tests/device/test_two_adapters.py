@@ -34,8 +34,7 @@ assert torch.zeros(1, device="webgpu").device.index == 0
 with torch.webgpu.device(1):
     assert torch.zeros(1, device="webgpu").device.index == 1
     assert torch.ones(2).webgpu().device.index == 1
-    # Canary: PyTorch asks a C++ guard, which Python backends cannot write, what a bare device means to ``to()``.
-    assert torch.ones(2).to("webgpu").device.index == 0
+    assert torch.ones(2).to("webgpu").device.index == 1
 
 # Operations stay where their operands are, and mixing them is an error.
 assert (b + 1).device.index == 1
