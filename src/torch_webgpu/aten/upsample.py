@@ -15,7 +15,7 @@ from torch_webgpu.layout import contiguous_strides
 
 from .fallback import run_on_cpu
 from .pool import resampled
-from .torch_abi import aten
+from .torch_abi import Meta, aten, infer
 from .variants import name_of, register_functional
 
 Scales = Sequence[float | None]
@@ -77,6 +77,14 @@ def unsupported(m: Method, overload: OpOverload, t: torch.Tensor) -> str | None:
     if t.dtype == torch.float64:
         return "interpolation weights are computed in float32"
     raise NotImplementedError(f"\"{overload._schema.name}\" not implemented for '{name_of(t.dtype)}'")
+
+
+def layouts(forward: OpOverload, self: torch.Tensor, *rest: Any) -> list[Meta]:
+    """What ``forward`` returns. PyTorch's meta kernels of volumes fail on an empty batch: they are asked about one."""
+    if not self.dim() or self.shape[0]:
+        return infer(forward, self, *rest)
+    one = torch.empty((1, *self.shape[1:]), dtype=self.dtype, device="meta")
+    return [((0, *shape[1:]), strides, dtype) for shape, strides, dtype in infer(forward, one, *rest)]
 
 
 def method_kernels(
