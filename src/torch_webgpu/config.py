@@ -2,6 +2,7 @@
 
 =============================  =========================================================================
 ``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
+``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
@@ -40,6 +41,7 @@ class Config:
     """The flags, typed. Build one through :func:`config`."""
 
     adapter: str = field(default_factory=lambda: _flag("ADAPTER"))
+    copies: int = field(default_factory=lambda: int(_flag("COPIES", "1")))
     fallback: str = field(default_factory=_fallback_mode)
     debug: frozenset[str] = field(default_factory=lambda: frozenset(filter(None, _flag("DEBUG").split(","))))
     batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")

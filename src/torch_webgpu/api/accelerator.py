@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from torch_webgpu.aten.torch_abi import replace_accelerator_hooks
 from torch_webgpu.dtypes import BY_TORCH
-from torch_webgpu.engine.current import current_device, set_current_device
+from torch_webgpu.engine.current import current_device
 
 from . import memory
-from .device import device_count, synchronize
+from .device import set_device, synchronize
 from .streams import Stream, set_stream
 
 
 def _exchange(index: int) -> int:
     before = current_device()
-    if index >= 0:
-        set_current_device(index)
+    set_device(index)
     return before
-
-
-def _set(index: int) -> None:
-    if not 0 <= index < device_count():
-        raise RuntimeError(f"webgpu:{index} does not exist: this machine has {device_count()} WebGPU adapter(s)")
-    set_current_device(index)
 
 
 def register() -> None:
@@ -29,7 +22,7 @@ def register() -> None:
     replace_accelerator_hooks(
         {
             "getDeviceIndex": current_device,
-            "setDeviceIndex": _set,
+            "setDeviceIndex": set_device,
             "exchangeDevice": _exchange,
             "maybeExchangeDevice": _exchange,
             "synchronizeDevice": synchronize,

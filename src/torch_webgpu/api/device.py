@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.torch_patches import resolve_bare_devices
 from torch_webgpu.engine.current import current_device, set_current_device
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import synchronize as _synchronize
@@ -57,7 +58,10 @@ def set_device(device: DeviceLike) -> None:
     """Makes an adapter the current one in this thread. A negative index changes nothing, as in torch.cuda."""
     if isinstance(device, int) and device < 0:
         return
-    set_current_device(index_of(device))
+    index = index_of(device)
+    if index:
+        resolve_bare_devices()
+    set_current_device(index)
 
 
 class device:  # noqa: N801 torch.cuda's name

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
@@ -22,7 +23,9 @@ class Stream(torch.Stream):
     """The queue of an adapter, under any number of names. ``priority`` changes nothing."""
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
-        return super().__new__(cls, device=torch.device("webgpu", index_of(device)), **kwargs)
+        # By its parts: asked for "a stream of this device", the C++ guard answers with one of webgpu:0.
+        own = {"stream_id": 0, "device_index": index_of(device), "device_type": DeviceType.PrivateUse1.value}
+        return super().__new__(cls, **(kwargs or own))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._entered: list[StreamContext] = []

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from torch.utils import backend_registration
+from torch.utils._device import _device_constructors
 
+from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import WebGPUError
 
 from .torch_abi import DEVICE_TYPE, is_webgpu
@@ -158,6 +160,39 @@ def pin_without_allocator() -> None:
 
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
+
+
+@cache
+def resolve_bare_devices() -> None:
+    """Makes ``t.to("webgpu")``, ``torch.tensor(…, device="webgpu")`` and their like mean the current adapter.
+
+    They ask the C++ device guard, and a Python backend's answers 0 (PythonDeviceGuard::getDevice in
+    torch/csrc/acc/Module.cpp). Called when another adapter first becomes current, so that nobody else pays for it.
+    """
+    _device_constructors()  # torch.device's contexts remember the functions they serve: these, which ours end in
+    for owner, name in _BARE_DEVICE_TAKERS:
+        setattr(owner, name, _with_current_device(getattr(owner, name)))
+
+
+_BARE_DEVICE_TAKERS: tuple[tuple[Any, str], ...] = (
+    (torch.Tensor, "to"), (torch.Tensor, "new_tensor"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"),
+)  # fmt: skip
+
+
+def _with_current_device(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def complete(value: Any, index: int) -> Any:
+        if isinstance(value, (str, torch.device)) and str(value) == DEVICE_TYPE:
+            return torch.device(DEVICE_TYPE, index)
+        return value
+
+    @wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if index := current_device():
+            args = tuple([complete(a, index) for a in args])
+            kwargs = {k: complete(v, index) for k, v in kwargs.items()}
+        return plain(*args, **kwargs)
+
+    return call
 
 
 def save_on_cpu_without_pinning() -> None:

@@ -12,6 +12,8 @@ import weakref
 
 import torch
 
+from torch_webgpu.engine.current import current_device
+
 SEED_MASK = (1 << 64) - 1
 STATE_BYTES = 16
 
@@ -91,7 +93,7 @@ class WebGPUGenerator(torch.Generator):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = torch.device("webgpu", device.index or 0)
+        self._device = torch.device("webgpu", current_device() if device.index is None else device.index)
         self.state = RandomState(torch.default_generator.initial_seed())
         _by_address[_address(self)] = self
 

@@ -45,7 +45,7 @@ def _runtime() -> tuple[Device, ...]:
         adapters = ffi.enumerate_adapters()
     except (ImportError, OSError):
         return ()  # wgpu is not installed or its library does not load: there is no adapter
-    found = tuple(device.Device(index, adapter) for index, adapter in enumerate(_sorted(adapters)))
+    found = tuple(device.Device(index, adapter) for index, adapter in enumerate(_sorted(adapters) * config().copies))
     # Vulkan and Metal threads must be gone before the interpreter is taken apart.
     atexit.register(_close, found)
     if hasattr(os, "register_at_fork"):
