@@ -157,6 +157,7 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
     found = _metas.get(key)
     if found is None:
+        overload, kwargs = _asked(overload, kwargs)
         try:
             result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
         except RuntimeError:
@@ -167,6 +168,15 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
             _metas.pop(next(iter(_metas)))
         _metas[key] = found
     return found
+
+
+def _asked(overload: OpOverload, kwargs: dict[str, Any]) -> tuple[OpOverload, dict[str, Any]]:
+    """Whom to ask: PyTorch's meta kernels of floor division forget the strides that those of truncation keep."""
+    if overload is aten.floor_divide.default:
+        return aten.div.Tensor_mode, {"rounding_mode": "trunc"}
+    if kwargs.get("rounding_mode") == "floor":
+        return overload, {**kwargs, "rounding_mode": "trunc"}
+    return overload, kwargs
 
 
 def _flatten(result: Any) -> list[torch.Tensor]:
