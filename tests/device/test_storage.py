@@ -91,6 +91,16 @@ def test_resize_memory_formats_and_offsets(device: torch.device) -> None:
         torch.ones(3, device=device, requires_grad=True).resize_(4)
 
 
+def test_resize_beyond_the_adapter(device: torch.device) -> None:
+    if device.type != "webgpu":
+        pytest.skip("about the adapter's limits")
+    x = torch.arange(3.0, device=device)
+    with pytest.raises(torch.OutOfMemoryError, match="cannot hold"):
+        x.resize_(1 << 40)
+    assert x.tolist() == [0, 1, 2]
+    assert x.untyped_storage().nbytes() == 12
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.int64], ids=str)
 def test_resize_other_types(dtype: torch.dtype, device: torch.device) -> None:
     x = torch.ones(3, dtype=dtype, device=device)

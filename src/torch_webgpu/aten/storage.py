@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.record import Engine, engine
+from torch_webgpu.engine.record import LARGE_BYTES, Engine, engine
 from torch_webgpu.engine.tensor import Allocation
 from torch_webgpu.runtime.runtime import Buffer, Copy
 
@@ -42,6 +42,8 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
 
 def resize_allocation(eng: Engine, allocation: Allocation, size_bytes: int) -> None:
     """Gives an allocation a buffer of the new size. What is recorded still means the old one, and runs first."""
+    if size_bytes > LARGE_BYTES:
+        eng._check_size(size_bytes, allocation.device)
     eng.flush(allocation.device)
     old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
     device = eng.device(allocation.device)
@@ -58,11 +60,10 @@ def _moved(device: Any, old: Buffer, kept: int, size_bytes: int) -> Buffer:
     return new
 
 
-def ensure_storage(t: torch.Tensor, elements: int) -> None:
-    """Grows the storage of ``t`` if it ends before element ``elements``."""
-    storage = t.untyped_storage()
-    if elements * t.element_size() > storage.nbytes():
-        resize_storage(storage, elements * t.element_size())
+def ensure_size(storage: torch.UntypedStorage, size_bytes: int) -> None:
+    """Grows a storage that is smaller than ``size_bytes``."""
+    if storage.nbytes() < size_bytes:
+        resize_storage(storage, size_bytes)
 
 
 def register() -> None:

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch_webgpu.engine.record import engine
 from torch_webgpu.layout import contiguous_strides, extent
 
-from .storage import ensure_storage
+from .storage import ensure_size
 from .torch_abi import aten, impl, on_cpu_key
 from .variants import register_functional
 
@@ -60,8 +60,7 @@ def set_storage(
     stride = tuple(stride) or contiguous_strides(size)
     if source.device == self.device:
         # PyTorch's kernel would grow it too, and knows no device allocator here.
-        on_cpu_key(SET_STORAGE, self, source, 0, (0,), (1,))
-        ensure_storage(self, offset + extent(size, stride) if 0 not in size else 0)
+        ensure_size(source, (offset + extent(size, stride)) * self.element_size() if 0 not in size else 0)
     return on_cpu_key(SET_STORAGE, self, source, offset, size, stride)
 
 
