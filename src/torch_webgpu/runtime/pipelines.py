@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from torch_webgpu.wgsl.kernel import Kernel
 
 
+MAX_PIPELINES = 8192
+MAX_SOFTWARE_PIPELINES = 512
+"""A software adapter compiles to machine code: over 3 MB a pipeline on lavapipe."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Pipeline:
     """A compiled kernel: the WGPUComputePipeline and the layout of its bind group."""
@@ -45,8 +50,16 @@ class Bound:
 class PipelineCache:
     """The pipelines of one device, and bind groups in two generations: the old one goes when the young one is full."""
 
-    def __init__(self, native: NativeDevice, caps: HostCaps, limits: dict[str, int], bind_groups: int = 8192) -> None:
+    def __init__(
+        self,
+        native: NativeDevice,
+        caps: HostCaps,
+        limits: dict[str, int],
+        bind_groups: int = 8192,
+        pipelines: int | None = None,
+    ) -> None:
         self._native = native
+        self._max_pipelines = pipelines or (MAX_SOFTWARE_PIPELINES if caps.software else MAX_PIPELINES)
         self._caps = caps
         self._max_storage_buffers = limits["max-storage-buffers-per-shader-stage"]
         self._uniform: Buffer | None = None
@@ -90,8 +103,25 @@ class PipelineCache:
         key = (kernel.key, windows)
         found = self._pipelines.get(key)
         if found is None:
-            found = self._pipelines[key] = self._compile(kernel, windows)
+            found = self._compile(kernel, windows)
+            if len(self._pipelines) >= self._max_pipelines:
+                self._evict()
+            self._pipelines[key] = found
+        else:
+            self._pipelines[key] = self._pipelines.pop(key)  # now the most recently used
         return found
+
+    def _evict(self) -> None:
+        """Drops the less recently bound half of the pipelines, and all bind groups, which name pipelines.
+
+        What is encoded or running keeps its own references.
+        """
+        for generation in (self.recent, self._old):
+            for key, bound in generation.items():
+                self._release(key, bound)
+            generation.clear()
+        for key in list(self._pipelines)[: self._max_pipelines // 2]:
+            self._native.release_pipeline(self._pipelines.pop(key).handle)
 
     def forget(self, buffer: Buffer) -> None:
         """Releases the bind groups that name ``buffer``; they would keep its memory."""
