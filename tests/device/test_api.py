@@ -287,3 +287,23 @@ def test_gradient_scaler_and_autocast_under_torch_webgpu_amp(device):
     assert webgpu.amp.GradScaler().is_enabled()
     assert webgpu.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
     assert webgpu.amp.custom_fwd.keywords == webgpu.amp.custom_bwd.keywords == {"device_type": "webgpu"}
+
+
+# Canaries: each fails when PyTorch no longer needs what was done about it.
+
+
+def test_pinned_memory_still_needs_an_allocator(device):
+    """aten/torch_patches.py: save_on_cpu_without_pinning."""
+    if torch.cuda.is_available() or torch.xpu.is_available():
+        pytest.skip("memory is pinned for the machine's other accelerator")
+    with pytest.raises((RuntimeError, NotImplementedError), match="PrivateUse1HooksInterface"):
+        torch.empty(1, pin_memory=True)
+
+
+def test_a_python_backends_streams_and_events_still_know_one_device_and_no_time(device):
+    """api/streams.py."""
+    assert torch.Stream(torch.device("webgpu", 1)).device.index == 0
+    event = torch.Event("webgpu")
+    event.record()
+    with pytest.raises(RuntimeError, match="support"):
+        event.synchronize()

@@ -234,3 +234,11 @@ def test_saving_and_loading_between_adapters(tmp_path):
     assert torch.load(tmp_path / "x.pt")["x"].device == SECOND
     assert torch.load(tmp_path / "x.pt", map_location={"webgpu:1": "webgpu:0"})["x"].device == FIRST
     assert torch.load(tmp_path / "x.pt", map_location="cpu")["x"].tolist() == [0, 1, 2, 3]
+
+
+@needs_two
+def test_a_python_backends_guard_still_answers_zero():
+    """A canary for aten/torch_patches.py: resolve_bare_devices."""
+    with torch.webgpu.device(1):
+        plain = torch.Tensor.to.__wrapped__
+        assert plain(torch.ones(1), "webgpu").device == FIRST

@@ -40,7 +40,11 @@ def decompose_with(table: dict[OpOverload, Callable[..., Any]]) -> None:
 def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has none: runs its decomposition, else the CPU's kernel."""
     chosen = _decompositions.get(op)
-    result = chosen(*args, **kwargs) if chosen is not None else decomposed(op, args, kwargs)
+    try:
+        result = chosen(*args, **kwargs) if chosen is not None else decomposed(op, args, kwargs)
+    except (RuntimeError, TypeError):
+        check_devices((*args, *kwargs.values()))  # a decomposition may trip over tensors of two devices anywhere
+        raise
     if result is not NotImplemented:
         return result
     return run_on_cpu(op, args, kwargs, "it has no kernel and no decomposition for webgpu")

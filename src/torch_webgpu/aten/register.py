@@ -40,6 +40,7 @@ from .torch_abi import (
     is_wrapped_number,
     overloads,
 )
+from .torch_abi import check_devices as check_devices  # the kernels of every family import it from here
 from .variants import check_cast
 
 Compute = Literal["out", "promote", "keep"]
@@ -325,18 +326,6 @@ def number_for(value: Any, slot: ScalarSlot) -> Any:
     if slot.checked:
         check_fits(value, slot.dtype)
     return value if slot.dtype == "f32" else cast_scalar(value, slot.dtype)
-
-
-def check_devices(values: Sequence[Any]) -> None:
-    """Raises, in PyTorch's words, unless all tensors with dimensions are on one device."""
-    found: list[torch.device] = []
-    for t in values:
-        if isinstance(t, torch.Tensor) and not (t.dim() == 0 and t.device.type == "cpu") and t.device not in found:
-            found.append(t.device)
-    if len(found) > 1:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {found[0]} and {found[1]}!"
-        )
 
 
 def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:

@@ -93,8 +93,10 @@ def isin(
     invert: bool = False,
 ) -> torch.Tensor:
     """Whether each element is among ``test_elements``: a binary search among them, sorted. NaN is in nothing."""
+    tensors = [t for t in (elements, test_elements) if isinstance(t, torch.Tensor)]
+    check_devices(tensors)
     common = torch.result_type(elements, test_elements)
-    device = next(t.device for t in (elements, test_elements) if isinstance(t, torch.Tensor) and is_webgpu(t))
+    device = next(t.device for t in tensors if is_webgpu(t))
     elements = torch.as_tensor(elements, dtype=common, device=device)
     if not isinstance(test_elements, torch.Tensor):
         return elements.ne(test_elements) if invert else elements.eq(test_elements)

@@ -191,10 +191,13 @@ def _meta_of(t: torch.Tensor) -> Meta:
 
 def check_devices(values: Sequence[Any]) -> None:
     """Raises PyTorch's error unless the tensors among ``values`` are on one device, 0-dim CPU tensors aside."""
-    tensors = _tensors(values)
-    devices = list(dict.fromkeys(t.device for t in tensors if t.dim() or t.device.type != "cpu"))
-    if len(devices) > 1:
-        raise different_devices(*devices[:2])
+    found: torch.device | None = None
+    for t in _tensors(values):
+        device = t.device
+        if device != found and (t.dim() or device.type != "cpu"):
+            if found is not None:
+                raise different_devices(found, device)
+            found = device
 
 
 def empty_like_meta(metas: Sequence[Meta], device: int) -> list[torch.Tensor]:

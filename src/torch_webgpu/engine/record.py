@@ -18,7 +18,14 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.config import config
-from torch_webgpu.errors import DeviceLostError, ForkError, NoAdapterError, OutOfMemoryError, different_devices
+from torch_webgpu.errors import (
+    DeviceLostError,
+    ForkError,
+    NoAdapterError,
+    OutOfMemoryError,
+    UnsupportedDtypeError,
+    different_devices,
+)
 from torch_webgpu.ir.graph import Body, Node, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides, extent
@@ -186,7 +193,7 @@ class Engine:
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
         device = self.device(index)
         if not device.caps.float64:
-            raise TypeError(
+            raise UnsupportedDtypeError(
                 f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to "
                 f"{'torch.complex64' if dtype.is_complex else 'torch.float32'} first, or keep the tensor on the CPU"
             )
