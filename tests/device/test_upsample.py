@@ -50,8 +50,18 @@ def test_half_types(device, mode, dtype):
 def test_bytes(device):
     x = torch.randint(0, 256, (2, 3, 8, 9), dtype=torch.uint8)
     check(device, lambda x: F.interpolate(x, (5, 11)), x)
-    # CPU kernels for bytes round weights, too.
-    check(device, lambda x: F.interpolate(x, (5, 11), mode="bilinear").int(), x, tol=1.01)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("options", [{}, {"align_corners": True}, {"antialias": True}], ids=str)
+@pytest.mark.parametrize("size", [(5, 11), (16, 18), (3, 3)], ids=str)
+def test_weighted_bytes(device, mode, options, size):
+    """As the CPU's, but for the last bit of a weight: its weights are rounded to 16 bits."""
+    x = torch.randint(0, 256, (2, 3, 8, 9), dtype=torch.uint8)
+    want = F.interpolate(x, size, mode=mode, **options).int()
+    off = (F.interpolate(x.to(device), size, mode=mode, **options).cpu().int() - want).abs()
+    assert off.max() <= 1
+    assert off.float().mean() <= (0.1 if "antialias" in options else 0.01)
 
 
 def test_layouts(device):

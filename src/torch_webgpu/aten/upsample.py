@@ -11,7 +11,6 @@ from torch._ops import OpOverload
 
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
-from torch_webgpu.layout import contiguous_strides
 
 from .fallback import run_on_cpu
 from .pool import resampled
@@ -87,6 +86,39 @@ def layouts(forward: OpOverload, self: torch.Tensor, *rest: Any) -> list[Meta]:
     return [((0, *shape[1:]), strides, dtype) for shape, strides, dtype in infer(forward, one, *rest)]
 
 
+def resampled_bytes(
+    m: Method, forward: OpOverload, values: Sequence[Any], align_corners: bool, scales: Scales
+) -> torch.Tensor:
+    """Images of bytes as CPU PyTorch interpolates them: along the rows, rounded to bytes, then along the columns."""
+    self, output_size = values[:2]
+    result = layouts(forward, *values)
+    between = torch.empty((*self.shape[:3], output_size[1]), dtype=self.dtype, device="meta")
+
+    def along(k: int, x: torch.Tensor, made: list[Meta]) -> torch.Tensor:
+        def resampling() -> Resampling:
+            r = m.resampling(self.shape[2:], output_size, align_corners, scales)
+            axes = tuple(axis if i == k else Axis() for i, axis in enumerate(r.axes))
+            if m.mode == "antialias":
+                return Resampling(r.mode, axes, r.constants)
+            bits = fixed_point_bits(m, axes[k].scale, output_size[k], align_corners)
+            return Resampling(r.mode, axes, (*r.constants, ("BITS", bits)))
+
+        static = (x, *values[1:], tuple(self.shape), k)
+        return resampled(forward, static, [x], resample.forward, resampling, lambda: made)[0]
+
+    return along(0, along(1, self, [(tuple(between.shape), between.stride(), between.dtype)]), result)
+
+
+def fixed_point_bits(m: Method, scale: float, extent: int, align_corners: bool) -> int:
+    """Bits after the point of CPU PyTorch's 16-bit weights: as many as leave room for the largest weight."""
+    linear = dict(m.constants)["TAPS"] == 2
+    positions = (o * scale if align_corners else (o + 0.5) * scale - 0.5 for o in range(extent))
+    rests = [(max(p, 0.0) if linear else p) % 1.0 for p in positions]
+    nearest = min((min(rest, 1.0 - rest) for rest in rests), default=0.0)
+    largest = 1.0 - nearest if linear else (1.25 * nearest - 2.25) * nearest**2 + 1.0
+    return next(bits for bits in range(22) if int(0.5 + largest * 2 ** (bits + 1)) >= 2**15)
+
+
 def method_kernels(
     m: Method, forward: OpOverload, backward: OpOverload
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -107,16 +139,15 @@ def method_kernels(
         if reason := unsupported(m, forward, self):
             return run_on_cpu(forward, args, kwargs, reason)
         values = (self, output_size, *rest)
-        # PyTorch's meta kernels in three dimensions fail on empty batches.
-        empty = not self.shape[0] and all((*self.shape[1:], *output_size))
-        shape = (*self.shape[:2], *output_size)
+        if m.dims == 2 and m.aligns and self.dtype == torch.uint8:
+            return resampled_bytes(m, forward, values, *split(rest))
         return resampled(
             forward,
             values,
             [self],
             resample.forward,
             lambda: m.resampling(self.shape[2:], output_size, *split(rest)),
-            (lambda: [(shape, contiguous_strides(shape), self.dtype)]) if empty else None,
+            lambda: layouts(forward, *values),
         )[0]
 
     def upsample_backward(*args: Any, **kwargs: Any) -> Any:
