@@ -120,8 +120,8 @@ class PipelineCache:
             for key, bound in generation.items():
                 self._release(key, bound)
             generation.clear()
-        for key in list(self._pipelines)[: self._max_pipelines // 2]:
-            self._native.release_pipeline(self._pipelines.pop(key).handle)
+        for oldest in list(self._pipelines)[: self._max_pipelines // 2]:
+            self._native.release_pipeline(self._pipelines.pop(oldest).handle)
 
     def forget(self, buffer: Buffer) -> None:
         """Releases the bind groups that name ``buffer``; they would keep its memory."""
