@@ -194,7 +194,7 @@ def test_random_streams_are_apart():
         lambda a, b: torch.addcmul(a, a, b),
         lambda a, b: a.gather(0, b.long()),
     ],
-    ids=str,
+    ids=("add", "matmul", "cat", "add_", "where", "linear", "out", "addmm", "layer_norm", "addcmul", "gather"),
 )
 def test_mixed_adapters_are_an_error(use):
     a, b = torch.ones(3, 3, device=FIRST), torch.ones(3, 3, device=SECOND)
