@@ -258,6 +258,29 @@ def test_tensors_that_died_make_room_for_new_ones(device):
         assert torch.ones(8 * MIB, device=device).sum().item() == 8 * MIB
 
 
+def test_a_training_step_that_runs_out_of_memory_leaves_the_weights(device):
+    """The update depends on what could not be computed; the weights stay as they were, and a smaller batch trains."""
+    model = torch.nn.Linear(4, 1 << 10).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step(batch: int) -> float:
+        optimizer.zero_grad()
+        loss = model(torch.ones(batch, 4, device=device)).sigmoid().square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    step(8)
+    before = [p.detach().cpu() for p in model.parameters()]
+    with memory_limit(24 * MIB):
+        with pytest.raises(torch.OutOfMemoryError):
+            step(1 << 13)
+        assert all(torch.equal(p.cpu(), b) for p, b in zip(model.parameters(), before, strict=True))
+        gc.collect()
+        losses = [step(8) for _ in range(3)]
+    assert losses[2] < losses[1] < losses[0]
+
+
 @pytest.mark.skipif(not os.environ.get("TORCH_WEBGPU_TEST_OOM"), reason="fills the GPU: set TORCH_WEBGPU_TEST_OOM=1")
 def test_a_full_gpu(device):
     chunk = min(torch.webgpu.get_device_properties().max_buffer_size, 2 << 30) // 4
@@ -320,17 +343,17 @@ def test_spoilt_tensors_are_given_back(device):
     assert torch.webgpu.memory_allocated() == before
 
 
-def test_an_error_of_a_background_flush_is_raised_at_the_next_synchronisation(device):
+@pytest.mark.parametrize("again", [lambda: torch.webgpu.synchronize(), lambda: torch.ones(3, device="webgpu")])
+def test_an_error_of_a_background_flush_is_raised_at_the_next_use_or_synchronisation(device, again):
     eng = engine()
     torch.webgpu.synchronize()
     bad = record_broken(torch.ones(3, device=device))
     failed = Thread(target=lambda: setattr(eng, "error", eng.error or _error_of(eng.flush)))
     failed.start()
     failed.join()
-    good = torch.ones(3, device=device) + 1
     with pytest.raises(ShaderCompileError):
-        torch.webgpu.synchronize()
-    assert good.tolist() == [2, 2, 2]
+        again()
+    assert (torch.ones(3, device=device) + 1).tolist() == [2, 2, 2]
     del bad
 
 

@@ -1,7 +1,8 @@
 """A flush: lowers recorded nodes, gives their allocations buffers, submits the commands.
 
-An error (a shader that does not compile, memory that is not there) belongs to the node it happened in: that node's
-outputs, and what is computed from them, are *poisoned* and raise it when they are read; everything else runs.
+An error (a shader that does not compile, memory that is not there) belongs to the node it happened in. It is raised at
+the end, and what depends on that node has not run, as if the program had stopped there: tensors that would have got
+their first value are *poisoned* and raise the error when they are read, tensors that had one (weights, say) keep it.
 """
 
 from __future__ import annotations
@@ -43,46 +44,52 @@ def execute(device: Device, nodes: list[Node]) -> None:
     commands: list[Command] = []
     ends: list[int] = []
     first = 0  # the node that `commands` start with
-    failures: list[Exception] = []
+    failures = Failures()
     trace = "record" in config().debug
     for i, node in enumerate(nodes):
         if trace:
             print(f"[webgpu:{device.index}] {node.op.name} {node.op.args} {node.offsets} {node.params}")
         try:
             try:
-                commands += encode(device, node)
+                commands += encode(device, node, failures)
             except OutOfMemoryError:
                 # Pooled buffers can only be given back when what names them has been submitted.
                 submit(device, nodes[first:i], commands, ends, failures)
                 commands, ends, first = [], [], i
                 device.empty_cache()
-                commands += encode(device, node)
+                commands += encode(device, node, failures)
         except OutOfMemoryError as error:
-            failures.append(poison(node, OutOfMemoryError(f"{node.op.name}: {error}")))
+            failures.add(node, OutOfMemoryError(f"{node.op.name}: {error}"))
         except Exception as error:
-            failures.append(poison(node, error))
+            failures.add(node, error)
         ends.append(len(commands))
         for allocation in node.allocations:
             if last_use.get(id(allocation)) == i and allocation.buffer is not None:
                 device.release(allocation.buffer)
                 allocation.buffer = None
     submit(device, nodes[first:], commands, ends, failures)
-    if failures:
+    if failures.first:
         # No name for it here: the frames of its traceback, and the tensors in them, would live until a collection.
-        del failures[1:]
-        raise failures.pop()
+        raise failures.first.pop()
 
 
-def poison(node: Node, error: Exception) -> Exception:
-    """Makes ``error`` what reading the node's outputs raises."""
-    for allocation in node.allocations[node.op.n_inputs :]:
-        allocation.error = copy(error)  # without the traceback, whose frames would keep the tensors alive
-    return error
+class Failures:
+    """What went wrong in a flush, and what has had no value before it."""
+
+    def __init__(self) -> None:
+        self.first: list[Exception] = []  # or none
+        self.new: set[int] = set()  # the id of each allocation that this flush gives its buffer
+
+    def add(self, node: Node, error: Exception) -> None:
+        """Makes ``error`` what reading the outputs of ``node`` raises, as far as they have no earlier value."""
+        for allocation in node.allocations[node.op.n_inputs :]:
+            if allocation.buffer is None or id(allocation) in self.new:
+                allocation.error = copy(error)  # without the traceback, whose frames would keep the tensors alive
+        if not self.first:
+            self.first.append(error)
 
 
-def submit(
-    device: Device, nodes: list[Node], commands: list[Command], ends: list[int], failures: list[Exception]
-) -> None:
+def submit(device: Device, nodes: list[Node], commands: list[Command], ends: list[int], failures: Failures) -> None:
     """Submits everything at once or, when the device refuses that, node by node to find those at fault."""
     try:
         device.submit(commands)
@@ -91,7 +98,7 @@ def submit(
         raise
     except Exception as error:
         if len(nodes) == 1:
-            failures.append(poison(nodes[0], error))
+            failures.add(nodes[0], error)
             return
     for node, start, end in zip(nodes, [0, *ends], ends, strict=False):
         try:
@@ -100,12 +107,13 @@ def submit(
                     raise copy(allocation.error)
             device.submit(commands[start:end])
         except Exception as error:
-            failures.append(poison(node, error))
+            failures.add(node, error)
 
 
-def encode(device: Device, node: Node) -> list[Command]:
+def encode(device: Device, node: Node, failures: Failures) -> list[Command]:
     """The commands of one node."""
     lowered: Lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
+    failures.new.update([id(allocation) for allocation in node.allocations if allocation.buffer is None])
     buffers = [materialise(device, allocation, make_room=False) for allocation in node.allocations]
     temporaries: list[Buffer] = []
     try:

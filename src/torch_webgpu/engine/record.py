@@ -296,6 +296,8 @@ class Engine:
 
     def append(self, device: int, node: Node) -> None:
         """:meth:`push` of a finished node; the caller holds the lock."""
+        if self.error is not None:
+            self.raise_pending()  # what follows would build on what a flush in the background could not do
         pending = self.pending.get(device)
         if pending is None:
             self.check_process()

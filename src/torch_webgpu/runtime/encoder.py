@@ -36,25 +36,31 @@ class Encoder:
         self.submissions = 0
 
     def submit(self, commands: Sequence[Command], begin_pass: Callable[[Any], Any] | None = None) -> None:
-        """Encodes and queues ``commands``. On an exception nothing of the submission at hand was queued.
+        """Encodes and queues ``commands``. On an exception nothing was queued.
 
         ``begin_pass`` replaces how a compute pass is begun on an encoder, for timing.
         """
         begin_pass = begin_pass or self._native.begin_pass
+        encoded: list[tuple[Any, bytearray]] = []
         start = 0
-        while start < len(commands):
-            encoder = self._native.create_encoder()
-            try:
-                stop = self._encode(encoder, commands, start, begin_pass)
-            except BaseException:
+        try:
+            while start < len(commands):
+                encoder = self._native.create_encoder()
+                encoded.append((encoder, bytearray()))
+                start = self._encode(encoder, commands, start, begin_pass)
+                encoded[-1] = encoder, self._uniform_data
+        except BaseException:
+            for encoder, _ in encoded:
                 ffi.release_encoder(encoder)
-                raise
-            if self._uniform_data:
-                self._native.write_buffer(self._uniform.handle, 0, self._uniform_data)
+            raise
+        for index, (encoder, uniform_data) in enumerate(encoded):
+            if uniform_data:
+                self._native.write_buffer(self._uniform.handle, 0, uniform_data)
             if not self._native.run(encoder):
+                for rest, _ in encoded[index + 1 :]:
+                    ffi.release_encoder(rest)
                 return  # the reason is among the device's errors, which the caller raises
             self.submissions += 1
-            start = stop
 
     def _encode(self, encoder: Any, commands: Sequence[Command], start: int, begin_pass: Callable[[Any], Any]) -> int:
         """Encodes from ``commands[start]`` on; the index of the first command that found no room for its parameters."""
