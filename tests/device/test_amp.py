@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from torch_webgpu.engine.record import engine
+
+from .processes import assert_ends_well
 
 HALF = [torch.float16, torch.bfloat16]
 half_types = pytest.mark.parametrize("dtype", HALF, ids=str)
@@ -117,7 +122,7 @@ def test_autocast_by_another_devices_region_and_defaults(device):
 
 
 def _has_float64() -> bool:
-    return "shader-f64" in torch.webgpu.get_capabilities()["features"]
+    return engine().device(0).caps.float64
 
 
 def test_as_a_decorator_and_in_custom_functions(device):
@@ -219,3 +224,23 @@ def test_the_scaler_saves_its_state_and_half_gradients_are_unscaled(device):
     other.load_state_dict(state)
     assert other.get_scale() == 8.0
     assert not torch.amp.GradScaler(device.type, enabled=False).is_enabled()
+
+
+def test_unscaling_without_float64():
+    """Most adapters have none, and PyTorch's scaler asks for it."""
+    script = """
+        p = torch.nn.Parameter(torch.ones(3, device="webgpu"))
+        optimizer, scaler = torch.optim.SGD([p], lr=1.0), torch.amp.GradScaler("webgpu", init_scale=8.0)
+        scaler.scale(p.sum() * 2).backward()
+        scaler.unscale_(optimizer)
+        assert p.grad.tolist() == [2, 2, 2]
+        scaler.step(optimizer), scaler.update()
+        assert p.tolist() == [-1, -1, -1] and scaler.get_scale() == 8.0
+    """
+    assert_ends_well(script, TORCH_WEBGPU_FLOAT64="off")
+
+
+def test_unscaling_still_asks_for_float64():
+    """A canary for aten/torch_patches.py: unscale_in_float32."""
+    source = inspect.getsource(torch.amp.GradScaler.unscale_.__wrapped__)
+    assert "self._scale.double().reciprocal().float()" in source

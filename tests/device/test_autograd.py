@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from torch_webgpu.engine.record import engine
+
 from .against_cpu import check
 
 
@@ -76,7 +78,7 @@ def test_four_orders(device):
 
 
 def test_gradcheck(device):
-    if not torch.webgpu.get_capabilities()["features"].count("shader-f64"):
+    if not engine().device(0).caps.float64:
         pytest.skip("gradcheck needs float64, which the adapter lacks")
     x = torch.randn(3, 2, dtype=torch.float64, device=device, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: (x * x.t().mm(x).sum()).tanh(), x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .torch_abi import aten, impl
+from .torch_patches import unscale_in_float32
 
 
 def unscale_(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
@@ -31,5 +32,6 @@ def update_scale_(
 
 
 def register() -> None:
+    unscale_in_float32()
     impl(aten._amp_foreach_non_finite_check_and_unscale_.default, unscale_)
     impl(aten._amp_update_scale_.default, update_scale_)

@@ -162,6 +162,40 @@ def pin_without_allocator() -> None:
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
 
 
+class _Scale:
+    """A ``GradScaler``'s scale as its ``unscale_`` uses it, with the reciprocal taken in float32."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale, self.device = scale, scale.device
+
+    def double(self) -> _Scale:
+        return self
+
+    def reciprocal(self) -> torch.Tensor:
+        return self.scale.reciprocal()
+
+
+def unscale_in_float32() -> None:
+    """``GradScaler.unscale_`` takes its reciprocal in float64, except on MPS, "since division can be imprecise".
+
+    Most adapters have no float64, and division is correctly rounded here.
+    """
+    plain = torch.amp.GradScaler.unscale_
+
+    @wraps(plain)
+    def unscale_(self: Any, optimizer: torch.optim.Optimizer) -> None:
+        scale = self._scale
+        if scale is None or not is_webgpu(scale):
+            return plain(self, optimizer)
+        self._scale = _Scale(scale)
+        try:
+            return plain(self, optimizer)
+        finally:
+            self._scale = scale
+
+    torch.amp.GradScaler.unscale_ = unscale_  # type: ignore[method-assign]
+
+
 @cache
 def resolve_bare_devices() -> None:
     """Makes ``t.to("webgpu")``, ``torch.tensor(…, device="webgpu")`` and their like mean the current adapter.
