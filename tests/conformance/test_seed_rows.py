@@ -65,11 +65,6 @@ def test_copy_converts(source, target, native):
     assert_same(onto.zero_().copy_(values.to(DEVICE)), expected, {})
 
 
-@pytest.mark.xfail(
-    DEVICE.type == "webgpu",
-    reason="a quantized tensor carries a C++ quantizer and memory of its own; PyTorch has no hook for a Python backend",
-    strict=True,
-)
 def test_quantize():
     """``quantize_per_tensor`` and ``dequantize``."""
     values = torch.linspace(-3, 3, 40).reshape(8, 5)

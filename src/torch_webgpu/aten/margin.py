@@ -55,8 +55,9 @@ def check_labels(self: torch.Tensor, target: torch.Tensor) -> None:
 
 def multilabel_forward(self: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
     check_labels(self, target)
-    margins, _, is_label = label_margins(torch.atleast_2d(self), torch.atleast_2d(target))
-    losses = margins.sum((1, 2)) / self.shape[-1]
+    scores = torch.atleast_2d(self)
+    margins, _, is_label = label_margins(scores, torch.atleast_2d(target))
+    losses = margins.sum((1, 2)) / scores.shape[1]
     losses = losses[0] if self.dim() < 2 else losses
     return reduced(losses, reduction), is_label.to(self.dtype).reshape(target.shape)
 

@@ -112,7 +112,7 @@ class PipelineCache:
         return found
 
     def _evict(self) -> None:
-        """Drops the less recently bound half of the pipelines, and all bind groups, which name pipelines.
+        """Keeps the half of the pipelines that were bound last, and drops all bind groups, which name pipelines.
 
         What is encoded or running keeps its own references.
         """
@@ -120,7 +120,7 @@ class PipelineCache:
             for key, bound in generation.items():
                 self._release(key, bound)
             generation.clear()
-        for oldest in list(self._pipelines)[: self._max_pipelines // 2]:
+        for oldest in list(self._pipelines)[: len(self._pipelines) - self._max_pipelines // 2]:
             self._native.release_pipeline(self._pipelines.pop(oldest).handle)
 
     def forget(self, buffer: Buffer) -> None:
