@@ -9,7 +9,7 @@ from torch_webgpu.ir.ops import ops
 
 from .expressions import is_complex, is_integral, where
 from .register import pointwise
-from .variants import name_of
+from .results import name_of
 
 PI = 3.141592653589793
 

@@ -14,6 +14,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
+from .results import write
 from .torch_abi import aten, functional_of, is_inplace
 
 # Decompositions that are right but a poor trade here, with the reason.
@@ -58,33 +59,10 @@ def _through_functional(op: OpOverload, functional: OpOverload) -> Callable[...,
             targets = [kwargs.pop(name) for name in names]
         results = functional(*args, **kwargs)
         for target, result in zip(targets, results if isinstance(results, (tuple, list)) else [results], strict=True):
-            write_result(target, result)
+            write(result, target)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     return run
-
-
-def write_result(target: torch.Tensor, result: torch.Tensor) -> None:
-    """Stores a result into an ``out=`` tensor: resized as PyTorch resizes it, cast if PyTorch would cast it."""
-    if not torch.can_cast(result.dtype, target.dtype):
-        raise RuntimeError(
-            f"result type {_name(result.dtype)} can't be cast to the desired output type {_name(target.dtype)}"
-        )
-    if target.shape != result.shape:
-        torch._prims_common.wrappers._maybe_resize_out(target, result.shape)
-    target.copy_(result)
-
-
-_SCALAR_TYPES = {
-    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
-    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
-    torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-}  # fmt: skip
-
-
-def _name(dtype: torch.dtype) -> str:
-    """The dtype as PyTorch's messages spell it."""
-    return _SCALAR_TYPES.get(dtype, str(dtype))
 
 
 def decomposed(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -18,10 +18,10 @@ from torch_webgpu.layout import Shape, broadcast_strides
 
 from .fallback import run_on_cpu
 from .register import check_devices, check_writable
+from .results import name_of
 from .strict import check_apart, register_strict, same_scalar_type
 from .torch_abi import aten, impl, is_webgpu, outputs_of
 from .traced import traced
-from .variants import name_of
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
 

@@ -14,8 +14,9 @@ from torch_webgpu.kernels.matmul import lower_matmul
 from .copy import plain
 from .launch import launch
 from .register import opmath
+from .results import name_of
 from .torch_abi import Meta, aten, infer
-from .variants import name_of, register_functional
+from .variants import register_functional
 
 Scalar = int | float | complex
 

@@ -18,8 +18,8 @@ from torch_webgpu.ir.graph import Expr, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .register import check_writable, opmath
+from .results import name_of
 from .torch_abi import aten, impl
-from .variants import name_of
 
 # Mantissa bits: uniform numbers keep as many as their type holds, so that rounding never reaches the excluded bound.
 DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}

@@ -27,6 +27,7 @@ from torch_webgpu.wgsl.expr import split_scalar
 
 from .decomps import decomposed
 from .fallback import run_on_cpu
+from .results import check_cast
 from .scalars import cast_scalar, check_fits
 from .torch_abi import (
     Meta,
@@ -41,7 +42,6 @@ from .torch_abi import (
     overloads,
 )
 from .torch_abi import check_devices as check_devices  # the kernels of every family import it from here
-from .variants import check_cast
 
 Compute = Literal["out", "promote", "keep"]
 """The dtype operands are brought to before the expression: the result's, the operands' common one, or each its own."""

@@ -12,8 +12,8 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import rnn
 
+from .results import name_of
 from .torch_abi import aten, impl
-from .variants import name_of
 
 Optional = torch.Tensor | None
 

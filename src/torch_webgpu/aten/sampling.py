@@ -28,8 +28,9 @@ from .random import (
     uniform_,
 )
 from .register import opmath
+from .results import name_of, write
 from .torch_abi import aten, impl, outputs_of
-from .variants import name_of, register_functional, write
+from .variants import register_functional
 
 
 def bernoulli(self: torch.Tensor, *, generator: Any = None) -> torch.Tensor:

@@ -14,10 +14,11 @@ from torch_webgpu.layout import Shape
 
 from .indexing import Index, along, check_index_dtype, on_dim, read, without, wrap_dim, write
 from .register import check_devices
+from .results import name_of
 from .strict import register_strict
 from .torch_abi import aten, impl, outputs_of, overloads
 from .traced import traced
-from .variants import check_meta, name_of
+from .variants import check_meta
 
 Place = Callable[[torch.Tensor], tuple[Shape, list[Index]]]
 """Strides and indices with which a tensor of the target's shape is written."""

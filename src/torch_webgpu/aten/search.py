@@ -13,11 +13,12 @@ from torch_webgpu.kernels.search import lower_search
 
 from .indexing import index_select, nonzero, wrap_dim
 from .register import check_devices
+from .results import name_of
 from .sort import first_places
 from .strict import register_strict
 from .torch_abi import aten, impl, is_webgpu
 from .traced import traced
-from .variants import name_of, register_functional
+from .variants import register_functional
 
 
 def searchsorted(

@@ -12,9 +12,10 @@ from torch._prims_common.wrappers import _maybe_resize_out
 from torch_webgpu.layout import extent, is_dense
 
 from .register import check_writable
+from .results import name_of
 from .torch_abi import functional_of, impl, is_out, overloads
 from .traced import traced
-from .variants import check_devices, check_meta, name_of
+from .variants import check_devices, check_meta
 
 WrongDtype = Callable[[torch.Tensor, torch.Tensor], Exception]
 """The error for a result and the output of another dtype that it was to be written to."""

@@ -14,8 +14,9 @@ from torch_webgpu.kernels.resample import Axis, Resampling
 
 from .fallback import run_on_cpu
 from .pool import resampled
+from .results import name_of
 from .torch_abi import Meta, aten, infer
-from .variants import name_of, register_functional
+from .variants import register_functional
 
 Scales = Sequence[float | None]
 

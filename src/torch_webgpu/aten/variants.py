@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.ir.ops import MissingKindError
 
 from .fallback import run_on_cpu
+from .results import check_cast, write
 from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace, is_out, overloads
 
 
@@ -107,20 +107,3 @@ def check_devices(outs: Sequence[torch.Tensor]) -> None:
     for out in outs:
         if out.device.type != DEVICE_TYPE:
             raise RuntimeError(f"Expected out tensor to have device {DEVICE_TYPE}, but got {out.device} instead")
-
-
-def check_cast(source: torch.dtype, target: torch.dtype) -> None:
-    if not torch.can_cast(source, target):
-        raise RuntimeError(f"result type {name_of(source)} can't be cast to the desired output type {name_of(target)}")
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """A dtype as PyTorch's C++ messages spell it: ``Float``, ``Long``, ``BFloat16``."""
-    return torch.empty((), dtype=dtype, device="meta").type().split(".")[-1].removesuffix("Tensor")
-
-
-def write(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Copies a result into an ``out=`` tensor, resizing it as PyTorch does, with its warning."""
-    check_cast(value.dtype, out.dtype)
-    _maybe_resize_out(out, value.shape)
-    return out.copy_(value)

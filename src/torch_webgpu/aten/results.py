@@ -1,0 +1,23 @@
+"""Results on their way into tensors that are given: what may be cast, what is resized, and how PyTorch says so."""
+
+from __future__ import annotations
+
+import torch
+from torch._prims_common.wrappers import _maybe_resize_out
+
+
+def check_cast(source: torch.dtype, target: torch.dtype) -> None:
+    if not torch.can_cast(source, target):
+        raise RuntimeError(f"result type {name_of(source)} can't be cast to the desired output type {name_of(target)}")
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A dtype as PyTorch's C++ messages spell it: ``Float``, ``Long``, ``BFloat16``."""
+    return torch.empty((), dtype=dtype, device="meta").type().split(".")[-1].removesuffix("Tensor")
+
+
+def write(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Copies a result into an ``out=`` tensor, resizing it as PyTorch does, with its warning."""
+    check_cast(value.dtype, out.dtype)
+    _maybe_resize_out(out, value.shape)
+    return out.copy_(value)
