@@ -81,11 +81,37 @@ def _short(value: Any) -> str:
 def choose(op: Any, dtype: torch.dtype, count: int, *, requires_grad: bool = False) -> list[Sample]:
     """``count`` of PyTorch's samples for ``op``, those that differ most from each other first."""
     candidates = [
-        Sample(str(index), s.input, s.args, s.kwargs, s.output_process_fn_grad, host_args=op.name in HOST_ARGS)
+        Sample(
+            str(index),
+            *_on_cpu((s.input, s.args, s.kwargs)),
+            s.output_process_fn_grad,
+            host_args=op.name in HOST_ARGS,
+        )
         for index, s in enumerate(islice(op.sample_inputs("cpu", dtype, requires_grad=requires_grad), MAX_CANDIDATES))
     ]
     small = [s for s in candidates if sum(t.numel() for t in s.tensors) <= MAX_ELEMENTS]
+    if requires_grad and op.name in DEFINED_GRADIENT:
+        small = [s for s in small if DEFINED_GRADIENT[op.name](s)]
     return _cover(small or candidates[:1], count)
+
+
+def _no_ties(sample: Sample) -> bool:
+    """Whether ``topk`` has no equal values to choose from: which of them get the gradient is open."""
+    x, k, dim = sample.input, *sample.args[:1], *(sample.args[1:2] or (-1,))
+    largest = sample.args[2] if len(sample.args) > 2 else True
+    if not x.dim():
+        return True
+    ranked = x.detach().sort(dim, descending=largest).values.narrow(dim, 0, min(k + 1, x.shape[dim]))
+    return not (ranked.diff(dim=dim) == 0).any()
+
+
+# For which samples of an operator PyTorch says what the gradient is, where that is not all of them.
+DEFINED_GRADIENT: dict[str, Callable[[Sample], bool]] = {"topk": _no_ties}
+
+
+def _on_cpu(tree: Any) -> Any:
+    """The arguments with the CPU in the place of devices that PyTorch adds where the machine has them (``to``)."""
+    return pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), tree)
 
 
 def _cover(candidates: list[Sample], count: int) -> list[Sample]:

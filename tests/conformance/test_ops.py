@@ -80,4 +80,7 @@ def test_every_kind_is_run():
 
 
 def test_every_seed_operator_is_run():
-    assert {trial.op for trial in TRIALS if trial.is_seed} == SEED_OPINFOS
+    # PyTorch before 2.12 has no OpInfo for some of them.
+    known = opinfos().keys()
+    assert {trial.op for trial in TRIALS if trial.is_seed} == SEED_OPINFOS & known
+    assert len(SEED_OPINFOS & known) > 0.99 * len(SEED_OPINFOS)

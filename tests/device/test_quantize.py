@@ -53,7 +53,7 @@ def test_values(dtype: torch.dtype, scale: float, zero_point: int, device: torch
     off = (got.int_repr().cpu().long() - want.int_repr().long()).abs()
     agreed = off == 0
     # How ties round depends on PyTorch's version and the CPU (some add the zero point first, some round the product).
-    assert off.max().item() <= 1
+    assert (off <= (want.int_repr().double().abs() * 2**-23).clamp(min=1)).all()
     exact = x[~agreed].double() / scale
     assert ((exact - exact.floor() - 0.5).abs() < 1e-6 * (1 + exact.abs())).all()
     assert torch.equal(got.dequantize().cpu()[agreed], want.dequantize()[agreed])

@@ -147,7 +147,7 @@ def emit(roots: Sequence[Expr], leaf: Leaf, prefix: str = "v", indent: str = "  
 def _apply(expr: Expr, names: dict[Expr, str]) -> str:
     row = TABLE[expr.op]
     text = row.wgsl[BY_NAME[expr.args[0].dtype].kind].format(*(names[arg] for arg in expr.args))
-    if BY_NAME[expr.dtype].kind == "f":
+    if BY_NAME[expr.args[-1].dtype].kind == "f":
         text = _guarded(expr, names) or text
     if row.wraps and expr.dtype in _WRAP:
         text = _WRAP[expr.dtype].format(text)
@@ -159,14 +159,25 @@ def _apply(expr: Expr, names: dict[Expr, str]) -> str:
 _PARTS = {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"), "c": ("f32", "f32"), "u": ("u32",)}
 
 
+# A number with itself.
+_OF_ITSELF = {
+    "sub": "zero_of_f({0})",
+    "truediv": "one_of_f({0})",
+    "eq": "(!isnan_f({0}))",
+    "le": "(!isnan_f({0}))",
+    "ge": "(!isnan_f({0}))",
+    "ne": "isnan_f({0})",
+}
+
+
 def _guarded(expr: Expr, names: dict[Expr, str]) -> str | None:
     """Text for what drivers compile as if there were no NaN or infinity; None for what they do right.
 
     Both Mesa and NVIDIA fold ``x - x`` and ``x * 0`` to 0, and NVIDIA makes a minimum or maximum, which drop a NaN, of
-    a comparison that selects one of the numbers it compares.
+    a comparison that selects one of the numbers it compares; it also decides ``x == x`` and ``x / x`` without looking.
     """
-    if expr.op == "sub" and expr.args[0] is expr.args[1]:
-        return f"zero_of_f({names[expr.args[0]]})"
+    if len(expr.args) == 2 and expr.args[0] is expr.args[1] and expr.op in _OF_ITSELF:
+        return _OF_ITSELF[expr.op].format(names[expr.args[0]])
     if expr.op == "mul":
         for x, factor in (expr.args, expr.args[::-1]):
             if factor.op == "const" and float(factor.args[0]) == 0:
