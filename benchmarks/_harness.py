@@ -140,8 +140,8 @@ def _measure(work: Work, device: Device, effort: Effort, host_only: bool) -> Tim
 
 
 def _calls_in(work: Work, device: Device, effort: Effort) -> int:
-    """Warm up, and find how many calls fill a repeat."""
-    calls, deadline = 1, time.perf_counter() + effort.warm_up_s
+    """Warm up, and find how many calls fill a repeat. The first rounds compile, so none of them decides alone."""
+    calls, rounds, deadline = 1, 0, time.perf_counter() + effort.warm_up_s
     while True:
         device.synchronize()
         start = time.perf_counter()
@@ -149,10 +149,11 @@ def _calls_in(work: Work, device: Device, effort: Effort) -> int:
             work()
         device.synchronize()
         elapsed = time.perf_counter() - start
-        if elapsed >= effort.repeat_s and time.perf_counter() >= deadline:
-            return max(1, round(calls * effort.repeat_s / elapsed))
-        if elapsed < effort.repeat_s:
-            calls *= 2
+        rounds += 1
+        wanted = max(1, round(min(2 * calls, calls * effort.repeat_s / elapsed)))
+        if rounds > 2 and wanted <= 1.5 * calls and time.perf_counter() >= deadline:
+            return wanted
+        calls = wanted
 
 
 @dataclass(frozen=True)

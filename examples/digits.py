@@ -209,6 +209,9 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     console = Console(highlight=False)
+    if options.device.startswith("webgpu"):
+        # Where PyTorch has an accelerator of its own, such as CUDA, `import torch` alone does not load this one.
+        import torch_webgpu  # noqa: F401
     if torch.device(options.device).type == "webgpu" and not torch.webgpu.is_available():
         console.print("digits: no WebGPU adapter is usable here; `torch-webgpu doctor` says what to install")
         return 1
