@@ -140,20 +140,26 @@ def _measure(work: Work, device: Device, effort: Effort, host_only: bool) -> Tim
 
 
 def _calls_in(work: Work, device: Device, effort: Effort) -> int:
-    """Warm up, and find how many calls fill a repeat. The first rounds compile, so none of them decides alone."""
-    calls, rounds, deadline = 1, 0, time.perf_counter() + effort.warm_up_s
+    """Warm up, and find how many calls fill a repeat.
+
+    Each number of calls is tried twice and the faster time counts: the first may have compiled.
+    """
+    calls, deadline = 1, time.perf_counter() + effort.warm_up_s
     while True:
-        device.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            work()
-        device.synchronize()
-        elapsed = time.perf_counter() - start
-        rounds += 1
+        elapsed = min(_seconds(work, device, calls) for _ in range(2))
         wanted = max(1, round(min(2 * calls, calls * effort.repeat_s / elapsed)))
-        if rounds > 2 and wanted <= 1.5 * calls and time.perf_counter() >= deadline:
+        if wanted <= 1.5 * calls and time.perf_counter() >= deadline:
             return wanted
         calls = wanted
+
+
+def _seconds(work: Work, device: Device, calls: int) -> float:
+    device.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        work()
+    device.synchronize()
+    return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
