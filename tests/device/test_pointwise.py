@@ -123,6 +123,13 @@ def test_drivers_fold_no_nan_away(name: str, device: torch.device) -> None:
     check(device, lambda x: IDENTITIES[name](x * 1.5), torch.tensor(SPECIAL))
 
 
+def test_a_number_that_does_not_fit_is_refused_as_on_the_cpu(device: torch.device) -> None:
+    """The first number that an operator sees for a layout, too; later ones find a prepared kernel."""
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bool):
+        for size, number in enumerate((NAN, INF, 1e30, 300, -300, 2.5, -1), start=61):
+            same(device, lambda t, number=number: t.masked_fill(t > 0, number), torch.ones(size).to(dtype))
+
+
 @pytest.mark.parametrize("bounds", [{"min": NAN}, {"max": NAN}, {"min": NAN, "max": 1.0}], ids=str)
 def test_a_bound_that_is_nan(bounds: dict[str, float], device: torch.device) -> None:
     """NaN everywhere, as documented. Some builds of CPU PyTorch ignore the bound, so they are not asked."""

@@ -208,7 +208,10 @@ class PointwiseKernel:
         if self.rule.check is not None:
             self.rule.check(*[v for v, p in zip(values, self.parameters) if p.role != "out"])
         try:
-            metas, natural = self.layouts(values)
+            # Numbers that vary decide no layout; PyTorch's own code for it may trip over some (an integer from NaN).
+            metas, natural = self.layouts(
+                [v.__class__(1) if self.varies(p, v) else v for v, p in zip(values, self.parameters)]
+            )
         except NotImplementedError as reason:
             return f"PyTorch cannot tell its result's shape: {reason}"
         if self.inplace or self.out:
