@@ -7,6 +7,7 @@
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
 ``TORCH_WEBGPU_FUSION``        ``0`` runs every recorded operation as its own kernel
+``TORCH_WEBGPU_FUSION_WINDOW`` how many kernels back an operation looks for one to join (64)
 ``TORCH_WEBGPU_INT64``         ``emulated``: pretend the adapter has no 64-bit integers
 ``TORCH_WEBGPU_FLOAT16``       ``emulated``: pretend the adapter has no shader-f16
 ``TORCH_WEBGPU_FLOAT64``       ``off``: pretend the adapter has no shader-f64
@@ -46,6 +47,7 @@ class Config:
     debug: frozenset[str] = field(default_factory=lambda: frozenset(filter(None, _flag("DEBUG").split(","))))
     batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")
     fusion: bool = field(default_factory=lambda: _flag("FUSION", "1") != "0")
+    fusion_window: int = field(default_factory=lambda: int(_flag("FUSION_WINDOW", "64")))
     emulate_int64: bool = field(default_factory=lambda: _flag("INT64") == "emulated")
     emulate_float16: bool = field(default_factory=lambda: _flag("FLOAT16") == "emulated")
     float64: bool = field(default_factory=lambda: _flag("FLOAT64") != "off")

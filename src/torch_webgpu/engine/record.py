@@ -97,7 +97,7 @@ class Engine:
         self.flushes = 0
         self.batching = config().batching
         self.fusion = config().fusion
-        self.fusion_window = 64
+        self.fusion_window = config().fusion_window
         self.fusion_min_size = 0
         self.planner = Planner()
         self.threshold = 64
