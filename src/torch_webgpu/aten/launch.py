@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.record import Scalar, engine, spec_of
+from torch_webgpu.engine.tensor import Template
 from torch_webgpu.ir.graph import Body, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
@@ -19,9 +20,9 @@ CACHE_SIZE = 50_000
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The layouts of the results, and the operation; None where there is nothing to compute."""
+    """What the results are made from, and the operation; None where there is nothing to compute."""
 
-    outputs: list[Meta]
+    templates: list[Template]
     op: Operation | None
 
 
@@ -42,20 +43,23 @@ def launch(
     decides results' layouts or code. ``body`` may return None: then nothing is recorded, and the results' elements, if
     they have any, are undefined. ``scalars`` vary freely, except in their kinds.
     """
-    key = (name, static, tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors]))
+    device = tensors[0].get_device()
+    key = (name, static, device, tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors]))
     found = _prepared.get(key)
-    device = tensors[0].device.index
     if found is None:
         metas = outputs()
         made = empty_like_meta(metas, device)
-        found = _Prepared(metas, _operation(name, [*tensors, *made], len(made), body, scalars) if numel(made) else None)
+        templates = [engine().template(shape, dtype, device, strides) for shape, strides, dtype in metas]
+        op = _operation(name, [*tensors, *made], len(made), body, scalars) if numel(made) else None
+        found = _Prepared(templates, op)
         if len(_prepared) >= CACHE_SIZE:
             _prepared.pop(next(iter(_prepared)))
         _prepared[key] = found
-    made = empty_like_meta(found.outputs, device)
+    eng = engine()
+    made = [eng.make(template) for template in found.templates]
     if found.op is not None:
         params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
-        engine().push(found.op, (*tensors, *made), params)
+        eng.push(found.op, (*tensors, *made), params)
     return made
 
 

@@ -19,6 +19,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import engine, spec_of
+from torch_webgpu.engine.tensor import Template
 from torch_webgpu.errors import UnsupportedDtypeError
 from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
 from torch_webgpu.ir.ops import MissingKindError, ops
@@ -112,7 +113,11 @@ class ScalarSlot(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a signature needs at each call: output layouts, the operation, where operands and scalars come from."""
+    """What a signature needs at each call: output layouts, the operation, where operands and scalars come from.
+
+    ``written``: the arguments that get the results; none when these are new tensors. ``op`` is None for arguments that
+    must be resized first.
+    """
 
     outputs: list[Meta]
     name: str
@@ -120,11 +125,16 @@ class Prepared:
     tensors: tuple[int, ...]
     scalars: tuple[ScalarSlot, ...]
     device: int
-    op: Operation | None = None
+    written: tuple[int, ...]
+    op: Operation | None
 
     @cached_property
-    def numel(self) -> int:
-        return prod(self.outputs[0][0])
+    def templates(self) -> list[Template]:
+        return [engine().template(shape, dtype, self.device, strides) for shape, strides, dtype in self.outputs]
+
+    @cached_property
+    def is_empty(self) -> bool:
+        return not prod(self.outputs[0][0])
 
 
 class PointwiseKernel:
@@ -143,7 +153,15 @@ class PointwiseKernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Trailing defaults decide nothing: they stay out of the key.
         values = self.bind(args, kwargs) if kwargs else args
-        key = tuple([self.key_of(p, v) for p, v in zip(self.parameters, values)])
+        key = tuple(
+            [
+                # Sub-word types: where in its 32-bit word the tensor starts decides how it can be written.
+                (v.shape, v.stride(), v.dtype, v.device, v.storage_offset() & 3)
+                if isinstance(v, torch.Tensor) and not v.is_cpu
+                else self.key_of(p, v)
+                for p, v in zip(self.parameters, values)
+            ]
+        )
         found = self.prepared.get(key)
         if found is None:
             found = self.prepare(self.bind(args, kwargs))
@@ -160,11 +178,7 @@ class PointwiseKernel:
 
     def key_of(self, parameter: Parameter, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            device = value.device
-            if device.type == "webgpu":
-                # Sub-word types: where in its 32-bit word the tensor starts decides how it can be written.
-                return (value.shape, value.stride(), value.dtype, device.index, value.storage_offset() & 3)
-            return (value.shape, value.dtype, device.type, is_wrapped_number(value))
+            return (value.shape, value.dtype, value.device, is_wrapped_number(value))
         if self.varies(parameter, value):
             return value.__class__
         return tuple(value) if isinstance(value, list) else (value.__class__, value)
@@ -184,23 +198,29 @@ class PointwiseKernel:
     def launch(self, found: Prepared, values: Sequence[Any]) -> Any:
         inputs = [values[i] for i in found.tensors]
         scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars] if found.scalars else ()
-        if found.op is not None:
-            outputs = empty_like_meta(found.outputs, found.device)
-            if found.numel:
-                params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
-                engine().push(found.op, (*inputs, *outputs), params)
+        eng = engine()
+        if found.written:
+            outputs = [values[i] for i in found.written]
         else:
-            outputs = [values[0]] if self.inplace else [values[i] for i in self.out]
-            if not self.inplace:
-                for out, (shape, strides, _) in zip(outputs, found.outputs):
-                    if out.shape != shape:
-                        out.resize_(shape)
-                        if is_dense(shape, strides):
-                            out.as_strided_(shape, strides)
-            if outputs[0].numel():
-                static = (found.body, "pointwise")
-                engine().record(found.name, inputs, outputs, lambda specs: found.body, static, scalars)
+            outputs = [eng.make(template) for template in found.templates]
+        if found.op is None:
+            self.resize(outputs, found.outputs)
+            eng.record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
+        elif not found.is_empty:
+            params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
+            if not found.written:
+                eng.push(found.op, (*inputs, *outputs), params)
+            elif not eng.push_over(found.op, inputs, outputs, params):
+                eng.record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @staticmethod
+    def resize(outputs: Sequence[torch.Tensor], metas: Sequence[Meta]) -> None:
+        for out, (shape, strides, _) in zip(outputs, metas):
+            if out.shape != shape:
+                out.resize_(shape)
+                if is_dense(shape, strides):
+                    out.as_strided_(shape, strides)
 
     def prepare(self, values: list[Any]) -> Prepared | str:
         """Asks PyTorch about this signature and writes the expression; the reason when it must run on the CPU."""
@@ -224,10 +244,12 @@ class PointwiseKernel:
         device = values[tensors[0]].device.index if tensors else 0
         if not engine().device(device).caps.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
             return "this adapter has no 64-bit floating point (shader-f64)"
+        written = (0,) if self.inplace else tuple(self.out)
         op = None
-        if not self.inplace and not self.out:
-            op = self.operation(values, metas, body, tensors, scalars)
-        return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, device, op)
+        if all(values[i].shape == shape for i, (shape, _, _) in zip(written, natural)):
+            outputs = [values[i] for i in written] if written else empty_like_meta(metas, device)
+            op = self.operation([values[i] for i in tensors], outputs, body, scalars)
+        return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, device, written, op)
 
     def layouts(self, values: list[Any]) -> tuple[list[Meta], list[Meta]]:
         """The layouts of what is written, and those that the results would have as new tensors.
@@ -251,15 +273,13 @@ class PointwiseKernel:
 
     def operation(
         self,
-        values: list[Any],
-        metas: list[Meta],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
         body: Pointwise,
-        tensors: Sequence[int],
         scalars: Sequence[ScalarSlot],
     ) -> Operation:
-        device = values[tensors[0]].device.index
-        specs = [spec_of(values[i]) for i in tensors] + [spec_of(t) for t in empty_like_meta(metas, device)]
-        return Operation(self.name, tuple(specs), len(metas), body, tuple(s.kind for s in scalars))
+        specs = tuple(map(spec_of, (*inputs, *outputs)))
+        return Operation(self.name, specs, len(outputs), body, tuple(s.kind for s in scalars))
 
     def positional(self, values: list[Any]) -> list[Any]:
         return [v for v, p in zip(values, self.parameters, strict=True) if not p.keyword]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.record import LARGE_BYTES, Engine, engine
-from torch_webgpu.engine.tensor import Allocation
+from torch_webgpu.engine.tensor import ADDRESS_BITS, Allocation
 from torch_webgpu.runtime.runtime import Buffer, Copy
 
 from . import torch_patches
@@ -33,7 +33,7 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
         raise RuntimeError(f"storage sizes are not negative, got {size_bytes}")
     eng = engine()
     with eng.lock:
-        allocation = eng.mailbox.allocations[storage.data_ptr()]
+        allocation = eng.mailbox.allocations[storage.data_ptr() >> ADDRESS_BITS]
         if allocation.size_bytes != size_bytes:
             resize_allocation(eng, allocation, size_bytes)
             torch_patches.set_storage_nbytes(storage, size_bytes)

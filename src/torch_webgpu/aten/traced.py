@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_webgpu.engine.record import Engine, engine
-from torch_webgpu.engine.tensor import Allocation
+from torch_webgpu.engine.tensor import ADDRESS_BITS, Allocation
 from torch_webgpu.ir.graph import Node, Operation
 from torch_webgpu.layout import extent
 
@@ -117,7 +117,7 @@ class Arguments(NamedTuple):
     def of(eng: Engine, tensors: list[torch.Tensor]) -> Arguments | None:
         """None unless there are some, all of one webgpu device."""
         known = eng.mailbox.allocations
-        pointers = [t.untyped_storage().data_ptr() for t in tensors]
+        pointers = [t.untyped_storage().data_ptr() >> ADDRESS_BITS for t in tensors]
         allocations = [known.get(p) for p in pointers]
         if not allocations or None in allocations:
             return None
@@ -140,8 +140,7 @@ def replay(eng: Engine, trace: Trace, arguments: Arguments) -> Any:
     """Records the trace's nodes on these arguments; the caller holds the lock."""
     device = arguments.device
     made = [eng.empty(shape, dtype, device, strides) for shape, dtype, strides in trace.fresh]
-    known = eng.mailbox.allocations
-    allocations = arguments.allocations + [known[t.untyped_storage().data_ptr()] for t in made]
+    allocations = arguments.allocations + [eng.allocation(t) for t in made]
     bases = arguments.bases + [0] * len(made)
     for op, places, offsets, params in trace.steps:
         moved = tuple([bases[p] + o for p, o in zip(places, offsets)])
@@ -182,7 +181,7 @@ class Recording:
         for node in self.pending[self.start :]:
             for a in node.allocations:
                 if id(a) not in numbers:
-                    if a.buffer is not None or not self.eng.mailbox.is_since(a, self.mark):
+                    if a.buffer is not None or a.number < self.mark:
                         return None
                     numbers[id(a)] = len(self.arguments.allocations) + len(fresh)
                     fresh.append(Fresh((a.size_bytes,), torch.uint8, None))
@@ -194,11 +193,11 @@ class Recording:
         for k, argument in enumerate(self.arguments.tensors):
             if t is argument:
                 return -1 - k
-        allocation = self.eng.mailbox.allocations.get(t.untyped_storage().data_ptr())
+        allocation = self.eng.mailbox.find(t)
         if (
             allocation is None
             or id(allocation) in numbers
-            or not self.eng.mailbox.is_since(allocation, self.mark)
+            or allocation.number < self.mark
             or allocation.buffer is not None
             or t.storage_offset()
             or t.untyped_storage().nbytes() != nbytes(t)

@@ -36,7 +36,7 @@ from torch_webgpu.wgsl.expr import split_scalar
 from .flush import execute
 from .interrupt import Uninterrupted
 from .replay import Planner
-from .tensor import Allocation, Mailbox
+from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Mailbox, Template
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -45,6 +45,7 @@ Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
 OPERATION_CACHE_SIZE = 20_000
+TEMPLATE_CACHE_SIZE = 50_000
 IDLE_SECONDS = 0.002
 """A batch nothing was added to for so long belongs to a program that does something else."""
 LARGE_BYTES = 1 << 20
@@ -106,6 +107,7 @@ class Engine:
         self.live_bytes: dict[int, int] = {}
         self.peak_bytes: dict[int, int] = {}
         self._dying: list[Allocation] = []
+        self._templates: dict[Hashable, Template] = {}
         self.pid = os.getpid()
         self._timer: threading.Thread | None = None
         self._stopping = False
@@ -148,7 +150,7 @@ class Engine:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""
         self.lock = threading.RLock()
         # Every use of a device that is not in these two asks check_process first.
-        self.pending, self.live_bytes = {}, {}
+        self.pending, self.live_bytes, self._templates = {}, {}, {}
 
     def _stop(self) -> None:
         """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
@@ -178,16 +180,44 @@ class Engine:
         self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
     ) -> torch.Tensor:
         """An uninitialised tensor. Memory is taken when a flush first needs it; sizes are checked now."""
-        shape = tuple(shape)
-        strides = contiguous_strides(shape) if strides is None else tuple(strides)
+        return self.make(self.template(shape, dtype, device, strides))
+
+    def template(
+        self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
+    ) -> Template:
+        """What :meth:`make` makes tensors of this layout from."""
+        key = (tuple(shape), None if strides is None else tuple(strides), dtype, device)
+        found = self._templates.get(key)
+        if found is None:
+            found = self._new_template(*key)
+            if len(self._templates) >= TEMPLATE_CACHE_SIZE:
+                self._templates.clear()
+            self._templates[key] = found
+        return found
+
+    def _new_template(
+        self, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype, device: int
+    ) -> Template:
         with self.lock:
             if device not in self.live_bytes:
                 self.device(device)
                 self.live_bytes[device] = self.peak_bytes[device] = 0
-            if dtype in FLOAT64_TYPES:
-                self._check_float64(dtype, device)
-            tensor, allocation = self.mailbox.empty(shape, strides, dtype, device)
-            self._account(allocation)
+        if dtype in FLOAT64_TYPES:
+            self._check_float64(dtype, device)
+        return Template(shape, contiguous_strides(shape) if strides is None else strides, dtype, device)
+
+    def make(self, template: Template) -> torch.Tensor:
+        """A new tensor of a known layout, uninitialised."""
+        with self.lock:
+            tensor, allocation = self.mailbox.make(template)
+            if template.size_bytes > LARGE_BYTES:
+                self._account(allocation)
+            else:
+                try:
+                    self.live_bytes[template.device] += template.size_bytes
+                except KeyError:
+                    self.check_process()
+                    raise
             return tensor
 
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
@@ -199,14 +229,14 @@ class Engine:
             )
 
     def _account(self, allocation: Allocation) -> None:
+        """Counts a large allocation."""
         size, device = allocation.size_bytes, allocation.device
-        if size > LARGE_BYTES:
-            allocation.size_bytes = 0  # what its death gives back, if it turns out to be too large
-            self._check_size(size, device)
-            allocation.size_bytes = size
+        allocation.size_bytes = 0  # what its death gives back, if it turns out to be too large
+        self._check_size(size, device)
+        allocation.size_bytes = size
         self.live_bytes[device] += size
         # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
-        if size > LARGE_BYTES and self.live_bytes[device] > self.peak_bytes[device]:
+        if self.live_bytes[device] > self.peak_bytes[device]:
             self.reclaim()
             self._note_peak(device)
 
@@ -225,7 +255,8 @@ class Engine:
             )
 
     def allocation(self, t: torch.Tensor) -> Allocation:
-        return self.mailbox.allocations[t.untyped_storage().data_ptr()]
+        """What a webgpu tensor lies in."""
+        return self.mailbox.allocations[t.untyped_storage().data_ptr() >> ADDRESS_BITS]
 
     def record(
         self,
@@ -282,17 +313,44 @@ class Engine:
 
     def push(self, op: Operation, tensors: Sequence[torch.Tensor], params: tuple[int | float, ...] = ()) -> None:
         """Appends a node; flushes when the batch is full, or at once with batching off."""
+        addresses = [t.data_ptr() for t in tensors]
+        known = self.mailbox.allocations
         with self.lock:
-            known = self.mailbox.allocations
             try:
-                allocations = tuple([known[t.untyped_storage().data_ptr()] for t in tensors])
+                allocations = tuple([known[address >> ADDRESS_BITS] for address in addresses])
+                offsets = tuple([(a & OFFSET_MASK) - FIRST_BYTE >> s for a, s in zip(addresses, op.shifts)])
             except KeyError:
-                raise misplaced(tensors) from None
+                # PyTorch gives tensors without elements no address.
+                found = [self.mailbox.find(t) for t in tensors]
+                if None in found:
+                    raise misplaced(tensors) from None
+                allocations = tuple(found)  # type: ignore[arg-type]
+                offsets = tuple([int(t.storage_offset()) for t in tensors])
             device = allocations[-1].device
             if len(self.live_bytes) > 1 and any(a.device != device for a in allocations):
                 raise misplaced(tensors)
-            offsets = tuple([int(t.storage_offset()) for t in tensors])
             self.append(device, Node(op, allocations, offsets, params))
+
+    def push_over(
+        self,
+        op: Operation,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        params: tuple[int | float, ...] = (),
+    ) -> bool:
+        """:meth:`push` of an operation that writes into given tensors.
+
+        False, and nothing is recorded, where an input may share elements with an output other than lying on top of it.
+        """
+        n = len(inputs)
+        for o, out in enumerate(outputs, start=n):
+            written = out.data_ptr()
+            for k, t in enumerate(inputs):
+                address = t.data_ptr()
+                if not (address ^ written) >> ADDRESS_BITS and not (address == written and op.args[k] == op.args[o]):
+                    return False
+        self.push(op, (*inputs, *outputs), params)
+        return True
 
     def append(self, device: int, node: Node) -> None:
         """:meth:`push` of a finished node; the caller holds the lock."""

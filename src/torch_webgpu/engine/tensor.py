@@ -22,19 +22,23 @@ import numpy as np
 import torch
 
 from torch_webgpu.errors import UnsupportedDtypeError, WebGPUError
-from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.layout import contiguous_strides, extent
 
 KDL_EXT_DEV = 12
 SLOT_BYTES = 256
 SLAB_SLOTS = 1024
 HEAD_BYTES = 64
 MAX_DIMS_IN_SLOT = (SLOT_BYTES - HEAD_BYTES) // 16
-# DLManagedTensor: data, device type and id, ndim, type code, bits and lanes, shape, strides, byte offset, context,
-# deleter.
-_HEAD = "QiiiBBHQQQQQ"
-_PACK_SLOT = [struct.Struct(f"={_HEAD}{2 * n}q").pack_into for n in range(MAX_DIMS_IN_SLOT + 1)]
+# DLManagedTensor: data; device type and id, ndim, type code, bits and lanes; shape; strides; byte offset, context,
+# deleter. Only the addresses differ between tensors of one layout.
+_KIND, _TAIL = struct.Struct("=iiiBBH"), struct.Struct("=QQQ")
+_PACK_SLOT = [struct.Struct(f"=Q16sQQ{_TAIL.size + 16 * n}s").pack_into for n in range(MAX_DIMS_IN_SLOT + 1)]
 ADDRESS_BITS = 36
 """Allocations are 2**36 bytes apart in the virtual address space, so that one never runs into the next."""
+FIRST_BYTE = 0x100
+"""Where in its part of the address space an allocation starts: aligned as on CUDA, and the low 32 bits are never zero,
+whichever half a zeroing function clears."""
+OFFSET_MASK = (1 << ADDRESS_BITS) - 1
 
 # DLPack's type codes and widths, for the types that ``_from_dlpack`` understands.
 _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
@@ -47,6 +51,7 @@ _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_from_dlpack = torch._C._from_dlpack
 
 
 def _zeroing_function() -> int:
@@ -56,21 +61,64 @@ def _zeroing_function() -> int:
     return ctypes.cast(ctypes.CDLL(None).sigemptyset, ctypes.c_void_p).value or 0
 
 
+_ZEROING = _zeroing_function()
+
+
 class Allocation:
-    """The memory behind one Storage. ``buffer`` is the runtime's, None until something must lie in it."""
+    """The memory behind one Storage. ``buffer`` is the runtime's, None until something must lie in it.
 
-    __slots__ = ("__weakref__", "address", "alive", "buffer", "device", "error", "size_bytes")
+    ``number`` names it: the part of its tensors' addresses above ``ADDRESS_BITS``.
+    """
 
-    def __init__(self, address: int, device: int, size_bytes: int) -> None:
-        self.address = address
+    __slots__ = ("__weakref__", "alive", "buffer", "device", "error", "number", "size_bytes")
+
+    def __init__(self, number: int, device: int, size_bytes: int) -> None:
+        self.number = number
         self.device = device
         self.size_bytes = size_bytes
         self.buffer: Any = None
         self.alive = True
         self.error: Exception | None = None
 
+    @property
+    def address(self) -> int:
+        """The data pointer of its storage."""
+        return self.number << ADDRESS_BITS | FIRST_BYTE
+
     def __repr__(self) -> str:
         return f"Allocation({self.address:#x}, webgpu:{self.device}, {self.size_bytes} bytes)"
+
+
+class Template:
+    """All that tensors of one layout have in common: made once, so that making a tensor is a few writes.
+
+    Raises UnsupportedDtypeError for a dtype that PyTorch's DLPack import does not know.
+    """
+
+    __slots__ = ("device", "dims", "kind", "offset_view", "pack", "size_bytes", "strides_at", "tail")
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int) -> None:
+        try:
+            code, bits = _DL_TYPES[dtype]
+        except KeyError:
+            raise UnsupportedDtypeError(
+                f"the webgpu device cannot hold {dtype}: convert to another dtype first (torch.float16 and torch.uint8 "
+                "are the smallest), or keep the tensor on the CPU"
+            ) from None
+        elements = extent(shape, strides)
+        self.device = device
+        self.size_bytes = elements * bits // 8
+        # A storage's size is that of its first tensor, read off a contiguous shape: make that, then the view.
+        plain = elements == 0 or strides == contiguous_strides(shape)
+        self.offset_view = None if plain else (shape, strides)
+        dims = shape if plain else (elements,)
+        numbers = (*dims, *contiguous_strides(dims))
+        self.kind = _KIND.pack(KDL_EXT_DEV, device, len(dims), code, bits, 1)
+        self.strides_at = 8 * len(dims)
+        self.dims = np.array(numbers, np.int64) if len(dims) > MAX_DIMS_IN_SLOT else None
+        in_slot = () if self.dims is not None else numbers
+        self.tail = _TAIL.pack(0, 0, _ZEROING) + struct.pack(f"={len(in_slot)}q", *in_slot)
+        self.pack = _PACK_SLOT[len(in_slot) // 2]
 
 
 class Slab:
@@ -90,77 +138,43 @@ class Mailbox:
     """Makes tensors and learns of their storages' deaths."""
 
     def __init__(self) -> None:
-        self._deleter = _zeroing_function()
         self._slabs: list[Slab] = []
         self._open: list[Slab] = []
-        self._next = 1
-        self._keep: dict[int, Any] = {}
+        self.mark = 1
+        """The number of the next allocation."""
         self.allocations: dict[int, Allocation] = {}
+        """Those whose storages are alive, by number."""
 
-    def is_since(self, allocation: Allocation, mark: int) -> bool:
-        """Whether the allocation was made after :attr:`mark` had this value."""
-        return allocation.address >> ADDRESS_BITS >= mark
+    def find(self, t: torch.Tensor) -> Allocation | None:
+        """What a tensor lies in; None for one that is not of this device."""
+        return self.allocations.get(t.untyped_storage().data_ptr() >> ADDRESS_BITS)
 
-    @property
-    def mark(self) -> int:
-        return self._next
-
-    def _new_address(self) -> int:
-        # The low 32 bits are never zero, whichever half a zeroing function clears; 256-byte alignment as on CUDA.
-        address = (self._next << ADDRESS_BITS) | 0x100
-        self._next += 1
-        return address
-
-    def empty(
-        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: int
-    ) -> tuple[torch.Tensor, Allocation]:
+    def make(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """A new tensor over a new, unmaterialised allocation just large enough for it."""
-        try:
-            code, bits = _DL_TYPES[dtype]
-        except KeyError:
-            raise UnsupportedDtypeError(
-                f"the webgpu device cannot hold {dtype}: convert to another dtype first (torch.float16 and torch.uint8 "
-                "are the smallest), or keep the tensor on the CPU"
-            ) from None
-        elements = 1
-        for size, stride in zip(shape, strides, strict=True):
-            if size == 0:
-                elements = 0
-                break
-            elements += (size - 1) * stride
-        allocation = Allocation(self._new_address(), device, elements * bits // 8)
-        # A storage's size is that of its first tensor, read off a contiguous shape: make that, then the view.
-        plain = elements == 0 or tuple(strides) == contiguous_strides(shape)
-        dims = tuple(shape) if plain else (elements,)
-        base = self._make(allocation, dims, code, bits)
-        if plain:
-            return base, allocation
-        return as_strided(base, tuple(shape), tuple(strides), 0), allocation
-
-    def _make(self, allocation: Allocation, shape: tuple[int, ...], code: int, bits: int) -> torch.Tensor:
         if not self._open:
-            slab = Slab()
-            self._slabs.append(slab)
-            self._open.append(slab)
+            self._slabs.append(Slab())
+            self._open.append(self._slabs[-1])
         slab = self._open[-1]
         index = slab.free.pop()
         if not slab.free:
             self._open.pop()
-        where = slab.base + index * SLOT_BYTES
-        n = len(shape)
-        dims = where + HEAD_BYTES
-        numbers = (*shape, *contiguous_strides(shape))
-        if n > MAX_DIMS_IN_SLOT:
-            apart = self._keep[where] = np.array(numbers, dtype=np.int64)
-            dims, numbers = apart.ctypes.data, ()
-        _PACK_SLOT[len(numbers) // 2](
-            slab.memory, index * SLOT_BYTES, allocation.address, KDL_EXT_DEV, allocation.device, n, code, bits, 1,
-            dims, dims + 8 * n, 0, 0, self._deleter, *numbers,
+        number = self.mark
+        self.mark = number + 1
+        at = index * SLOT_BYTES
+        where = slab.base + at
+        dims = where + HEAD_BYTES if template.dims is None else template.dims.ctypes.data
+        template.pack(
+            slab.memory, at, number << ADDRESS_BITS | FIRST_BYTE, template.kind, dims, dims + template.strides_at,
+            template.tail,
         )  # fmt: skip
+        allocation = Allocation(number, template.device, template.size_bytes)
         slab.owners[index] = allocation
         slab.used[index] = True
-        self.allocations[allocation.address] = allocation
-        return torch._C._from_dlpack(_new_capsule(where, b"dltensor", None))
+        self.allocations[number] = allocation
+        tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
+        if template.offset_view is not None:
+            tensor = as_strided(tensor, *template.offset_view, 0)
+        return tensor, allocation
 
     def dead(self) -> list[Allocation]:
         """The allocations whose storages died since the last call, now forgotten here."""
@@ -170,10 +184,9 @@ class Mailbox:
                 allocation = slab.owners[index]
                 assert allocation is not None
                 allocation.alive = False
-                del self.allocations[allocation.address]
+                del self.allocations[allocation.number]
                 slab.owners[index] = None
                 slab.used[index] = False
-                self._keep.pop(slab.base + index * SLOT_BYTES, None)
                 if not slab.free:
                     self._open.append(slab)
                 slab.free.append(index)
@@ -182,7 +195,7 @@ class Mailbox:
 
     def self_test(self) -> None:
         """Checks that this platform's zeroing function and PyTorch's DLPack import do what the mailbox needs."""
-        tensor, allocation = self.empty((2, 3), (3, 1), torch.float32, 0)
+        tensor, allocation = self.make(Template((2, 3), (3, 1), torch.float32, 0))
         if tensor.untyped_storage().data_ptr() != allocation.address:
             raise WebGPUError("this PyTorch does not keep a DLPack data pointer; please report your torch version")
         del tensor

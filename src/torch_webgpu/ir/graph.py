@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from torch_webgpu.dtypes import BY_NAME
+
 
 class Expr:
     """An immutable, hash-consed expression: equal expressions are the same object, so ``is`` compares structure.
@@ -22,7 +24,7 @@ class Expr:
     * ``const v``: a literal (kept as text, so that ``1``, ``1.0`` and ``True`` stay apart)
     * ``index d``: this point's coordinate along dimension ``d``, as i32
     * ``linear``: this point's row-major number, as u32
-    * ``acc k``: the ``k``-th accumulator of a reduction, in its epilogue
+    * ``acc k``: the ``k``-th accumulator of a reduction, or the finished element of a product, in its epilogue
     * ``reduced``: in a reduction, this point's row-major number within the reduced dimensions, as u32
     """
 
@@ -172,10 +174,17 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Extern:
-    """A hand-written kernel: ``lower(operation, caps)`` returns its ``Lowered`` (see ``wgsl.launch``)."""
+    """A hand-written kernel: ``lower(operation, alias, caps)`` returns its ``Lowered`` (see ``wgsl.launch``).
+
+    One that computes its output element by element may have an ``epilogue``: an expression per output over the finished
+    element, ``acc 0``, and over the inputs from number ``operands`` on, which broadcast to the outputs' shape. The first
+    ``operands`` inputs the kernel reads in whatever order it likes. Without an epilogue ``operands`` means nothing.
+    """
 
     lower: Callable[..., Any]
     static: tuple[Any, ...] = ()
+    operands: int = 0
+    epilogue: tuple[Expr, ...] = ()
 
 
 Body = Pointwise | Reduction | Extern
@@ -202,9 +211,13 @@ class Operation:
     param_kinds: tuple[str, ...] = ()
     id: int = field(init=False)
     lowered: dict[Any, Any] = field(default_factory=dict, repr=False)
+    shifts: tuple[int, ...] = field(init=False, repr=False)
+    """The base-2 logarithm of each argument's element size: from bytes to elements."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", len(_names))
+        shifts = [BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in self.args]
+        object.__setattr__(self, "shifts", tuple(shifts))
         _names.append(self.name)
 
     @property
