@@ -20,7 +20,11 @@ from torch_webgpu.wgsl.launch import Lowered
 from .tensor import Allocation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_webgpu.runtime.runtime import Buffer, Device
+
+    Encode = Callable[[Device, Node, "Failures"], list[Command]]
 
 
 def alias_pattern(node: Node) -> tuple[int, ...]:
@@ -38,8 +42,12 @@ def materialise(device: Device, allocation: Allocation, make_room: bool = True) 
     return allocation.buffer
 
 
-def execute(device: Device, nodes: list[Node]) -> None:
-    """Runs ``nodes`` in order; raises the first error after everything that could be submitted was."""
+def execute(device: Device, nodes: list[Node], encode_node: Encode | None = None) -> None:
+    """Runs ``nodes`` in order; raises the first error after everything that could be submitted was.
+
+    ``encode_node`` stands in for :func:`encode`.
+    """
+    encode_node = encode_node or encode
     last_use = {id(a): i for i, node in enumerate(nodes) for a in node.allocations if not a.alive}
     commands: list[Command] = []
     ends: list[int] = []
@@ -51,13 +59,13 @@ def execute(device: Device, nodes: list[Node]) -> None:
             print(f"[webgpu:{device.index}] {node.op.name} {node.op.args} {node.offsets} {node.params}")
         try:
             try:
-                commands += encode(device, node, failures)
+                commands += encode_node(device, node, failures)
             except OutOfMemoryError:
                 # Pooled buffers can only be given back when what names them has been submitted.
                 submit(device, nodes[first:i], commands, ends, failures)
                 commands, ends, first = [], [], i
                 device.empty_cache()
-                commands += encode(device, node, failures)
+                commands += encode_node(device, node, failures)
         except OutOfMemoryError as error:
             failures.add(node, OutOfMemoryError(f"{node.op.name}: {error}"))
         except Exception as error:

@@ -35,8 +35,9 @@ from torch_webgpu.wgsl.expr import split_scalar
 
 from .flush import execute
 from .interrupt import Uninterrupted
-from .replay import Planner
+from .replay import Plan, Planner
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Mailbox, Template
+from .watch import is_watched, run_watched
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -409,18 +410,27 @@ class Engine:
                 nodes = self.pending.get(index)
                 if nodes:
                     self.pending[index] = []
+                    found = self.devices[index]
                     try:
-                        execute(self.devices[index], self._fused(nodes, self.devices[index]))
+                        if is_watched(found):
+                            run_watched(self, found, nodes)
+                        else:
+                            execute(found, self.fused(nodes, found))
                     finally:
                         self._sweep()
                         self.devices[index].retire()
 
-    def _fused(self, nodes: list[Node], device: Device) -> list[Node]:
+    def fused(self, nodes: list[Node], device: Device) -> list[Node]:
+        plan = self.plan(nodes, device)
+        return nodes if plan is None else plan.nodes(nodes)
+
+    def plan(self, nodes: list[Node], device: Device) -> Plan | None:
+        """How a recording runs; None for operation by operation."""
         if not self.fusion or len(nodes) == 1:
-            return nodes
+            return None
         # One buffer is the kernel's error flags.
         buffers = device.limits["max-storage-buffers-per-shader-stage"] - 1
-        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size)).nodes(nodes)
+        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size))
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""

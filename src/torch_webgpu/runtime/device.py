@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +16,9 @@ from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool
 from torch_webgpu.runtime.commands import Clear, Command
 from torch_webgpu.runtime.encoder import Encoder
+from torch_webgpu.runtime.observer import Observer, span
 from torch_webgpu.runtime.pipelines import PipelineCache
-from torch_webgpu.runtime.timing import Timer
+from torch_webgpu.runtime.timing import Stamp, Timer
 from torch_webgpu.runtime.transfer import Request, Transfer
 from torch_webgpu.wgsl.link import HostCaps
 
@@ -71,6 +72,7 @@ class Device:
         self.limits = adapter.limits
         self.caps = host_caps(adapter)
         self._adapter = adapter
+        self.observer: Observer | None = None
         self._unusable: WebGPUError | None = None  # why nothing can be done any more
         self._former: list[_Open] = []
 
@@ -116,8 +118,20 @@ class Device:
         if self._unusable is None:
             self._opened.pool.release(buffer)
 
-    def submit(self, commands: Sequence[Command]) -> None:
+    def retake(self, buffer: Buffer) -> None:
+        """Undoes a :meth:`release`, of work that was never submitted."""
+        if self._unusable is None:
+            self._opened.pool.retake(buffer)
+
+    def submit(self, commands: Iterable[Command]) -> None:
         """Queues ``commands`` in order, without waiting. If one is refused, none of its submission runs."""
+        if self.observer is not None:
+            self.observer.submit(commands)
+        else:
+            self.submit_unobserved(commands)
+
+    def submit_unobserved(self, commands: Sequence[Command]) -> None:
+        """:meth:`submit`, whoever looks on."""
         opened = self._open
         opened.encoder.submit(commands)
         self._raise_errors(opened)
@@ -130,17 +144,19 @@ class Device:
     def upload(self, buffer: Buffer, offset_bytes: int, data: memoryview | bytes) -> None:
         """Copies contiguous host bytes into a buffer, after the work submitted so far and without waiting for it."""
         opened = self._open
-        opened.transfer.upload(buffer, offset_bytes, data)
+        with span(self, "upload"):
+            opened.transfer.upload(buffer, offset_bytes, data)
         self._raise_errors(opened)
 
     def download(self, requests: Sequence[Request]) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array."""
         opened = self._open
-        try:
-            results = opened.transfer.download(requests)
-        except OutOfMemoryError:
-            self.empty_cache()
-            results = opened.transfer.download(requests)
+        with span(self, "wait", "download"):
+            try:
+                results = opened.transfer.download(requests)
+            except OutOfMemoryError:
+                self.empty_cache()
+                results = opened.transfer.download(requests)
         self._raise_errors(opened)
         return results
 
@@ -162,15 +178,52 @@ class Device:
     def synchronize(self) -> None:
         """Waits until all submitted work is done, and raises the errors it caused."""
         opened = self._open
-        opened.native.flush_writes()
-        opened.native.poll(wait=True)
+        with span(self, "wait", "synchronize"):
+            opened.native.flush_writes()
+            opened.native.poll(wait=True)
         self._raise_errors(opened)
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether the adapter tells what time it is on the GPU."""
+        return "timestamp-query" in self.features
+
+    def stamp(self) -> Stamp:
+        """Has the GPU note when everything submitted so far is done, without waiting. Needs timestamp-query."""
+        opened = self._timing()
+        stamp = opened.timer.now()
+        self._raise_errors(opened)
+        return stamp
+
+    def submit_timed(self, commands: Sequence[Command]) -> list[Stamp]:
+        """:meth:`submit` with a compute pass, and a stamp, for each dispatch. Needs timestamp-query."""
+        opened = self._timing()
+        stamps = opened.timer.submit(commands)
+        self._raise_errors(opened)
+        return stamps
+
+    def read_stamps(self, stamps: Sequence[Stamp]) -> list[tuple[int, int]]:
+        """Waits; the (begin, end) of each stamp in nanoseconds of the GPU's clock."""
+        opened = self._timing()
+        times_ns = opened.timer.read(stamps)
+        self._raise_errors(opened)
+        return times_ns
+
+    def submit_waiting(self, commands: Sequence[Command]) -> list[tuple[int, int]]:
+        """Submits one by one, waiting for each: (begin, end) of each dispatch in ns of the host's clock."""
+        opened = self._open
+        times_ns = opened.timer.submit_waiting(commands)
+        self._raise_errors(opened)
+        return times_ns
+
+    def _timing(self) -> _Open:
+        if not self.has_timestamps:
+            raise WebGPUError(f"{self.name} has no timestamp queries")
+        return self._open
 
     def time(self, commands: Sequence[Command]) -> list[int]:
         """Runs dispatches one by one; how long each took on the GPU, in nanoseconds. Needs timestamp-query."""
-        if "timestamp-query" not in self.features:
-            raise WebGPUError(f"{self.name} has no timestamp queries")
-        opened = self._open
+        opened = self._timing()
         durations_ns = opened.timer.time(commands)
         self._raise_errors(opened)
         return durations_ns

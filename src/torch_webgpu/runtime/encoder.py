@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import WebGPUError
@@ -35,19 +36,20 @@ class Encoder:
         pipelines.use_uniform(self._uniform)
         self.submissions = 0
 
-    def submit(self, commands: Sequence[Command], begin_pass: Callable[[Any], Any] | None = None) -> None:
+    def submit(self, commands: Iterable[Command], begin_pass: Callable[[Any], Any] | None = None) -> None:
         """Encodes and queues ``commands``. On an exception nothing was queued.
 
+        ``commands`` may come one by one, each after the one before was encoded.
         ``begin_pass`` replaces how a compute pass is begun on an encoder, for timing.
         """
         begin_pass = begin_pass or self._native.begin_pass
         encoded: list[tuple[Any, bytearray]] = []
-        start = 0
+        rest: Iterator[Command] | None = iter(commands)
         try:
-            while start < len(commands):
+            while rest is not None:
                 encoder = self._native.create_encoder()
                 encoded.append((encoder, bytearray()))
-                start = self._encode(encoder, commands, start, begin_pass)
+                rest = self._encode(encoder, rest, begin_pass)
                 encoded[-1] = encoder, self._uniform_data
         except BaseException:
             for encoder, _ in encoded:
@@ -57,13 +59,15 @@ class Encoder:
             if uniform_data:
                 self._native.write_buffer(self._uniform.handle, 0, uniform_data)
             if not self._native.run(encoder):
-                for rest, _ in encoded[index + 1 :]:
-                    ffi.release_encoder(rest)
+                for unused, _ in encoded[index + 1 :]:
+                    ffi.release_encoder(unused)
                 return  # the reason is among the device's errors, which the caller raises
             self.submissions += 1
 
-    def _encode(self, encoder: Any, commands: Sequence[Command], start: int, begin_pass: Callable[[Any], Any]) -> int:
-        """Encodes from ``commands[start]`` on; the index of the first command that found no room for its parameters."""
+    def _encode(
+        self, encoder: Any, commands: Iterator[Command], begin_pass: Callable[[Any], Any]
+    ) -> Iterator[Command] | None:
+        """Encodes commands; the rest of them, from the first that found no room for its parameters."""
         recent, find, max_grid = self._pipelines.recent, self._pipelines.bound, self._max_grid
         set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
         dispatch_workgroups, null = ffi.dispatch_workgroups, ffi.NULL
@@ -71,19 +75,22 @@ class Encoder:
         compute: Any = None
         current: Any = None
         try:
-            for index in range(start, len(commands)):
-                command = commands[index]
-                if not isinstance(command, Dispatch):
+            for command in commands:
+                if command.__class__ is not Dispatch:
                     if compute is not None:
                         self._end(compute)
                         compute = None
-                    self._encode_transfer(encoder, command)
+                    self._encode_transfer(encoder, command)  # type: ignore[arg-type]
                     continue
-                bound = recent.get((command.kernel.key, command.buffers)) or find(command)
-                params = command.params
+                kernel, buffers, params, (x, y, z) = command  # type: ignore[misc]
+                bound = recent.get((kernel.key, buffers)) or find(command)  # type: ignore[arg-type]
                 if len(params) != bound.param_bytes:
                     raise WebGPUError(
-                        f"kernel {command.kernel.name} takes {bound.param_bytes} bytes of parameters, not {len(params)}"
+                        f"kernel {kernel.name} takes {bound.param_bytes} bytes of parameters, not {len(params)}"
+                    )
+                if x > max_grid or y > max_grid or z > max_grid:
+                    raise WebGPUError(
+                        f"kernel {kernel.name}: grid {(x, y, z)} exceeds {max_grid} workgroups a dimension"
                     )
                 if compute is None:
                     compute, current = begin_pass(encoder), None
@@ -98,14 +105,9 @@ class Encoder:
                 elif self._place(params):
                     set_bind_group(compute, 0, bound.group, 1, self._offset)
                 else:
-                    return index
-                x, y, z = command.grid
-                if x > max_grid or y > max_grid or z > max_grid:
-                    raise WebGPUError(
-                        f"kernel {command.kernel.name}: grid {command.grid} exceeds {max_grid} workgroups a dimension"
-                    )
+                    return chain((command,), commands)
                 dispatch_workgroups(compute, x, y, z)
-            return len(commands)
+            return None
         finally:
             if compute is not None:
                 self._end(compute)

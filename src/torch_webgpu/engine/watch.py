@@ -1,0 +1,55 @@
+"""Flushes that somebody looks at: a device's observer, or ``torch.profiler``.
+
+Nothing here runs otherwise; results are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from torch.autograd import profiler
+
+from torch_webgpu.ir.graph import Node
+from torch_webgpu.lower.lower import lower
+from torch_webgpu.runtime.observer import Observer
+
+from .flush import Failures, alias_pattern, encode, execute
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.commands import Command
+    from torch_webgpu.runtime.device import Device
+
+    from .record import Engine
+
+observer_for_torch_profiler: Callable[[Device], Observer] | None = None
+"""Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
+
+
+def is_watched(device: Device) -> bool:
+    return device.observer is not None or profiler._is_profiler_enabled
+
+
+def run_watched(engine: Engine, device: Device, nodes: list[Node]) -> None:
+    """Plans and runs ``nodes``, telling the observers."""
+    guest = observer_for_torch_profiler if profiler._is_profiler_enabled else None
+    with guest(device) if guest is not None else nullcontext():
+        observer = device.observer
+        if observer is None:
+            execute(device, engine.fused(nodes, device))
+            return
+        with observer.span("flush", f"{len(nodes)} operations"):
+            plan = engine.plan(nodes, device)
+            observer.planned(nodes, None if plan is None else plan.steps)
+            execute(device, nodes if plan is None else plan.nodes(nodes), encode_watched)
+
+
+def encode_watched(device: Device, node: Node, failures: Failures) -> list[Command]:
+    """:func:`.flush.encode`, telling the observer."""
+    observer = device.observer
+    assert observer is not None
+    with observer.span("encode", node.op.name):
+        commands = encode(device, node, failures)
+        observer.encoded(node.op, lower(node.op, alias_pattern(node), device.index, device.caps), commands)
+    return commands
