@@ -126,11 +126,11 @@ class Device:
     def submit(self, commands: Iterable[Command]) -> None:
         """Queues ``commands`` in order, without waiting. If one is refused, none of its submission runs."""
         if self.observer is not None:
-            self.observer.submit(commands)
+            self.observer.submit(tuple(commands))
         else:
             self.submit_unobserved(commands)
 
-    def submit_unobserved(self, commands: Sequence[Command]) -> None:
+    def submit_unobserved(self, commands: Iterable[Command]) -> None:
         """:meth:`submit`, whoever looks on."""
         opened = self._open
         opened.encoder.submit(commands)
@@ -234,6 +234,11 @@ class Device:
             self._opened.pool.empty()
             self._opened.transfer.release_staging()
             self._opened.native.poll(wait=True)
+
+    @property
+    def submissions(self) -> int:
+        """How often commands were submitted."""
+        return self._opened.encoder.submissions if self.is_open else 0
 
     @property
     def stats(self) -> DeviceStats:

@@ -40,9 +40,8 @@ class Encoder:
         """Encodes and queues ``commands``. On an exception nothing was queued.
 
         ``commands`` may come one by one, each after the one before was encoded.
-        ``begin_pass`` replaces how a compute pass is begun on an encoder, for timing.
+        ``begin_pass`` replaces how a compute pass is begun on an encoder, for timing: each dispatch has its own then.
         """
-        begin_pass = begin_pass or self._native.begin_pass
         encoded: list[tuple[Any, bytearray]] = []
         rest: Iterator[Command] | None = iter(commands)
         try:
@@ -64,10 +63,17 @@ class Encoder:
                 return  # the reason is among the device's errors, which the caller raises
             self.submissions += 1
 
+    def check(self, commands: Iterable[Command]) -> None:
+        """Raises what :meth:`submit` would for kernels that do not compile and buffers that do not fit."""
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self._pipelines.bound(command)
+
     def _encode(
-        self, encoder: Any, commands: Iterator[Command], begin_pass: Callable[[Any], Any]
+        self, encoder: Any, commands: Iterator[Command], begin_timed: Callable[[Any], Any] | None
     ) -> Iterator[Command] | None:
         """Encodes commands; the rest of them, from the first that found no room for its parameters."""
+        begin_pass = begin_timed or self._native.begin_pass
         recent, find, max_grid = self._pipelines.recent, self._pipelines.bound, self._max_grid
         set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
         dispatch_workgroups, null = ffi.dispatch_workgroups, ffi.NULL
@@ -107,6 +113,9 @@ class Encoder:
                 else:
                     return chain((command,), commands)
                 dispatch_workgroups(compute, x, y, z)
+                if begin_timed is not None:
+                    self._end(compute)
+                    compute = None
             return None
         finally:
             if compute is not None:

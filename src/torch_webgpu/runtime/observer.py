@@ -51,8 +51,8 @@ class Observer:
         else:
             self.device.submit_unobserved(commands)
 
-    def planned(self, nodes: Sequence[Any], steps: Sequence[Any] | None) -> None:
-        """A recording (``ir.graph.Node``) is about to run as these ``lower.fuse.Step``; op by op for None."""
+    def planned(self, nodes: Sequence[Any], steps: Sequence[Any]) -> None:
+        """A recording (of ``ir.graph.Node``) is about to run as these ``lower.fuse.Step``."""
         if self.inner is not None:
             self.inner.planned(nodes, steps)
 
