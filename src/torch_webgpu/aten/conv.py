@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from torch_webgpu.ir.graph import Body, Spec
 from torch_webgpu.kernels.conv import Geometry, extern
 from torch_webgpu.layout import contiguous_strides
 
@@ -23,15 +24,16 @@ def recorded(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One of the three products of :mod:`torch_webgpu.kernels.conv`; sums over nothing are zero."""
-    (out,) = launch(
-        f"aten.convolution_{mode}",
-        inputs if bias is None else [*inputs, bias],
-        (geometry, *static),
-        outputs,
-        lambda specs: extern(mode, geometry) if all(prod(spec.shape) for spec in specs) else None,
-    )
+    per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
+
+    def body(specs: tuple[Spec, ...]) -> Body | None:
+        known = all(prod(spec.shape) for spec in specs)
+        return extern(mode, geometry, specs[0].dtype, bias is not None) if known else None
+
+    tensors = inputs if per_channel is None else [*inputs, per_channel]
+    (out,) = launch(f"aten.convolution_{mode}", tensors, (geometry, *static), outputs, body)
     if out.numel() and not all(t.numel() for t in inputs):
-        return out.zero_() if bias is None else out.copy_(bias.view(-1, *[1] * (out.dim() - 2)))
+        return out.zero_() if per_channel is None else out.copy_(per_channel)
     return out
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from torch_webgpu import dtypes
-from torch_webgpu.ir.graph import Body, Extern, Spec
-from torch_webgpu.kernels.matmul import lower_matmul
+from torch_webgpu.ir.graph import Body, Expr, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.kernels.matmul import extern
 
 from .copy import plain
 from .launch import launch
@@ -21,9 +23,19 @@ from .variants import register_functional
 Scalar = int | float | complex
 
 
-def body(specs: tuple[Spec, ...]) -> Body | None:
-    """None where the inner dimension is empty."""
-    return Extern(lower_matmul) if specs[0].shape[-1] else None
+def product(*kinds: str) -> Callable[[tuple[Spec, ...]], Body | None]:
+    """Bodies of ``alpha * (a @ b) + beta * c`` with these scalars; None where the inner dimension is empty."""
+
+    def epilogue(total: Expr, specs: tuple[Spec, ...]) -> Expr:
+        factors = [ops.param(k, total.dtype) for k in range(len(kinds))]
+        if factors:
+            total = factors[0] * total
+        return total + factors[1] * ops.to_dtype(ops.load(2, specs[2].dtype), total.dtype) if factors[1:] else total
+
+    def body(specs: tuple[Spec, ...]) -> Body | None:
+        return extern(specs[0].dtype, lambda total: epilogue(total, specs)) if specs[0].shape[-1] else None
+
+    return body
 
 
 def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -51,7 +63,7 @@ def multiply(overload: OpOverload) -> Any:
 
         if a.dtype.is_complex:
             a, b = plain(a), plain(b)
-        (out,) = launch(name, (a, b), (), outputs, body)
+        (out,) = launch(name, (a, b), (), outputs, product())
         return out if a.shape[-1] else out.zero_()
 
     return kernel
@@ -77,9 +89,9 @@ def multiply_add(overload: OpOverload) -> Any:
         kind = dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
             # The shape of c still has a say in the result's.
-            (out,) = launch(name, (a, b), c.shape, outputs, body, [(kind, alpha)])
+            (out,) = launch(name, (a, b), c.shape, outputs, product(kind), [(kind, alpha)])
         else:
-            (out,) = launch(name, (a, b, c), "with c", outputs, body, [(kind, alpha), (kind, beta)])
+            (out,) = launch(name, (a, b, c), "with c", outputs, product(kind, kind), [(kind, alpha), (kind, beta)])
         if a.shape[-1]:
             return out
         return out.zero_() if beta == 0 else out.copy_(c * beta)

@@ -177,8 +177,8 @@ class Extern:
     """A hand-written kernel: ``lower(operation, alias, caps)`` returns its ``Lowered`` (see ``wgsl.launch``).
 
     One that computes its output element by element may have an ``epilogue``: an expression per output over the finished
-    element, ``acc 0``, and over the inputs from number ``operands`` on, which broadcast to the outputs' shape. The first
-    ``operands`` inputs the kernel reads in whatever order it likes. Without an epilogue ``operands`` means nothing.
+    element, ``acc 0``, and over the inputs from number ``operands`` on, which broadcast to the outputs' shape. The
+    inputs before those the kernel reads in whatever order it likes. Without an epilogue ``operands`` means nothing.
     """
 
     lower: Callable[..., Any]

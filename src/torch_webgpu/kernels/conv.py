@@ -2,26 +2,31 @@
 
 With x (N, C, *size), y (N, O, *size) and w (O, C / groups, *kernel), all of any strides:
 
-* ``forward``: y = conv(x, w) + bias
-* ``adjoint``: x = convᵀ(y, w) + bias, which is a transposed convolution, and the gradient of the other's input
+* ``forward``: y = conv(x, w)
+* ``adjoint``: x = convᵀ(y, w), which is a transposed convolution, and the gradient of the other's input
 * ``weight``: the gradient of w from x and the gradient at y
+
+each with an epilogue. Arguments of the operation: the operands, what the epilogue reads, its outputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList, Source
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
+from .epilogue import FINISH, Epilogue
 from .points import SPATIAL, PointKernel, absent, arithmetic, constant, locator, source, spatial
-from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
+from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
 from .tile import LARGE, LIGHT, SMALL, block_params, block_text, plan
 
 Triple = tuple[int, int, int]
@@ -35,10 +40,6 @@ WEIGHT_THREADS = 128
 # Which argument is the output.
 OUTPUT = {"forward": "y", "adjoint": "x", "weight": "w"}
 READ_THROUGH = {"forward": ("conv_x",), "adjoint": ("conv_phases", "conv_y"), "weight": ("conv_x",)}
-PLAIN = "fn result(slice: u32, m: u32, n: u32, v: T) -> T { return v; }"
-BIASED = """fn result(slice: u32, m: u32, n: u32, v: T) -> T {
-  return t_add(v, bias_load(P.bias_offset + (slice / (PD * PH * PW) * P.m + m) * P.bias_stride));
-}"""
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,27 @@ class Geometry:
     groups: int
 
 
-def extern(mode: str, geometry: Geometry) -> Extern:
-    """Arguments: (x, w, bias?) → y for "forward", (y, w, bias?) → x for "adjoint", (y, x) → w for "weight"."""
-    return Extern(partial(lower_conv, mode=mode, geometry=geometry))
+@cache
+def extern(mode: str, geometry: Geometry, dtype: str, bias: bool) -> Extern:
+    """Operands: (x, w) for "forward", (y, w) for "adjoint", (y, x) for "weight", all of ``dtype``.
+
+    ``bias``: a third input, which broadcasts to the output, is added.
+    """
+    result = ops.acc(0, accumulator(dtype))
+    if bias:
+        result += ops.to_dtype(ops.load(2, dtype), result.dtype)
+    lower = partial(lower_conv, mode=mode, geometry=geometry)
+    return Extern(lower, operands=2, epilogue=(ops.to_dtype(result, dtype),))
 
 
 @dataclass(frozen=True)
 class Conv:
-    """One operation: its tensors as five-dimensional layouts, their places, and the sizes of the product it is."""
+    """One operation: its tensors as (N, C, D, H, W), the operands' places, and the sizes of the product it is."""
 
     mode: str
     geometry: Geometry
     specs: dict[str, Spec]
     args: dict[str, int]
-    bias: Spec | None
 
     @property
     def dims(self) -> int:
@@ -75,8 +83,13 @@ class Conv:
         return OUTPUT[self.mode]
 
     @property
+    def dtype(self) -> str:
+        """The operands'; the output is what the epilogue makes it."""
+        return self.specs[self.operands[0]].dtype
+
+    @property
     def kind(self) -> str:
-        return BY_NAME[self.specs[self.out].dtype].kind
+        return BY_NAME[self.dtype].kind
 
     @property
     def taps(self) -> int:
@@ -127,7 +140,7 @@ class Conv:
         phases = (1,) * self.dims if phases is None else phases
         rest = tuple(s // p for s, p in zip(g.stride, phases, strict=True))
         missing = 3 - self.dims
-        lines = [arithmetic(self.specs[self.out].dtype, "add", "mul"), constant("TAPS_OUTSIDE", self.taps_outside)]
+        lines = [arithmetic(self.dtype, "add", "mul"), constant("TAPS_OUTSIDE", self.taps_outside)]
         for i, d in enumerate("dhw"):
             given = i >= missing
             for name, values in (("S", g.stride), ("D", g.dilation), ("P", phases), ("R", rest)):
@@ -141,13 +154,6 @@ class Conv:
         params.add("depth", self.depth)
         return lines
 
-    def result(self, params: ParamList) -> str:
-        if self.bias is None:
-            return PLAIN
-        params.add("bias_offset", Source("offset", self.args["bias"]))
-        params.add("bias_stride", self.bias.strides[0])
-        return BIASED
-
     @property
     def operands(self) -> tuple[str, ...]:
         return tuple(name for name in ("x", "w", "y") if name != self.out)
@@ -155,67 +161,67 @@ class Conv:
 
 def conv_of(op: Operation, mode: str, geometry: Geometry) -> Conv:
     names = {"forward": ("x", "w"), "adjoint": ("y", "w"), "weight": ("y", "x")}[mode]
-    dims = len(geometry.stride)
-    specs = {name: spatial(spec, dims) for name, spec in zip(names, op.inputs, strict=False)}
-    specs[OUTPUT[mode]] = spatial(op.outputs[0], dims)
-    args = {name: k for k, name in enumerate((*names, "bias"))} | {OUTPUT[mode]: op.n_inputs}
-    return Conv(mode, geometry, specs, args, op.inputs[2] if op.n_inputs == 3 else None)
+    specs = {name: spatial(spec, len(geometry.stride)) for name, spec in zip(names, op.inputs, strict=False)}
+    specs[OUTPUT[mode]] = spatial(op.outputs[0], len(geometry.stride))
+    return Conv(mode, geometry, specs, {name: k for k, name in enumerate(names)})
 
 
 def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, mode: str, geometry: Geometry) -> Lowered:
     c = conv_of(op, mode, geometry)
+    e = Epilogue(op, alias, SPATIAL, partial(spatial, dims=c.dims), absent(c.dims))
     few = c.rows <= FEW_ROWS and (c.depth * c.taps <= SHORT_SUM or c.mode == "weight")
     if c.kind == "f" and not few:
-        return blocked(c, caps)
-    return Lowered((weight_direct(c) if mode == "weight" else direct(c, caps),))
+        return blocked(c, e, caps)
+    return Lowered((weight_direct(c, e) if mode == "weight" else direct(c, e, caps),))
 
 
-def direct(c: Conv, caps: HostCaps) -> Launch:
-    kernel = PointKernel(f"conv_{c.mode}", caps, SPATIAL, absent(c.dims))
-    kernel.add(*c.prelude(kernel.params), source("conv"), c.result(kernel.params))
+def direct(c: Conv, e: Epilogue, caps: HostCaps) -> Launch:
+    kernel = point_kernel(f"conv_{c.mode}", c, e, caps)
     for name in c.operands:
         kernel.input(name, c.args[name], c.specs[name])
-    if c.bias is not None:
-        kernel.binding(Binding("bias", c.bias.dtype), c.args["bias"])
     kernel.param("m", c.rows)
-    kernel.output(c.out, c.args[c.out], c.specs[c.out])
+    e.give_outputs(kernel)
     kernel.add(*map(source, READ_THROUGH[c.mode]))
     return kernel.launch(source(f"conv_{c.mode}_direct"))
 
 
-class _Writer:
-    """Collects the bindings, parameters and text of a kernel that stores sums by their row and column."""
+def point_kernel(name: str, c: Conv, e: Epilogue, caps: HostCaps, phases: tuple[int, ...] | None = None) -> PointKernel:
+    """A kernel whose ``values`` calls the epilogue's ``result``."""
+    kernel = PointKernel(name, caps, SPATIAL, absent(c.dims))
+    kernel.add(*c.prelude(kernel.params, phases), source("conv"), *e.text(kernel.params))
+    for binding, arg in e.inputs():
+        kernel.binding(binding, arg)
+    return kernel
 
-    def __init__(self, c: Conv, partials: bool) -> None:
-        self.c = c
+
+class _Writer:
+    """Collects the bindings, parameters and text of a kernel that stores sums by their row and column.
+
+    Without an epilogue it leaves them as partial sums in argument ``partials``.
+    """
+
+    def __init__(self, c: Conv, epilogue: Epilogue | None, partials: int = 0, words: Sequence[int] = ()) -> None:
         self.params = ParamList()
         self.bindings: list[Binding] = []
         self.order: list[int] = []
         self.text = [*c.prelude(self.params, c.phases), source("conv")]
         for name in c.operands:
             self.bind(Binding(name, c.specs[name].dtype), c.args[name])
-            self.locate(name)
+            strides = c.specs[name].strides
+            self.text.append(locator(self.params, name, c.args[name], SPATIAL, strides, absent(c.dims)))
         self.text += map(source, READ_THROUGH[c.mode])
-        if partials:
-            self.bind(partials_binding(c.kind, "read_write"), c.args[c.out] + 1)
+        if epilogue is None:
+            self.bind(partials_binding(c.kind, "read_write"), partials)
             self.text.append(STORE_PARTIAL)
+            return
+        bindings, stores = epilogue.stores(self.params, words)
+        for binding, arg in (*epilogue.inputs(), *bindings):
+            self.bind(binding, arg)
+        self.text += [*epilogue.text(self.params), source(f"conv_{c.mode}_store"), *stores]
 
     def bind(self, binding: Binding, arg: int) -> None:
         self.bindings.append(binding)
         self.order.append(arg)
-
-    def locate(self, name: str) -> None:
-        c = self.c
-        self.text.append(locator(self.params, name, c.args[name], SPATIAL, c.specs[name].strides, absent(c.dims)))
-
-    def result(self, words: bool) -> None:
-        c = self.c
-        if c.bias is not None:
-            self.bind(Binding("bias", c.bias.dtype), c.args["bias"])
-        self.text.append(c.result(self.params))
-        self.bind(Binding(c.out, c.specs[c.out].dtype, "read_write", "word" if words else "plain"), c.args[c.out])
-        self.locate(c.out)
-        self.text += [source(f"conv_{c.mode}_store"), store_sum(c.out)]
 
     def launch(self, name: str, body: list[str], threads: int, grid: Triple) -> Launch:
         text = "\n".join([*self.text, *body])
@@ -225,42 +231,37 @@ class _Writer:
         return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)
 
 
-def blocked(c: Conv, caps: HostCaps) -> Lowered:
+def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = c.sizes
     chosen = plan(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
-    words = not split and c.mode != "weight" and prod(c.phases) == 1 and writes_words(c.specs[c.out], 4, caps)
-    w = _Writer(c, split)
-    if not split:
-        w.result(words)
+    # Columns are positions of the output, in order.
+    words = () if split or c.mode == "weight" or prod(c.phases) > 1 else e.words(4, caps)
+    w = _Writer(c, None if split else e, len(e.op.args), words)
     grid = block_params(w.params, chosen, slices, m, n, k)
     a_k_major = c.mode != "weight" or not c.channels_last("y")
     b_k_major = c.taps_outside if c.mode != "weight" else not c.taps_outside
-    main = block_text(chosen.tile, a_k_major, b_k_major, True, words)
-    body = [source(f"conv_{c.mode}"), finish(c.out, c.specs[c.out].dtype, words), main]
+    main = block_text(chosen.tile, a_k_major, b_k_major, True, bool(words))
+    body = [source(f"conv_{c.mode}"), *([] if words else [FINISH]), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
     first = w.launch(name, body, chosen.tile.threads, grid)
-    return split_sum(c, caps, chosen.splits, first) if split else Lowered((first,))
+    return split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
 
 
-def split_sum(c: Conv, caps: HostCaps, splits: int, first: Launch) -> Lowered:
+def split_sum(c: Conv, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:
     """``first``, followed by the addition of the partial sums it leaves."""
     slices, m, n, _ = c.sizes
-    kernel = PointKernel(f"conv_{c.mode}_split_sum", caps, SPATIAL, absent(c.dims))
-    kernel.add(*c.prelude(kernel.params, c.phases), source("conv"), c.result(kernel.params))
+    kernel = point_kernel(f"conv_{c.mode}_split_sum", c, e, caps, c.phases)
     if c.mode == "adjoint":
         kernel.add(source("conv_phases"))
-    if c.bias is not None:
-        kernel.binding(Binding("bias", c.bias.dtype), c.args["bias"])
-    kernel.output(c.out, c.args[c.out], c.specs[c.out])
-    size = add_partials(kernel, c.args[c.out] + 1, c.kind, slices, splits, m, n)
+    e.give_outputs(kernel)
+    size = add_partials(kernel, len(e.op.args), c.kind, slices, splits, m, n)
     return Lowered((first, kernel.launch(source(f"conv_{c.mode}_sum"))), (size,))
 
 
-def weight_direct(c: Conv) -> Launch:
+def weight_direct(c: Conv, e: Epilogue) -> Launch:
     slices, m, n, k = c.sizes
-    w = _Writer(c, False)
-    w.result(False)
+    w = _Writer(c, e)
     groups = slices * m * n
     for name, value in (("m", m), ("k", k), ("groups", groups)):
         w.params.add(name, value)

@@ -15,5 +15,5 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
       }
     }
   }
-  return Values(result(slice, c % P.m, 0u, sum));
+  return result(Place(n, c, d, h, w), sum);
 }

@@ -11,7 +11,7 @@ fn is_stored(slice: u32, n: u32) -> bool {
   return p.d < x_d() && p.h < x_h() && p.w < x_w();
 }
 
-fn place(slice: u32, m: u32, n: u32) -> u32 {
+fn place(slice: u32, m: u32, n: u32) -> Place {
   let p = spread(slice, n);
-  return x_at(p.image, slice / PHASES * P.m + m, p.d, p.h, p.w);
+  return Place(p.image, slice / PHASES * P.m + m, p.d, p.h, p.w);
 }

@@ -1,6 +1,6 @@
-fn place(slice: u32, m: u32, n: u32) -> u32 {
+fn place(slice: u32, m: u32, n: u32) -> Place {
   let p = y_position(n);
-  return y_at(p.image, slice * P.m + m, p.d, p.h, p.w);
+  return Place(p.image, slice * P.m + m, p.d, p.h, p.w);
 }
 
 fn is_stored(slice: u32, n: u32) -> bool { return true; }

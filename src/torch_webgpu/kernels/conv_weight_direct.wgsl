@@ -25,5 +25,5 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     workgroupBarrier();
     if (lid < width) { sums[lid] = t_add(sums[lid], sums[lid + width]); }
   }
-  if (lid == 0u) { w_store(place(slice, channel % P.m, group % columns), sums[0]); }
+  if (lid == 0u) { finish_one(slice, 0u, channel % P.m, group % columns, sums[0]); }
 }

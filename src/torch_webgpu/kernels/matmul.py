@@ -1,24 +1,25 @@
 """Matrix products: which kernel, which tile, how many parts.
 
-``y = alpha * (a @ b) + beta * c`` with a (B, M, K), b (B, K, N), c and y (B, M, N), any strides, all read in place.
-Arguments of the operation: a, b, optionally c; then y. Its scalars: alpha and, with c, beta; none for a plain product.
+``y = a @ b`` with a (B, M, K), b (B, K, N) and y (B, M, N), any strides, all read in place; then the epilogue.
+Arguments of the operation: a and b, what the epilogue reads, its outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation, Spec
-from torch_webgpu.layout import broadcast_strides
+from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec
+from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.builder import ParamList
-from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
+from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
+from .epilogue import FINISH, Epilogue
 from .points import PointKernel, arithmetic, constant, locator, source
-from .store import STORE_PARTIAL, add_partials, finish, partials_binding, store_sum, writes_words
+from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
 from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Grid, Plan, Tile, block_params, block_text, plan
 
 COORDINATES = ("slice", "m", "n")
@@ -31,108 +32,97 @@ MATVEC_THREADS = 256
 BUSY_THREADS = 1 << 18
 """As many threads as a large GPU needs to read memory at full speed; sums are split to reach it."""
 
-PLAIN = "fn result(slice: u32, m: u32, n: u32, v: T) -> T { return v; }"
-PLACE = "fn place(slice: u32, m: u32, n: u32) -> u32 { return y_at(slice, m, n); }"
+PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(slice, m, n); }"
 STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
-SCALED = "fn result(slice: u32, m: u32, n: u32, v: T) -> T {{ return t_mul({alpha}, v); }}"
-ADDED = (
-    "fn result(slice: u32, m: u32, n: u32, v: T) -> T "
-    "{{ return t_add(t_mul({alpha}, v), t_mul({beta}, c_load(c_at(slice, m, n)))); }}"
-)
+
+
+def extern(dtype: str, epilogue: Callable[[Expr], Expr] | None = None) -> Extern:
+    """A product of operands of ``dtype``; ``epilogue`` makes its result of a sum in the accumulator's dtype."""
+    total = ops.acc(0, accumulator(dtype))
+    return Extern(lower_matmul, operands=2, epilogue=(ops.to_dtype(epilogue(total) if epilogue else total, dtype),))
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product's arguments as (B, M, N)-shaped layouts; ``args``: their places in the operation."""
+    """A product's operands as (B, M, K) and (B, K, N) layouts, ``args`` their places in the operation.
+
+    ``row`` and ``column``: a and b were vectors. ``flipped``: it is computed as ``yᵀ = bᵀ @ aᵀ``.
+    """
 
     a: Spec
     b: Spec
-    c: Spec | None
-    y: Spec
-    kinds: tuple[str, ...]
-    args: dict[str, int]
+    row: bool
+    column: bool
+    flipped: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """B, M, N, K."""
-        return (*self.y.shape, self.a.shape[2])  # type: ignore[return-value]
+        return (self.a.shape[0], self.a.shape[1], self.b.shape[2], self.a.shape[2])
+
+    @property
+    def args(self) -> dict[str, int]:
+        return {"a": 1, "b": 0} if self.flipped else {"a": 0, "b": 1}
 
     @property
     def kind(self) -> str:
-        return BY_NAME[self.y.dtype].kind
+        return BY_NAME[self.a.dtype].kind
 
     def transposed(self) -> Product:
-        """The same product as ``yᵀ = bᵀ @ aᵀ``."""
+        return Product(flip(self.b), flip(self.a), self.row, self.column, not self.flipped)
 
-        def flip(spec: Spec) -> Spec:
-            (s, m, n), (ts, tm, tn) = spec.shape, spec.strides
-            return spec._replace(shape=(s, n, m), strides=(ts, tn, tm))
+    def layout(self, spec: Spec) -> Spec:
+        """A layout over the output's shape as (B, M, N)."""
+        found = lift(spec, self.row, self.column)
+        return flip(found) if self.flipped else found
 
-        c = None if self.c is None else flip(self.c)
-        args = {**self.args, "a": self.args["b"], "b": self.args["a"]}
-        return Product(flip(self.b), flip(self.a), c, flip(self.y), self.kinds, args)
+
+def flip(spec: Spec) -> Spec:
+    (s, m, n), (ts, tm, tn) = spec.shape, spec.strides
+    return spec._replace(shape=(s, n, m), strides=(ts, tn, tm))
+
+
+def lift(spec: Spec, as_row: bool, as_column: bool) -> Spec:
+    """A vector as a row or a column, a matrix as a batch of one."""
+    shape, strides = spec.shape, spec.strides
+    if as_column:
+        shape, strides = (*shape, 1), (*strides, 0)
+    if as_row:
+        shape, strides = (*shape[:-1], 1, shape[-1]), (*strides[:-1], 0, strides[-1])
+    missing = 3 - len(shape)
+    return spec._replace(shape=(1,) * missing + shape, strides=(0,) * missing + strides)
 
 
 def product_of(op: Operation) -> Product:
-    """The operation's arguments, vectors made matrices and matrices batches of one."""
-    a, b, *rest = op.inputs
-    y = op.outputs[0]
-
-    def lift(spec: Spec, as_row: bool, as_column: bool) -> Spec:
-        shape, strides = spec.shape, spec.strides
-        if as_column:
-            shape, strides = (*shape, 1), (*strides, 0)
-        if as_row:
-            shape, strides = (1, *shape), (0, *strides)
-        missing = 3 - len(shape)
-        return spec._replace(shape=(1,) * missing + shape, strides=(0,) * missing + strides)
-
+    a, b = op.inputs[:2]
     row, column = len(a.shape) == 1, len(b.shape) == 1
-    c = None
-    if rest:
-        (given,) = rest
-        c = lift(
-            given._replace(shape=y.shape, strides=broadcast_strides(given.shape, given.strides, y.shape)), row, column
-        )
-    places = {"a": 0, "b": 1, "c": 2, "y": op.n_inputs}
-    return Product(lift(a, row, False), lift(b, False, column), c, lift(y, row, column), op.param_kinds, places)
+    return Product(lift(a, row, False), lift(b, False, column), row, column)
 
 
 class _Writer:
-    """Collects the bindings, parameters and text of one kernel of a product."""
+    """Collects the bindings, parameters and text of the kernel that multiplies; no epilogue leaves partial sums."""
 
-    def __init__(self, p: Product, partials: bool) -> None:
+    def __init__(self, p: Product, epilogue: Epilogue | None, partials: int, words: Sequence[int] = ()) -> None:
         self.p = p
         self.params = ParamList()
-        self.partials = partials
         self.bindings: list[Binding] = []
         self.order: list[int] = []
-        self.text: list[str] = []
-
-    def bind(self, name: str, spec: Spec) -> None:
-        self.bindings.append(Binding(name, spec.dtype))
-        self.order.append(self.p.args[name])
-        self.text.append(locator(self.params, name, self.p.args[name], COORDINATES, spec.strides))
-
-    def operands(self) -> None:
-        self.text.append(arithmetic(self.p.y.dtype, "add", "mul"))
-        self.bind("a", self.p.a)
-        self.bind("b", self.p.b)
-
-    def result(self, mode: Mode = "plain") -> None:
-        """``finish_one``: into the output, or into the partial sums."""
-        if self.partials:
-            self.bindings.append(partials_binding(self.p.kind, "read_write"))
-            self.order.append(self.p.args["y"] + 1)
+        self.text = [arithmetic(p.a.dtype, "add", "mul")]
+        for name, spec in (("a", p.a), ("b", p.b)):
+            self.bind(Binding(name, spec.dtype), p.args[name])
+            self.text.append(locator(self.params, name, p.args[name], COORDINATES, spec.strides))
+        if epilogue is None:
+            self.bind(partials_binding(p.kind, "read_write"), partials)
             self.text.append(STORE_PARTIAL)
             return
-        if self.p.c is not None:
-            self.bind("c", self.p.c)
-        self.text.append(epilogue(self.p, self.params))
-        self.text.append(locator(self.params, "y", self.p.args["y"], COORDINATES, self.p.y.strides))
-        self.bindings.append(Binding("y", self.p.y.dtype, "read_write", mode))
-        self.order.append(self.p.args["y"])
-        self.text += [PLACE, STORED, store_sum("y")]
+        bindings, stores = epilogue.stores(self.params, words)
+        for binding, arg in (*epilogue.inputs(), *bindings):
+            self.bind(binding, arg)
+        self.text += [PLACE, STORED, *epilogue.text(self.params), *stores]
+
+    def bind(self, binding: Binding, arg: int) -> None:
+        self.bindings.append(binding)
+        self.order.append(arg)
 
     def launch(self, name: str, body: Sequence[str], threads: int, grid: Grid) -> Launch:
         text = "\n".join([*self.text, *body])
@@ -142,57 +132,46 @@ class _Writer:
         return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)
 
 
-def epilogue(p: Product, params: ParamList) -> str:
-    """``fn result``: what becomes of a finished sum."""
-    if not p.kinds:
-        return PLAIN
-    scalars = params.scalars(p.kinds, range(len(p.kinds)))
-    if p.c is None:
-        return SCALED.format(alpha=scalars[0])
-    return ADDED.format(alpha=scalars[0], beta=scalars[1])
-
-
 def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     p = product_of(op)
     _, m, n, _ = p.sizes
     if m == 1 and n > 1:
         p = p.transposed()
         m, n = n, m
+    e = Epilogue(op, alias, COORDINATES, p.layout)
     if n == 1:
-        return matvec(p, caps)
-    return blocked(p, caps) if p.kind == "f" else any_arithmetic(p)
+        return matvec(p, e, caps)
+    return blocked(p, e, caps) if p.kind == "f" else any_arithmetic(p, e)
 
 
-def with_splits(p: Product, caps: HostCaps, chosen: Plan, first: Launch) -> Lowered:
+def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:
     """``first``, followed by the addition of partial sums if it leaves any."""
-    if chosen.splits == 1:
+    if splits == 1:
         return Lowered((first,))
     slices, m, n, _ = p.sizes
     kernel = PointKernel("matmul_split_sum", caps, COORDINATES)
-    kernel.add(arithmetic(p.y.dtype, "add", "mul"))
-    if p.c is not None:
-        kernel.input("c", p.args["c"], p.c)
-    kernel.add(epilogue(p, kernel.params))
-    kernel.output("y", p.args["y"], p.y)
-    size = add_partials(kernel, p.args["y"] + 1, p.kind, slices, chosen.splits, m, n)
-    body = "fn values(slice: u32, m: u32, n: u32) -> Values { return Values(split_total(slice, m, n)); }"
+    kernel.add(arithmetic(p.a.dtype, "add"), *e.text(kernel.params))
+    for binding, arg in e.inputs():
+        kernel.binding(binding, arg)
+    e.give_outputs(kernel)
+    size = add_partials(kernel, len(e.op.args), p.kind, slices, splits, m, n)
+    place = "Place(slice, m, n), split_total(slice, m, n)"
+    body = f"fn values(slice: u32, m: u32, n: u32) -> Values {{ return result({place}); }}"
     return Lowered((first, kernel.launch(body)), (size,))
 
 
-def blocked(p: Product, caps: HostCaps) -> Lowered:
+def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
     chosen = plan(slices, m, n, k, TILES, caps.software)
-    words = chosen.splits == 1 and writes_words(p.y, 2, caps)
-    w = _Writer(p, chosen.splits > 1)
-    w.operands()
-    w.result("word" if words else "plain")
+    split = chosen.splits > 1
+    words = () if split else e.words(2, caps)
+    w = _Writer(p, None if split else e, len(e.op.args), words)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
-    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, words)
-    launch = w.launch(
-        f"matmul_{tile.m}x{tile.n}", [source("matmul"), finish("y", p.y.dtype, words), main], tile.threads, grid
-    )
-    return with_splits(p, caps, chosen, launch)
+    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, bool(words))
+    body = [source("matmul"), *([] if words else [FINISH]), main]
+    launch = w.launch(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
+    return with_splits(p, e, caps, chosen.splits, launch)
 
 
 def k_major(spec: Spec, inner: int, outer: int) -> bool:
@@ -200,13 +179,11 @@ def k_major(spec: Spec, inner: int, outer: int) -> bool:
     return spec.strides[inner] < spec.strides[outer] or spec.shape[outer] == 1
 
 
-def any_arithmetic(p: Product) -> Lowered:
+def any_arithmetic(p: Product, e: Epilogue) -> Lowered:
     slices, m, n, k = p.sizes
-    w = _Writer(p, False)
-    w.operands()
-    w.result()
+    w = _Writer(p, e, 0)
     grid = block_params(w.params, Plan(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, k), slices, m, n, k)
-    return Lowered((w.launch(f"matmul_{p.y.dtype}", [source("matmul_any")], ANY_TILE**2, grid),))
+    return Lowered((w.launch(f"matmul_{p.a.dtype}", [source("matmul_any")], ANY_TILE**2, grid),))
 
 
 @dataclass(frozen=True)
@@ -243,7 +220,7 @@ def in_fours(spec: Spec, inner: int) -> bool:
     return dense and spec.aligned and all(stride % 4 == 0 for stride in others)
 
 
-def matvec(p: Product, caps: HostCaps) -> Lowered:
+def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     """N = 1."""
     slices, m, n, k = p.sizes
     kernel = matvec_kernel(p)
@@ -252,10 +229,8 @@ def matvec(p: Product, caps: HostCaps) -> Lowered:
     splits = 1 if caps.software else max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
     chunk = -(-k // splits // 4) * 4
     chosen = Plan(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
-    w = _Writer(p, chosen.splits > 1)
-    w.operands()
-    w.result()
+    w = _Writer(p, e if chosen.splits == 1 else None, len(e.op.args))
     grid = block_params(w.params, chosen, slices, m, n, k)
     prelude = [constant(name, value) for name, value in kernel.constants]
     launch = w.launch(kernel.body, [*prelude, source(kernel.body)], MATVEC_THREADS, grid)
-    return with_splits(p, caps, chosen, launch)
+    return with_splits(p, e, caps, chosen.splits, launch)

@@ -1,4 +1,4 @@
-// The total of the partial sums of a product that was split along its inner dimension (see finish_one in store.py).
+// The total of the partial sums of a product that was split along its inner dimension (see store.py).
 
 fn split_total(slice: u32, m: u32, n: u32) -> T {
   let stride = P.m * P.n;
@@ -8,5 +8,5 @@ fn split_total(slice: u32, m: u32, n: u32) -> T {
     sum = t_add(sum, partials_load(at));
     at += stride;
   }
-  return result(slice, m, n, sum);
+  return sum;
 }

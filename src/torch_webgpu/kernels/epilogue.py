@@ -1,0 +1,165 @@
+"""What becomes of a finished element of a product before it is stored: the epilogue of an ``Extern`` as WGSL.
+
+A kernel numbers its sums (slice, m, n) and its outputs' elements by coordinates of its own. It declares
+
+* ``fn place(slice: u32, m: u32, n: u32) -> Place``: the coordinates of the element that a sum belongs to
+* ``fn is_stored(slice: u32, n: u32) -> bool``: whether there is one
+
+and gets, for arguments that go by ``e<number>``,
+
+* ``struct Place``, a member per coordinate; ``struct Values``, a member per output
+* ``fn result(at: Place, v: T) -> Values``: the epilogue of a finished sum
+* ``fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T)``, which stores it
+* ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see tile.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec, walk
+from torch_webgpu.layout import broadcast_strides
+from torch_webgpu.wgsl.builder import ParamList, stored
+from torch_webgpu.wgsl.expr import convert, emit
+from torch_webgpu.wgsl.kernel import Binding, Mode
+from torch_webgpu.wgsl.link import HostCaps
+
+from .points import PointKernel, locator
+
+SUM = "slice: u32, split: u32, m: u32, n: u32"
+# Sums of a block that lies partly outside of the output, and partial sums.
+FINISH = f"fn finish({SUM}, v: f32) {{ if (m < P.m && n < P.n) {{ finish_one(slice, split, m, n, v); }} }}"
+
+
+def writes_words(y: Spec, inner: int, caps: HostCaps) -> bool:
+    """Whether neighbours along coordinate ``inner`` of an output always fill a 32-bit word."""
+    packed = y.dtype == "bf16" or (y.dtype == "f16" and not caps.float16)
+    even = all(stride % 2 == 0 for d, stride in enumerate(y.strides) if d != inner and y.shape[d] != 1)
+    return packed and even and y.aligned and y.strides[inner] == 1 and y.shape[inner] % 2 == 0
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The epilogue of ``op`` over coordinates named ``coordinates``, those in ``absent`` always 0.
+
+    ``alias[k]``: the first argument that shares argument ``k``'s storage. ``layout`` brings a layout over the
+    outputs' shape to one dimension per coordinate.
+    """
+
+    op: Operation
+    alias: tuple[int, ...]
+    coordinates: tuple[str, ...]
+    layout: Callable[[Spec], Spec]
+    absent: frozenset[str] = frozenset()
+    specs: dict[int, Spec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", {k: self.layout(self.broadcast(k)) for k in (*self.loads(), *self.outputs)})
+
+    def broadcast(self, k: int) -> Spec:
+        """Argument ``k`` as if expanded to the outputs' shape."""
+        spec, shape = self.op.args[k], self.op.outputs[0].shape
+        return spec._replace(shape=shape, strides=broadcast_strides(spec.shape, spec.strides, shape))
+
+    @property
+    def roots(self) -> list[Expr]:
+        body = self.op.body
+        assert isinstance(body, Extern)
+        return [stored(root, spec.dtype) for root, spec in zip(body.epilogue, self.op.outputs, strict=True)]
+
+    @property
+    def outputs(self) -> range:
+        return range(self.op.n_inputs, len(self.op.args))
+
+    def loads(self) -> list[int]:
+        return sorted({e.args[0] for e in walk(self.roots) if e.op == "load"})
+
+    def name(self, k: int) -> str:
+        """The binding that argument ``k`` is read through: an output's, if it shares the storage of one."""
+        return f"e{next((o for o in self.outputs if self.alias[o] == self.alias[k]), k)}"
+
+    def inputs(self) -> list[tuple[Binding, int]]:
+        """Bindings of the arguments that are only read."""
+        return [(Binding(f"e{k}", self.op.args[k].dtype), k) for k in self.loads() if self.name(k) == f"e{k}"]
+
+    def text(self, params: ParamList) -> list[str]:
+        """``Place`` and ``result``, with the parameters they need."""
+        text = [f"struct Place {{ {', '.join(f'{c}: u32' for c in self.coordinates)} }}"]
+        text += [self.locate(params, k) for k in self.loads()]
+        leaves = [e for e in walk(self.roots) if e.op in ("param", "linear")]
+        scalars = params.scalars(self.op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
+        number = self.number(params) if any(e.op == "linear" for e in leaves) else ""
+
+        def leaf(e: Expr) -> str:
+            if e.op == "load":
+                k = e.args[0]
+                return convert(f"{self.name(k)}_load({self.element(k)})", self.op.args[k].dtype, e.dtype, fits=True)
+            if e.op == "param":
+                return scalars[e.args[0]]
+            return number if e.op == "linear" else "v"
+
+        lines, results = emit(self.roots, leaf)
+        values = [
+            convert(text, root.dtype, spec.dtype, fits=True)
+            for text, root, spec in zip(results, self.roots, self.op.outputs, strict=True)
+        ]
+        return [*text, "fn result(at: Place, v: T) -> Values {", *lines, f"  return Values({', '.join(values)});", "}"]
+
+    def locate(self, params: ParamList, k: int) -> str:
+        """``fn e<k>_at``; coordinates along which the argument stands still take no parameter."""
+        spec = self.specs[k]
+        still = {c for c, n, s in zip(self.coordinates, spec.shape, spec.strides, strict=True) if n == 1 or s == 0}
+        return locator(params, f"e{k}", k, self.coordinates, spec.strides, self.absent | still)
+
+    def element(self, k: int, at: str = "at") -> str:
+        return f"e{k}_at({', '.join(f'{at}.{c}' for c in self.coordinates)})"
+
+    def number(self, params: ParamList) -> str:
+        """The row-major number of the element at ``at``."""
+        text = "0u"
+        sizes = self.specs[self.outputs[0]].shape
+        for c, size in zip(self.coordinates, sizes, strict=True):
+            if c not in self.absent:
+                text = f"({text} * {params.add(f'size_{c}', size)} + at.{c})"
+        return text
+
+    # Stores
+
+    def give_outputs(self, kernel: PointKernel) -> None:
+        """Makes the outputs those of a kernel whose ``values`` calls ``result``."""
+        for k in self.outputs:
+            kernel.output(f"e{k}", k, self.specs[k])
+
+    def words(self, inner: int, caps: HostCaps) -> tuple[int, ...]:
+        """The outputs that can be stored a word at a time."""
+        return tuple([k for k in self.outputs if writes_words(self.specs[k], inner, caps)])
+
+    def stores(self, params: ParamList, words: Sequence[int]) -> tuple[list[tuple[Binding, int]], list[str]]:
+        """Bindings of the outputs, and ``finish_one`` or, where there are ``words``, ``finish`` of pairs."""
+        bindings: list[tuple[Binding, int]] = []
+        for k in self.outputs:
+            mode: Mode = "word" if k in words else "plain"
+            bindings.append((Binding(f"e{k}", self.op.args[k].dtype, "read_write", mode), k))
+        members = ", ".join(f"e{k}: {COMPUTE_TYPE[BY_NAME[self.op.args[k].dtype].kind]}" for k in self.outputs)
+        text = [f"struct Values {{ {members} }}"]
+        text += [self.locate(params, k) for k in self.outputs]
+        if not words:
+            lines = [f"  e{k}_store({self.element(k)}, found.e{k});" for k in self.outputs]
+            head = [f"fn finish_one({SUM}, v: T) {{", "  if (!is_stored(slice, n)) { return; }"]
+            calls = ["  let at = place(slice, m, n);", "  let found = result(at, v);"]
+            return bindings, [*text, *head, *calls, *lines, "}"]
+        # Two elements share a word: n is even, and so is P.n.
+        head = [f"fn finish({SUM}, v: vec2<f32>) {{", "  if (m >= P.m || n >= P.n) { return; }"]
+        calls = [f"  let {at} = place(slice, m, {n});" for at, n in (("at", "n"), ("next", "n + 1u"))]
+        calls += ["  let found = result(at, v.x);", "  let beside = result(next, v.y);"]
+        for k in self.outputs:
+            if k in words:
+                dtype = self.op.args[k].dtype
+                word = f"{dtype}_pack({dtype}_pack(0u, 0u, found.e{k}), 1u, beside.e{k})"
+                calls.append(f"  e{k}_store_word({self.element(k)} / 2u, {word});")
+            else:
+                calls.append(f"  e{k}_store({self.element(k)}, found.e{k});")
+                calls.append(f"  e{k}_store({self.element(k, 'next')}, beside.e{k});")
+        return bindings, [*text, *head, *calls, "}"]
