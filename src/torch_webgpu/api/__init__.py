@@ -73,6 +73,7 @@ from .memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
+from .profile import profile
 from .random import (
     default_generators,
     get_rng_state,

@@ -7,19 +7,13 @@ fn quotient_f(a: f32, b: f32) -> f32 {
 }
 
 // a / b rounded to nearest, short of overflow and denormals (WGSL allows 2.5 units in the last place, and NVIDIA's
-// division takes some of them): of the neighbouring floats, the one that leaves the smallest remainder.
+// division takes some of them): what the quotient leaves of a, divided again, is the correction.
 fn div_f(a: f32, b: f32) -> f32 {
-  let quotient = quotient_f(a, b);
+  let shrink = select(1.0, 0.25, abs(b) > 4e37);
+  let quotient = (a * shrink) / (b * shrink);
+  let corrected = quotient + division_rest(a, b, quotient) * (1.0 / (b * shrink));
   let magnitude = abs(quotient);
-  if (!(magnitude > 1e-30 && magnitude < 1e30 && abs(b) > 1e-30 && abs(b) < 1e30)) { return quotient; }
-  return better_quotient(a, b, better_quotient(a, b, quotient));
-}
-
-fn better_quotient(a: f32, b: f32, quotient: f32) -> f32 {
-  let rest = division_rest(a, b, quotient);
-  let upwards = signbit_f(rest) == signbit_f(a);
-  let neighbour = bitcast<f32>(bitcast<u32>(quotient) + select(0xffffffffu, 1u, upwards));
-  return select(quotient, neighbour, abs(division_rest(a, b, neighbour)) < abs(rest));
+  return select(quotient, corrected, magnitude > 1e-30 && magnitude < 1e30 && abs(b) > 1e-30 && abs(b) < 1e30);
 }
 
 // a - quotient * b, exact for a quotient that is a few units in the last place off: products of half as many bits

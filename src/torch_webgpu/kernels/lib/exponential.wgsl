@@ -1,12 +1,11 @@
 // exp and its relatives: a power of two and a polynomial on the interval around zero that is left.
 
 fn exp_f(x: f32) -> f32 {
-  if (isnan_f(x)) { return x; }
   let clamped = clamp(x, -104.0, 89.0);
   let n = round(clamped * 1.44269504);
   // ln 2 in two parts, the first so short that its products with n are exact.
   let r = (clamped - n * 0.693359375) - n * -2.12194440e-4;
-  return scale_exp(exp_polynomial(r), i32(n));
+  return select(scale_exp(exp_polynomial(r), i32(n)), x, isnan_f(x));
 }
 
 // exp(r) for |r| <= ln(2) / 2.

@@ -1,0 +1,302 @@
+"""``torch.webgpu.profile``: where the time goes, on the GPU and on the host."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from math import prod
+from os import PathLike
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.names import operator_name
+from torch_webgpu.runtime.commands import Command, Dispatch
+from torch_webgpu.runtime.device import Device
+from torch_webgpu.runtime.observer import Observer
+from torch_webgpu.runtime.timing import Stamp
+from torch_webgpu.wgsl.launch import ERRORS, Lowered
+
+from . import profile_report as report
+from .profile_report import HostEvent, KernelEvent, KernelStats
+
+MAX_UNREAD = 1 << 15
+"""Dispatches whose times wait on the GPU. More than that make the profile wait for it and read them."""
+CALIBRATIONS = 3
+
+_running: profile | None = None
+
+
+def spec_bytes(spec: Spec) -> int:
+    """The bytes of the distinct elements of a tensor."""
+    return prod([n for n, stride in zip(spec.shape, spec.strides) if stride or n == 0]) * BY_NAME[spec.dtype].itemsize
+
+
+def launch_bytes(op: Operation, lowered: Lowered) -> list[int]:
+    """For each launch what it reads and writes: the tensors it binds, each once; temporaries too."""
+    if len(lowered.launches) == 1 and not lowered.temporaries:
+        return [sum(map(spec_bytes, op.args))]
+    sizes = [*map(spec_bytes, op.args), *lowered.temporaries]
+    return [sum([sizes[k] for k in launch.bindings if k != ERRORS]) for launch in lowered.launches]
+
+
+class _HostClock:
+    """What the host's threads do, in nested spans."""
+
+    def __init__(self) -> None:
+        self.start_ns = time.perf_counter_ns()
+        self.events: list[HostEvent] = []
+        self._inside = threading.local()
+
+    def us(self, host_ns: int) -> float:
+        """Microseconds since the start."""
+        return (host_ns - self.start_ns) / 1e3
+
+    @contextmanager
+    def span(self, kind: str, detail: str = "") -> Iterator[None]:
+        outer: list[int] | None = getattr(self._inside, "spent_ns", None)
+        spent_ns = self._inside.spent_ns = [0]
+        begin_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            took_ns = time.perf_counter_ns() - begin_ns
+            self._inside.spent_ns = outer
+            if outer is not None:
+                outer[0] += took_ns
+            own_us = (took_ns - spent_ns[0]) / 1e3
+            self.events.append(HostEvent(kind, detail, threading.get_ident(), self.us(begin_ns), took_ns / 1e3, own_us))
+
+
+class _Watch(Observer):
+    """Times what one device is given."""
+
+    def __init__(self, device: Device, clock: _HostClock) -> None:
+        super().__init__(device)
+        self.clock = clock
+        self._known: dict[int, tuple[Command, str, int]] = {}  # by id: the command, its operation, its bytes
+        self._unread: list[tuple[Stamp, KernelEvent, int]] = []  # events without times, when they were submitted
+        self._read: list[tuple[KernelEvent, int, int, int]] = []  # begin and end by the GPU's clock; the submission
+        self._offset_ns: int | None = None  # what the host's clock is ahead of the GPU's
+
+    def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
+        dispatches = [command for command in commands if isinstance(command, Dispatch)]
+        for command, size in zip(dispatches, launch_bytes(op, lowered), strict=True):
+            self._known[id(command)] = (command, operator_name(op.name), size)
+        super().encoded(op, lowered, commands)
+
+    @contextmanager
+    def span(self, kind: str, detail: str = "") -> Iterator[None]:
+        with self.clock.span(kind, detail), super().span(kind, detail):
+            yield
+        if kind == "flush":
+            self._known.clear()
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        events = [self._event(command) for command in commands if isinstance(command, Dispatch)]
+        if self.device.has_timestamps:
+            self._calibrate()
+            submitted_ns = time.perf_counter_ns()
+            with self.span("submit", f"{len(events)} dispatches"):
+                stamps = self.device.submit_timed(commands)
+            self._unread += [(stamp, event, submitted_ns) for stamp, event in zip(stamps, events, strict=True)]
+            if len(self._unread) > MAX_UNREAD:
+                self._read_stamps()
+        else:
+            with self.span("submit", f"{len(events)} dispatches, waiting for each"):
+                times_ns = self.device.submit_waiting(commands)
+            self._offset_ns = 0
+            self._read += [(event, *at, at[0]) for event, at in zip(events, times_ns, strict=True)]
+
+    def _event(self, command: Dispatch) -> KernelEvent:
+        kernel = command.kernel
+        known = self._known.get(id(command))
+        if known is not None:
+            _, operation, size = known
+        else:  # a captured graph's
+            operation, size = operator_name(kernel.name), sum([buffer.size_bytes for buffer in command.buffers])
+        return KernelEvent(
+            operator_name(kernel.name),
+            operation,
+            self.device.index,
+            0.0,
+            0.0,
+            size,
+            command.grid,
+            kernel.workgroup_size,
+        )
+
+    def _calibrate(self) -> None:
+        """Finds out, once, how far the clocks are apart: what is stamped and read at once happened in between."""
+        if self._offset_ns is not None:
+            return
+        tries = []
+        for _ in range(CALIBRATIONS):
+            before_ns = time.perf_counter_ns()
+            ((stamped_ns, _),) = self.device.read_stamps([self.device.stamp()])
+            after_ns = time.perf_counter_ns()
+            tries.append((after_ns - before_ns, (before_ns + after_ns) // 2 - stamped_ns))
+        self._offset_ns = min(tries)[1]
+
+    def _read_stamps(self) -> None:
+        times_ns = self.device.read_stamps([stamp for stamp, _, _ in self._unread])
+        self._read += [(event, *at, when) for (_, event, when), at in zip(self._unread, times_ns, strict=True)]
+        self._unread = []
+
+    def finish(self) -> list[KernelEvent]:
+        """Waits for the GPU; all events with their times."""
+        if self._unread:
+            self._read_stamps()
+        if self._offset_ns is None:
+            return []
+        # Nothing begins before it is submitted: that bounds what the calibration missed.
+        offset_ns = max([self._offset_ns, *(submitted - begin for _, begin, _, submitted in self._read)])
+        return [
+            replace(event, start_us=self.clock.us(begin + offset_ns), duration_us=max(end - begin, 0) / 1e3)
+            for event, begin, end, _ in self._read
+        ]
+
+
+class _OpRecorder(TorchDispatchMode):
+    """Spans around every operator that reaches a device."""
+
+    def __init__(self, clock: _HostClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self._clock.span("record", str(func)):
+            return func(*args, **(kwargs or {}))
+
+
+class profile:  # noqa: N801 torch.profiler's name
+    """Context manager that measures what happens inside: ``with torch.webgpu.profile() as p: …; print(p.table())``.
+
+    Every kernel runs in a compute pass of its own, with the GPU's clock read before and after (timestamp queries);
+    results are the same as without. Entering and leaving wait for the GPU. An adapter without timestamp queries is
+    waited for after every kernel, and times are the host's: :attr:`has_timestamps` and the table say so.
+
+    ``record_ops``: also measures every operator call on the host, by a ``TorchDispatchMode``, which itself takes time.
+
+    After it: :attr:`events` (:class:`KernelEvent`, a dispatch each), :attr:`host_events`, :attr:`total_gpu_time_us`,
+    :attr:`wall_time_us`, :attr:`host_time_us` (microseconds by kind, each without what lies inside it, for the thread
+    that was profiled), :meth:`table`, :meth:`export_chrome_trace`, :meth:`plot`. One profile can run at a time.
+
+    Bytes are what the tensors that a kernel reads and writes hold, each counted once: a matrix product that reads a
+    tile twice moves more, a look-up in a table that touches a few rows less. In the replay of a captured graph they are
+    the sizes of its buffers, and the operation is not known. Bandwidth is bytes over the kernel's time.
+    """
+
+    def __init__(self, *, record_ops: bool = False) -> None:
+        self.record_ops = record_ops
+        self.events: list[KernelEvent] = []
+        self.host_events: list[HostEvent] = []
+        self.wall_time_us = 0.0
+        self.has_timestamps = True
+        self._names: dict[int, str] = {}
+        self._watches: list[_Watch] = []
+        self._clock: _HostClock | None = None
+        self._thread = 0
+        self._mode = ExitStack()
+
+    def __enter__(self) -> profile:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins to measure. Raises RuntimeError while another profile does."""
+        global _running
+        eng = engine()
+        with eng.lock:
+            if _running is not None:
+                raise RuntimeError("a torch.webgpu.profile is already running")
+            eng.flush()
+            for device in eng.devices:
+                if device.is_open:
+                    device.synchronize()
+            self._clock = _HostClock()
+            self._thread = threading.get_ident()
+            self._watches = [_Watch(device, self._clock) for device in eng.devices]
+            for watch in self._watches:
+                watch.install()
+            _running = self
+        if self.record_ops:
+            self._mode.enter_context(_OpRecorder(self._clock))
+
+    def stop(self) -> None:
+        """Submits what is recorded, waits for it, and ends the measurement. Raises what went wrong in it."""
+        global _running
+        if _running is not self or self._clock is None:
+            raise RuntimeError("this torch.webgpu.profile is not running")
+        eng, clock = engine(), self._clock
+        self._mode.close()
+        with eng.lock:
+            try:
+                eng.flush()
+            finally:
+                for watch in self._watches:
+                    watch.remove()
+                _running = None
+                with clock.span("wait", "for the end of the profile"):
+                    self.events = sorted(
+                        (event for watch in self._watches for event in watch.finish()), key=lambda event: event.start_us
+                    )
+                self.wall_time_us = clock.us(time.perf_counter_ns())
+                self.host_events = sorted(clock.events, key=lambda event: event.start_us)
+                used = {event.device for event in self.events}
+                self._names = {index: eng.devices[index].name for index in sorted(used)}
+                self.has_timestamps = all(eng.devices[index].has_timestamps for index in used)
+                self._watches = []
+
+    @property
+    def total_gpu_time_us(self) -> float:
+        """The kernels' times, summed."""
+        return sum(event.duration_us for event in self.events)
+
+    @property
+    def host_time_us(self) -> dict[str, float]:
+        """Microseconds by kind, in the thread that was profiled. They sum up to the wall time."""
+        own = [event for event in self.host_events if event.thread == self._thread]
+        times: dict[str, float] = {}
+        for event in own:
+            times[event.kind] = times.get(event.kind, 0.0) + event.self_us
+        return {"python": self.wall_time_us - sum(times.values()), **times}
+
+    def key_averages(self, sort_by: str = "gpu_time_total") -> list[KernelStats]:
+        """The events by kernel and operation."""
+        return report.group(self.events, sort_by)
+
+    def table(self, sort_by: str = "gpu_time_total", row_limit: int = 100) -> str:
+        """The kernels as text. ``sort_by``: gpu_time_total, gpu_time_avg, count, bytes, bandwidth or name.
+
+        torch.profiler's spellings (``cuda_time_total``, ``device_time_total``, …) mean ``gpu_time_total``. A negative
+        ``row_limit`` shows all rows. Raises ValueError for another ``sort_by``.
+        """
+        clock = "Measured by timestamp queries."
+        if not self.has_timestamps:
+            clock = "MEASURED ON THE HOST, submission and waiting included: the adapter has no timestamp queries."
+        return report.table(self.key_averages(sort_by), row_limit, self.host_time_us, self.wall_time_us, clock)
+
+    def export_chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Writes the events as JSON for chrome://tracing or https://ui.perfetto.dev: host threads and GPUs."""
+        report.write_chrome_trace(path, self.events, self.host_events, self._names)
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Draws the kernels and the timeline into an image file. Needs matplotlib."""
+        report.draw(path, self.key_averages(), self.events, self.host_events)
+
+    def __repr__(self) -> str:
+        if _running is self:
+            return "<torch.webgpu.profile, running>"
+        return (
+            f"<torch.webgpu.profile: {len(self.events)} dispatches, {self.total_gpu_time_us / 1e3:.3f} ms on the GPU>"
+        )
