@@ -1,0 +1,371 @@
+"""Captures: while one is underway, what is flushed for its device becomes a graph instead of running.
+
+A graph is the commands of its flushes in order, over the buffers they had: replaying it runs the same kernels on the
+same memory. That memory is the graph's as long as it lives. What changes between replays are the contents of tensors
+from outside, and the places in the streams of random numbers, which go on from replay to replay as in eager mode.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from torch_webgpu.ir.graph import Node
+from torch_webgpu.lower.lower import lower
+from torch_webgpu.runtime.commands import Command, Copy
+from torch_webgpu.wgsl.builder import Source
+
+from .flush import Failures, encode, execute, materialise
+from .interrupt import Uninterrupted
+from .lists import execute_lists
+from .program import alias_pattern
+from .random import SEED_MASK, RandomState
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.graph import EncodedGraph
+    from torch_webgpu.runtime.private_pool import PrivatePool
+    from torch_webgpu.runtime.runtime import Buffer, Device
+
+    from .lists import Batch
+    from .lists import Plan as ListPlan
+    from .record import Engine
+    from .tensor import Allocation
+
+PoolHandle = tuple[int, int]
+"""Names a memory pool of graphs, as ``torch.cuda.graph_pool_handle`` does."""
+
+_write_word = struct.Struct("<I").pack_into
+
+
+class StreamWord(int):
+    """A parameter of a random kernel inside a capture: its number is only known at each replay.
+
+    ``part``: which 32 bits of (seed, offset). ``ahead``: how many blocks of the stream the capture has used before.
+    """
+
+    state: RandomState
+    part: int
+    ahead: int
+
+    def at(self, seed: int, offset: int) -> int:
+        """The parameter for a replay that starts at ``offset``."""
+        number = seed if self.part < 2 else (offset + self.ahead) & SEED_MASK
+        return number >> 32 if self.part & 1 else number & 0xFFFFFFFF
+
+
+class Graphs:
+    """The process's pools of graph memory, and the graphs that nobody holds any more."""
+
+    def __init__(self) -> None:
+        self.discarded: deque[Capture | CapturedGraph] = deque()  # filled by destructors, which may run anywhere
+        self._pools: dict[tuple[PoolHandle, int], PrivatePool] = {}
+        self._numbers = count(1)
+
+    def new_handle(self) -> PoolHandle:
+        return 0, next(self._numbers)
+
+    def pool(self, handle: PoolHandle, device: Device) -> PrivatePool:
+        """The pool of that name on a device, new unless a graph holds it."""
+        self._pools = {key: pool for key, pool in self._pools.items() if pool.in_use}
+        key = handle, device.index
+        found = self._pools.get(key)
+        if found is None or not device.has_pool(found):
+            found = self._pools[key] = device.private_pool()
+        return found
+
+    def collect(self) -> None:
+        """Returns the memory of discarded graphs."""
+        while self.discarded:
+            self.discarded.popleft().release()
+
+
+class Reservation:
+    """The memory of one graph: its share in a private pool, and the buffers of others that it names."""
+
+    def __init__(self, device: Device, pool: PrivatePool) -> None:
+        self.device = device
+        self.pool = pool
+        self._pinned: dict[Buffer, None] = {}
+        self._constants: list[Buffer] = []
+        pool.retain()
+
+    def pin(self, buffer: Buffer) -> None:
+        """Keeps a buffer from outside as long as the graph lives, even if its tensor dies."""
+        if buffer.owner is not self.pool and buffer not in self._pinned:
+            self._pinned[buffer] = None
+            self.device.pin(buffer)
+
+    def constant(self, size_bytes: int) -> Buffer:
+        """Memory that nothing in the graph writes."""
+        self._constants.append(self.device.allocate(size_bytes))
+        return self._constants[-1]
+
+    def release(self) -> None:
+        """Gives everything back. The device is the one it came from."""
+        for buffer in self._pinned:
+            self.device.unpin(buffer)
+        for buffer in self._constants:
+            self.device.release(buffer)
+        self._pinned, self._constants = {}, []
+        self.pool.drop()
+
+
+class Capture:
+    """A capture underway on one device. The caller of every method holds the engine's lock."""
+
+    def __init__(self, engine: Engine, device: Device, handle: PoolHandle) -> None:
+        self.engine = engine
+        self.device = device
+        self.handle = handle
+        self.error: Exception | None = None  # what made the capture worthless
+        self._memory = Reservation(device, engine.graphs.pool(handle, device))
+        self._commands: list[Command] = []
+        self._words: list[tuple[int, int, StreamWord]] = []  # command, byte of its parameters, what belongs there
+        self._drawn: dict[RandomState, int] = {}
+        self._inputs: dict[int, Allocation] = {}
+        self._made: dict[int, Allocation] = {}  # what got its memory in this capture
+
+    @classmethod
+    def begin(cls, engine: Engine, index: int, handle: PoolHandle | None) -> Capture:
+        """Starts a capture, after everything recorded so far. RuntimeError if one is underway."""
+        with engine.lock, Uninterrupted():
+            if engine.capture is not None:
+                raise RuntimeError(f"a graph is being captured already, on webgpu:{engine.capture.device.index}")
+            engine.flush()
+            engine.raise_pending()
+            capture = cls(engine, engine.device(index), handle or engine.graphs.new_handle())
+            capture.device.allocate_from(capture._memory.pool)
+            engine.capture = capture
+            return capture
+
+    # What happens meanwhile
+
+    def run(self, nodes: list[Node]) -> None:
+        """Takes in a flush of the captured device. Its errors end the capture."""
+        with self._taking_in(a for node in nodes for a in node.allocations):
+            if self.error is None:
+                execute(self.device, self.engine.fused(nodes, self.device), self._encode)
+
+    def run_lists(self, batch: Batch, plan: ListPlan) -> None:
+        """Takes in a flush of list operations."""
+        with self._taking_in(batch.allocations):
+            if self.error is None:
+                execute_lists(self.device, batch, plan, self._commands.extend)
+
+    @contextmanager
+    def _taking_in(self, allocations: Iterable[Allocation]) -> Iterator[None]:
+        """Around what takes in operations over these allocations."""
+        for allocation in allocations:
+            if allocation.buffer is None:
+                self._made[id(allocation)] = allocation
+            elif id(allocation) not in self._made:
+                self._inputs[id(allocation)] = allocation
+                self._memory.pin(allocation.buffer)
+        if self.error is not None:
+            self._poison()
+        try:
+            yield
+        except Exception as error:
+            self.invalidate(error)
+            raise
+
+    def _encode(self, device: Device, node: Node, failures: Failures) -> list[Command]:
+        """Keeps the node's commands, and leaves none to be submitted."""
+        commands = encode(device, node, failures)
+        if any(p.__class__ is StreamWord for p in node.params):
+            lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
+            first = len(self._commands) + len(lowered.cleared)
+            for index, launch in enumerate(lowered.launches, first):
+                for position, value in enumerate(launch.values):
+                    if value.__class__ is Source and value.kind == "scalar":
+                        word: Any = node.params[value.index]
+                        if word.__class__ is StreamWord:
+                            self._words.append((index, 4 * position, word))
+        self._commands += commands
+        return []
+
+    def stream_words(self, state: RandomState, blocks: int) -> list[StreamWord]:
+        """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
+        ahead = self._drawn.get(state, 0)
+        self._drawn[state] = ahead + blocks
+        state.captured = True
+        RandomState.draws += 1
+        words = []
+        for part in range(4):
+            word = StreamWord()
+            word.state, word.part, word.ahead = state, part, ahead
+            words.append(word)
+        return words
+
+    def write(self, allocation: Allocation, offset_bytes: int, data: bytes) -> None:
+        """Makes every replay write ``data``, whole words, at this place. After what was recorded."""
+        self.engine.flush(self.device.index)
+        if self.error is not None:
+            return
+        if allocation.buffer is None:
+            self._made[id(allocation)] = allocation
+        buffer = materialise(self.device, allocation)
+        self._memory.pin(buffer)
+        source = self._memory.constant(len(data))
+        self.device.upload(source, 0, data)
+        self._commands.append(Copy(source, 0, buffer, offset_bytes, len(data)))
+
+    def refuse(self, index: int, what: str) -> None:
+        """Ends the capture and raises, if it is on this device: ``what`` cannot be part of a graph."""
+        if index == self.device.index:
+            error = RuntimeError(
+                f"{what} while a graph is being captured on webgpu:{index}: what is captured runs at the replays, not "
+                "now. The capture is over; do this before or after it"
+            )
+            self.invalidate(error)
+            raise error
+
+    # Its end
+
+    def end(self, instantiate: bool = True) -> CapturedGraph:
+        """The graph. RuntimeError, or what went wrong now, for a capture that came to nothing."""
+        with self.engine.lock, Uninterrupted():
+            if self.engine.capture is not self:
+                raise RuntimeError("this capture is over")
+            try:
+                self.engine.flush(self.device.index)
+                if self.error is not None:
+                    raise RuntimeError(f"the capture failed: {self.error}") from self.error
+                graph = CapturedGraph(
+                    self.engine, self.device, self._memory, self._commands, self._words, self._drawn, self._inputs
+                )
+                if instantiate:
+                    graph.instantiate()
+                return graph
+            except BaseException as error:
+                self.invalidate(error if isinstance(error, Exception) else RuntimeError("interrupted"))
+                raise
+            finally:
+                self._close()
+
+    def release(self) -> None:
+        """Ends it without a graph, if it is underway."""
+        with self.engine.lock, Uninterrupted():
+            if self.engine.capture is self:
+                self.invalidate(RuntimeError("nobody ended it"))
+                self.engine.flush(self.device.index)
+                self._close()
+
+    def discard(self) -> None:
+        """:meth:`release`, soon. May be called anywhere."""
+        self.engine.graphs.discarded.append(self)
+
+    def invalidate(self, error: Exception) -> None:
+        """Forgets what was captured. Tensors that have no value without it raise an error when they are read.
+
+        The capture goes on until it is ended, so that nothing of the captured program runs.
+        """
+        if self.error is not None:
+            return
+        self.error = copy(error)  # without the frames of the traceback, and their tensors
+        self._poison()
+        self._commands, self._words, self._inputs = [], [], {}
+
+    def _poison(self) -> None:
+        poison = RuntimeError(f"this tensor belongs to a capture that failed: {self.error}")
+        for allocation in self._made.values():
+            allocation.error = poison
+            if allocation.buffer is not None:
+                self.device.release(allocation.buffer)
+                allocation.buffer = None
+        self._made = {}
+
+    def _close(self) -> None:
+        self.engine.capture = None
+        for state in self._drawn:
+            state.captured = False
+        if self.device.has_pool(self._memory.pool):
+            self.device.allocate_from(None)
+            if self.error is not None:
+                self._memory.release()
+
+
+class CapturedGraph:
+    """A graph that can be replayed. Every method is thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        device: Device,
+        memory: Reservation,
+        commands: list[Command],
+        words: list[tuple[int, int, StreamWord]],
+        drawn: dict[RandomState, int],
+        inputs: dict[int, Allocation],
+    ) -> None:
+        self._engine = engine
+        self._device = device
+        self._memory: Reservation | None = memory
+        self.commands = commands
+        self._words = words
+        self._drawn = drawn
+        self._inputs = list(inputs.values())
+        self._encoded: EncodedGraph | None = None
+        self._places: list[tuple[bytearray, int, StreamWord]] = []
+
+    def instantiate(self) -> None:
+        """Prepares the replays: compiles what is not compiled, makes bind groups."""
+        with self._engine.lock, Uninterrupted():
+            self._encode()
+
+    def _encode(self) -> EncodedGraph:
+        if self._memory is None:
+            raise RuntimeError("the graph was reset")
+        if self._encoded is None:
+            encoded = self._encoded = self._device.encode_graph(self.commands)
+            self._places = [(*encoded.place(command, byte), word) for command, byte, word in self._words]
+        return self._encoded
+
+    @property
+    def dead_inputs(self) -> int:
+        """How many tensors from outside that the graph uses have died since."""
+        with self._engine.lock:
+            self._engine.collect()
+            return sum(not allocation.alive for allocation in self._inputs)
+
+    def replay(self) -> None:
+        """Submits the graph after everything recorded so far, without waiting for it."""
+        engine, device = self._engine, self._device
+        with engine.lock, Uninterrupted():
+            engine.check_process()
+            if engine.capture is not None:
+                engine.capture.refuse(device.index, "a graph cannot be replayed")
+            if engine.error is not None:
+                engine.raise_pending()
+            if engine.pending.get(device.index):
+                engine.flush(device.index)
+            encoded = self._encoded or self._encode()
+            if self._places:
+                self._advance()
+            device.replay(encoded)
+
+    def _advance(self) -> None:
+        """Takes the next stretch of every stream the graph draws from."""
+        start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
+        for data, byte, word in self._places:
+            _write_word(data, byte, word.at(*start[word.state]))
+
+    def release(self) -> None:
+        """Gives the graph's memory back; tensors that are still there keep theirs."""
+        with self._engine.lock, Uninterrupted():
+            memory, self._memory = self._memory, None
+            encoded, self._encoded = self._encoded, None
+            if memory is not None and self._device.has_pool(memory.pool):
+                if encoded is not None:
+                    encoded.release()
+                memory.release()
+            self.commands, self._inputs, self._places = [], [], []
+
+    def discard(self) -> None:
+        """:meth:`release`, soon. May be called anywhere."""
+        self._engine.graphs.discarded.append(self)
