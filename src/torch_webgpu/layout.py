@@ -107,3 +107,34 @@ def collapse(shape: Shape, strides: Sequence[Shape], order: Sequence[int] | None
     if not sizes:
         return (1,), [(0,) for _ in strides]
     return tuple(sizes), [tuple(s) for s in steps]
+
+
+def view_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
+    """The strides with which ``view(target)`` visits the same elements in the same order; None if none do.
+
+    Dimensions of size 1 get stride 0.
+    """
+    if prod(shape) != prod(target) or prod(shape) == 0:
+        return None
+    # Runs of dimensions that step evenly, innermost first: how many elements, and the innermost stride.
+    runs: list[list[int]] = []
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1][0] *= size
+        else:
+            runs.append([size, stride])
+    found: list[int] = []
+    taken, run = 1, 0
+    for size in reversed(target):
+        if size == 1:
+            found.append(0)
+            continue
+        if taken == runs[run][0]:
+            taken, run = 1, run + 1
+        if runs[run][0] % (taken * size):
+            return None
+        found.append(taken * runs[run][1])
+        taken *= size
+    return tuple(reversed(found))

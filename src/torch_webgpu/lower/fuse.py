@@ -1,8 +1,9 @@
 """Fusion: a recording's operations, in program order, become as few as mean the same.
 
 Per-element operations over one iteration shape become one operation with several outputs. A reduction takes the
-per-element operations before it as its prologue and those after it as its maps and epilogue. What is written and never
-read again outside its group is not written at all.
+per-element operations before it as its prologue and those after it as its maps and epilogue; a matrix product or a
+convolution takes those after it as its epilogue. What is written and never read again outside its group is not written
+at all.
 
 A *place* is where a tensor starts: allocation, offset and dtype. Two arguments are the same elements in the same order
 if their place is the same and they step through the iteration shape alike. Whatever else shares an allocation with a
@@ -11,147 +12,25 @@ write may overlap it, and keeps its order relative to it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
-from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Reduction, Spec, walk
+from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.layout import Shape, broadcast_strides
+from torch_webgpu.layout import Shape, is_dense
+
+from .assemble import assemble, substitute
+from .group import Access, Group, Mapping, Value, uses
+from .recording import Limits, Recorded, Step, Use, allocations, numel, product
+
+__all__ = ["Limits", "Recorded", "Step", "Use", "fuse"]
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
-MAX_OPERATIONS = 4096
-SHOWN_NAMES = 8
-
-
-class Use(NamedTuple):
-    """One argument of a recorded node: the number of its place and of its allocation."""
-
-    place: int
-    allocation: int
-
-
-class Recorded(NamedTuple):
-    """One node of a recording: its operation, and a :class:`Use` for each argument."""
-
-    op: Operation
-    uses: tuple[Use, ...]
-
-
-class Limits(NamedTuple):
-    """What fusion may do: a kernel's buffers, how many groups back a node looks, elements from which it pays."""
-
-    buffers: int = 8
-    window: int = 64
-    min_numel: int = 0
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation of a plan.
-
-    ``sources[k]``: the (node, argument) whose tensor is argument ``k``. ``scalars``: the nodes whose scalars, one after
-    the other, are the operation's. ``nodes``: what it stands for. ``reason``: why it did not join what came before.
-    """
-
-    op: Operation
-    sources: tuple[tuple[int, int], ...]
-    scalars: tuple[int, ...]
-    nodes: tuple[int, ...]
-    reason: str = ""
-
-
-class Value(NamedTuple):
-    """What a group has computed for a place: the expression, how it steps through the group's shape, who wrote it.
-
-    ``row``: there is one per output of the group's reduction, not one per point.
-    """
-
-    expr: Expr
-    strides: Shape
-    writer: tuple[int, int]
-    row: bool
-
-
-class Access(NamedTuple):
-    """What a group loads: a place, stepping through the group's shape."""
-
-    place: int
-    strides: Shape
-    dtype: str
-
-
-@dataclass
-class Group:
-    """Nodes on their way to becoming one operation over ``shape``; ``inputs``: which node's argument each load is."""
-
-    shape: Shape
-    nodes: list[int] = field(default_factory=list)
-    inputs: dict[Access, tuple[int, int]] = field(default_factory=dict)
-    values: dict[int, Value] = field(default_factory=dict)
-    reads: set[int] = field(default_factory=set)
-    writes: set[int] = field(default_factory=set)
-    kinds: list[str] = field(default_factory=list)
-    scalars: list[int] = field(default_factory=list)
-    reduction: Reduction | None = None
-    row_shape: Shape | None = None
-    closed: bool = False
-    reason: str = ""
-
-    def conflicts(self, reads: Iterable[int], writes: Iterable[int]) -> bool:
-        """Whether something that uses these allocations must keep its place relative to this group."""
-        return not (self.writes.isdisjoint(reads) and self.writes.isdisjoint(writes) and self.reads.isdisjoint(writes))
-
-    def position_of(self, node: Recorded) -> str | None:
-        """ "point" if ``node`` computes one element per point, "row" if one per output of the reduction, else None."""
-        shape = node.op.outputs[0].shape
-        if any(spec.shape != shape for spec in node.op.outputs):
-            return None
-        if shape == self.shape:
-            return "point"
-        return "row" if shape == self.row_shape else None
-
-    def strides(self, spec: Spec, row: bool) -> Shape:
-        """How an argument of a "point" or "row" node steps through the group's shape; 0 where it does not."""
-        if not row or self.row_shape is None:
-            found = broadcast_strides(spec.shape, spec.strides, self.shape)
-        else:
-            own = broadcast_strides(spec.shape, spec.strides, self.row_shape)
-            found = self.lift(own)
-        return tuple([0 if n == 1 else s for s, n in zip(found, self.shape, strict=True)])
-
-    def lift(self, strides: Shape) -> Shape:
-        """Strides over the reduction's outputs as strides over its points."""
-        assert self.reduction is not None
-        kept = kept_dims(self.reduction)
-        if len(strides) == len(self.shape):
-            return tuple([s if d in kept else 0 for d, s in enumerate(strides)])
-        own = dict(zip(kept, strides, strict=True))
-        return tuple([own.get(d, 0) for d in range(len(self.shape))])
-
-
-def kept_dims(r: Reduction) -> list[int]:
-    rank = len(r.shape)
-    reduced = {d % rank for d in r.dims} if rank else set()
-    return [d for d in range(rank) if d not in reduced]
-
-
-def substitute(expr: Expr, loads: dict[int, Expr], first_param: int, memo: dict[Expr, Expr]) -> Expr:
-    """``expr`` with its loads replaced and its scalar arguments renumbered from ``first_param`` on."""
-    for e in walk([expr]):
-        if e in memo:
-            continue
-        if e.op == "load":
-            memo[e] = loads[e.args[0]]
-        elif e.op == "param":
-            memo[e] = ops.param(e.args[0] + first_param, e.dtype)
-        elif any(isinstance(a, Expr) for a in e.args):
-            memo[e] = Expr(e.op, tuple([memo[a] if isinstance(a, Expr) else a for a in e.args]), e.dtype)
-        else:
-            memo[e] = e
-    return memo[expr]
+MAX_EPILOGUE_EXPRESSIONS = 60
+"""Distinct expressions in the epilogue of a product, which its kernel repeats for each sum of a thread."""
+MAX_EPILOGUE_TENSORS = 3
+"""Tensors of the product's size that its epilogue reads: a kernel of its own reads them faster."""
 
 
 class Fuser:
@@ -165,10 +44,13 @@ class Fuser:
 
     def run(self) -> list[Step]:
         for i, node in enumerate(self.recorded):
-            if isinstance(node.op.body, Pointwise):
+            body = node.op.body
+            if isinstance(body, Pointwise):
                 self.place_pointwise(i, node)
-            elif isinstance(node.op.body, Reduction):
-                self.place_reduction(i, node, node.op.body)
+            elif isinstance(body, Reduction):
+                self.place_reduction(i, node, body)
+            elif (extern := product(node.op)) is not None:
+                self.place_product(i, node, extern)
             else:
                 self.place_alone(i, node, "its kernel is hand-written")
         return [step for p, group in enumerate(self.groups) if (step := self.finish(group, p)) is not None]
@@ -183,56 +65,101 @@ class Fuser:
     def place_pointwise(self, i: int, node: Recorded) -> None:
         reads, writes = allocations(node)
         reason = ""
-        for back, group in enumerate(reversed(self.groups)):
-            if back >= self.limits.window:
+        for back in range(1, len(self.groups) + 1):
+            if back > self.limits.window:
                 reason = reason or "the fusion window ends here"
                 break
-            refusal = self.refusal(group, node)
-            if not refusal:
-                self.join(group, i, node)
+            group, mapping, refusal = self.find_room(self.groups[-back], node)
+            if mapping is not None:
+                self.groups[-back] = group
+                self.join(group, i, node, mapping)
                 return
             reason = reason or refusal
             if group.conflicts(reads, writes):
                 break
         group = Group(node.op.outputs[0].shape, reason=reason)
-        if group.position_of(node) is None or numel(node) < self.limits.min_numel:
+        mapping = next(group.mappings(node.op), None)
+        if mapping is None or numel(node) < self.limits.min_numel:
             self.place_alone(i, node, reason)
             return
-        self.join(group, i, node)
+        self.join(group, i, node, mapping)
         self.groups.append(group)
 
-    def refusal(self, group: Group, node: Recorded) -> str:
-        """Why ``node`` cannot become part of ``group``; empty if it can."""
+    def find_room(self, group: Group, node: Recorded) -> tuple[Group, Mapping | None, str]:
+        """The group, perhaps over the node's shape, and how ``node`` becomes part of it; or it as it is and why not."""
+        if group.closed:
+            return group, None, "the operation before it has a kernel of its own"
+        if numel(node) < self.limits.min_numel:
+            return group, None, f"it has fewer than {self.limits.min_numel} elements"
+        shape = node.op.outputs[0].shape
+        reason = ""
+        for candidate in (group, group.viewed(shape) if group.shape != shape else None):
+            for mapping in () if candidate is None else candidate.mappings(node.op):
+                assert candidate is not None
+                refusal = self.refusal(candidate, node, mapping)
+                if not refusal:
+                    return candidate, mapping, ""
+                reason = reason or refusal
+        return group, None, reason or f"its shape {shape} is not the group's {group.shape}"
+
+    def refusal(self, group: Group, node: Recorded, mapping: Mapping) -> str:
+        """Why ``node`` cannot become part of ``group`` with this mapping; empty if it can."""
         body = node.op.body
         assert isinstance(body, Pointwise)
-        if group.closed:
-            return "the operation before it has a kernel of its own"
-        position = group.position_of(node)
-        if position is None:
-            return f"its shape {node.op.outputs[0].shape} is not the group's {group.shape}"
-        if numel(node) < self.limits.min_numel:
-            return f"it has fewer than {self.limits.min_numel} elements"
-        row = position == "row"
-        if row and any(e.op in ("index", "linear") for e in walk(body.roots)):
+        if mapping.row and uses(node.op, "index", "linear"):
             return "it depends on positions, which a reduction numbers its own way"
         inputs = node.op.n_inputs
-        for k, (spec, use) in enumerate(zip(node.op.args, node.uses, strict=True)):
-            strides = group.strides(spec, row)
+        for k, (spec, use, strides) in enumerate(zip(node.op.args, node.uses, mapping.strides, strict=True)):
             value = group.values.get(use.place)
             if value is not None:
-                if value.strides != strides or value.expr.dtype != spec.dtype or (k >= inputs and value.row != row):
+                row = k >= inputs and value.row != mapping.row
+                if value.strides != strides or value.expr.dtype != spec.dtype or row:
                     return "it uses a tensor of the group in another order"
             elif use.allocation in group.writes:
                 return "it uses other elements of a tensor that the group writes"
             if k >= inputs and self.read_otherwise(group, node, use, Access(use.place, strides, spec.dtype)):
                 return "it writes a tensor that the group reads in another order"
-        if group.reduction is not None and self.too_late(group, node, row):
+        if group.reduction is not None and self.too_late(group, node, mapping.row):
             return "the reduction's rows overwrite what its points still need"
-        buffers = {access.place for access in group.inputs} | group.values.keys() | {u.place for u in node.uses}
-        if len(buffers) > self.limits.buffers:
+        if group.product is not None and (refusal := self.not_an_epilogue(group, node, mapping)):
+            return refusal
+        if self.buffers(group, node) > self.limits.buffers:
             return f"a kernel has at most {self.limits.buffers} buffers here"
         size = sum(1 for _ in walk([v.expr for v in group.values.values()])) + sum(1 for _ in walk(body.roots))
-        return "the kernel would grow too large" if size > MAX_EXPRESSIONS else ""
+        most = MAX_EXPRESSIONS if group.product is None else MAX_EPILOGUE_EXPRESSIONS
+        return "the kernel would grow too large" if size > most else ""
+
+    def not_an_epilogue(self, group: Group, node: Recorded, mapping: Mapping) -> str:
+        """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
+        inputs = node.op.n_inputs
+        if not any(use.place in group.values for use in node.uses[:inputs]):
+            return "it does not use the product before it"
+        if uses(node.op, "index"):
+            return "it depends on coordinates, which a product numbers its own way"
+        if not all(is_dense(spec.shape, spec.strides) for spec in mapping.outputs):
+            return "it writes a tensor with gaps"
+        operands = {self.recorded[n].uses[k].allocation for n, k in group.operands}
+        if not operands.isdisjoint(use.allocation for use in node.uses[inputs:]):
+            return "it writes an operand of the product"
+        new = [
+            Access(use.place, strides, "") for use, strides in zip(node.uses[:inputs], mapping.strides, strict=False)
+        ]
+        new = [access for access in new if access.place not in group.values]
+        whole = {(a.place, a.strides) for a in (*group.inputs, *new) if self.is_whole(group, a.strides)}
+        if len(whole) > MAX_EPILOGUE_TENSORS:
+            return f"a product's epilogue reads at most {MAX_EPILOGUE_TENSORS} tensors of its size"
+        return ""
+
+    @staticmethod
+    def is_whole(group: Group, strides: Shape) -> bool:
+        """Whether something that steps through the group's shape like this is as large as that."""
+        return all(stride or size == 1 for stride, size in zip(strides, group.shape, strict=True))
+
+    def buffers(self, group: Group, node: Recorded) -> int:
+        """How many places the group would use with ``node``."""
+        own = {access.place for access in group.inputs} | group.values.keys()
+        own |= {self.recorded[n].uses[k].place for n, k in group.operands}
+        return len(own | {use.place for use in node.uses})
 
     def read_otherwise(self, group: Group, node: Recorded, use: Use, written: Access) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
@@ -259,7 +186,7 @@ class Fuser:
         group, reason = self.absorbed(node, body)
         if group is None:
             group = Group(body.shape, reason=reason)
-        loads = self.operands(group, i, node, row=False)
+        loads = self.loads(group, i, node, [group.strides(spec, row=False) for spec in node.op.inputs])
         first = len(group.kinds)
         memo: dict[Expr, Expr] = {}
         values, roots, maps = (
@@ -274,7 +201,7 @@ class Fuser:
             row = k < first_out + len(roots)
             spec = node.op.args[k]
             strides = group.strides(spec, row)
-            group.values[node.uses[k].place] = Value(ops.to_dtype(expr, spec.dtype), strides, (i, k), row)
+            group.values[node.uses[k].place] = Value(ops.to_dtype(expr, spec.dtype), strides, (i, k), row, spec)
         self.groups.append(group)
 
     def absorbed(self, node: Recorded, body: Reduction) -> tuple[Group | None, str]:
@@ -282,148 +209,96 @@ class Fuser:
         inputs = list(zip(node.op.inputs, node.uses, strict=False))
         written = {u.allocation for u in node.uses[node.op.n_inputs :]}
         for position in range(len(self.groups) - 1, -1, -1):
-            group = self.groups[position]
-            feeds = [(spec, use) for spec, use in inputs if use.allocation in group.writes]
+            found = self.groups[position]
+            feeds = [(spec, use) for spec, use in inputs if use.allocation in found.writes]
             if not feeds:
                 continue
-            if group.closed or group.reduction is not None or group.shape != body.shape:
+            if found.product is not None:
+                return None, "what feeds it is a product"
+            group = None if found.closed or found.reduction is not None else found.viewed(body.shape)
+            if group is None:
                 return None, "what feeds it has a kernel of another shape"
             for spec, use in feeds:
                 value = group.values.get(use.place)
                 if value is None or value.strides != group.strides(spec, row=False) or value.expr.dtype != spec.dtype:
                     return None, "it reads what feeds it in another order"
-            if any(self.recorded[n].uses[k].allocation in self.live for _, _, (n, k), _ in group.values.values()):
+            if any(self.recorded[n].uses[k].allocation in self.live for n, k in writers(group)):
                 return None, "what feeds it is needed by itself"
-            if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(external(group, self)):
+            if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(self.external(group)):
                 return None, "it writes what feeds it"
-            if (
-                len({access.place for access in group.inputs} | group.values.keys() | {u.place for u in node.uses})
-                > self.limits.buffers
-            ):
+            if self.buffers(group, node) > self.limits.buffers:
                 return None, f"a kernel has at most {self.limits.buffers} buffers here"
             if any(other.conflicts(group.reads, group.writes) for other in self.groups[position + 1 :]):
                 return None, "another operation stands between it and what feeds it"
-            return self.groups.pop(position), ""
+            del self.groups[position]
+            return group, ""
         return None, ""
+
+    def place_product(self, i: int, node: Recorded, body: Extern) -> None:
+        group = Group(node.op.outputs[0].shape, product=body, reason="its kernel is hand-written")
+        group.operands = [(i, k) for k in range(body.operands)]
+        # The operands have shapes of their own.
+        strides = [group.strides(spec, row=False) for spec in node.op.args[body.operands :]]
+        mapping = Mapping(False, ((),) * body.operands + tuple(strides), node.op.outputs)
+        loads = self.loads(group, i, node, mapping.strides, body.operands)
+        memo: dict[Expr, Expr] = {}
+        results = [substitute(root, loads, 0, memo) for root in body.epilogue]
+        note(group, i, node)
+        self.add_values(group, i, node, mapping, results)
+        self.groups.append(group)
 
     # Joining
 
-    def join(self, group: Group, i: int, node: Recorded) -> None:
+    def join(self, group: Group, i: int, node: Recorded, mapping: Mapping) -> None:
         body = node.op.body
         assert isinstance(body, Pointwise)
-        row = group.position_of(node) == "row"
-        loads = self.operands(group, i, node, row)
+        loads = self.loads(group, i, node, mapping.strides)
         first = len(group.kinds)
         memo: dict[Expr, Expr] = {}
         results = [substitute(root, loads, first, memo) for root in body.roots]
         note(group, i, node)
-        for k, result in enumerate(results, node.op.n_inputs):
-            spec = node.op.args[k]
-            value = Value(ops.to_dtype(result, spec.dtype), group.strides(spec, row), (i, k), row)
-            group.values[node.uses[k].place] = value
+        self.add_values(group, i, node, mapping, results)
 
-    def operands(self, group: Group, i: int, node: Recorded, row: bool) -> dict[int, Expr]:
-        """What each input of ``node`` is inside the group: a value the group has, or a load of (place, strides)."""
+    def loads(self, group: Group, i: int, node: Recorded, strides: Sequence[Shape], first: int = 0) -> dict[int, Expr]:
+        """What each input from ``first`` on is inside the group: a value that it has, or a load of (place, strides)."""
         loads: dict[int, Expr] = {}
-        for k, (spec, use) in enumerate(zip(node.op.inputs, node.uses, strict=False)):
+        for k, spec in enumerate(node.op.inputs[first:], first):
+            use = node.uses[k]
             value = group.values.get(use.place)
             if value is not None:
                 loads[k] = value.expr
                 continue
-            access = Access(use.place, group.strides(spec, row), spec.dtype)
+            access = Access(use.place, strides[k], spec.dtype)
             group.inputs.setdefault(access, (i, k))
             loads[k] = ops.load(list(group.inputs).index(access), spec.dtype)
         return loads
 
+    @staticmethod
+    def add_values(group: Group, i: int, node: Recorded, mapping: Mapping, results: Sequence[Expr]) -> None:
+        inputs = node.op.n_inputs
+        for k, result in enumerate(results, inputs):
+            value = ops.to_dtype(result, node.op.args[k].dtype)
+            spec = mapping.outputs[k - inputs]
+            group.values[node.uses[k].place] = Value(value, mapping.strides[k], (i, k), mapping.row, spec)
+
     # Finishing
 
-    def stored(self, group: Group, position: int) -> list[Value]:
-        """What somebody outside the group will see."""
+    def finish(self, group: Group, position: int) -> Step | None:
+        """The group as one operation; None if nobody sees what it does."""
         later: set[int] = set()
         for other in self.groups[position + 1 :]:
             later |= other.reads
         seen = self.live | later
-        return [v for v in group.values.values() if self.recorded[v.writer[0]].uses[v.writer[1]].allocation in seen]
+        values = [v for v in group.values.values() if self.recorded[v.writer[0]].uses[v.writer[1]].allocation in seen]
+        return assemble(self.recorded, group, values) if values or group.closed else None
 
-    def finish(self, group: Group, position: int) -> Step | None:
-        """The group as one operation; None if nobody sees what it does."""
-        values = self.stored(group, position)
-        if not values and not group.closed:
-            return None
-        if len(group.nodes) == 1:
-            i = group.nodes[0]
-            node = self.recorded[i]
-            return Step(node.op, tuple([(i, k) for k in range(len(node.uses))]), (i,), (i,), group.reason)
-        rows, points = [v for v in values if v.row], [v for v in values if not v.row]
-        r = group.reduction
-        roots = [*(r.values if r is not None else ()), *(v.expr for v in (*rows, *points))]
-        used = sorted({e.args[0] for e in walk(roots) if e.op == "load"})
-        memo: dict[Expr, Expr] = {}
-        inputs = list(group.inputs.items())
-        loads = {old: new for new, old in enumerate(used)}
-        final = [renumber(e, loads, memo) for e in roots]
-        if r is None:
-            body: Pointwise | Reduction = Pointwise(tuple(final))
-        else:
-            n = len(r.values)
-            m = n + len(rows)
-            body = replace(r, values=tuple(final[:n]), roots=tuple(final[n:m]), maps=tuple(final[m:]))
-        specs = [self.input_spec(group, *inputs[old]) for old in used]
-        specs += [self.recorded[v.writer[0]].op.args[v.writer[1]] for v in (*rows, *points)]
-        sources = [inputs[old][1] for old in used] + [v.writer for v in (*rows, *points)]
-        names = [self.recorded[n].op.name.removeprefix("aten.").split(".")[0] for n in group.nodes]
-        op = operation(fused_name(names), tuple(specs), len(values), body, tuple(group.kinds))
-        return Step(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason)
-
-    def input_spec(self, group: Group, access: Access, source: tuple[int, int]) -> Spec:
-        """The layout of a fused argument, over the group's shape."""
-        spec = self.recorded[source[0]].op.args[source[1]]
-        shape = tuple([n if s else 1 for n, s in zip(group.shape, access.strides, strict=True)])
-        return Spec(spec.dtype, shape, access.strides, spec.aligned)
+    def external(self, group: Group) -> set[int]:
+        """The allocations a group reads from outside."""
+        return {self.recorded[n].uses[k].allocation for n, k in group.inputs.values()}
 
 
-def renumber(expr: Expr, loads: dict[int, int], memo: dict[Expr, Expr]) -> Expr:
-    """``expr`` with its loads renumbered."""
-    for e in walk([expr]):
-        if e in memo:
-            continue
-        if e.op == "load":
-            memo[e] = Expr("load", (loads[e.args[0]],), e.dtype)
-        elif any(isinstance(a, Expr) for a in e.args):
-            memo[e] = Expr(e.op, tuple([memo[a] if isinstance(a, Expr) else a for a in e.args]), e.dtype)
-        else:
-            memo[e] = e
-    return memo[expr]
-
-
-def fused_name(names: list[str]) -> str:
-    """What a fused operation is called in profiles: its operations, the middle of a long chain counted."""
-    if len(names) <= SHOWN_NAMES:
-        return "+".join(names)
-    return "+".join([*names[: SHOWN_NAMES - 1], f"{len(names) - SHOWN_NAMES} more", names[-1]])
-
-
-_operations: OrderedDict[Any, Operation] = OrderedDict()
-
-
-def operation(
-    name: str, specs: tuple[Spec, ...], n_outputs: int, body: Pointwise | Reduction, kinds: tuple[str, ...]
-) -> Operation:
-    """The fused operation with this content. Plans share it, and with it what it was lowered to."""
-    key = (specs, n_outputs, body, kinds)
-    found = _operations.get(key)
-    if found is None:
-        found = _operations[key] = Operation(name, specs, n_outputs, body, kinds)
-        if len(_operations) > MAX_OPERATIONS:
-            _operations.popitem(last=False)
-    else:
-        _operations.move_to_end(key)
-    return found
-
-
-def external(group: Group, fuser: Fuser) -> set[int]:
-    """The allocations a group reads from outside."""
-    return {fuser.recorded[n].uses[k].allocation for n, k in group.inputs.values()}
+def writers(group: Group) -> list[tuple[int, int]]:
+    return [value.writer for value in group.values.values()]
 
 
 def note(group: Group, i: int, node: Recorded) -> None:
@@ -435,23 +310,6 @@ def note(group: Group, i: int, node: Recorded) -> None:
     group.kinds += node.op.param_kinds
     if node.op.param_kinds:
         group.scalars.append(i)
-
-
-def allocations(node: Recorded) -> tuple[set[int], set[int]]:
-    """What a node reads and what it writes. An output of a hand-written kernel counts as both."""
-    n = node.op.n_inputs
-    writes = {u.allocation for u in node.uses[n:]}
-    reads = {u.allocation for u in node.uses[:n]}
-    if not isinstance(node.op.body, (Pointwise, Reduction)):
-        reads |= writes
-    return reads, writes
-
-
-def numel(node: Recorded) -> int:
-    count = 1
-    for n in node.op.outputs[0].shape:
-        count *= n
-    return count
 
 
 def fuse(recorded: Sequence[Recorded], live: frozenset[int], limits: Limits) -> list[Step]:

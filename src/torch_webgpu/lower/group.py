@@ -1,0 +1,179 @@
+"""A group: nodes of a recording on their way to becoming one operation.
+
+A group has a *shape* whose points it visits. A node belongs there if its own points can be mapped onto the group's:
+they are the same, or the same after a view (a matrix product's (B*T, C) and the (B, T, C) of what follows it), or the
+same in the order in which the node's elements lie in memory (elementwise operations on a transposed tensor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import NamedTuple
+
+from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec, walk
+from torch_webgpu.layout import Shape, broadcast_strides, iteration_order, view_strides
+
+
+class Value(NamedTuple):
+    """What a group has computed for a place: the expression, how it steps through the group's shape, who wrote it.
+
+    ``row``: there is one per output of the group's reduction, not one per point. ``spec``: the layout it is stored in,
+    over the group's points or rows.
+    """
+
+    expr: Expr
+    strides: Shape
+    writer: tuple[int, int]
+    row: bool
+    spec: Spec
+
+
+class Access(NamedTuple):
+    """What a group loads: a place, stepping through the group's shape."""
+
+    place: int
+    strides: Shape
+    dtype: str
+
+
+class Mapping(NamedTuple):
+    """A node's points as a group's: whether they are its rows, how each argument steps through the group's shape, and
+    the layouts of the outputs over the group's points or rows.
+    """
+
+    row: bool
+    strides: tuple[Shape, ...]
+    outputs: tuple[Spec, ...]
+
+
+@dataclass
+class Group:
+    """Nodes over ``shape``; ``inputs``: which node's argument each load is.
+
+    ``reduction``: its body so far, if it has one, and ``row_shape`` the shape of its outputs. ``product``: the
+    hand-written kernel whose epilogue the other nodes are, and ``operands`` the arguments which that reads as it likes.
+    A ``closed`` group takes no other nodes.
+    """
+
+    shape: Shape
+    nodes: list[int] = field(default_factory=list)
+    inputs: dict[Access, tuple[int, int]] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    kinds: list[str] = field(default_factory=list)
+    scalars: list[int] = field(default_factory=list)
+    reduction: Reduction | None = None
+    row_shape: Shape | None = None
+    product: Extern | None = None
+    operands: list[tuple[int, int]] = field(default_factory=list)
+    closed: bool = False
+    reason: str = ""
+
+    def conflicts(self, reads: Iterable[int], writes: Iterable[int]) -> bool:
+        """Whether something that uses these allocations must keep its place relative to this group."""
+        return not (self.writes.isdisjoint(reads) and self.writes.isdisjoint(writes) and self.reads.isdisjoint(writes))
+
+    def mappings(self, op: Operation) -> Iterator[Mapping]:
+        """The ways in which the points of a per-element operation are this group's points or rows."""
+        shape = op.outputs[0].shape
+        if any(spec.shape != shape for spec in op.outputs):
+            return
+        for row, own in ((False, self.shape), (True, self.row_shape)):
+            if own is not None and prod(own) == prod(shape):
+                found = self.mapping(op, shape, op.args, own, row)
+                if found is not None:
+                    yield found
+        if (arranged := in_memory_order(op)) is not None and prod(shape) == prod(self.shape):
+            found = self.mapping(op, *arranged, self.shape, False)
+            if found is not None:
+                yield found
+
+    def mapping(self, op: Operation, shape: Shape, args: tuple[Spec, ...], own: Shape, row: bool) -> Mapping | None:
+        """The mapping of points of ``shape``, in row-major order, onto those of ``own``, the group's points or rows."""
+        if shape != own and uses(op, "index"):
+            return None
+        strides, outputs = [], []
+        for k, spec in enumerate(args):
+            steps: Shape | None = broadcast_strides(spec.shape, spec.strides, shape)
+            if shape != own and steps is not None:
+                steps = view_strides(shape, steps, own)
+            if steps is None:
+                return None
+            strides.append(self.normal(self.lift(steps) if row else steps))
+            if k >= op.n_inputs:
+                outputs.append(spec if shape == own else Spec(spec.dtype, own, steps, spec.aligned))
+        return Mapping(row, tuple(strides), tuple(outputs))
+
+    def strides(self, spec: Spec, row: bool) -> Shape:
+        """How an argument of the group's own shape, or of its rows', steps through its points; 0 where it does not."""
+        if row and self.row_shape is not None:
+            return self.normal(self.lift(broadcast_strides(spec.shape, spec.strides, self.row_shape)))
+        return self.normal(broadcast_strides(spec.shape, spec.strides, self.shape))
+
+    def normal(self, strides: Shape) -> Shape:
+        return tuple([0 if n == 1 else s for s, n in zip(strides, self.shape, strict=True)])
+
+    def lift(self, strides: Shape) -> Shape:
+        """Strides over the reduction's outputs as strides over its points."""
+        assert self.reduction is not None
+        kept = kept_dims(self.reduction)
+        if len(strides) == len(self.shape):
+            return tuple([s if d in kept else 0 for d, s in enumerate(strides)])
+        own = dict(zip(kept, strides, strict=True))
+        return tuple([own.get(d, 0) for d in range(len(self.shape))])
+
+    def viewed(self, shape: Shape) -> Group | None:
+        """The same group over another shape with the same points in the same order; None if it cannot be."""
+        if shape == self.shape:
+            return self
+        fixed = self.closed or self.reduction is not None or self.product is not None
+        if fixed or any(e.op == "index" for e in walk([v.expr for v in self.values.values()])):
+            return None
+        inputs: dict[Access, tuple[int, int]] = {}
+        for access, source in self.inputs.items():
+            steps = view_strides(self.shape, access.strides, shape)
+            if steps is None:
+                return None
+            inputs[access._replace(strides=steps)] = source
+        values: dict[int, Value] = {}
+        for place, value in self.values.items():
+            steps = view_strides(self.shape, value.strides, shape)
+            if steps is None:
+                return None
+            spec = Spec(value.spec.dtype, shape, steps, value.spec.aligned)
+            values[place] = value._replace(strides=steps, spec=spec)
+        return replace(self, shape=shape, inputs=inputs, values=values) if len(inputs) == len(self.inputs) else None
+
+
+def kept_dims(r: Reduction) -> list[int]:
+    rank = len(r.shape)
+    reduced = {d % rank for d in r.dims} if rank else set()
+    return [d for d in range(rank) if d not in reduced]
+
+
+def uses(op: Operation, *leaves: str) -> bool:
+    """Whether an operation's expressions have one of these leaves."""
+    assert isinstance(op.body, Pointwise)
+    return any(e.op in leaves for e in walk(op.body.roots))
+
+
+def in_memory_order(op: Operation) -> tuple[Shape, tuple[Spec, ...]] | None:
+    """A per-element operation's shape and arguments with its dimensions in the order in which its first output lies in
+    memory; None where they are already, or where positions matter.
+    """
+    first = op.outputs[0]
+    order = iteration_order(first.shape, first.strides)
+    if order == tuple(range(len(order))) or uses(op, "index", "linear"):
+        return None
+
+    def permuted(values: Shape) -> Shape:
+        return tuple([values[d] for d in order])
+
+    args = []
+    for spec in op.args:
+        strides = broadcast_strides(spec.shape, spec.strides, first.shape)
+        args.append(Spec(spec.dtype, permuted(first.shape), permuted(strides), spec.aligned))
+    return permuted(first.shape), tuple(args)
