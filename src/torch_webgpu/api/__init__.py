@@ -52,6 +52,7 @@ from .device import (
     sync_device,
     synchronize,
 )
+from .explain import explain
 from .fusion import (
     disable_fusion,
     enable_fusion,

@@ -1,0 +1,232 @@
+"""``torch.webgpu.explain``: what a function records, what becomes of it, and why."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torch_webgpu.engine import record
+from torch_webgpu.engine.record import IDLE_SECONDS, engine
+from torch_webgpu.ir.graph import Node, Operation, Spec
+from torch_webgpu.ir.names import operator_name
+from torch_webgpu.lower.fuse import Step
+from torch_webgpu.runtime.commands import Command
+from torch_webgpu.runtime.device import Device
+from torch_webgpu.runtime.observer import Observer
+from torch_webgpu.wgsl.launch import Lowered
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
+
+
+LONGEST_DELAY_MS = 100.0
+
+
+@dataclass(frozen=True)
+class RecordedOperation:
+    """One recorded operation; tensors as ``f32[4, 6]``."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.inputs)}) → {', '.join(self.outputs)}"
+
+
+@dataclass
+class ExplainedKernel:
+    """What one or several recorded operations became.
+
+    ``operations``: their numbers in the flush. ``dispatches``: the names of the kernels it runs. ``reason``: why it did
+    not become part of what came before; empty where nothing did.
+    """
+
+    name: str
+    operations: tuple[int, ...]
+    reason: str
+    dispatches: tuple[str, ...] = ()
+
+
+@dataclass
+class ExplainedFlush:
+    """Operations that were planned together. ``eliminated``: the numbers of those whose results nobody could see."""
+
+    device: int
+    cause: str
+    operations: list[RecordedOperation]
+    kernels: list[ExplainedKernel]
+    eliminated: list[int] = field(default_factory=list)
+
+    def lines(self, number: int) -> list[str]:
+        dispatches = sum(len(kernel.dispatches) for kernel in self.kernels)
+        sizes = [_count(len(self.operations), "operation"), _count(len(self.kernels), "kernel")]
+        sizes.append(_count(dispatches, "dispatch", "es"))
+        lines = [f"Flush {number} on webgpu:{self.device}, because {self.cause}: {', '.join(sizes)}"]
+        lines.append("  recorded:")
+        lines += [f"    {n:>3}  {operation}" for n, operation in enumerate(self.operations)]
+        for k, kernel in enumerate(self.kernels, 1):
+            which = ", ".join(map(str, kernel.operations))
+            lines.append(f"  kernel {k}: {kernel.name}  ← {which}")
+            if kernel.dispatches and kernel.dispatches != (kernel.name,):
+                lines.append(f"      dispatches {', '.join(kernel.dispatches)}")
+            if kernel.reason:
+                lines.append(f"      does not join what came before: {kernel.reason}")
+        if self.eliminated:
+            lines.append("  eliminated, since nobody can see what they compute:")
+            lines += [f"    {n:>3}  {self.operations[n]}" for n in self.eliminated]
+        return lines
+
+
+@dataclass
+class Explanation:
+    """What :func:`explain` found out; ``str()`` is for people. ``result`` is what the function returned."""
+
+    function: str
+    flushes: list[ExplainedFlush]
+    result: Any
+
+    @property
+    def kernels(self) -> list[ExplainedKernel]:
+        return [kernel for flush in self.flushes for kernel in flush.kernels]
+
+    def __str__(self) -> str:
+        operations = sum(len(flush.operations) for flush in self.flushes)
+        eliminated = sum(len(flush.eliminated) for flush in self.flushes)
+        head = (
+            f"{self.function}: {_count(operations, 'operation')} recorded, {_count(len(self.kernels), 'kernel')}, "
+            f"{eliminated} eliminated, {_count(len(self.flushes), 'flush', 'es')}"
+        )
+        parts = ["\n".join(flush.lines(n)) for n, flush in enumerate(self.flushes, 1)]
+        return "\n\n".join([head, *parts])
+
+    __repr__ = __str__
+
+
+class _Witness(Observer):
+    """Notes what one device is given. ``written``: which flush computed what lies in an allocation."""
+
+    def __init__(self, device: Device, flushes: list[ExplainedFlush], written: dict[Any, int]) -> None:
+        super().__init__(device)
+        self.flushes = flushes
+        self._written = written
+        self._kernels: dict[Operation, list[ExplainedKernel]] = {}
+
+    def planned(self, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
+        number = len(self.flushes) + 1
+        kernels = [self._kernel(step, nodes) for step in steps]
+        run = {n for step in steps for n in step.nodes}
+        self.flushes.append(
+            ExplainedFlush(
+                self.device.index,
+                _cause(sys._getframe()),
+                [_operation(node.op) for node in nodes],
+                kernels,
+                [n for n in range(len(nodes)) if n not in run],
+            )
+        )
+        for node in nodes:
+            self._written.update(dict.fromkeys(node.allocations[node.op.n_inputs :], number))
+        self._kernels = {}
+        for step, kernel in zip(steps, kernels, strict=True):
+            self._kernels.setdefault(step.op, []).append(kernel)
+        super().planned(nodes, steps)
+
+    def _kernel(self, step: Step, nodes: Sequence[Node]) -> ExplainedKernel:
+        reason = step.reason
+        if not engine().fusion:
+            reason = "fusion is off"
+        elif not reason:
+            read = [a for n in step.nodes for a in nodes[n].allocations[: nodes[n].op.n_inputs]]
+            before = {self._written[a] for a in read if a in self._written}
+            if before:
+                reason = f"flush {max(before)} computed its input, and ended before it was recorded"
+        return ExplainedKernel(operator_name(step.op.name), step.nodes, reason)
+
+    def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
+        for kernel in self._kernels.get(op, ()):
+            kernel.dispatches = tuple([operator_name(launch.kernel.name) for launch in lowered.launches])
+        super().encoded(op, lowered, commands)
+
+
+def _count(n: int, what: str, plural: str = "s") -> str:
+    return f"{n} {what}{'' if n == 1 else plural}"
+
+
+def _operation(op: Operation) -> RecordedOperation:
+    return RecordedOperation(operator_name(op.name), tuple(map(_tensor, op.inputs)), tuple(map(_tensor, op.outputs)))
+
+
+def _tensor(spec: Spec) -> str:
+    return f"{spec.dtype}{list(spec.shape)}"
+
+
+_CAUSES = {
+    "_tick": "nothing was added to it for a while (see set_batch_delay)",
+    "download": "a value was read",
+    "upload": "the host wrote into a tensor that it uses",
+    "synchronize": "the program synchronized",
+    "flush_batch": "of flush_batch()",
+    "explain": "the function had ended",
+}
+
+
+def _cause(frame: FrameType | None) -> str:
+    """Why the flush that is running was started, from the stack: a diagnosis may cost what a program should not."""
+    while frame is not None and not _is_engine(frame, "flush"):
+        frame = frame.f_back
+    frame = frame and frame.f_back
+    if frame is None:
+        return "the engine asked for it"
+    asked = frame.f_code.co_name
+    cause = _CAUSES.get(asked, f"{asked}() asked for it")
+    if asked not in _CAUSES and _is_engine(frame):
+        eng = engine()
+        cause = (
+            f"{eng.threshold} operations are a batch (see set_batch_threshold)" if eng.batching else "batching is off"
+        )
+    if asked in ("_tick", "explain"):
+        return cause
+    while frame is not None:
+        if frame.f_code.co_name == "run_on_cpu":
+            cause = f"{operator_name(str(frame.f_locals.get('op', 'an operator')))} ran on the CPU"
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return f"{cause}, at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return cause
+
+
+def _is_engine(frame: FrameType, name: str = "") -> bool:
+    """Whether a frame is of the engine's recorder, and of its function ``name`` if one is given."""
+    return frame.f_code.co_filename == record.__file__ and name in ("", frame.f_code.co_name)
+
+
+def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Runs ``fn(*args, **kwargs)`` once; an object whose ``str()`` says what it recorded and what became of it.
+
+    For each flush: the recorded operations, the kernels that ran and which operations each stands for, why a kernel did
+    not become part of what came before, and what was eliminated. ``result`` holds what ``fn`` returned. The timer that
+    submits incomplete batches is off meanwhile: it would show how slow a first call is, not how the work is divided.
+
+    ``print(torch.webgpu.explain(model, x))``
+    """
+    eng = engine()
+    flushes: list[ExplainedFlush] = []
+    written: dict[Any, int] = {}
+    eng.flush()
+    with ExitStack() as installed:
+        installed.callback(setattr, eng, "delay_ms", eng.delay_ms)
+        time.sleep(min(eng.delay_ms, LONGEST_DELAY_MS) / 1000 + 2 * IDLE_SECONDS)  # for the timer that runs already
+        eng.delay_ms = 0.0
+        for device in eng.devices:
+            installed.enter_context(_Witness(device, flushes, written))
+        result = fn(*args, **kwargs)
+        eng.flush()
+    return Explanation(getattr(fn, "__name__", type(fn).__name__), flushes, result)
