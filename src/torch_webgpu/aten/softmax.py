@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.ir.combine import finite_or_zero
 from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -46,11 +47,16 @@ def checked(top: Expr, total: Expr) -> Expr:
     return ops.where(ops.isinf(top), ops.like(total, float("nan")), total)
 
 
+def share_of(x: Expr, top: Expr, total: Expr) -> Expr:
+    """``exp(x - top) / total``; the exponential is the one in the sum, and a row has one reciprocal."""
+    return ops.exp(x - finite_or_zero(top)) * ops.reciprocal(total)
+
+
 def softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     outputs = outputs_of(aten._softmax.default, self, dim, half_to_float)
 
     def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        return x, lambda top, total: ops.exp(x - top) / checked(top, total)
+        return x, lambda top, total: share_of(x, top, checked(top, total))
 
     return along("aten::_softmax", [self], outputs, dim, "logsumexp", write)
 
@@ -71,7 +77,8 @@ def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None)
 
     def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
         def result(top: Expr, total: Expr) -> Expr:
-            return ops.where(ops.eq(top, float("-inf")), ops.like(x, 0), ops.exp(x - top) / checked(top, total))
+            masked = ops.eq(top, float("-inf")) & ~ops.isnan(total)
+            return ops.where(masked, ops.like(x, 0), share_of(x, top, checked(top, total)))
 
         return x, result
 

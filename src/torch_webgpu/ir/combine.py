@@ -23,6 +23,28 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Round:
+    """One pass over a row whose elements are all at hand: a sum or a maximum, of what earlier rounds may decide.
+
+    ``value(x, *results)`` is what an element gives. ``share(merged, count)`` is what a thread hands on of what its
+    elements came to.
+    """
+
+    value: Callable[..., Expr]
+    identity: float
+    merge: Callable[[Expr, Expr], Expr]
+    share: Callable[[Expr, Expr], Expr] = lambda merged, count: merged
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The same state as a combine's in rounds; ``state(count, *results)`` makes it of their results."""
+
+    rounds: tuple[Round, ...]
+    state: Callable[..., State]
+
+
+@dataclass(frozen=True)
 class Combine:
     """A monoid: the dtypes and the identity of its state for contributions of a dtype, how states are made and merged.
 
@@ -37,6 +59,8 @@ class Combine:
     """Whether the state knows positions, so that the reduced dimensions must be numbered row-major."""
     batch: Callable[[Sequence[Expr]], State] | None = None
     """The state of several contributions, where that is cheaper than lifting and merging each."""
+    rounds: Rounds | None = None
+    """How it is computed of a whole row at once, where that is cheaper than merging states."""
 
     def gather(self, values: Sequence[Expr], positions: Sequence[Expr]) -> State:
         """The state of several contributions."""
@@ -135,13 +159,22 @@ def _welford() -> Combine:
         mean = total(xs) / float(len(xs))
         return mean, total([(x - mean) * (x - mean) for x in xs]), ops.like(mean, len(xs))
 
+    # Each thread divides its part of the sum, which may overflow where the mean does not.
+    mean = Round(lambda x: x, 0, ops.add, lambda merged, count: merged / count)
+    m2 = Round(lambda x, mean: (x - mean) * (x - mean), 0, ops.add)
     return Combine(
         lambda d: (d, d, d),
         lambda d: _constants(d, 0, 0, 0),
         lambda x, at: (x, *_constants(x.dtype, 0, 1)),
         merge,
         batch=batch,
+        rounds=Rounds((mean, m2), lambda count, mean, m2: (mean, m2, count)),
     )
+
+
+def finite_or_zero(top: Expr) -> Expr:
+    """What to subtract from numbers up to ``top``: infinities must not meet in a difference."""
+    return ops.where(ops.isinf(top), ops.like(top, 0), top)
 
 
 def _logsumexp() -> Combine:
@@ -154,20 +187,23 @@ def _logsumexp() -> Combine:
         shrink = ops.exp(-gap)
         a_leads = max_a >= max_b
         low, high = ops.where(a_leads, sum_b, sum_a), ops.where(a_leads, sum_a, sum_b)
-        return ops.maximum(max_a, max_b), high + low * shrink
+        return ops.larger(max_a, max_b), high + low * shrink
 
     def batch(xs: Sequence[Expr]) -> State:
-        top = pairwise(ops.maximum, xs)
-        # Infinities must not meet in a difference; their own exponentials are right.
-        origin = ops.where(ops.isinf(top), ops.like(top, 0), top)
-        return top, total([ops.exp(x - origin) for x in xs])
+        top = pairwise(ops.larger, xs)
+        # Infinities' own exponentials are right.
+        return top, total([ops.exp(x - finite_or_zero(top)) for x in xs])
 
+    # A NaN need not be the maximum: the sum becomes NaN, too.
+    largest = Round(lambda x: x, float("-inf"), ops.larger)
+    exponentials = Round(lambda x, top: ops.exp(x - finite_or_zero(top)), 0, ops.add)
     return Combine(
         lambda d: (d, d),
         lambda d: _constants(d, float("-inf"), 0),
         lambda x, at: (x, ops.like(x, 1)),
         merge,
         batch=batch,
+        rounds=Rounds((largest, exponentials), lambda count, top, total: (top, total)),
     )
 
 

@@ -106,6 +106,8 @@ row("maximum", {"f": "max_f({0}, {1})", "d": "max_d({0}, {1})", "iu": "max({0}, 
                 "b": "({0} || {1})"})
 row("minimum", {"f": "min_f({0}, {1})", "d": "min_d({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})",
                 "b": "({0} && {1})"})
+# The cheapest maximum: either operand where one is NaN.
+row("larger", {"f": "max({0}, {1})", "d": "max_d({0}, {1})"})
 row("fmax", {"f": "fmax_f({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})", "b": "({0} || {1})"})
 row("fmin", {"f": "fmin_f({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})", "b": "({0} && {1})"})
 row("isnan", {

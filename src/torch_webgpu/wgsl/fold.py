@@ -76,7 +76,6 @@ class FoldWriter:
 
     def state_functions(self, *gathers: int) -> list[str]:
         """The struct of the states, their identity, their merge, and ``gatherN`` for each number of contributions."""
-        fields = ", ".join(f"a{k}: {compute_type(d)}" for k, d in enumerate(self.states))
         identity: list[Expr] = []
         both: list[Expr] = []
         for combine, dtype in combines(self.body):
@@ -87,13 +86,16 @@ class FoldWriter:
         lines, names = emit(both, lambda e: f"{e.args[0]}.a{e.args[1]}")
         _, constants = emit(identity, self.operands.leaf)
         text = [
-            f"struct Acc {{ {fields} }}",
+            self.state_struct(),
             f"fn identity() -> Acc {{ return Acc({', '.join(constants)}); }}",
             *("fn merge(a: Acc, b: Acc) -> Acc {", *lines, f"  return Acc({', '.join(names)});", "}"),
         ]
         for n in sorted(set(gathers)):
             text += self.gather_function(n)
         return text
+
+    def state_struct(self) -> str:
+        return f"struct Acc {{ {', '.join(f'a{k}: {compute_type(d)}' for k, d in enumerate(self.states))} }}"
 
     def gather_function(self, n: int) -> list[str]:
         """The state of ``n`` contributions."""
@@ -188,21 +190,21 @@ class FoldWriter:
             f"  for (var i = lane; i < {count}; i += {lanes}u) {{ acc = merge(acc, partial(o, i)); }}",
         ]
 
-    def tree(self, everywhere: bool) -> list[str]:
-        """Merges the lanes' ``acc`` of each output, for lane 0 or for all its lanes."""
+    def tree(self, everywhere: bool, value: str = "acc", shared: str = "states", merge: str = "merge") -> list[str]:
+        """Merges the lanes' ``value`` of each output in the array ``shared``, for lane 0 or for all its lanes."""
         lanes, rows, across = self.tiling.lanes, self.tiling.rows, self.tiling.across
         if lanes == 1:
             return []
-        text = ["  states[lid] = acc;"]
+        text = [f"  {shared}[lid] = {value};"]
         width = lanes
         while width > 1:
             width //= 2
-            both = merged(["states[lid]", f"states[lid + {width * (rows if across else 1)}u]"])
-            text += ["  workgroupBarrier();", f"  if (lane < {width}u) {{ states[lid] = {both}; }}"]
+            both = f"{merge}({shared}[lid], {shared}[lid + {width * (rows if across else 1)}u])"
+            text += ["  workgroupBarrier();", f"  if (lane < {width}u) {{ {shared}[lid] = {both}; }}"]
         if not everywhere:
-            return [*text, "  acc = states[lid];"]
+            return [*text, f"  {value} = {shared}[lid];"]
         first = f"lid % {rows}u" if across else "lid - lane"
-        return [*text, "  workgroupBarrier();", f"  acc = states[{first}];"]
+        return [*text, "  workgroupBarrier();", f"  {value} = {shared}[{first}];"]
 
     def shared(self, pages: int = 1) -> list[str]:
         return [f"var<workgroup> states: array<Acc, {pages * WORKGROUP}>;"] if self.tiling.lanes > 1 else []

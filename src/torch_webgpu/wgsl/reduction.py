@@ -7,13 +7,15 @@ of its threads, it is read once.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Operation, Reduction
+from torch_webgpu.ir.combine import COMBINES, Round, pairwise
+from torch_webgpu.ir.graph import Expr, Operation, Reduction
+from torch_webgpu.ir.ops import ops
 
-from .builder import Built
-from .expr import convert
+from .builder import WORKGROUP, Built
+from .expr import convert, emit
 from .fold import FoldWriter, Stages, partial_bytes, partial_dtype
 from .kernel import Binding
-from .operands import in_fours
+from .operands import combines, compute_type, in_fours
 from .quads import QUAD
 from .scan import ScanWriter
 from .tiling import Tiling, power_of_two, space_of, tile
@@ -69,19 +71,66 @@ class ReductionWriter(FoldWriter):
             # Beyond the row's end a thread reads the row's beginning, and uses it for nothing.
             main.append("  " + operands.load(f"s{u}", f"r{u}" if exact else f"select(0u, r{u}, r{u} < {extent})"))
             everything += operands.contributions(f"s{u}", f"r{u}")
-        if exact:
-            main.append(f"  var acc = {self.gather(everything)};")
+        if in_rounds(self.body):
+            inside = "" if exact else "r{} < " + extent
+            declared, reduced = self.rounds(everything, [inside.format(u // width) for u in range(runs * width)])
         else:
-            main.append("  var acc = identity();")
-            for u in range(runs):
-                state = self.gather(everything[u * width : (u + 1) * width])
-                main.append(f"  if (r{u} < {extent}) {{ acc = merge(acc, {state}); }}")
-        main += [*self.tree(everywhere=True), *self.store_roots()]
+            declared, reduced = self.merges(everything, runs, exact)
+        main += [*reduced, *self.store_roots()]
         for u in range(runs):
             stores = operands.store(f"s{u}", f"r{u}", ["acc"] * width, "    ")
             main += [f"  if (live && r{u} < {extent}) {{", *stores, "  }"]
-        gathers = runs * width if exact else width
-        return self.assemble(self.state_functions(gathers), main)
+        return self.finish([*operands.functions(), *declared, *main, "}"])
+
+    def merges(self, contributions: list[str], runs: int, exact: bool) -> tuple[list[str], list[str]]:
+        """Declarations and statements of ``acc``: each thread gathers its contributions, a tree merges the threads."""
+        width = self.tiling.width
+        declared = [*self.state_functions(runs * width if exact else width), *self.shared()]
+        if exact:
+            return declared, [f"  var acc = {self.gather(contributions)};", *self.tree(everywhere=True)]
+        text = ["  var acc = identity();"]
+        for u in range(runs):
+            state = self.gather(contributions[u * width : (u + 1) * width])
+            text.append(f"  if (r{u} < {self.param('extent', self.space.extent)}) {{ acc = merge(acc, {state}); }}")
+        return declared, [*text, *self.tree(everywhere=True)]
+
+    def rounds(self, contributions: list[str], inside: list[str]) -> tuple[list[str], list[str]]:
+        """Declarations and statements of ``acc``, by the combine's rounds; ``inside[i]``: whether point ``i`` exists.
+
+        A round costs one cheap operation per element and merge, and no state of several scalars is ever merged.
+        """
+        (combine, dtype), kind = *combines(self.body), compute_type(self.body.values[0].dtype)
+        assert combine.rounds is not None
+        element, count = Expr("acc", ("x",), dtype), Expr("acc", ("count",), dtype)
+        declared: list[str] = []
+        results: list[Expr] = []
+        main = [f"  let count = {self.convert_extent(dtype)};"]
+        main += [f"  let p{i} = {contribution}.v0;" for i, contribution in enumerate(contributions)]
+        for n, step in enumerate(combine.rounds.rounds):
+            declared += self.round_functions(n, step, element, count, results)
+            declared += [f"var<workgroup> states{n}: array<{kind}, {WORKGROUP}>;"] if self.tiling.lanes > 1 else []
+            before = "".join(f", t{k}" for k in range(n))
+            values = [f"value{n}(p{i}{before})" for i in range(len(contributions))]
+            _, (nothing,) = emit([ops.constant(step.identity, dtype)], self.operands.leaf)
+            values = [f"select({nothing}, {v}, {there})" if there else v for v, there in zip(values, inside)]
+            merged = pairwise(lambda a, b, n=n: f"merge{n}({a}, {b})", values)  # type: ignore[misc]
+            main.append(f"  var t{n} = share{n}({merged}, count);")
+            main += self.tree(True, f"t{n}", f"states{n}", f"merge{n}")
+            results.append(Expr("acc", (f"t{n}",), dtype))
+        lines, names = emit(combine.rounds.state(count, *results), lambda e: e.args[0], prefix="f")
+        return [self.state_struct(), *declared], [*main, *lines, f"  let acc = Acc({', '.join(names)});"]
+
+    def round_functions(self, n: int, step: Round, element: Expr, count: Expr, earlier: list[Expr]) -> list[str]:
+        """``value{n}``, ``merge{n}`` and ``share{n}`` of one round."""
+        a, b = (Expr("acc", (side,), element.dtype) for side in "ab")
+        return [
+            *function(f"value{n}", step.value(element, *earlier), element, *earlier),
+            *function(f"merge{n}", step.merge(a, b), a, b),
+            *function(f"share{n}", step.share(a, count), a, count),
+        ]
+
+    def convert_extent(self, dtype: str) -> str:
+        return convert(self.param("extent", self.space.extent), "u32", dtype)
 
     def assemble(self, declared: list[str], main: list[str]) -> Built:
         return self.finish([*self.operands.functions(), *declared, *self.shared(), *main, "}"])
@@ -119,3 +168,15 @@ class PartialsWriter(FoldWriter):
             stores.append(f"    t{k}_store({number}, {convert(f'acc.a{k}', d, partial_dtype(d))});")
         main += ["  if (live && lane == 0u) {", *stores, "  }"]
         return self.finish([*self.operands.functions(), *declared, *self.shared(), *main, "}"])
+
+
+def in_rounds(body: Reduction) -> bool:
+    """Whether a row that is held in registers is reduced in rounds."""
+    return len(body.combine) == 1 and COMBINES[body.combine[0]].rounds is not None
+
+
+def function(name: str, result: Expr, *arguments: Expr) -> list[str]:
+    """A WGSL function of named scalars."""
+    lines, (text,) = emit([result], lambda e: e.args[0])
+    declared = ", ".join(f"{e.args[0]}: {compute_type(e.dtype)}" for e in arguments)
+    return [f"fn {name}({declared}) -> {compute_type(result.dtype)} {{", *lines, f"  return {text};", "}"]

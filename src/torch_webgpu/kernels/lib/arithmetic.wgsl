@@ -6,7 +6,7 @@ fn quotient_f(a: f32, b: f32) -> f32 {
   return (a * shrink) / (b * shrink);
 }
 
-// a / b rounded to nearest, short of overflow and denormals (WGSL allows 2.5 units in the last place, and NVIDIA's
+// a / b rounded to nearest in all but one in millions of cases, short of overflow and denormals (WGSL allows 2.5 units in the last place, and NVIDIA's
 // division takes some of them): what the quotient leaves of a, divided again, is the correction.
 fn div_f(a: f32, b: f32) -> f32 {
   let shrink = select(1.0, 0.25, abs(b) > 4e37);
