@@ -20,7 +20,7 @@ def from_bytes(t: torch.Tensor) -> torch.Tensor:
     """A webgpu tensor's values as a contiguous CPU tensor."""
     host = torch.empty(t.shape, dtype=t.dtype, device="cpu")
     if t.numel():
-        host.view(-1).view(torch.uint8).numpy()[:] = download(words(t))
+        download(words(t), host)
     return host
 
 
@@ -56,12 +56,21 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
         on_device(source, target)
     elif is_webgpu(source):
-        target.copy_(to_host(source))
+        from_device(source, target)
     elif source.device.type == "cpu":
         to_device(source, target)
     else:
         to_device(source.cpu(), target)
     return target
+
+
+def from_device(source: torch.Tensor, target: torch.Tensor) -> None:
+    """A copy to any other device; straight into the target's memory where that is laid out like the values' bytes."""
+    lazy = source.is_conj() or source.is_neg() or target.is_conj() or target.is_neg()
+    if target.is_cpu and target.dtype == source.dtype and target.is_contiguous() and not lazy:
+        download(words(source), target)
+    else:
+        target.copy_(to_host(source))
 
 
 def plain(t: torch.Tensor) -> torch.Tensor:

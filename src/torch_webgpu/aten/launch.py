@@ -55,12 +55,10 @@ def launch(
         if len(_prepared) >= CACHE_SIZE:
             _prepared.pop(next(iter(_prepared)))
         _prepared[key] = found
-    eng = engine()
-    made = [eng.make(template) for template in found.templates]
-    if found.op is not None:
-        params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
-        eng.push(found.op, (*tensors, *made), params)
-    return made
+    if found.op is None:
+        return [engine().make(template) for template in found.templates]
+    params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
+    return engine().push_new(found.op, tensors, found.templates, params)
 
 
 def static_of(args: Sequence[Any]) -> tuple[Hashable, ...]:

@@ -133,6 +133,10 @@ class Prepared:
         return [engine().template(shape, dtype, self.device, strides) for shape, strides, dtype in self.outputs]
 
     @cached_property
+    def is_new(self) -> bool:
+        return not self.written
+
+    @cached_property
     def is_empty(self) -> bool:
         return not prod(self.outputs[0][0])
 
@@ -198,19 +202,18 @@ class PointwiseKernel:
     def launch(self, found: Prepared, values: Sequence[Any]) -> Any:
         inputs = [values[i] for i in found.tensors]
         scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars] if found.scalars else ()
+        params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)]) if scalars else ()
         eng = engine()
-        if found.written:
-            outputs = [values[i] for i in found.written]
+        if found.is_new:
+            if found.is_empty:
+                outputs = [eng.make(template) for template in found.templates]
+            else:
+                outputs = eng.push_new(found.op, inputs, found.templates, params)  # type: ignore[arg-type]
         else:
-            outputs = [eng.make(template) for template in found.templates]
-        if found.op is None:
-            self.resize(outputs, found.outputs)
-            eng.record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
-        elif not found.is_empty:
-            params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
-            if not found.written:
-                eng.push(found.op, (*inputs, *outputs), params)
-            elif not eng.push_over(found.op, inputs, outputs, params):
+            outputs = [values[i] for i in found.written]
+            if found.op is None:
+                self.resize(outputs, found.outputs)
+            if found.op is None or not (found.is_empty or eng.push_over(found.op, inputs, outputs, params)):
                 eng.record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -339,6 +342,10 @@ class PointwiseKernel:
         return result
 
 
+POINTWISE: dict[OpOverload, PointwiseKernel] = {}
+"""The kernels that :func:`pointwise` registered."""
+
+
 def as_number(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
 
@@ -377,7 +384,8 @@ def pointwise(
                     if only is not None and overload_name not in only:
                         continue
                     if takes_tensor(overload) and not is_composite(overload):
-                        impl(overload, PointwiseKernel(overload, expression, how))
+                        POINTWISE[overload] = PointwiseKernel(overload, expression, how)
+                        impl(overload, POINTWISE[overload])
         return expression
 
     return register

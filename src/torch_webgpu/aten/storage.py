@@ -48,6 +48,8 @@ def resize_allocation(eng: Engine, allocation: Allocation, size_bytes: int) -> N
     old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
     device = eng.device(allocation.device)
     if old is not None and not 0 < size_bytes <= old.size_bytes:
+        if kept and eng.capture is not None:
+            eng.capture.refuse(allocation.device, "a storage with values in it cannot be resized")
         allocation.buffer = _moved(device, old, kept, size_bytes) if kept else None
         device.release(old)
     eng.live_bytes[allocation.device] += size_bytes - allocation.size_bytes

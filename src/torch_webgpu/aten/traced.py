@@ -8,13 +8,15 @@ arguments, and the host cost of any kernel becomes that of one look-up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 
+from torch_webgpu.engine.random import RandomState
 from torch_webgpu.engine.record import Engine, engine
-from torch_webgpu.engine.tensor import ADDRESS_BITS, Allocation
+from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Template
 from torch_webgpu.ir.graph import Node, Operation
 from torch_webgpu.layout import extent
 
@@ -25,7 +27,7 @@ MAX_MISSES = 8
 
 
 class Step(NamedTuple):
-    """A node with, for each argument, the number of its allocation and its offset from that allocation's base."""
+    """A node with, for each argument, the number of its allocation and the bytes from that allocation's base."""
 
     op: Operation
     places: tuple[int, ...]
@@ -33,12 +35,19 @@ class Step(NamedTuple):
     params: tuple[int | float, ...]
 
 
-class Fresh(NamedTuple):
+@dataclass
+class Fresh:
     """An allocation that the kernel makes, as the tensor to make for it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     strides: tuple[int, ...] | None
+    made_from: Template | None = None
+
+    def template(self, eng: Engine, device: int) -> Template:
+        if self.made_from is None:
+            self.made_from = eng.template(self.shape, self.dtype, device, self.strides)
+        return self.made_from
 
 
 class Trace(NamedTuple):
@@ -56,8 +65,11 @@ class Trace(NamedTuple):
 def traced(fn: Kernel) -> Kernel:
     """``fn``, a kernel that records nodes as its arguments' layouts and plain values tell it to, and nothing else does.
 
-    It must return new tensors or tensor arguments. Calls in which it reads values back or uploads some are not kept.
+    It must return new tensors or tensor arguments. Calls in which it reads values back, uploads some or draws random
+    numbers are not kept.
     """
+    if hasattr(fn, "is_traced"):
+        return fn
     traces: dict[Any, Trace] = {}
     misses = 0
 
@@ -87,6 +99,7 @@ def traced(fn: Kernel) -> Kernel:
                 traces[signature] = trace
             return result
 
+    kernel.is_traced = True  # type: ignore[attr-defined]
     return kernel
 
 
@@ -102,7 +115,7 @@ def part(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 class Arguments(NamedTuple):
-    """The tensor arguments of a call, their distinct allocations and the offset that stands for each of those.
+    """The tensor arguments of a call, their distinct allocations and the byte that stands for each of those.
 
     ``aliasing``: for each tensor its allocation's number and how far it lies from that allocation's first tensor.
     """
@@ -117,35 +130,43 @@ class Arguments(NamedTuple):
     def of(eng: Engine, tensors: list[torch.Tensor]) -> Arguments | None:
         """None unless there are some, all of one webgpu device."""
         known = eng.mailbox.allocations
-        pointers = [t.untyped_storage().data_ptr() >> ADDRESS_BITS for t in tensors]
-        allocations = [known.get(p) for p in pointers]
-        if not allocations or None in allocations:
+        addresses = [t.data_ptr() or address_of(t) for t in tensors]
+        try:
+            allocations = [known[a >> ADDRESS_BITS] for a in addresses]
+            device = allocations[0].device
+        except (KeyError, IndexError):
             return None
-        device = allocations[0].device  # type: ignore[union-attr]
-        if len(eng.live_bytes) > 1 and any(a.device != device for a in allocations):  # type: ignore[union-attr]
+        if len(eng.live_bytes) > 1 and any(a.device != device for a in allocations):
             return None
-        offsets = [t.storage_offset() for t in tensors]
-        if len(set(pointers)) == len(pointers):
-            return Arguments(tensors, allocations, offsets, None, device)  # type: ignore[arg-type]
-        first: dict[int, int] = {}
-        for k, p in enumerate(pointers):
-            first.setdefault(p, k)
-        number = {p: n for n, p in enumerate(first)}
-        aliasing = tuple([(number[p], offset - offsets[first[p]]) for p, offset in zip(pointers, offsets, strict=True)])
-        distinct = list(first.values())
-        return Arguments(tensors, [allocations[k] for k in distinct], [offsets[k] for k in distinct], aliasing, device)  # type: ignore[misc]
+        bases = [(a & OFFSET_MASK) - FIRST_BYTE for a in addresses]
+        if len(tensors) == 1 or len(set(allocations)) == len(allocations):
+            return Arguments(tensors, allocations, bases, None, device)
+        first: dict[Allocation, int] = {}
+        for k, allocation in enumerate(allocations):
+            first.setdefault(allocation, k)
+        number = {allocation: n for n, allocation in enumerate(first)}
+        aliasing = tuple([(number[a], base - bases[first[a]]) for a, base in zip(allocations, bases, strict=True)])
+        return Arguments(tensors, list(first), [bases[k] for k in first.values()], aliasing, device)
+
+
+def address_of(t: torch.Tensor) -> int:
+    """The address of a tensor without elements, to which PyTorch gives none."""
+    return t.untyped_storage().data_ptr() + int(t.storage_offset()) * t.element_size()
 
 
 def replay(eng: Engine, trace: Trace, arguments: Arguments) -> Any:
     """Records the trace's nodes on these arguments; the caller holds the lock."""
-    device = arguments.device
-    made = [eng.empty(shape, dtype, device, strides) for shape, dtype, strides in trace.fresh]
-    allocations = arguments.allocations + [eng.allocation(t) for t in made]
-    bases = arguments.bases + [0] * len(made)
+    allocations, bases, device = arguments.allocations, arguments.bases, arguments.device
+    first = len(allocations)
+    made = []
+    for fresh in trace.fresh:
+        tensor, allocation = eng.make_with(fresh.template(eng, device))
+        made.append(tensor)
+        allocations.append(allocation)
+        bases.append(0)
     for op, places, offsets, params in trace.steps:
-        moved = tuple([bases[p] + o for p, o in zip(places, offsets)])
+        moved = tuple([bases[p] + o >> s for p, o, s in zip(places, offsets, op.shifts)])
         eng.append(device, Node(op, tuple([allocations[p] for p in places]), moved, params))
-    first = len(arguments.allocations)
     results = [arguments.tensors[-1 - r] if r < 0 else made[r - first] for r in trace.results]
     return tuple(results) if trace.several else results[0]
 
@@ -162,12 +183,17 @@ class Recording:
         self.start = len(self.pending)
         self.flushes = eng.flushes
         self.mark = eng.mailbox.mark
+        self.draws = RandomState.draws
 
     def finish(self, result: Any) -> Trace | None:
-        """The trace; None if there was a flush, an upload, or something that a trace cannot express."""
+        """The trace; None if there was a flush, an upload, a random number, or what a trace cannot express."""
         several = isinstance(result, (tuple, list))
         results: Sequence[Any] = result if several else [result]
-        if self.eng.flushes != self.flushes or not all(isinstance(r, torch.Tensor) for r in results):
+        if (
+            RandomState.draws != self.draws
+            or self.eng.flushes != self.flushes
+            or not all(isinstance(r, torch.Tensor) for r in results)
+        ):
             return None
         numbers = {id(a): n for n, a in enumerate(self.arguments.allocations)}
         fresh: list[Fresh] = []
@@ -208,8 +234,10 @@ class Recording:
         return numbers[id(allocation)]
 
     def step(self, node: Node, places: list[int]) -> Step:
-        bases = self.arguments.bases
-        offsets = tuple(o - (bases[p] if p < len(bases) else 0) for p, o in zip(places, node.offsets, strict=True))
+        bases, shifts = self.arguments.bases, node.op.shifts
+        offsets = tuple(
+            (o << s) - (bases[p] if p < len(bases) else 0) for p, o, s in zip(places, node.offsets, shifts, strict=True)
+        )
         return Step(node.op, tuple(places), offsets, node.params)
 
 

@@ -17,13 +17,15 @@ from torch_webgpu.ir.ops import MissingKindError
 from .fallback import run_on_cpu
 from .results import check_cast, write
 from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace, is_out, overloads
+from .traced import traced
 
 
 def register_functional(target: str | OpOverload, fn: Callable[..., Any]) -> None:
     """Registers ``fn`` as the kernel of an operator and derives the kernels of what PyTorch derives from it.
 
     ``target`` is a functional overload (``aten.sum.dim_IntList``) or a name (``"cumsum"``), which stands for every
-    functional overload of that name. ``fn`` takes the overload's arguments and returns new tensors. Its ``out=`` and
+    functional overload of that name. ``fn`` takes the overload's arguments and returns new tensors; what it records
+    follows from their layouts (:func:`.traced.traced`). Its ``out=`` and
     in-place overloads get kernels that check as PyTorch's meta kernels do, call ``fn`` and copy.
     """
     if isinstance(target, str):
@@ -31,7 +33,7 @@ def register_functional(target: str | OpOverload, fn: Callable[..., Any]) -> Non
             if not is_out(overload) and not is_inplace(overload) and is_numeric(overload):
                 register_functional(overload, fn)
         return
-    fn = guarded(target, fn)
+    fn = guarded(target, traced(fn))
     impl(target, fn)
     name = target._schema.name.split("::")[1]
     for candidate in (*overloads(name).values(), *overloads(f"{name}_").values()):

@@ -17,6 +17,7 @@ from torch_webgpu.lower.lower import lower
 from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.wgsl.launch import Lowered
 
+from .program import Undo, alias_pattern
 from .tensor import Allocation
 
 if TYPE_CHECKING:
@@ -24,13 +25,9 @@ if TYPE_CHECKING:
 
     from torch_webgpu.runtime.runtime import Buffer, Device
 
+    from .replay import Plan
+
     Encode = Callable[[Device, Node, "Failures"], list[Command]]
-
-
-def alias_pattern(node: Node) -> tuple[int, ...]:
-    """For each argument the first one that lies in the same allocation."""
-    first: dict[int, int] = {}
-    return tuple([first.setdefault(id(a), k) for k, a in enumerate(node.allocations)])
 
 
 def materialise(device: Device, allocation: Allocation, make_room: bool = True) -> Buffer:
@@ -79,6 +76,30 @@ def execute(device: Device, nodes: list[Node], encode_node: Encode | None = None
     if failures.first:
         # No name for it here: the frames of its traceback, and the tensors in them, would live until a collection.
         raise failures.first.pop()
+
+
+def replay(device: Device, plan: Plan, nodes: list[Node]) -> bool:
+    """Runs a recording whose plan has run before, by its program.
+
+    False, and nothing has happened, if something is wrong: :func:`execute` finds out what, and whose fault it is.
+    """
+    if not plan.steps:
+        return True
+    program = plan.program(nodes, device)
+    if program.is_poisoned(nodes):
+        return False
+    undo = Undo(device)
+    submitted = device.submissions
+    try:
+        device.submit(program.commands(nodes, device, undo))
+    except (DeviceLostError, ForkError):
+        raise
+    except Exception:
+        if device.submissions != submitted:
+            raise
+        undo.run()
+        return False
+    return True
 
 
 class Failures:

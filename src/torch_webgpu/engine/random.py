@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
+from typing import ClassVar
 
 import torch
 
@@ -21,17 +22,31 @@ STATE_BYTES = 16
 class RandomState:
     """A seed and how many blocks of its stream are used up."""
 
+    draws: ClassVar[int] = 0
+    """How often numbers were taken, from whichever generator: who counts can tell that some were."""
+
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
         self.seed = seed & SEED_MASK
         self.offset = 0
+        self.captured = False  # a capture underway draws from it, and does not know its place yet
 
     def reseed(self, seed: int) -> None:
+        self.check_known("seeded")
         with self._lock:
             self.seed, self.offset = seed & SEED_MASK, 0
 
+    def check_known(self, verb: str) -> None:
+        """RuntimeError if a capture draws from it."""
+        if self.captured:
+            raise RuntimeError(
+                f"a random generator cannot be {verb} while a captured graph draws from it: where its numbers start is "
+                "only known at each replay"
+            )
+
     def reserve(self, blocks: int) -> tuple[int, int]:
         """(seed, offset) of the next ``blocks`` blocks, which are then used up."""
+        RandomState.draws += 1
         with self._lock:
             offset = self.offset
             self.offset = (offset + blocks) & SEED_MASK
@@ -39,12 +54,14 @@ class RandomState:
 
     def to_tensor(self) -> torch.Tensor:
         """The state as a uint8 CPU tensor of 16 bytes: seed, offset."""
+        self.check_known("read")
         return torch.tensor(
             list(self.seed.to_bytes(8, "little") + self.offset.to_bytes(8, "little")), dtype=torch.uint8, device="cpu"
         )
 
     def from_tensor(self, state: torch.Tensor) -> None:
         """Restores what :meth:`to_tensor` gave. TypeError or RuntimeError for anything else, as torch.cuda."""
+        self.check_known("set")
         if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
             raise TypeError("expected a torch.ByteTensor, but got " + type(state).__name__)
         data = bytes(state.cpu().tolist())
@@ -121,9 +138,11 @@ class WebGPUGenerator(torch.Generator):
         return self
 
     def get_offset(self) -> int:
+        self.state.check_known("read")
         return self.state.offset
 
     def set_offset(self, offset: int) -> None:  # type: ignore[override]
+        self.state.check_known("set")
         self.state.offset = offset
 
     def clone_state(self) -> WebGPUGenerator:

@@ -33,8 +33,10 @@ from torch_webgpu.lower.fuse import Limits
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.wgsl.expr import split_scalar
 
-from .flush import execute
+from .capture import Capture, Graphs
+from .flush import execute, replay
 from .interrupt import Uninterrupted
+from .lists import Batch, flush_lists
 from .replay import Plan, Planner
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Mailbox, Template
 from .watch import is_watched, run_watched
@@ -95,6 +97,7 @@ class Engine:
         self.lock = threading.RLock()
         self.mailbox = Mailbox()
         self.pending: dict[int, list[Node]] = {}
+        self.lists: dict[int, Batch] = {}
         self.operations: dict[Hashable, Operation] = {}
         self.flushes = 0
         self.batching = config().batching
@@ -102,6 +105,8 @@ class Engine:
         self.fusion_window = config().fusion_window
         self.fusion_min_size = 0
         self.planner = Planner()
+        self.capture: Capture | None = None  # what takes in the flushes of its device instead of running them
+        self.graphs = Graphs()
         self.threshold = 64
         self.delay_ms = 16.0
         self.error: BaseException | None = None
@@ -151,7 +156,7 @@ class Engine:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""
         self.lock = threading.RLock()
         # Every use of a device that is not in these two asks check_process first.
-        self.pending, self.live_bytes, self._templates = {}, {}, {}
+        self.pending, self.lists, self.live_bytes, self._templates = {}, {}, {}, {}
 
     def _stop(self) -> None:
         """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
@@ -160,6 +165,7 @@ class Engine:
         self.delay_ms = 0.0
         with self.lock:
             self.pending.clear()
+            self.lists.clear()
         if self._timer is not None:
             self._stopping = True
             self._wake.set()
@@ -169,8 +175,11 @@ class Engine:
         """Opens a device anew, also after it was lost. The tensors it had raise DeviceLostError from then on."""
         with self.lock, Uninterrupted():
             device = self.device(index)
+            if self.capture is not None:
+                self.capture.refuse(index, "a device cannot be reset")
             lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
             self.pending.pop(index, None)
+            self.lists.pop(index, None)
             for allocation in (*self.mailbox.allocations.values(), *self._dying):
                 if allocation.device == index:
                     allocation.buffer, allocation.error = None, lost
@@ -210,16 +219,20 @@ class Engine:
     def make(self, template: Template) -> torch.Tensor:
         """A new tensor of a known layout, uninitialised."""
         with self.lock:
-            tensor, allocation = self.mailbox.make(template)
-            if template.size_bytes > LARGE_BYTES:
-                self._account(allocation)
-            else:
-                try:
-                    self.live_bytes[template.device] += template.size_bytes
-                except KeyError:
-                    self.check_process()
-                    raise
-            return tensor
+            return self.make_with(template)[0]
+
+    def make_with(self, template: Template) -> tuple[torch.Tensor, Allocation]:
+        """:meth:`make`, and the new tensor's allocation; the caller holds the lock."""
+        made = self.mailbox.make(template)
+        if template.size_bytes > LARGE_BYTES:
+            self._account(made[1])
+        else:
+            try:
+                self.live_bytes[template.device] += template.size_bytes
+            except KeyError:
+                self.check_process()
+                raise
+        return made
 
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
         device = self.device(index)
@@ -314,23 +327,45 @@ class Engine:
 
     def push(self, op: Operation, tensors: Sequence[torch.Tensor], params: tuple[int | float, ...] = ()) -> None:
         """Appends a node; flushes when the batch is full, or at once with batching off."""
+        with self.lock:
+            allocations, offsets = self._places(op, tensors)
+            self.append(allocations[-1].device, Node(op, tuple(allocations), tuple(offsets), params))
+
+    def push_new(
+        self,
+        op: Operation,
+        inputs: Sequence[torch.Tensor],
+        templates: Sequence[Template],
+        params: tuple[int | float, ...] = (),
+    ) -> list[torch.Tensor]:
+        """:meth:`push` of an operation whose outputs, returned, are new tensors."""
+        with self.lock:
+            allocations, offsets = self._places(op, inputs)
+            outputs = []
+            for template in templates:
+                tensor, allocation = self.make_with(template)
+                outputs.append(tensor)
+                allocations.append(allocation)
+                offsets.append(0)
+            self.append(template.device, Node(op, tuple(allocations), tuple(offsets), params))
+            return outputs
+
+    def _places(self, op: Operation, tensors: Sequence[torch.Tensor]) -> tuple[list[Allocation], list[int]]:
+        """What the first arguments of ``op`` lie in, and their offsets in elements."""
         addresses = [t.data_ptr() for t in tensors]
         known = self.mailbox.allocations
-        with self.lock:
-            try:
-                allocations = tuple([known[address >> ADDRESS_BITS] for address in addresses])
-                offsets = tuple([(a & OFFSET_MASK) - FIRST_BYTE >> s for a, s in zip(addresses, op.shifts)])
-            except KeyError:
-                # PyTorch gives tensors without elements no address.
-                found = [self.mailbox.find(t) for t in tensors]
-                if None in found:
-                    raise misplaced(tensors) from None
-                allocations = tuple(found)  # type: ignore[arg-type]
-                offsets = tuple([int(t.storage_offset()) for t in tensors])
-            device = allocations[-1].device
-            if len(self.live_bytes) > 1 and any(a.device != device for a in allocations):
-                raise misplaced(tensors)
-            self.append(device, Node(op, allocations, offsets, params))
+        try:
+            allocations = [known[address >> ADDRESS_BITS] for address in addresses]
+            offsets = [(a & OFFSET_MASK) - FIRST_BYTE >> s for a, s in zip(addresses, op.shifts)]
+        except KeyError:
+            # PyTorch gives tensors without elements no address.
+            found = [self.mailbox.find(t) for t in tensors]
+            if None in found:
+                raise misplaced(tensors) from None
+            allocations, offsets = found, [int(t.storage_offset()) for t in tensors]  # type: ignore[assignment]
+        if len(self.live_bytes) > 1 and any(a.device != allocations[-1].device for a in allocations):
+            raise misplaced(tensors)
+        return allocations, offsets
 
     def push_over(
         self,
@@ -357,6 +392,8 @@ class Engine:
         """:meth:`push` of a finished node; the caller holds the lock."""
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
+        if self.lists:
+            flush_lists(self, device)
         pending = self.pending.get(device)
         if pending is None:
             self.check_process()
@@ -391,19 +428,27 @@ class Engine:
                 time.sleep(left)
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
             recorded = -1
-            while (pending := sum(map(len, list(self.pending.values())))) != recorded:
+            while (pending := self.pending_count) != recorded:
                 recorded = pending
                 time.sleep(IDLE_SECONDS)
             try:
-                self.flush()
+                if self.capture is None:
+                    self.flush()
             except Exception as error:
                 self.error = self.error or error
+
+    @property
+    def pending_count(self) -> int:
+        """How many operations wait for a flush, on all devices."""
+        return sum(map(len, [*self.pending.values(), *self.lists.values()]))
 
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
         with self.lock, Uninterrupted():
             self.flushes += 1
             self.check_process()
+            for index in list(self.lists) if device is None else [device]:
+                flush_lists(self, index)
             self.collect()
             self._sweep()
             for index in list(self.pending) if device is None else [device]:
@@ -412,28 +457,35 @@ class Engine:
                     self.pending[index] = []
                     found = self.devices[index]
                     try:
-                        if is_watched(found):
+                        if self.capture is not None and self.capture.device is found:
+                            self.capture.run(nodes)
+                        elif is_watched(found):
                             run_watched(self, found, nodes)
                         else:
-                            execute(found, self.fused(nodes, found))
+                            self._run(found, nodes)
                     finally:
                         self._sweep()
                         self.devices[index].retire()
 
-    def fused(self, nodes: list[Node], device: Device) -> list[Node]:
+    def _run(self, device: Device, nodes: list[Node]) -> None:
         plan = self.plan(nodes, device)
-        return nodes if plan is None else plan.nodes(nodes)
+        if plan.is_new or "record" in config().debug or not replay(device, plan, nodes):
+            execute(device, plan.nodes(nodes))
 
-    def plan(self, nodes: list[Node], device: Device) -> Plan | None:
-        """How a recording runs; None for operation by operation."""
-        if not self.fusion or len(nodes) == 1:
-            return None
+    def fused(self, nodes: list[Node], device: Device) -> list[Node]:
+        return self.plan(nodes, device).nodes(nodes)
+
+    def plan(self, nodes: list[Node], device: Device) -> Plan:
+        """How a recording runs."""
+        if not self.fusion:
+            return self.planner.plan(nodes, None)
         # One buffer is the kernel's error flags.
         buffers = device.limits["max-storage-buffers-per-shader-stage"] - 1
         return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size))
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
+        self.graphs.collect()
         for allocation in self.mailbox.dead():
             self.live_bytes[allocation.device] -= allocation.size_bytes
             self._dying.append(allocation)
@@ -444,6 +496,7 @@ class Engine:
         if not self._dying:
             return
         waiting = {id(a) for nodes in self.pending.values() for node in nodes for a in node.allocations}
+        waiting.update(id(a) for batch in self.lists.values() for a in batch.allocations)
         kept = []
         for allocation in self._dying:
             if id(allocation) in waiting:

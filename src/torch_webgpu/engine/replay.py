@@ -7,21 +7,31 @@ still alive. Offsets and scalars are not part of it: they are parameters.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 
+from .program import Program, fused_node
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Device
+
+Places = dict[tuple[Any, int], int]
+
 PLAN_CACHE_SIZE = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Plan:
-    """The steps of a recording of ``recorded`` nodes."""
+    """The steps of a recording of ``recorded`` nodes, and the programs it has become, by device."""
 
     steps: tuple[Step, ...]
     recorded: int
+    is_new: bool = True
+    programs: dict[int, Program] = field(default_factory=dict)
 
     @cached_property
     def counts(self) -> tuple[int, int, int]:
@@ -32,16 +42,14 @@ class Plan:
 
     def nodes(self, recorded: list[Node]) -> list[Node]:
         """The fused nodes, over the allocations, offsets and scalars of this time's recording."""
-        fused = []
-        for step in self.steps:
-            if len(step.nodes) == 1:
-                fused.append(recorded[step.nodes[0]])
-                continue
-            allocations = tuple([recorded[n].allocations[k] for n, k in step.sources])
-            offsets = tuple([recorded[n].offsets[k] for n, k in step.sources])
-            params = tuple([p for n in step.scalars for p in recorded[n].params])
-            fused.append(Node(step.op, allocations, offsets, params))
-        return fused
+        return [fused_node(step, recorded) for step in self.steps]
+
+    def program(self, recorded: list[Node], device: Device) -> Program:
+        """Its program; made from this recording if it is the first."""
+        found = self.programs.get(device.index)
+        if found is None:
+            found = self.programs[device.index] = Program(self.steps, recorded, device)
+        return found
 
 
 class Planner:
@@ -55,48 +63,49 @@ class Planner:
         self.bypasses = 0
         self.eliminated = 0
 
-    def plan(self, nodes: list[Node], limits: Limits) -> Plan:
-        """The plan of a recording, made if it is new; counts what it does."""
-        key, uses, live = signature(nodes)
+    def plan(self, nodes: list[Node], limits: Limits | None) -> Plan:
+        """The plan of a recording, made if it is new; without ``limits`` nothing is fused. Counts what it does."""
+        key, places = signature(nodes)
         found = self.plans.get((key, limits))
         if found is not None:
+            found.is_new = False
             self.hits += 1
             self.plans.move_to_end((key, limits))
         else:
             self.misses += 1
-            found = self.plans[key, limits] = self.make(nodes, uses, live, limits)
+            found = self.plans[key, limits] = self.make(nodes, places, limits)
             if len(self.plans) > PLAN_CACHE_SIZE:
                 self.plans.popitem(last=False)
-        fused, alone, dropped = found.counts
-        self.fusions += fused
-        self.bypasses += alone
-        self.eliminated += dropped
+        if limits is not None and len(nodes) > 1:
+            fused, alone, dropped = found.counts
+            self.fusions += fused
+            self.bypasses += alone
+            self.eliminated += dropped
         return found
 
-    def make(self, nodes: list[Node], uses: list[tuple[Use, ...]], live: frozenset[int], limits: Limits) -> Plan:
-        recorded = [Recorded(node.op, u) for node, u in zip(nodes, uses, strict=True)]
+    def make(self, nodes: list[Node], places: Places, limits: Limits | None) -> Plan:
+        if limits is None or len(nodes) == 1:
+            return Plan(tuple([Step(node.op, (), (n,), (n,)) for n, node in enumerate(nodes)]), len(nodes))
+        numbers: dict[Any, int] = {}
+        for allocation, _ in places:
+            numbers.setdefault(allocation, len(numbers))
+        recorded = []
+        for node in nodes:
+            arguments = zip(node.allocations, node.offsets, strict=True)
+            recorded.append(Recorded(node.op, tuple([Use(places[a, o], numbers[a]) for a, o in arguments])))
+        live = frozenset([number for allocation, number in numbers.items() if allocation.alive])
         return Plan(tuple(fuse(recorded, live, limits)), len(nodes))
 
 
-def signature(nodes: list[Node]) -> tuple[object, list[tuple[Use, ...]], frozenset[int]]:
-    """The key of a recording; each node's uses; the numbers of the allocations that are alive."""
-    numbers: dict[int, int] = {}
-    places: dict[tuple[int, int], Use] = {}
-    alive: list[bool] = []
-    uses: list[tuple[Use, ...]] = []
+def signature(nodes: list[Node]) -> tuple[object, Places]:
+    """The key of a recording, and the number of each place: an allocation and an offset in it."""
+    places: Places = {}
     key: list[object] = []
-    for node in nodes:
-        row = []
-        for allocation, offset in zip(node.allocations, node.offsets, strict=True):
-            number = numbers.get(id(allocation))
-            if number is None:
-                number = numbers[id(allocation)] = len(numbers)
-                alive.append(allocation.alive)
-            use = places.get((number, offset))
-            if use is None:
-                use = places[number, offset] = Use(len(places), number)
-            row.append(use)
-        uses.append(tuple(row))
-        key.append((node.op.id, *row))
-    live = frozenset([number for number, is_alive in enumerate(alive) if is_alive])
-    return (tuple(key), tuple(alive)), uses, live
+    number = places.setdefault
+    for op, allocations, offsets, _ in nodes:
+        key.append(op.id)
+        key.append(tuple([number(place, len(places)) for place in zip(allocations, offsets)]))
+    owners = dict.fromkeys([allocation for allocation, _ in places])
+    order = {allocation: n for n, allocation in enumerate(owners)}
+    same = tuple([order[allocation] for allocation, _ in places])
+    return (tuple(key), same, tuple([allocation.alive for allocation in owners])), places

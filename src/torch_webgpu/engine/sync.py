@@ -38,9 +38,15 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
         to_end = offset + size == allocation.size_bytes
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
             return False
+        data = host_bytes(source)
+        if eng.capture is not None and eng.capture.device.index == allocation.device:
+            if source.numel() > 1:
+                eng.capture.refuse(allocation.device, "a CPU tensor cannot be copied to the device")
+            # A number: frozen into the graph, like any Python number.
+            eng.capture.write(allocation, offset, bytes(data).ljust(-(-size // 4) * 4, b"\0"))
+            return True
         if in_use(eng, allocation):
             eng.flush(allocation.device)
-        data = host_bytes(source)
         device = eng.device(allocation.device)
         buffer = materialise(device, allocation)
         whole = size - size % 4
@@ -53,13 +59,20 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
 
 def in_use(eng: Engine, allocation: Allocation) -> bool:
     """Whether a recorded, not yet submitted operation reads or writes the allocation."""
+    if allocation.device in eng.lists:
+        return True
     return any(a is allocation for node in eng.pending.get(allocation.device, ()) for a in node.allocations)
 
 
-def download(t: torch.Tensor) -> np.ndarray:
-    """The bytes of a webgpu tensor's elements in row-major order, as uint8. Waits; raises what went wrong so far."""
+def download(t: torch.Tensor, host: torch.Tensor) -> None:
+    """Writes a webgpu tensor's elements, in row-major order, into a contiguous CPU tensor of its dtype and size.
+
+    Waits; raises what went wrong so far.
+    """
     eng = engine()
     with eng.lock, Uninterrupted():
+        if eng.capture is not None:
+            eng.capture.refuse(t.device.index, "a tensor's values cannot be read on the host")
         size = t.numel() * t.element_size()
         offset = int(t.storage_offset()) * t.element_size()
         if not is_contiguous(t.shape, t.stride()) or offset % 4:
@@ -70,16 +83,17 @@ def download(t: torch.Tensor) -> np.ndarray:
         eng.raise_pending()
         device = eng.device(allocation.device)
         buffer = materialise(device, allocation)
-        padded = -(-size // 4) * 4
-        data, errors = device.download([(buffer, offset, padded), (device.error_buffer, 0, ERROR_WORDS * 4)])
+        flags = (device.error_buffer, 0, ERROR_WORDS * 4)
+        _, errors = device.download([(buffer, offset, size), flags], [np.frombuffer(host_bytes(host), np.uint8)])
         check_flags(device.index, errors)
-        return data[:size]
 
 
 def synchronize(index: int) -> None:
     """Waits for everything recorded for a device; raises what went wrong so far."""
     eng = engine()
     with eng.lock, Uninterrupted():
+        if eng.capture is not None:
+            eng.capture.refuse(index, "a device cannot be waited for")
         eng.flush(index)
         eng.raise_pending()
         device = eng.device(index)

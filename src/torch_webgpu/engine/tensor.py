@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ FIRST_BYTE = 0x100
 """Where in its part of the address space an allocation starts: aligned as on CUDA, and the low 32 bits are never zero,
 whichever half a zeroing function clears."""
 OFFSET_MASK = (1 << ADDRESS_BITS) - 1
+FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
+"""Numbers of allocations: above the addresses of a process's own memory (57 bits at most), below 2**63."""
 
 # DLPack's type codes and widths, for the types that ``_from_dlpack`` understands.
 _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
@@ -140,8 +143,9 @@ class Mailbox:
     def __init__(self) -> None:
         self._slabs: list[Slab] = []
         self._open: list[Slab] = []
-        self.mark = 1
+        self.mark = FIRST_NUMBER
         """The number of the next allocation."""
+        self._end = LAST_NUMBER  # where the free numbers from ``mark`` on end
         self.allocations: dict[int, Allocation] = {}
         """Those whose storages are alive, by number."""
 
@@ -159,6 +163,8 @@ class Mailbox:
         if not slab.free:
             self._open.pop()
         number = self.mark
+        if number == self._end:
+            number = self._next_free()
         self.mark = number + 1
         at = index * SLOT_BYTES
         where = slab.base + at
@@ -175,6 +181,19 @@ class Mailbox:
         if template.offset_view is not None:
             tensor = as_strided(tensor, *template.offset_view, 0)
         return tensor, allocation
+
+    def _next_free(self) -> int:
+        """The start of the next stretch of free numbers; ``_end`` is where it ends."""
+        used = sorted(self.allocations)
+        number = FIRST_NUMBER if self._end == LAST_NUMBER else self._end
+        at = bisect_left(used, number)
+        while at < len(used) and used[at] == number:
+            number, at = number + 1, at + 1
+        if number == LAST_NUMBER:
+            self._end = LAST_NUMBER
+            return self._next_free()
+        self._end = used[at] if at < len(used) else LAST_NUMBER
+        return number
 
     def dead(self) -> list[Allocation]:
         """The allocations whose storages died since the last call, now forgotten here."""

@@ -15,7 +15,8 @@ from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.lower import lower
 from torch_webgpu.runtime.observer import Observer
 
-from .flush import Failures, alias_pattern, encode, execute
+from .flush import Failures, encode, execute
+from .program import alias_pattern
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from .record import Engine
 
-observer_for_torch_profiler: Callable[[Device], Observer] | None = None
+observer_for_torch_profiler: Callable[[Device], Observer] = Observer
 """Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
 
 
@@ -33,16 +34,13 @@ def is_watched(device: Device) -> bool:
 
 def run_watched(engine: Engine, device: Device, nodes: list[Node]) -> None:
     """Plans and runs ``nodes``, telling the observers."""
-    guest = observer_for_torch_profiler if profiler._is_profiler_enabled else None
-    with guest(device) if guest is not None else nullcontext():
+    with observer_for_torch_profiler(device) if profiler._is_profiler_enabled else nullcontext():
         observer = device.observer
-        if observer is None:
-            execute(device, engine.fused(nodes, device))
-            return
+        assert observer is not None
         with observer.span("flush", f"{len(nodes)} operations"):
             plan = engine.plan(nodes, device)
-            observer.planned(nodes, None if plan is None else plan.steps)
-            execute(device, nodes if plan is None else plan.nodes(nodes), encode_watched)
+            observer.planned(nodes, plan.steps)
+            execute(device, plan.nodes(nodes), encode_watched)
 
 
 def encode_watched(device: Device, node: Node, failures: Failures) -> list[Command]:

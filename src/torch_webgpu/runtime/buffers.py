@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.private_pool import PrivatePool
 
 _SMALLEST_CLASS_BYTES = 256
 _STEPS_PER_OCTAVE = 16  # a class is at most 1/16 larger than what was asked for
@@ -19,17 +21,21 @@ _MIB = 1 << 20
 class Buffer:
     """A piece of GPU memory of ``size_bytes``, usable by kernels and copies. Compared by identity."""
 
-    __slots__ = ("bind_groups", "handle", "size_bytes")
+    __slots__ = ("bind_groups", "handle", "owner", "pins", "released", "size_bytes")
 
     def __init__(self, handle: Any, size_bytes: int) -> None:
         self.handle = handle  # None once the pool gave the memory back to the adapter
         self.size_bytes = size_bytes
         self.bind_groups: set[Any] = set()  # keys of the pipeline cache's entries that name this buffer
+        self.owner: PrivatePool | None = None  # the captured graphs it is set apart for
+        self.pins = 0  # captured graphs that name it without owning it
+        self.released = False  # while pinned: goes back to its pool when the last of those graphs is gone
 
     def __repr__(self) -> str:
         return f"<Buffer {self.size_bytes} bytes at {id(self):#x}>"
 
 
+@lru_cache(maxsize=4096)
 def size_class(size_bytes: int) -> int:
     """The size of the buffer that serves a request: at most 1/16 more above 4 KiB, and a multiple of 256 bytes."""
     if size_bytes <= _SMALLEST_CLASS_BYTES:
@@ -72,12 +78,16 @@ class BufferPool:
     def pooled_buffers(self) -> int:
         return len(self._ages)
 
+    def capacity(self, size_bytes: int) -> int:
+        """The size of the buffer that :meth:`allocate` would give."""
+        return min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
+
     def allocate(self, size_bytes: int, make_room: bool = True) -> Buffer:
         """A buffer of at least ``size_bytes``; its contents are undefined. Raises OutOfMemoryError.
 
         ``make_room``: evicted buffers may go back to the adapter at once, since all commands have been submitted.
         """
-        capacity = min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
+        capacity = self.capacity(size_bytes)
         free = self._free.get(capacity)
         if free:
             buffer = free.pop()
@@ -104,6 +114,15 @@ class BufferPool:
         self.live_buffers -= 1
         self.allocated_bytes -= capacity
         self.pooled_bytes += capacity
+
+    def retake(self, buffer: Buffer) -> None:
+        """Undoes a :meth:`release`."""
+        capacity = buffer.size_bytes
+        self._free[capacity].remove(buffer)
+        del self._ages[buffer]
+        self.pooled_bytes -= capacity
+        self.live_buffers += 1
+        self.allocated_bytes += capacity
 
     def empty(self) -> None:
         """Gives every pooled buffer back to the adapter. All commands that name one have been submitted."""

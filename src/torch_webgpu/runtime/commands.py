@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.wgsl.kernel import Kernel
 
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """Run ``kernel`` on ``grid`` workgroups; ``buffers`` follow its bindings, ``params`` packs its parameters."""
 
     kernel: Kernel
@@ -21,8 +19,7 @@ class Dispatch:
     grid: tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Copy ``nbytes`` between two different buffers. Offsets and size are multiples of 4."""
 
     src: Buffer
@@ -32,8 +29,7 @@ class Copy:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(NamedTuple):
     """Set ``nbytes`` at ``offset`` to zero. Both are multiples of 4."""
 
     buffer: Buffer

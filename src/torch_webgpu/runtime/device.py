@@ -16,8 +16,10 @@ from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool
 from torch_webgpu.runtime.commands import Clear, Command
 from torch_webgpu.runtime.encoder import Encoder
+from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.observer import Observer, span
 from torch_webgpu.runtime.pipelines import PipelineCache
+from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.timing import Stamp, Timer
 from torch_webgpu.runtime.transfer import Request, Transfer
 from torch_webgpu.wgsl.link import HostCaps
@@ -50,6 +52,7 @@ class _Open:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.pipelines = PipelineCache(self.native, caps, adapter.limits)
         self.pool = BufferPool(self.native, ffi.BUFFER, adapter.limits["max-buffer-size"], self.pipelines.forget)
+        self.private: PrivatePool | None = None
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
         self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
@@ -104,7 +107,7 @@ class Device:
         When the adapter has no memory left, pooled buffers are given back first, unless ``make_room`` is off because
         commands that name them wait for their submission.
         """
-        pool = self._open.pool
+        pool = self._open.private or self._open.pool
         try:
             return pool.allocate(size_bytes, make_room)
         except OutOfMemoryError:
@@ -114,14 +117,22 @@ class Device:
         return pool.allocate(size_bytes)
 
     def release(self, buffer: Buffer) -> None:
-        """Takes a buffer back into the pool. All work that uses it must have been submitted."""
-        if self._unusable is None:
-            self._opened.pool.release(buffer)
+        """Takes a buffer back into the pool it came from. All work that uses it must have been submitted."""
+        if self._unusable is not None:
+            return
+        if buffer.pins:
+            buffer.released = True
+        else:
+            (buffer.owner or self._opened.pool).release(buffer)
 
     def retake(self, buffer: Buffer) -> None:
         """Undoes a :meth:`release`, of work that was never submitted."""
-        if self._unusable is None:
-            self._opened.pool.retake(buffer)
+        if self._unusable is not None:
+            return
+        if buffer.pins:
+            buffer.released = False
+        else:
+            (buffer.owner or self._opened.pool).retake(buffer)
 
     def submit(self, commands: Iterable[Command]) -> None:
         """Queues ``commands`` in order, without waiting. If one is refused, none of its submission runs."""
@@ -136,6 +147,52 @@ class Device:
         opened.encoder.submit(commands)
         self._raise_errors(opened)
 
+    # Captured graphs
+
+    def private_pool(self) -> PrivatePool:
+        """A new pool for captured graphs."""
+        return PrivatePool(self._open.pool)
+
+    def has_pool(self, pool: PrivatePool) -> bool:
+        """Whether the pool is of the device as it is open now."""
+        return self._unusable is None and pool.is_part_of(self._open.pool)
+
+    def allocate_from(self, pool: PrivatePool | None) -> None:
+        """Where :meth:`allocate` takes memory from now on: a capture's pool, or None for everybody's."""
+        self._open.private = pool
+
+    @staticmethod
+    def pin(buffer: Buffer) -> None:
+        """Keeps a buffer's memory from everybody else, beyond its release, until :meth:`unpin`."""
+        buffer.pins += 1
+
+    def unpin(self, buffer: Buffer) -> None:
+        """Undoes a :meth:`pin`; a buffer that was released meanwhile goes back to its pool with the last one."""
+        buffer.pins -= 1
+        if buffer.released and not buffer.pins:
+            buffer.released = False
+            self.release(buffer)
+
+    def encode_graph(self, commands: Sequence[Command]) -> EncodedGraph:
+        """Prepares ``commands`` for :meth:`replay`. Raises what :meth:`submit` would; nothing runs."""
+        opened = self._open
+        return EncodedGraph(opened.native, opened.pipelines, opened.encoder, self.limits, commands)
+
+    def replay(self, graph: EncodedGraph) -> None:
+        """Queues a graph's commands, without waiting. DeviceLostError for one from before :meth:`reopen`."""
+        opened = self._open
+        if not self.owns(graph):
+            raise DeviceLostError(f"webgpu:{self.index} was reset, and this captured graph is lost with what it held")
+        if self.observer is not None:
+            self.observer.submit(graph.current())
+        else:
+            graph.submit()
+        self._raise_errors(opened)
+
+    def owns(self, graph: EncodedGraph) -> bool:
+        """Whether the graph is of the device as it is open now."""
+        return self._unusable is None and graph.native is self._opened.native
+
     def retire(self) -> None:
         """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""
         if self._unusable is None and self.is_open:
@@ -148,15 +205,18 @@ class Device:
             opened.transfer.upload(buffer, offset_bytes, data)
         self._raise_errors(opened)
 
-    def download(self, requests: Sequence[Request]) -> list[np.ndarray]:
-        """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array."""
+    def download(self, requests: Sequence[Request], into: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
+        """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array.
+
+        Those of the first requests are written ``into`` these arrays.
+        """
         opened = self._open
         with span(self, "wait", "download"):
             try:
-                results = opened.transfer.download(requests)
+                results = opened.transfer.download(requests, into)
             except OutOfMemoryError:
                 self.empty_cache()
-                results = opened.transfer.download(requests)
+                results = opened.transfer.download(requests, into)
         self._raise_errors(opened)
         return results
 

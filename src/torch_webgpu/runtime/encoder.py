@@ -86,7 +86,7 @@ class Encoder:
                     if compute is not None:
                         self._end(compute)
                         compute = None
-                    self._encode_transfer(encoder, command)  # type: ignore[arg-type]
+                    self.encode_transfer(encoder, command)  # type: ignore[arg-type]
                     continue
                 kernel, buffers, params, (x, y, z) = command  # type: ignore[misc]
                 bound = recent.get((kernel.key, buffers)) or find(command)  # type: ignore[arg-type]
@@ -127,7 +127,8 @@ class Encoder:
         ffi.release_pass(compute)
 
     @staticmethod
-    def _encode_transfer(encoder: Any, command: Copy | Clear) -> None:
+    def encode_transfer(encoder: Any, command: Copy | Clear) -> None:
+        """Encodes a command that is no dispatch, outside of passes."""
         if isinstance(command, Copy):
             ffi.copy_buffer(
                 encoder, command.src.handle, command.src_offset, command.dst.handle, command.dst_offset, command.nbytes

@@ -55,13 +55,17 @@ class Transfer:
         words[offset - start : offset - start + raw.size] = raw
         return words
 
-    def download(self, requests: Sequence[Request]) -> list[np.ndarray]:
-        """Waits for the submitted work and returns the bytes of each request, as uint8 arrays the caller owns."""
-        results = []
-        for buffer, offset, nbytes in requests:
+    def download(self, requests: Sequence[Request], into: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
+        """Waits for the submitted work and returns the bytes of each request, as uint8 arrays.
+
+        The first of them are ``into``, which have the right sizes; the caller owns the others.
+        """
+        results = list(into)
+        for k, (buffer, offset, nbytes) in enumerate(requests):
             if offset < 0 or nbytes < 0 or offset + nbytes > buffer.size_bytes:
                 raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
-            results.append(np.empty(nbytes, np.uint8))
+            if k >= len(into):
+                results.append(np.empty(nbytes, np.uint8))
         batch: list[tuple[Buffer, int, int, np.ndarray]] = []  # source, first word, bytes of whole words, destination
         batch_bytes = 0
         for (buffer, offset, nbytes), result in zip(requests, results, strict=True):

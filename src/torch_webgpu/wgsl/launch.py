@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .builder import Source, Value
 from .kernel import Kernel
@@ -20,12 +20,15 @@ class Launch:
 
     ``bindings``: for each binding of the kernel an argument's index, ``n_args + t`` for temporary ``t``, or ``ERRORS``.
     ``values``: each parameter's value, or where it comes from.
+    ``fixed``: the parameters' bytes where they are always the same.
     """
 
     kernel: Kernel
     bindings: tuple[int, ...]
     values: tuple[Value, ...]
     grid: tuple[int, int, int]
+    fixed: bytes | None = field(init=False)
+    _last: tuple[Sequence[int] | None, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert len(self.values) == len(self.kernel.params), (self.kernel.name, self.values, self.kernel.params)
@@ -33,18 +36,25 @@ class Launch:
         packer = struct.Struct("<" + "".join(_FORMAT[p.type] for p in self.kernel.params))
         object.__setattr__(self, "_pack", packer.pack)
         fixed = None if any(isinstance(v, Source) for v in self.values) else packer.pack(*self.values)
-        object.__setattr__(self, "_fixed", fixed)
+        object.__setattr__(self, "fixed", fixed)
+        object.__setattr__(self, "_last", (None, b""))
 
     def pack(self, offsets: Sequence[int], scalars: Sequence[int | float]) -> bytes:
         """The parameters' bytes for a node's offsets and scalars."""
-        fixed: bytes | None = self._fixed  # type: ignore[attr-defined]
-        if fixed is not None:
-            return fixed
+        if self.fixed is not None:
+            return self.fixed
+        if not scalars:  # mostly: all of them 0, time and again
+            known, packed = self._last
+            if offsets == known:
+                return packed
         resolved = [
             v if v.__class__ is not Source else (offsets if v.kind == "offset" else scalars)[v.index]
             for v in self.values
         ]
-        return self._pack(*resolved)  # type: ignore[attr-defined]
+        packed = self._pack(*resolved)  # type: ignore[attr-defined]
+        if not scalars:
+            object.__setattr__(self, "_last", (offsets, packed))
+        return packed
 
 
 @dataclass(frozen=True)

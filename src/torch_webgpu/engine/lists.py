@@ -1,0 +1,280 @@
+"""Lists of tensors: one recorded operation for all of them.
+
+A :class:`Bundle` is a list that was looked at once: its allocations, offsets, shapes. Operations over bundles wait in a
+:class:`Batch` of their own, which never exists beside ordinary nodes of the same device: whichever comes second flushes
+the first. Within a batch two bundles are the same one or share no memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_webgpu.config import config
+from torch_webgpu.lower.horizontal import Call, Chunk, Group, Limits, ListOperation, fuse_lists
+from torch_webgpu.runtime.commands import Command, Dispatch
+
+from .flush import materialise
+from .interrupt import Uninterrupted
+from .tensor import Allocation, Template
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Buffer, Device
+
+    from .record import Engine
+
+PLAN_CACHE_SIZE = 256
+LARGE_BYTES = 1 << 20
+NUMPY_KINDS: dict[str, Any] = {"f": np.float32, "i": np.int32, "u": np.uint32}
+
+_layout_ids = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The shapes and strides of a list's tensors. There is one for each distinct combination (see ``aten``)."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    numels: tuple[int, ...]
+    id: int = field(default_factory=lambda: next(_layout_ids))
+    templates: dict[Any, list[Template]] = field(default_factory=dict)
+
+    @cached_property
+    def is_numbers(self) -> bool:
+        """Whether all are 0-dim."""
+        return not any(self.shapes)
+
+
+class Bundle:
+    """A list of tensors of one dtype and device, each in an allocation of its own, that start at multiples of four."""
+
+    __slots__ = ("__weakref__", "allocations", "check", "device", "dtype", "keys", "layout", "offset", "offsets")
+
+    def __init__(
+        self, layout: Layout, dtype: torch.dtype, device: int, allocations: list[Allocation], offsets: list[int]
+    ) -> None:
+        self.layout, self.dtype, self.device = layout, dtype, device
+        self.allocations, self.offsets = allocations, offsets
+        self.offset = any(offsets)
+        self.keys = frozenset([a.number for a in allocations])
+        self.check: Callable[..., bool] | None = None  # whether tensors at these addresses still look like these
+
+
+class Recorded(NamedTuple):
+    """A list operation's bundles, and its numbers: one, or one per tuple."""
+
+    op: ListOperation
+    bundles: tuple[Bundle, ...]
+    numbers: tuple[Any, ...]
+    domain: Layout
+
+
+class Batch:
+    """List operations of one device that wait for a flush."""
+
+    def __init__(self) -> None:
+        self.calls: list[Recorded] = []
+        self.bundles: dict[Bundle, int] = {}
+        self.keys: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def admits(self, bundles: Sequence[Bundle]) -> bool:
+        """Takes bundles in; False, and nothing happens, if one shares memory with another."""
+        new: list[Bundle] = []
+        for bundle in bundles:
+            if bundle in self.bundles or bundle in new:
+                continue
+            if not self.keys.isdisjoint(bundle.keys) or any(not b.keys.isdisjoint(bundle.keys) for b in new):
+                return False
+            new.append(bundle)
+        for bundle in new:
+            self.bundles[bundle] = len(self.bundles)
+            self.keys |= bundle.keys
+        return True
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        return [a for bundle in self.bundles for a in bundle.allocations]
+
+
+class Plan(NamedTuple):
+    """The passes of a recording and the dispatches of each."""
+
+    groups: tuple[tuple[Group, tuple[tuple[Chunk, Callable[[Sequence[Any]], tuple[Any, ...]]], ...]], ...]
+
+
+_plans: OrderedDict[Any, Plan] = OrderedDict()
+
+
+def record_list(
+    engine: Engine, op: ListOperation, bundles: tuple[Bundle, ...], domain: Layout, numbers: tuple[Any, ...]
+) -> bool:
+    """Records ``op`` over ``bundles``; False, and nothing is recorded, if two of them overlap."""
+    device = bundles[op.targets[0]].device
+    with engine.lock:
+        if engine.error is not None:
+            engine.raise_pending()
+        if engine.pending.get(device):
+            engine.flush(device)
+        batch = engine.lists.get(device)
+        if batch is None:
+            engine.check_process()
+            batch = engine.lists[device] = Batch()
+        if not batch.admits(bundles):
+            if not batch.calls:
+                return False
+            engine.flush(device)
+            batch = engine.lists[device] = Batch()
+            if not batch.admits(bundles):
+                return False
+        batch.calls.append(Recorded(op, bundles, numbers, domain))
+        if not engine.batching or len(batch) >= engine.threshold:
+            engine.flush(device)
+        elif len(batch) == 1:
+            engine._arm()
+        return True
+
+
+def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> tuple[list[torch.Tensor], Bundle]:
+    """New uninitialised tensors of these shapes."""
+    templates = layout.templates.get((dtype, device))
+    if templates is None:
+        templates = [engine.template(s, dtype, device, t) for s, t in zip(layout.shapes, layout.strides)]
+        layout.templates[dtype, device] = templates
+    make, known, small = engine.mailbox.make, engine.mailbox.allocations, 0
+    tensors, allocations = [], []
+    with engine.lock:
+        engine.check_process()
+        for template in templates:
+            if template.size_bytes > LARGE_BYTES:
+                tensor = engine.make(template)
+                allocation = known[engine.mailbox.mark - 1]
+            else:
+                tensor, allocation = make(template)
+                small += template.size_bytes
+            tensors.append(tensor)
+            allocations.append(allocation)
+        engine.live_bytes[device] += small
+    return tensors, Bundle(layout, dtype, device, allocations, [0] * len(tensors))
+
+
+def flush_lists(engine: Engine, index: int) -> None:
+    """Submits the device's list operations. The caller holds the lock."""
+    batch = engine.lists.pop(index, None)
+    if batch is None or not batch.calls:
+        return
+    device = engine.devices[index]
+    with Uninterrupted():
+        engine.collect()
+        try:
+            plan = plan_of(engine, batch, device)
+            if engine.capture is not None and engine.capture.device is device:
+                engine.capture.run_lists(batch, plan)
+            else:
+                execute_lists(device, batch, plan, device.submit)
+        finally:
+            engine._sweep()
+            device.retire()
+
+
+def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
+    """The plan of a recording, found again by its operations, shapes, and which lists can still be read."""
+    numbers = batch.bundles
+    dead = frozenset([n for bundle, n in numbers.items() if not any([a.alive for a in bundle.allocations])])
+    offsets = frozenset([n for bundle, n in numbers.items() if bundle.offset])
+    buffers = int(device.limits["max-storage-buffers-per-shader-stage"])
+    limits = Limits(buffers, engine.fusion_window if engine.fusion else 1)
+    calls = tuple([(c.op.id, tuple([numbers[b] for b in c.bundles]), c.domain.id) for c in batch.calls])
+    key = (calls, dead, offsets, limits)
+    found = _plans.get(key)
+    if found is not None:
+        engine.planner.hits += 1
+        _plans.move_to_end(key)
+        return found
+    engine.planner.misses += 1
+    recorded = [Call(c.op, lists, domain) for c, (_, lists, domain) in zip(batch.calls, calls)]
+    numels = {c.domain.id: c.domain.numels for c in batch.calls}
+    groups = fuse_lists(recorded, dead, offsets, limits)
+    found = Plan(tuple((g, tuple((c, _getter(c.tuples)) for c in g.chunks(numels[g.domain], buffers))) for g in groups))
+    _plans[key] = found
+    if len(_plans) > PLAN_CACHE_SIZE:
+        _plans.popitem(last=False)
+    return found
+
+
+def _getter(places: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Picks the elements at ``places``, as a tuple."""
+    if places == tuple(range(places[0], places[-1] + 1)):
+        return lambda items, part=slice(places[0], places[-1] + 1): tuple(items[part])  # type: ignore[misc]
+    return itemgetter(*places)
+
+
+def execute_lists(device: Device, batch: Batch, plan: Plan, submit: Callable[[list[Command]], None]) -> None:
+    """Runs a plan; an error becomes that of the written tensors which had no value, and is raised at the end."""
+    bundles = list(batch.bundles)
+    commands: list[Command] = []
+    failed: list[Exception] = []
+    new: list[Allocation] = []
+    trace = "record" in config().debug
+    for group, chunks in plan.groups:
+        columns = [bundles[n] for n in group.lists]
+        if trace:
+            print(f"[webgpu:{device.index}] lists of {len(columns[0].allocations)}: {group.body}")
+        fresh = [a for n in group.written for a in bundles[n].allocations if a.buffer is None]
+        try:
+            commands += encode_group(device, batch, group, chunks, columns)
+            new += fresh
+        except Exception as error:
+            failed.append(poison(fresh, error))
+    try:
+        submit(commands)
+    except Exception as error:
+        failed.append(poison(new, error))
+    if failed:
+        raise failed.pop(0)
+
+
+def poison(allocations: Sequence[Allocation], error: Exception) -> Exception:
+    """Makes ``error`` what reading these allocations raises."""
+    for allocation in allocations:
+        allocation.error = copy(error)
+    return error
+
+
+def encode_group(
+    device: Device, batch: Batch, group: Group, chunks: Sequence[tuple[Chunk, Any]], columns: Sequence[Bundle]
+) -> list[Command]:
+    """The dispatches of one pass."""
+    buffers: list[list[Buffer]] = [
+        [a.buffer if a.buffer is not None and a.error is None else materialise(device, a) for a in bundle.allocations]
+        for bundle in columns
+    ]
+    numbers = [
+        (number, np.asarray(batch.calls[call].numbers[k], NUMPY_KINDS[number.kind]))
+        for number, (call, k) in zip(group.body.numbers, group.numbers, strict=True)
+    ]
+    commands: list[Command] = []
+    for chunk, pick in chunks:
+        bound: list[Buffer] = []
+        for column, own in zip(group.body.columns, buffers):
+            bound += own if column.layout == "shared" else pick(own)
+        params = [(value[list(chunk.tuples)] if number.each else value).tobytes() for number, value in numbers]
+        params.append(np.array(chunk.sizes, np.uint32).tobytes())
+        for column, bundle in zip(group.body.columns, columns):
+            if column.offset:
+                offsets = bundle.offsets if column.layout == "shared" else pick(bundle.offsets)
+                params.append(np.array(offsets, np.uint32).tobytes())
+        commands.append(Dispatch(chunk.kernel, tuple(bound), b"".join(params), chunk.grid))
+    return commands
