@@ -7,7 +7,7 @@ bin    := $(VENV)/bin
 stamp  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan demo test lint types format bench docs clean
+.PHONY: help setup vulkan demo test lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -38,8 +38,12 @@ format: $(stamp) ## rewrite the sources as ruff wants them
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
 
-bench: setup ## host cost, launch cost, bandwidth and matmul speed as JSON lines
+bench: setup ## host cost, launch cost, bandwidth, matmul speed and what fusion is worth, as JSON lines
 	$(bin)/python benchmarks/eager.py $(ARGS)
+	$(bin)/python benchmarks/fusion.py $(ARGS)
+
+soak: setup ## half an hour of random programs in several threads, compared with the CPU
+	$(bin)/python benchmarks/soak.py $(ARGS)
 
 docs: setup ## regenerate what the documentation derives from the sources
 	$(bin)/python scripts/docs.py $(ARGS)

@@ -92,6 +92,12 @@ class Device:
         return told or 8 << 30  # WebGPU does not say
 
 
+def is_slow(device: Device) -> bool:
+    """A processor, or a GPU that a processor imitates."""
+    name = device.name.lower()
+    return device.device.type == "cpu" or any(word in name for word in ("llvmpipe", "lavapipe", "swiftshader", "basic"))
+
+
 def _device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return f"{platform.processor() or platform.machine()} ({torch.get_num_threads()} threads)"
@@ -163,6 +169,36 @@ def _seconds(work: Work, device: Device, calls: int) -> float:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """How many kernels ran, and the microseconds they kept the GPU busy."""
+
+    count: int
+    gpu_us: float
+
+
+def kernels(work: Work, device: Device) -> Kernels | None:
+    """What one execution of ``work``, which has run before, takes on the GPU; None for a processor."""
+    work()
+    device.synchronize()
+    if device.device.type == "webgpu":
+        with torch.webgpu.profile() as seen:  # type: ignore[attr-defined]
+            result = work()
+            device.synchronize()
+        del result
+        return Kernels(len(seen.events), sum(event.duration_us for event in seen.events))
+    if device.device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        result = work()
+        device.synchronize()
+    del result
+    events = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return Kernels(len(events), sum(event.device_time for event in events))
+
+
+@dataclass(frozen=True)
 class Result:
     """One figure: ``value`` in ``unit`` with the extremes of the repeats, and what was measured (``parameters``)."""
 
@@ -215,6 +251,11 @@ def print_table(results: list[tuple[Device, Result]]) -> None:
         rows.setdefault((_label(result), result.unit), {})[device] = result
     header = ["benchmark", "unit", *(f"{device.device} ({device.name})" for device in devices)]
     body = [[label, unit, *(_cell(found.get(device)) for device in devices)] for (label, unit), found in rows.items()]
+    print_rows(header, body)
+
+
+def print_rows(header: list[str], body: list[list[str]]) -> None:
+    """A table on standard error."""
     try:
         from rich.console import Console
         from rich.markup import escape

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from _harness import QUICK, Device, Effort, Result, as_json, duration, measure, print_table, rate
+from _harness import QUICK, Device, Effort, Result, as_json, duration, is_slow, measure, print_table, rate
 
 Benchmark = Callable[[Device, Effort, bool], Iterator[Result]]
 CHAIN = 64
@@ -120,7 +120,7 @@ def matmul(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
         a, b = (torch.rand(n, n, device=device.device) for _ in range(2))
         timing = measure(lambda a=a, b=b: a @ b, device, effort)
         yield rate("matmul", 2 * n**3, "TFLOPS", timing, shape=f"{n}x{n}x{n}", dtype="float32")
-    k, n = (1024, 2816) if quick or _is_slow(device) else (4096, 11008)
+    k, n = (1024, 2816) if quick or is_slow(device) else (4096, 11008)
     row, matrix = torch.rand(1, k, device=device.device), torch.rand(k, n, device=device.device)
     timing = measure(lambda: row @ matrix, device, effort)
     yield rate("gemv", 4 * k * n, "GB/s", timing, shape=f"1x{k}x{n}", dtype="float32")
@@ -128,7 +128,7 @@ def matmul(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
 
 def conv(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
     """A 3×3 convolution of a residual network, forward, and its backward pass."""
-    batch, channels, side = (1, 64, 28) if quick or _is_slow(device) else (32, 256, 28)
+    batch, channels, side = (1, 64, 28) if quick or is_slow(device) else (32, 256, 28)
     x = torch.rand(batch, channels, side, side, device=device.device, requires_grad=True)
     weight = torch.rand(channels, channels, 3, 3, device=device.device, requires_grad=True)
     flops = 2 * batch * channels * channels * 9 * side * side
@@ -153,15 +153,9 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def _is_slow(device: Device) -> bool:
-    """A processor, or a GPU that a processor imitates."""
-    name = device.name.lower()
-    return device.device.type == "cpu" or any(word in name for word in ("llvmpipe", "lavapipe", "swiftshader", "basic"))
-
-
 def _size_bytes(device: Device, quick: bool) -> int:
     """One operand of the bandwidth benchmarks: beyond every cache, well within memory and what adapters bind."""
-    if quick or _is_slow(device):
+    if quick or is_slow(device):
         return 16 << 20 if quick else 64 << 20
     return min(512 << 20, device.memory_bytes // 16)
 
@@ -169,7 +163,7 @@ def _size_bytes(device: Device, quick: bool) -> int:
 def _matmul_sizes(device: Device, quick: bool) -> tuple[int, ...]:
     if quick:
         return (256, 512)
-    return (256, 512, 1024) if _is_slow(device) else (512, 1024, 2048, 4096, 8192)
+    return (256, 512, 1024) if is_slow(device) else (512, 1024, 2048, 4096, 8192)
 
 
 def arguments() -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """Every environment flag of the package, read once, in one frozen table.
 
-=============================  =========================================================================
+============================== =========================================================================
 ``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
@@ -13,7 +13,7 @@
 ``TORCH_WEBGPU_FLOAT64``       ``off``: pretend the adapter has no shader-f64
 ``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
 ``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
-=============================  =========================================================================
+============================== =========================================================================
 """
 
 from __future__ import annotations
