@@ -31,9 +31,9 @@ def make_graphed_callables(
 
     ``callables``: a function or module, or a tuple of them in the order in which they will run; ``sample_args``: its
     tuple of tensors, or a tuple of such tuples. Modules are changed in place (and run as they were while their
-    ``training`` differs from what was captured), functions are returned anew. Real arguments have the shapes, dtypes and
-    ``requires_grad`` of the samples; they are copied into the samples' memory. Outputs are overwritten by the next call.
-    ``allow_unused_input``: an input that the outputs do not depend on is no error. Double backward is not supported.
+    ``training`` differs from what was captured), functions are returned anew. Real arguments have the shapes, dtypes
+    and ``requires_grad`` of the samples; they are copied into the samples' memory. Outputs are overwritten by the next
+    call. ``allow_unused_input``: an input that the outputs do not depend on is no error. There is no double backward.
     """
     if torch.is_autocast_enabled("webgpu") and torch.is_autocast_cache_enabled():
         raise RuntimeError(
