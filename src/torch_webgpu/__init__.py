@@ -19,12 +19,13 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from . import api, aten
-    from .api import accelerator, safetensors
+    from .api import accelerator, safetensors, streams
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
     aten.register()
     accelerator.register()
     safetensors.register()
+    streams.register()
 
 
 # At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of

@@ -7,14 +7,16 @@ queue: work on "another" stream is never wrong, it just overlaps with nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
 
+from torch_webgpu.aten.torch_patches import replace_event_constructor
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
+from torch_webgpu.errors import DeviceLostError
 
 from .device import DeviceLike, device, index_of, synchronize
 
@@ -66,10 +68,11 @@ class Stream(torch.Stream):
 
 
 class Event(torch.Event):
-    """A place in an adapter's queue.
+    """A place in an adapter's queue. ``torch.Event(device="webgpu", …)`` makes one, too.
 
-    With ``enable_timing``, :meth:`record` waits for the adapter and takes the host's time: the difference of two events
-    is how long the work between them took, and the program is slower for it. ``blocking`` changes nothing.
+    With ``enable_timing`` the GPU notes its clock when it comes to that place (a timestamp query), and
+    :meth:`elapsed_time` reads the notes: recording waits for nothing. An adapter without timestamp queries is waited
+    for in :meth:`record` instead, and the time is the host's. ``blocking`` changes nothing.
     """
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
@@ -79,8 +82,10 @@ class Event(torch.Event):
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
+        self._home: int | None = None  # where it is recorded if no stream says so; None for the current adapter
         self._index: int | None = None
         self._reached: Callable[[], bool] = lambda: True
+        self._stamp: Any = None  # the runtime's, until it is read
         self._time_ns = 0
 
     @property
@@ -90,16 +95,24 @@ class Event(torch.Event):
 
     def record(self, stream: Any = None) -> None:
         """Notes the place after everything recorded so far, and submits that."""
-        self._index = current_device() if stream is None else stream.device_index
-        if self._timed:
-            synchronize(self._index)
-            self._time_ns = time.perf_counter_ns()
-            self._reached = lambda: True
-            return
         eng = engine()
+        index = self._place(stream)
         with eng.lock:
-            eng.flush(self._index)
-            self._reached = eng.device(self._index).mark()
+            found = eng.device(index)
+            if self._timed and not found.has_timestamps:
+                synchronize(index)
+                self._stamp, self._time_ns = None, time.perf_counter_ns()
+            else:
+                eng.flush(index)
+                self._stamp = found.stamp() if self._timed else None
+            self._reached = found.mark()
+            self._index = index
+
+    def _place(self, stream: Any) -> int:
+        """The adapter that a call with this ``stream`` means."""
+        if stream is not None:
+            return stream.device_index
+        return current_device() if self._home is None else self._home
 
     def query(self) -> bool:
         """Whether the work before it is done. True if it was never recorded."""
@@ -116,17 +129,51 @@ class Event(torch.Event):
         if self._index not in (None, current_device() if stream is None else stream.device_index):
             self.synchronize()
 
+    def _read(self, events: Sequence[Event]) -> None:
+        """Reads the times of ``events``, all of this one's adapter, where they have not been read."""
+        eng = engine()
+        with eng.lock:
+            unread = [event for event in events if event._stamp is not None]
+            if not unread:
+                return
+            try:
+                times_ns = eng.device(self._index or 0).read_stamps([event._stamp for event in unread])
+            except DeviceLostError as error:
+                raise DeviceLostError(f"the time of an event is lost: {error}") from None
+            for event, (begin_ns, _) in zip(unread, times_ns, strict=True):
+                event._stamp, event._time_ns = None, begin_ns
+
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to ``end_event``; both with ``enable_timing``, and recorded."""
+        """Milliseconds from this event to ``end_event``: both with ``enable_timing``, and recorded on one adapter.
+
+        Waits for the work before them. ValueError for events that have no common clock.
+        """
         for event in (self, end_event):
             if not event._timed:
                 raise ValueError("Both events must be created with argument 'enable_timing=True'.")
             if event._index is None:
                 raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if self._index != end_event._index:
+            raise ValueError("Both events must be recorded on the same device: each has a clock of its own.")
+        self._read((self, end_event))
         return (end_event._time_ns - self._time_ns) / 1e6
 
     def __repr__(self) -> str:
         return f"<torch.webgpu.Event device={self.device}>"
+
+
+def _generic_event(
+    device: torch.device, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+) -> Event:
+    """What ``torch.Event`` makes for webgpu. With an index it is recorded there, whichever adapter is current."""
+    event = Event(enable_timing, blocking, interprocess)
+    event._home = None if device.index is None else index_of(device)
+    return event
+
+
+def register() -> None:
+    """Makes ``torch.Event`` know webgpu."""
+    replace_event_constructor(_generic_event)
 
 
 class StreamContext:
