@@ -19,13 +19,14 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from . import api, aten
-    from .api import accelerator, safetensors, streams
+    from .api import accelerator, safetensors, streams, torch_profiler
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
     aten.register()
     accelerator.register()
     safetensors.register()
     streams.register()
+    torch_profiler.register()
 
 
 # At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of

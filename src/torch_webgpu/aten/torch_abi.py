@@ -27,6 +27,9 @@ DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
 Meta = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """A tensor without data: shape, strides, dtype."""
 
+profiler_range = torch._C._profiler._RecordFunctionFast
+"""Context manager: a range of this name in ``torch.profiler``, as ``record_function`` without its operator call."""
+
 REGISTRARS = frozenset({"torch_abi", "register", "variants", "traced", "strict", "launch"})
 
 KERNELS: dict[OpOverload, str] = {}
