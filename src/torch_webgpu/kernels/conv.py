@@ -241,7 +241,8 @@ def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     grid = block_params(w.params, chosen, slices, m, n, k)
     a_k_major = c.mode != "weight" or not c.channels_last("y")
     b_k_major = c.taps_outside if c.mode != "weight" else not c.taps_outside
-    main = block_text(chosen.tile, a_k_major, b_k_major, True, bool(words))
+    heavy = caps.software or (e.heavy and not split)
+    main = block_text(chosen.tile, a_k_major, b_k_major, True, bool(words), heavy)
     body = [source(f"conv_{c.mode}"), *([] if words else [FINISH]), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
     first = w.launch(name, body, chosen.tile.threads, grid)

@@ -28,6 +28,9 @@ from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, locator
 
+LIGHT_EXPRESSIONS = 8
+"""An epilogue of up to so many expressions (a scaled bias has 6) is written out for each sum of a thread."""
+
 SUM = "slice: u32, split: u32, m: u32, n: u32"
 # Sums of a block that lies partly outside of the output, and partial sums.
 FINISH = f"fn finish({SUM}, v: f32) {{ if (m < P.m && n < P.n) {{ finish_one(slice, split, m, n, v); }} }}"
@@ -68,6 +71,11 @@ class Epilogue:
         body = self.op.body
         assert isinstance(body, Extern)
         return [stored(root, spec.dtype) for root, spec in zip(body.epilogue, self.op.outputs, strict=True)]
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it makes for much code (see ``tile.block_text``)."""
+        return sum(e.op not in ("acc", "const") for e in walk(self.roots)) > LIGHT_EXPRESSIONS
 
     @property
     def outputs(self) -> range:

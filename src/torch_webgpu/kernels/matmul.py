@@ -168,7 +168,8 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     w = _Writer(p, None if split else e, len(e.op.args), words)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
-    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, bool(words))
+    heavy = caps.software or (e.heavy and not split)
+    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, bool(words), heavy)
     body = [source("matmul"), *([] if words else [FINISH]), main]
     launch = w.launch(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
     return with_splits(p, e, caps, chosen.splits, launch)
