@@ -47,7 +47,7 @@ def flush_batch() -> None:
 
 def get_pending_count() -> int:
     """How many operations are recorded and not yet submitted, on all adapters."""
-    return sum(map(len, engine().pending.values()))
+    return engine().pending_count
 
 
 @contextmanager

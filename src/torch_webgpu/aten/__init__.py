@@ -31,6 +31,7 @@ FAMILIES = (
     "quantize",
     "amp",
     "fused_optimizers",
+    "foreach",
     "autocast",
     "linalg",
     "conv",

@@ -1,6 +1,7 @@
 """``torch.optim``'s ``fused=True``: the steps of Adam, AdamW, SGD and Adagrad, with gradient scaling inside.
 
-Each is written with per-element operators, which the engine fuses. Half types compute in float32 and are rounded once.
+Lists that :mod:`.foreach_optimizers` does not take are stepped tensor by tensor, with per-element operators. Half types
+compute in float32 and are rounded once.
 Formulas: aten/src/ATen/native/cpu/Fused{Adam,SGD,Adagrad}Kernel.cpp.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from . import foreach_optimizers
 from .torch_abi import aten, impl
 
 Tensors = Sequence[torch.Tensor]
@@ -37,7 +39,7 @@ class Gradients:
         value = wide(grad)
         if self.grad_scale is not None:
             value = value / self.grad_scale
-            grad.copy_(value)
+            self.write((grad, value))
         return -value if self.maximize else value
 
     def write(self, *updates: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -138,12 +140,22 @@ def adagrad(
         gradients.write((total, square), (param, value - rate * g / (square.sqrt() + eps)))
 
 
+def over_lists(whole: Callable[..., bool], per_tensor: Callable[..., None]) -> Callable[..., None]:
+    """A kernel that takes all tensors at once where it can, else one after the other."""
+
+    def kernel(*args: Any, **kwargs: Any) -> None:
+        if not whole(*args, **kwargs):
+            per_tensor(*args, **kwargs)
+
+    return kernel
+
+
 def register() -> None:
     kernels: dict[Any, Callable[..., None]] = {
-        aten._fused_adam_: adam,
-        aten._fused_adamw_: partial(adam, decoupled=True),
-        aten._fused_sgd_: sgd,
-        aten._fused_adagrad_: adagrad,
+        aten._fused_adam_: over_lists(foreach_optimizers.adam, adam),
+        aten._fused_adamw_: over_lists(partial(foreach_optimizers.adam, decoupled=True), partial(adam, decoupled=True)),
+        aten._fused_sgd_: over_lists(foreach_optimizers.sgd, sgd),
+        aten._fused_adagrad_: over_lists(foreach_optimizers.adagrad, adagrad),
     }
     for packet, kernel in kernels.items():
         for overload in packet.overloads():

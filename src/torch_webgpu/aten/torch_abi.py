@@ -229,6 +229,27 @@ def _device_index(t: torch.Tensor) -> int | None:
     return t.device.index if t.device.type == DEVICE_TYPE else None
 
 
+_CPU_KEYS = torch._C.DispatchKeySet(CPU_KEY)  # type: ignore[attr-defined]
+
+
+def per_tensor(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch's own loop over the lists' tensors, which serves every device.
+
+    ``_op_dk`` ends the process when it is given lists of tensors.
+    """
+    return overload.redispatch(_CPU_KEYS, *args, **kwargs)
+
+
+def list_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A function of as many tensors: whether each has the type, dtype, device, sizes and strides of these.
+
+    Dynamo's guards do that in C++, in 0.1 µs a tensor (https://github.com/pytorch/pytorch/blob/main/torch/csrc/dynamo/
+    guards.cpp). ``requires_grad`` must be the same, too. The function keeps no tensor alive.
+    """
+    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return guards.check
+
+
 def replace_accelerator_hooks(table: dict[str, Callable[..., Any]]) -> None:
     """Gives ``torch.accelerator`` Python implementations where the C++ ones end at a missing device allocator or guard.
 

@@ -192,7 +192,7 @@ def flush_lists(engine: Engine, index: int) -> None:
 def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
     """The plan of a recording, found again by its operations, shapes, and which lists can still be read."""
     numbers = batch.bundles
-    dead = frozenset([n for bundle, n in numbers.items() if not any([a.alive for a in bundle.allocations])])
+    dead = frozenset([n for bundle, n in numbers.items() if not any(a.alive for a in bundle.allocations)])
     offsets = frozenset([n for bundle, n in numbers.items() if bundle.offset])
     buffers = int(device.limits["max-storage-buffers-per-shader-stage"])
     limits = Limits(buffers, engine.fusion_window if engine.fusion else 1)

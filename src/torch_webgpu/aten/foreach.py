@@ -1,0 +1,272 @@
+"""``torch._foreach_*``: operators over whole lists, recorded as one operation each.
+
+What is computed per element, and in which dtypes, is asked of the kernel of the operator that ``_foreach_x`` applies to
+each tensor. Lists that :mod:`.foreach_lists` does not take go through PyTorch's own loop over their tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu import dtypes
+from torch_webgpu.engine.lists import Bundle, Layout, make_bundle, record_list
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.lower.horizontal import Argument, ListOperation
+from torch_webgpu.wgsl.horizontal import PARAM_TYPES, Number
+
+from .foreach_lists import addresses_of, find, find_single, layout_in, remember
+from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
+from .scalars import check_fits
+from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, overloads, per_tensor
+
+CACHE_SIZE = 10_000
+
+# Which overload does for each tensor what an overload of ``_foreach_x`` does for all.
+BINARY = {"List": "Tensor", "Scalar": "Tensor", "ScalarList": "Tensor", "Tensor": "Tensor"}
+BOUND = {"List": "Tensor", "Scalar": "default", "ScalarList": "default"}
+FUSED_MULTIPLY = {"Scalar": "default", "ScalarList": "default", "Tensor": "default"}
+LERP = {"List": "Tensor", "Scalar": "Scalar", "ScalarList": "Scalar"}
+POWER = {"List": "Tensor_Tensor", "Scalar": "Tensor_Scalar", "ScalarList": "Tensor_Scalar", "ScalarAndTensor": "Scalar"}
+POWER_ = {"List": "Tensor", "Scalar": "Scalar", "ScalarList": "Scalar"}
+PER_TENSOR = (
+    {name: (name, BINARY) for name in ("add", "sub", "mul", "div")}
+    | {name: (name, BOUND) for name in ("clamp_min", "clamp_max")}
+    | {"maximum": ("clamp_min", BOUND), "minimum": ("clamp_max", BOUND)}
+    | {name: (name, FUSED_MULTIPLY) for name in ("addcmul", "addcdiv")}
+    | {"lerp": ("lerp", LERP), "pow": ("pow", POWER), "pow_": ("pow_", POWER_)}
+)
+UNARY = {"default": "default"}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a signature needs at each call: the operation, the arguments behind its lists, where numbers come from."""
+
+    op: ListOperation
+    lists: tuple[int, ...]
+    numbers: tuple[ScalarSlot, ...]
+    result: torch.dtype | None  # of new tensors
+
+
+class ListKernel:
+    """The kernel of one overload of a ``_foreach_`` operator; ``kernel`` is that of the per-tensor operator."""
+
+    def __init__(self, overload: OpOverload, kernel: PointwiseKernel) -> None:
+        self.overload = overload
+        self.kernel = kernel
+        self.names = [a.name for a in overload._schema.arguments]
+        self.defaults = [a.default_value for a in overload._schema.arguments]
+        self.types = [str(a.type) for a in overload._schema.arguments]
+        self.inplace = not overload._schema.returns
+        self.prepared: dict[Any, Prepared | None] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values = [*args, *(kwargs.get(n, d) for n, d in zip(self.names[len(args) :], self.defaults[len(args) :]))]
+        result = self.record(values)
+        return per_tensor(self.overload, *args, **kwargs) if result is NotImplemented else result
+
+    def record(self, values: list[Any]) -> Any:
+        """Records the operation; NotImplemented for arguments that the list path does not take."""
+        bundles, domain = self.bundles(values)
+        if domain is None:
+            return NotImplemented
+        key = self.key(values, bundles, domain)
+        if key is None:
+            return NotImplemented
+        if key not in self.prepared:
+            if len(self.prepared) >= CACHE_SIZE:
+                self.prepared.clear()
+            self.prepared[key] = self.prepare(values, bundles, domain)
+        found = self.prepared[key]
+        if found is None:
+            return NotImplemented
+        numbers = tuple([numbers_for(values[slot.argument], slot) for slot in found.numbers])
+        inputs = [bundles[k] for k in found.lists]
+        eng = engine()
+        if found.result is None:
+            done = record_list(eng, found.op, tuple(inputs), domain, numbers)  # type: ignore[arg-type]
+            return None if done else NotImplemented
+        tensors, made = make_bundle(eng, domain, found.result, inputs[0].device)  # type: ignore[union-attr]
+        if not record_list(eng, found.op, (*inputs, made), domain, numbers):  # type: ignore[arg-type]
+            return NotImplemented
+        remember(addresses_of(made), made)
+        return tensors
+
+    def bundles(self, values: list[Any]) -> tuple[list[Bundle | None], Layout | None]:
+        """The bundle behind each argument, and the shapes of the results; no shapes where something is unusual.
+
+        A tensor that all tuples share is a bundle of one; a CPU tensor of numbers becomes a list of them.
+        """
+        bundles: list[Bundle | None] = [None] * len(values)
+        for k, (kind, value) in enumerate(zip(self.types, values)):
+            if kind == "List[Tensor]":
+                bundles[k] = (find(value) or (find_single(value) if k else None)) if value else None
+                if bundles[k] is None:
+                    return bundles, None
+            elif kind == "Tensor" and not self.take_tensor(k, values, bundles):
+                return bundles, None
+        lists = [b for b in bundles if b is not None]
+        domain = next((b.layout for b in lists if not b.layout.is_numbers), lists[0].layout)
+        if self.inplace and lists[0].layout is not domain:
+            return bundles, None
+        if any(layout_in(domain, b.layout) is None or b.device != lists[0].device for b in lists):
+            return bundles, None
+        if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in lists}) > 1:
+            return bundles, None  # type promotion would differ from tuple to tuple
+        return bundles, domain
+
+    def take_tensor(self, k: int, values: list[Any], bundles: list[Bundle | None]) -> bool:
+        value = values[k]
+        if self.names[k] == "scalars":
+            if value.device.type != "cpu" or value.dim() != 1:
+                return False
+            values[k] = value.tolist()
+        elif value.dim() or value.device.type not in ("cpu", DEVICE_TYPE):
+            return False
+        elif value.device.type == DEVICE_TYPE:
+            bundles[k] = find([value])
+            return bundles[k] is not None
+        return True
+
+    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Any:
+        """All that decides the code; None for a list of numbers that cannot be parameters."""
+        key: list[Any] = [None if is_contiguous(domain) else domain.id]
+        for k, (value, bundle) in enumerate(zip(values, bundles)):
+            if bundle is not None:
+                key.append((layout_in(domain, bundle.layout), bundle.dtype))
+            elif isinstance(value, list):
+                classes = set(map(type, value))
+                if len(value) != len(domain.numels) or len(classes) != 1 or self.kernel.rule.in_code is not None:
+                    return None
+                key.append(classes.pop())
+                if key[-1] not in (int, float):
+                    return None
+            else:
+                key.append(self.kernel.key_of(self.kernel.parameters[k], value))
+        return tuple(key)
+
+    def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
+        """Asks the per-tensor kernel about the first tuple; None where it does not compute it itself."""
+        samples = [first_of(v, b is None) for v, b in zip(values, bundles)]
+        try:
+            kernel_values = self.kernel.bind(tuple(samples), {})
+            prepared = self.kernel.prepare(kernel_values)
+            if isinstance(prepared, str) or len(prepared.body.roots) != 1:
+                return None
+            if not self.inplace and not self.keeps_strides(values, samples, domain):
+                return None
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            return None  # PyTorch's own loop raises it with the right tensor
+        return operation(
+            str(self.overload), prepared.body.roots[0], prepared.tensors, prepared.scalars, bundles,
+            [None if b is None else layout_in(domain, b.layout) for b in bundles],
+            [isinstance(v, list) for v in values],
+            None if self.inplace else prepared.outputs[0],
+        )  # fmt: skip
+
+    def keeps_strides(self, values: list[Any], samples: list[Any], domain: Layout) -> bool:
+        """Whether each result has the strides of its operands."""
+        if is_contiguous(domain):
+            return True
+        functional = functional_of(self.kernel.overload)
+        assert functional is not None
+        for k, strides in enumerate(domain.strides):
+            own = [
+                v[k] if isinstance(v, list) and isinstance(v[0], torch.Tensor) else s for v, s in zip(values, samples)
+            ]
+            own = self.kernel.bind(tuple(own), {})
+            [(_, natural, _)] = infer(functional, *self.kernel.positional(own), **self.kernel.keywords(own))
+            if natural != strides:
+                return False
+        return True
+
+
+def first_of(value: Any, is_number: bool) -> Any:
+    """An argument of the per-tensor operator. Any number but a default stands for a list of them."""
+    if not isinstance(value, list):
+        return value
+    return value[0].__class__(2) if is_number else value[0]
+
+
+def is_contiguous(layout: Layout) -> bool:
+    known = layout.__dict__.get("contiguous")
+    if known is None:
+        known = all(t == contiguous_strides(s) for s, t in zip(layout.shapes, layout.strides))
+        layout.__dict__["contiguous"] = known
+    return known
+
+
+def operation(
+    name: str,
+    root: Expr,
+    lists: tuple[int, ...],
+    slots: tuple[ScalarSlot, ...],
+    bundles: Sequence[Bundle | None],
+    layouts: Sequence[str | None],
+    each: Sequence[bool],
+    result: Meta | None,
+) -> Prepared | None:
+    """The list operation that stores ``root`` into its first list, or into a new one laid out like ``result``."""
+    args = []
+    for k in lists:
+        bundle = bundles[k]
+        assert bundle is not None
+        args.append(Argument(dtypes.of(bundle.dtype).name, layouts[k]))  # type: ignore[arg-type]
+    if result is not None:
+        row = dtypes.BY_TORCH.get(result[2])
+        if row is None or row.itemsize > 4:
+            return None
+        args.append(Argument(row.name, "elements"))
+    target = 0 if result is None else len(lists)
+    if any(slot.kind not in PARAM_TYPES for slot in slots):
+        return None
+    numbers = tuple(Number(slot.kind, slot.argument < len(each) and each[slot.argument]) for slot in slots)
+    op = ListOperation(name, (ops.to_dtype(root, args[target].dtype),), (target,), tuple(args), numbers)
+    return Prepared(op, lists, slots, None if result is None else result[2])
+
+
+def numbers_for(value: Any, slot: ScalarSlot) -> Any:
+    """The number, or each tuple's, that goes into a kernel's parameters."""
+    if not isinstance(value, list):
+        return number_for(value, slot)
+    if slot.dtype != "f32":
+        return [number_for(v, slot) for v in value]
+    array = np.asarray(value, np.float64)
+    if slot.checked:
+        finite = array[np.isfinite(array)]
+        if finite.size:
+            check_fits(float(finite.min()), slot.dtype)
+            check_fits(float(finite.max()), slot.dtype)
+    return array
+
+
+def kernels() -> dict[OpOverload, Callable[..., Any]]:
+    """A kernel for each overload of a ``_foreach_`` operator whose per-tensor operator is pointwise."""
+    found: dict[OpOverload, Callable[..., Any]] = {}
+    for packet in dir(torch):
+        if not packet.startswith("_foreach_"):
+            continue
+        name = packet.removeprefix("_foreach_")
+        for overload_name, overload in overloads(packet).items():
+            base = name.removesuffix("_")
+            per_tensor, table = PER_TENSOR.get(name) or PER_TENSOR.get(base) or (base, UNARY)
+            if name != base and not per_tensor.endswith("_"):
+                per_tensor += "_"
+            inner = overloads(per_tensor).get(table.get(overload_name, ""))
+            if inner in POINTWISE:
+                found[overload] = ListKernel(overload, POINTWISE[inner])
+    return found
+
+
+def register() -> None:
+    for overload, kernel in kernels().items():
+        impl(overload, kernel)

@@ -1,0 +1,156 @@
+"""Lists of tensors as the engine's bundles: looked at once, recognised from then on.
+
+A bundle is found by its tensors' addresses, which are never used again, and confirmed by one call into C++ that
+compares types, dtypes, devices, sizes and strides: an address can be that of several views, and metadata can change in
+place.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_webgpu import dtypes
+from torch_webgpu.engine.lists import Bundle, Layout
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
+from torch_webgpu.layout import is_dense
+
+from .torch_abi import DEVICE_TYPE, list_guard
+
+BUNDLE_CACHE_TENSORS = 100_000
+LAYOUT_CACHE_SIZE = 10_000
+RECENT_FORMS = 8
+LARGEST_NUMEL = 1 << 31
+
+_address = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a list looks: ``check(*tensors)`` tells whether others look the same. No layout: the list path refuses it."""
+
+    check: Callable[..., bool]
+    layout: Layout | None
+    dtype: torch.dtype
+    device: int
+
+
+_bundles: OrderedDict[tuple[int, ...], Bundle] = OrderedDict()
+_cached = [0]  # tensors in the bundles
+_forms: dict[int, list[Form]] = {}
+_layouts: dict[Any, Layout] = {}
+
+
+def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
+    """The bundle of a list; None if it is not one that the list path takes.
+
+    It takes dense webgpu tensors of one device and one dtype of at most four bytes that have elements, start at
+    multiples of four elements and lie each in a storage of its own that one binding can hold.
+    """
+    addresses = tuple(map(_address, tensors))
+    bundle = _bundles.get(addresses)
+    if bundle is not None and bundle.check is not None and bundle.check(*tensors):
+        return bundle
+    form = _form(tensors)
+    if form is None or form.layout is None:
+        return None
+    if bundle is not None and (bundle.layout, bundle.dtype, bundle.device) == (form.layout, form.dtype, form.device):
+        bundle.check = form.check
+        return bundle
+    made = _make(addresses, form)
+    if made is not None:
+        made.check = form.check
+        remember(addresses, made)
+    return made
+
+
+def find_single(tensors: Sequence[torch.Tensor]) -> Bundle | None:
+    """The bundle of one for a list that is the same 0-dim tensor again and again."""
+    first = tensors[0]
+    if first.dim() or any(t is not first for t in tensors):
+        return None
+    return find(tensors[:1])
+
+
+def layout_in(domain: Layout, layout: Layout) -> str | None:
+    """What a tuple has of a list with this layout, in an operation over ``domain`` (see ``wgsl.horizontal.Column``)."""
+    if layout is domain:
+        return "elements"
+    if not layout.is_numbers or len(layout.numels) not in (1, len(domain.numels)):
+        return None
+    return "number" if len(layout.numels) == len(domain.numels) else "shared"
+
+
+def remember(addresses: tuple[int, ...], bundle: Bundle) -> None:
+    """Makes ``bundle`` what is found at these addresses."""
+    if _bundles.pop(addresses, None) is None:
+        _cached[0] += len(addresses)
+    _bundles[addresses] = bundle
+    while _cached[0] > BUNDLE_CACHE_TENSORS and len(_bundles) > 1:
+        oldest, _ = _bundles.popitem(last=False)
+        _cached[0] -= len(oldest)
+
+
+def addresses_of(bundle: Bundle) -> tuple[int, ...]:
+    """Of a bundle without offsets."""
+    return tuple([a.number << ADDRESS_BITS | FIRST_BYTE for a in bundle.allocations])
+
+
+def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
+    known = engine().mailbox.allocations
+    caps = engine().device(form.device).caps
+    try:
+        allocations = [known[address >> ADDRESS_BITS] for address in addresses]
+    except KeyError:
+        return None
+    shift = form.dtype.itemsize.bit_length() - 1
+    offsets = [(address & OFFSET_MASK) - FIRST_BYTE >> shift for address in addresses]
+    # Buffers are up to a sixteenth larger than what lies in them.
+    largest = caps.max_binding_bytes // 17 * 16 - 4096
+    assert form.layout is not None
+    if any(offset & 3 for offset in offsets) or any(a.size_bytes > largest for a in allocations):
+        return None
+    bundle = Bundle(form.layout, form.dtype, form.device, allocations, offsets)
+    return bundle if len(bundle.keys) == len(allocations) else None
+
+
+def _form(tensors: Sequence[torch.Tensor]) -> Form | None:
+    recent = _forms.setdefault(len(tensors), [])
+    for k, form in enumerate(recent):
+        if form.check(*tensors):
+            if k:
+                recent.insert(0, recent.pop(k))
+            return form
+    if not tensors:
+        return None
+    first = tensors[0]
+    if any(t.device != first.device or t.dtype != first.dtype or t.layout != torch.strided for t in tensors):
+        return None
+    if first.device.type != DEVICE_TYPE:
+        return None
+    form = Form(list_guard(tensors), _layout(tensors), first.dtype, first.device.index)
+    recent.insert(0, form)
+    del recent[RECENT_FORMS:]
+    return form
+
+
+def _layout(tensors: Sequence[torch.Tensor]) -> Layout | None:
+    dtype = dtypes.BY_TORCH.get(tensors[0].dtype)
+    if dtype is None or dtype.itemsize > 4:
+        return None
+    key = (tuple([tuple(t.shape) for t in tensors]), tuple([t.stride() for t in tensors]))
+    found = _layouts.get(key)
+    if found is None:
+        numels = tuple([t.numel() for t in tensors])
+        dense = all(is_dense(shape, strides) for shape, strides in zip(*key))
+        if not dense or not all(0 < n < LARGEST_NUMEL for n in numels):
+            return None
+        if len(_layouts) >= LAYOUT_CACHE_SIZE:
+            _layouts.clear()
+        found = _layouts[key] = Layout(*key, numels)
+    return found
