@@ -204,20 +204,20 @@ def test_a_dataloader_worker_that_touches_the_device():
 def test_an_interrupt_waits_until_a_flush_is_done():
     script = """
         import signal
-        from torch_webgpu.engine import flush, record
-        plain = flush.encode
-        def encode(*arguments):
+        from torch_webgpu.runtime.device import Device
+        plain = Device.submit
+        def submit_interrupted(*arguments):
             os.kill(os.getpid(), signal.SIGINT)
             return plain(*arguments)
         x = torch.arange(4.0, device="webgpu")
         y, z = x @ x, x.cumsum(0)
         x.add_(1)
-        flush.encode = encode
+        Device.submit = submit_interrupted
         for submit in (torch.webgpu.flush_batch, torch.webgpu.synchronize, lambda: (x * 2).tolist()):
             z = z + x.cumsum(0)
             with pytest.raises(KeyboardInterrupt):
                 submit()
-        flush.encode = plain
+        Device.submit = plain
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert y.item() == 14 and x.tolist() == [1, 2, 3, 4] and z.tolist() == [3, 10, 21, 36]
     """

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,9 +19,11 @@ from torch_webgpu.ir.graph import Node, Operation, Spec
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.lower.fuse import Step
 from torch_webgpu.runtime.commands import Command
-from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.observer import Observer
 from torch_webgpu.wgsl.launch import Lowered
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.device import Device
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import prod
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,13 +18,15 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.runtime.commands import Command, Dispatch
-from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.observer import Observer
-from torch_webgpu.runtime.timing import Stamp
 from torch_webgpu.wgsl.launch import ERRORS, Lowered
 
 from . import profile_report as report
 from .profile_report import HostEvent, KernelEvent, KernelStats
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.device import Device
+    from torch_webgpu.runtime.timing import Stamp
 
 MAX_UNREAD = 1 << 15
 """Dispatches whose times wait on the GPU. More than that make the profile wait for it and read them."""

@@ -26,7 +26,7 @@ from torch_webgpu.errors import (
     UnsupportedDtypeError,
     different_devices,
 )
-from torch_webgpu.ir.graph import Body, Node, Operation, Pointwise, Spec
+from torch_webgpu.ir.graph import Body, Extern, Node, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides, extent
 from torch_webgpu.lower.fuse import Limits
@@ -90,6 +90,17 @@ def misplaced(tensors: Sequence[torch.Tensor]) -> RuntimeError:
     return RuntimeError(f"a tensor on {devices[0]} has a storage that is not the webgpu device's")
 
 
+def ends_batch(op: Operation, fullness: float) -> bool:
+    """Whether a batch that is at least half full is better submitted before ``op``.
+
+    Batches cut by their length alone would end at another place in every iteration of a loop, and hardly two would
+    have the same plan. So they are cut by what is recorded, as in content-defined chunking: before a hand-written
+    kernel, such as a product, which needs its operands in memory anyway, or else before a few operations that a hash
+    picks. Wherever a loop's first batch began, the later ones soon end at the same places every time.
+    """
+    return isinstance(op.body, Extern) or (fullness >= 0.75 and op.id * 0x9E3779B1 >> 8 & 7 == 0)
+
+
 class Engine:
     """Tensors, pending nodes, and when they are flushed. One per process; every method is thread-safe."""
 
@@ -112,6 +123,8 @@ class Engine:
         self.error: BaseException | None = None
         self.live_bytes: dict[int, int] = {}
         self.peak_bytes: dict[int, int] = {}
+        self.freed_bytes: dict[int, int] = {}
+        self.forgotten_bytes: dict[int, int] = {}  # alive when the accumulated counters were reset
         self._dying: list[Allocation] = []
         self._templates: dict[Hashable, Template] = {}
         self.pid = os.getpid()
@@ -398,6 +411,9 @@ class Engine:
         if pending is None:
             self.check_process()
             pending = self.pending[device] = []
+        if 2 * len(pending) >= self.threshold and ends_batch(node.op, len(pending) / self.threshold):
+            self.flush(device)
+            pending = self.pending[device]
         pending.append(node)
         if not self.batching or len(pending) >= self.threshold:
             self.flush(device)
@@ -486,10 +502,12 @@ class Engine:
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
         self.graphs.collect()
+        before = self.live_bytes.copy()
         for allocation in self.mailbox.dead():
             self.live_bytes[allocation.device] -= allocation.size_bytes
             self._dying.append(allocation)
-        for device in self.live_bytes:
+        for device, size in before.items():
+            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size - self.live_bytes[device]
             self._note_peak(device)
 
     def _sweep(self) -> None:

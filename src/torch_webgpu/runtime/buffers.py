@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+from torch_webgpu.runtime.tally import Tally
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice
@@ -21,11 +24,13 @@ _MIB = 1 << 20
 class Buffer:
     """A piece of GPU memory of ``size_bytes``, usable by kernels and copies. Compared by identity."""
 
-    __slots__ = ("bind_groups", "handle", "owner", "pins", "released", "size_bytes")
+    __slots__ = ("bind_groups", "handle", "number", "owner", "pins", "released", "size_bytes")
+    _numbers = count()
 
     def __init__(self, handle: Any, size_bytes: int) -> None:
         self.handle = handle  # None once the pool gave the memory back to the adapter
         self.size_bytes = size_bytes
+        self.number = next(Buffer._numbers)
         self.bind_groups: set[Any] = set()  # keys of the pipeline cache's entries that name this buffer
         self.owner: PrivatePool | None = None  # the captured graphs it is set apart for
         self.pins = 0  # captured graphs that name it without owning it
@@ -48,6 +53,9 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Buffers of one device. Freed ones wait for a request of their size class, oldest evicted first.
 
+    The one that was made first serves a request: which one does then depends on nothing but the set of free ones, and a
+    loop soon gets the same buffers at the same places each time, whose bind groups are there already.
+
     The pool keeps what it has reserved within a quarter (and 64 MiB) of the most that was ever in use, so that a steady
     loop finds every buffer again and a program whose sizes keep changing doesn't hoard the old ones.
 
@@ -61,18 +69,51 @@ class BufferPool:
         self._on_evict = on_evict
         self._usage = usage
         self._max_buffer_bytes = max_buffer_bytes // 4 * 4
-        self._free: dict[int, list[Buffer]] = {}
+        self._free: dict[int, list[tuple[int, Buffer]]] = {}  # heaps
         self._ages: OrderedDict[Buffer, None] = OrderedDict()  # the free buffers, the longest unused first
         self._evicted: list[Buffer] = []
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.pooled_bytes = 0
         self.live_buffers = 0
+        self.peak_live_buffers = 0
+        self.returned_buffers = 0
+        self.returned_bytes = 0
+        self.forgotten = (0, 0)  # buffers and bytes in use when the accumulated counters were reset
+        # Of what the adapter gave us: buffers in use, pooled ones, and evicted ones it has not got back yet.
+        self.created = Tally()
+        self.reserved = Tally()  # bytes
 
     @property
     def reserved_bytes(self) -> int:
-        """What the adapter has given us: buffers in use, pooled ones, and evicted ones it has not got back yet."""
-        return self.allocated_bytes + self.pooled_bytes + sum(buffer.size_bytes for buffer in self._evicted)
+        return self.reserved.current
+
+    @property
+    def free_sizes(self) -> list[int]:
+        """The size in bytes of every buffer that is not in use."""
+        return [buffer.size_bytes for buffer in (*self._ages, *self._evicted)]
+
+    def reset_peaks(self) -> None:
+        """The most there ever was starts again from what is in use now."""
+        self.peak_allocated_bytes, self.peak_live_buffers = self.allocated_bytes, self.live_buffers
+        self.created.reset_peak()
+        self.reserved.reset_peak()
+
+    def reset_accumulated(self) -> None:
+        """What was allocated and freed so far is forgotten."""
+        self.forgotten = (self.live_buffers, self.allocated_bytes)
+        self.returned_buffers = self.returned_bytes = 0
+        self.created.reset_accumulated()
+        self.reserved.reset_accumulated()
+
+    def in_use(self) -> tuple[Tally, Tally]:
+        """Buffers in use, in number and in bytes."""
+        number, size = self.live_buffers, self.allocated_bytes
+        returned, returned_bytes = self.returned_buffers, self.returned_bytes
+        return (
+            Tally(number, self.peak_live_buffers, number + returned - self.forgotten[0], returned),
+            Tally(size, self.peak_allocated_bytes, size + returned_bytes - self.forgotten[1], returned_bytes),
+        )
 
     @property
     def pooled_buffers(self) -> int:
@@ -90,7 +131,7 @@ class BufferPool:
         capacity = self.capacity(size_bytes)
         free = self._free.get(capacity)
         if free:
-            buffer = free.pop()
+            buffer = heappop(free)[1]
             del self._ages[buffer]
             self.pooled_bytes -= capacity
         else:
@@ -102,6 +143,8 @@ class BufferPool:
         self.allocated_bytes += capacity
         if self.allocated_bytes > self.peak_allocated_bytes:
             self.peak_allocated_bytes = self.allocated_bytes
+        if self.live_buffers > self.peak_live_buffers:
+            self.peak_live_buffers = self.live_buffers
         return buffer
 
     def release(self, buffer: Buffer) -> None:
@@ -109,8 +152,10 @@ class BufferPool:
         capacity = buffer.size_bytes
         if buffer in self._ages:
             raise WebGPUError(f"{buffer} was released twice")
-        self._free.setdefault(capacity, []).append(buffer)
+        heappush(self._free.setdefault(capacity, []), (buffer.number, buffer))
         self._ages[buffer] = None
+        self.returned_buffers += 1
+        self.returned_bytes += capacity
         self.live_buffers -= 1
         self.allocated_bytes -= capacity
         self.pooled_bytes += capacity
@@ -118,9 +163,11 @@ class BufferPool:
     def retake(self, buffer: Buffer) -> None:
         """Undoes a :meth:`release`."""
         capacity = buffer.size_bytes
-        self._free[capacity].remove(buffer)
+        self._remove(buffer)
         del self._ages[buffer]
         self.pooled_bytes -= capacity
+        self.returned_buffers -= 1
+        self.returned_bytes -= capacity
         self.live_buffers += 1
         self.allocated_bytes += capacity
 
@@ -136,6 +183,8 @@ class BufferPool:
             self._on_evict(buffer)
             self._native.release_buffer(buffer.handle)
             buffer.handle = None
+            self.created.remove(1)
+            self.reserved.remove(buffer.size_bytes)
         self._evicted.clear()
 
     def _create(self, size_bytes: int, capacity: int) -> Buffer:
@@ -147,6 +196,8 @@ class BufferPool:
         handle = self._native.create_buffer(capacity, self._usage)
         errors = self._native.sink.take()
         if not errors:
+            self.created.add(1)
+            self.reserved.add(capacity)
             return Buffer(handle, capacity)
         self._native.release_buffer(handle)
         if any(kind != "out of memory" for kind, _ in errors):
@@ -163,9 +214,14 @@ class BufferPool:
 
     def _evict(self) -> None:
         buffer, _ = self._ages.popitem(last=False)
-        self._free[buffer.size_bytes].remove(buffer)
+        self._remove(buffer)
         self.pooled_bytes -= buffer.size_bytes
         self._evicted.append(buffer)
+
+    def _remove(self, buffer: Buffer) -> None:
+        free = self._free[buffer.size_bytes]
+        free.remove((buffer.number, buffer))
+        heapify(free)
 
     def summary(self) -> str:
         """A few lines for people: what is in use, pooled, and the most there ever was."""
