@@ -20,7 +20,7 @@ NOT_HERE = """
     change_current_allocator check_error
     clock_rate cudaStatus cudart current_blas_handle current_solver_handle device_memory_used get_allocator_backend
     get_per_process_memory_fraction get_stream_from_external get_sync_debug_mode graph_pool_handle
-    host_memory_stats host_memory_stats_as_nested_dict list_gpu_processes memory_snapshot memory_usage power_draw
+    host_memory_stats host_memory_stats_as_nested_dict list_gpu_processes memory_usage power_draw
     reset_accumulated_host_memory_stats reset_peak_host_memory_stats set_per_process_memory_fraction
     set_sync_debug_mode temperature use_mem_pool utilization
     max_memory_cached memory_cached reset_max_memory_allocated reset_max_memory_cached
@@ -123,9 +123,6 @@ def test_memory_counters(device):
     assert webgpu.memory_stats()["pooled_bytes"] < 4 << 20
     assert webgpu.get_device_name() in webgpu.memory_summary()
     assert len(webgpu.memory_summary(abbreviated=True)) < len(webgpu.memory_summary())
-    for ask in (webgpu.mem_get_info, torch.accelerator.get_memory_info):
-        with pytest.raises(RuntimeError, match="does not tell how much memory"):
-            ask()
 
 
 # ---- streams and events

@@ -13,6 +13,8 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import synchronize as _synchronize
 from torch_webgpu.runtime.runtime import devices
 
+from .records import Record
+
 _initialized = True
 """What PyTorch's checkpointing asks before it keeps the random state of a device."""
 
@@ -139,11 +141,14 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
     return (1, 0)
 
 
-def get_capabilities(device: DeviceLike = None) -> dict[str, Any]:
-    """``{"features": [...], "limits": {...}, "info": {...}}``; limits in WebGPU's spelling (``maxBufferSize``)."""
+def get_capabilities(device: DeviceLike = None) -> Record:
+    """``{"features": [...], "limits": {...}, "info": {...}}``; limits in WebGPU's spelling (``maxBufferSize``).
+
+    Entries are attributes, too: ``get_capabilities().limits.maxBufferSize``.
+    """
     found = engine().device(index_of(device))
-    limits = {_camel(name): value for name, value in found.limits.items()}
-    return {"features": sorted(found.features), "limits": limits, "info": dict(found.info)}
+    limits = Record({_camel(name): value for name, value in found.limits.items()})
+    return Record(features=sorted(found.features), limits=limits, info=Record(found.info))
 
 
 getCapabilities = get_capabilities  # noqa: N816 WebGPU's spelling

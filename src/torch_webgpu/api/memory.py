@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.runtime.tally import Tally
 
 from .device import DeviceLike, index_of
+from .records import Record
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
@@ -34,38 +37,64 @@ def memory_reserved(device: DeviceLike = None) -> int:
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The most bytes in use by buffers at one time, including kernels' temporaries."""
-    return max(engine().device(index_of(device)).stats.peak_allocated_bytes, memory_reserved(device))
+    """The most bytes taken from the adapter at one time."""
+    return engine().device(index_of(device)).memory_tallies()["reserved_bytes"].peak
 
 
-def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
-    """Counters under torch.cuda's keys (``allocated_bytes.all.current``, …) and the plain ones of WebGPU programs."""
+_NOTHING = Tally()
+# What torch.cuda counts, and an allocator that splits no buffers has none of.
+_UNKNOWN_HERE = ("inactive_split", "inactive_split_bytes")
+_OVERSIZE = ("oversize_allocations", "oversize_segments")
+_NUMBERS_UNKNOWN_HERE = ("num_sync_all_streams", "num_oom_rejections", "max_split_size")
+
+
+def memory_stats(device: DeviceLike = None) -> Record:
+    """Counters under torch.cuda's keys (``allocated_bytes.all.current``, …) and the plain ones of WebGPU programs.
+
+    ``allocated_bytes`` and ``requested_bytes`` are what tensors hold, ``active`` and ``allocation`` buffers in use
+    (kernels' temporaries included), ``segment`` and ``reserved_bytes`` what the adapter gave us. There is one pool,
+    which counts as torch.cuda's large one. Buffers are never split: ``inactive_split`` and ``oversize`` are 0.
+    The plain entries are attributes, too: ``memory_stats().active_bytes``.
+    """
     eng, index = engine(), index_of(device)
-    eng.reclaim()
-    stats = eng.device(index).stats
-    allocated = eng.live_bytes.get(index, 0)
+    with eng.lock:
+        eng.reclaim()
+        found = eng.device(index)
+        stats, tallies = found.stats, found.memory_tallies()
+        tensors = _tensor_bytes(index)
     plain = {
-        "active_bytes": allocated,
+        "active_bytes": tensors.current,
         "pooled_bytes": stats.pooled_bytes,
-        "peak_bytes": max_memory_allocated(device),
+        "peak_bytes": tensors.peak,
         "reserved_bytes": stats.reserved_bytes,
         "buffers": stats.buffers,
         "pooled_buffers": stats.pooled_buffers,
         "pipelines": stats.pipelines,
         "submissions": stats.submissions,
+        "num_alloc_retries": stats.failed_allocations,
+        "num_ooms": stats.out_of_memory,
+        "num_device_alloc": tallies["segment"].allocated,
+        "num_device_free": tallies["segment"].freed,
+        **dict.fromkeys(_NUMBERS_UNKNOWN_HERE, 0),
     }
+    tallies |= {"allocation": tallies["active"], "allocated_bytes": tensors, "requested_bytes": tensors}
+    tallies |= dict.fromkeys(_UNKNOWN_HERE, _NOTHING)
     keyed = {
-        "allocated_bytes.all.current": allocated,
-        "allocated_bytes.all.peak": plain["peak_bytes"],
-        "active_bytes.all.current": stats.allocated_bytes,
-        "active_bytes.all.peak": stats.peak_allocated_bytes,
-        "reserved_bytes.all.current": stats.reserved_bytes,
-        "reserved_bytes.all.peak": max_memory_reserved(device),
-        "inactive_split_bytes.all.current": 0,
-        "num_alloc_retries": 0,
-        "num_ooms": 0,
+        f"{name}.{pool}.{key}": value
+        for name, tally in tallies.items()
+        for pool, counted in (("all", tally), ("large_pool", tally), ("small_pool", _NOTHING))
+        for key, value in asdict(counted).items()
     }
-    return OrderedDict(sorted({**plain, **keyed}.items()))
+    keyed |= {f"{name}.{key}": 0 for name in _OVERSIZE for key in asdict(_NOTHING)}
+    return Record(sorted({**plain, **keyed}.items()))
+
+
+def _tensor_bytes(index: int) -> Tally:
+    """What tensors hold. The caller holds the lock."""
+    eng = engine()
+    current, freed = eng.live_bytes.get(index, 0), eng.freed_bytes.get(index, 0)
+    peak = max(eng.peak_bytes.get(index, 0), current)
+    return Tally(current, peak, current + freed - eng.forgotten_bytes.get(index, 0), freed)
 
 
 def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
@@ -83,12 +112,67 @@ def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Raises RuntimeError: WebGPU does not tell how much memory an adapter has, let alone how much of it is free."""
-    index_of(device)
-    raise RuntimeError(
-        "WebGPU does not tell how much memory an adapter has; torch.webgpu.memory_stats() tells what is used, and "
-        "torch.webgpu.get_device_properties().max_buffer_size how large one tensor can be"
-    )
+    """(free, total) bytes of an adapter that computes on the CPU: the machine's memory.
+
+    Raises RuntimeError for a GPU: WebGPU does not tell how much memory one has, let alone how much of it is free.
+    """
+    found = engine().device(index_of(device))
+    machine = _machine_memory() if found.caps.software else None
+    if machine is None:
+        raise RuntimeError(
+            "WebGPU does not tell how much memory an adapter has; torch.webgpu.memory_stats() tells what is used, and "
+            "torch.webgpu.get_device_properties().max_buffer_size how large one tensor can be"
+        )
+    return machine
+
+
+def _machine_memory() -> tuple[int, int] | None:
+    """(available, total) bytes; None where the operating system has no /proc."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return kibibytes["MemAvailable"] << 10, kibibytes["MemTotal"] << 10
+
+
+def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
+    """The memory of all adapters, or of one, as torch.cuda describes its own: segments, each with its blocks.
+
+    A segment is a buffer and has one block, whose ``state`` is "active_allocated" for a tensor's and "inactive" for one
+    that is kept for reuse. What captured graphs keep to themselves belongs to no tensor and is not in it. An address is
+    ``Tensor.untyped_storage().data_ptr()``, virtual; 0 where there is no tensor. Submits what is recorded.
+    """
+    eng = engine()
+    wanted = range(len(eng.devices)) if device is None else [index_of(device)]
+    with eng.lock:
+        eng.flush()
+        found = [
+            _segment(a.device, a.address, a.buffer.size_bytes, a.size_bytes, "active_allocated")
+            for a in eng.mailbox.allocations.values()
+            if a.buffer is not None and a.device in wanted
+        ]
+        for index in wanted:
+            found += [_segment(index, 0, size, 0, "inactive") for size in eng.devices[index].free_sizes]
+    return found
+
+
+def _segment(device: int, address: int, size_bytes: int, requested_bytes: int, state: str) -> dict[str, Any]:
+    in_use_bytes = 0 if state == "inactive" else size_bytes
+    placed = {"address": address, "requested_size": requested_bytes, "frames": []}
+    block = {**placed, "size": size_bytes, "state": state}
+    return {
+        **placed,
+        "device": device,
+        "total_size": size_bytes,
+        "allocated_size": in_use_bytes,
+        "active_size": in_use_bytes,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "blocks": [block],
+    }
 
 
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
@@ -121,5 +205,9 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
-    """Nothing accumulates; here because torch.cuda has it."""
-    index_of(device)
+    """Forgets what was allocated and freed so far (the keys that end so), and the failures."""
+    eng, index = engine(), index_of(device)
+    with eng.lock:
+        eng.reclaim()
+        eng.freed_bytes[index], eng.forgotten_bytes[index] = 0, eng.live_bytes.get(index, 0)
+        eng.device(index).reset_accumulated_stats()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.observer import Observer, span
 from torch_webgpu.runtime.pipelines import PipelineCache
 from torch_webgpu.runtime.private_pool import PrivatePool
+from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
 from torch_webgpu.runtime.transfer import Request, Transfer
 from torch_webgpu.wgsl.link import HostCaps
@@ -40,6 +41,8 @@ class DeviceStats:
     pipelines: int = 0
     bind_groups: int = 0
     submissions: int = 0
+    failed_allocations: int = 0
+    out_of_memory: int = 0
 
 
 class _Open:
@@ -76,6 +79,8 @@ class Device:
         self.caps = host_caps(adapter)
         self._adapter = adapter
         self.observer: Observer | None = None
+        self._failed_allocations = 0  # a retry after the pool was emptied followed
+        self._out_of_memory = 0
         self._unusable: WebGPUError | None = None  # why nothing can be done any more
         self._former: list[_Open] = []
 
@@ -111,10 +116,22 @@ class Device:
         try:
             return pool.allocate(size_bytes, make_room)
         except OutOfMemoryError:
+            self._count_failure()
             if not make_room:
                 raise
         self.empty_cache()
-        return pool.allocate(size_bytes)
+        try:
+            return pool.allocate(size_bytes)
+        except OutOfMemoryError:
+            self._count_failure()
+            raise
+
+    def _count_failure(self) -> None:
+        """With something pooled, that is given back and the allocation tried again; else there is no memory."""
+        if self._opened.pool.pooled_bytes:
+            self._failed_allocations += 1
+        else:
+            self._out_of_memory += 1
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back into the pool it came from. All work that uses it must have been submitted."""
@@ -316,12 +333,34 @@ class Device:
             pipelines=pipelines.pipeline_count,
             bind_groups=pipelines.bind_group_count,
             submissions=self._opened.encoder.submissions,
+            failed_allocations=self._failed_allocations,
+            out_of_memory=self._out_of_memory,
         )
+
+    def memory_tallies(self) -> dict[str, Tally]:
+        """Buffers in use and what the adapter gave us, in number and bytes, under torch.cuda's names."""
+        if not self.is_open:
+            return {name: Tally() for name in ("active", "active_bytes", "segment", "reserved_bytes")}
+        pool = self._opened.pool
+        number, size = pool.in_use()
+        segments, reserved = replace(pool.created), replace(pool.reserved)
+        return {"active": number, "active_bytes": size, "segment": segments, "reserved_bytes": reserved}
+
+    @property
+    def free_sizes(self) -> list[int]:
+        """The size in bytes of every buffer that is kept for reuse."""
+        return self._opened.pool.free_sizes if self.is_open else []
 
     def reset_peak_stats(self) -> None:
         """Starts ``peak_allocated_bytes`` again from what is in use now."""
         if self.is_open:
-            self._opened.pool.peak_allocated_bytes = self._opened.pool.allocated_bytes
+            self._opened.pool.reset_peaks()
+
+    def reset_accumulated_stats(self) -> None:
+        """What was allocated, freed and failed so far is forgotten."""
+        self._failed_allocations = self._out_of_memory = 0
+        if self.is_open:
+            self._opened.pool.reset_accumulated()
 
     def memory_summary(self) -> str:
         """What memory is in use, for people."""
