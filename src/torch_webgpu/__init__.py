@@ -19,11 +19,12 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from . import api, aten
-    from .api import accelerator, safetensors, streams, torch_profiler
+    from .api import accelerator, graphs, safetensors, streams, torch_profiler
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
     aten.register()
     accelerator.register()
+    graphs.register()
     safetensors.register()
     streams.register()
     torch_profiler.register()

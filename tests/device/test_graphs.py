@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,6 +147,19 @@ def test_a_number_from_the_host_is_frozen_and_written_at_every_replay(device):
         assert y.tolist() == [3.5, 1]
 
 
+def test_lists_of_tensors_before_in_and_after_a_replay(device):
+    def tensors(value: float) -> list[torch.Tensor]:
+        return [torch.full((3,), value, device=device) for _ in range(4)]
+
+    a, b = tensors(1), tensors(2)
+    g, _ = captured(lambda: torch._foreach_mul_(a, b))
+    torch._foreach_add_(a, 1)  # recorded, not yet run
+    g.replay()
+    torch._foreach_add_(b, a)
+    g.replay()
+    assert [t.tolist() for t in (*a, *b)] == [[24] * 3] * 4 + [[6] * 3] * 4
+
+
 def test_views_of_a_replayed_output_follow_it(device):
     x = torch.ones(4, device=device)
     g, y = captured(lambda: x * 2)
@@ -247,6 +262,22 @@ def test_a_captured_training_step_is_the_eager_one(device, name):
     expected = eager.eager_step()
     torch.manual_seed(2)
     assert torch.equal(graphed.eager_step(), expected)
+
+
+def test_a_learning_rate_on_the_device_changes_between_replays(device):
+    rate = torch.tensor(0.5, device=device)
+    p, q = (nn.Parameter(torch.ones(3, device=device)) for _ in range(2))
+    p.grad, q.grad = torch.ones(3, device=device), torch.ones(3, device=device)
+    ours, eager = (torch.optim.Adam([t], lr=rate, capturable=True) for t in (p, q))
+    ours.step()
+    eager.step()
+    g, _ = captured(ours.step)
+    for value in (0.25, 0.125):
+        rate.fill_(value)
+        g.replay()
+        eager.step()
+        assert torch.equal(p, q)
+    assert p[0].item() == pytest.approx(1 - 0.5 - 0.25 - 0.125, abs=1e-4)
 
 
 def test_gradients_accumulate_over_replays_that_add_to_them(device):
@@ -438,6 +469,15 @@ def test_a_fallback_to_the_cpu_is_refused(device, recwarn):
         captured(lambda: torch.linalg.eigvals(x))
 
 
+def test_a_tensor_from_before_a_failed_capture_can_be_written_by_the_next(device):
+    x, out = torch.ones(3, device=device), torch.empty(3, device=device)
+    with pytest.raises(RuntimeError, match="read on the host"):
+        captured(lambda: torch.add(x, 1, out=out).sum().item())
+    g, _ = captured(lambda: torch.add(x, 1, out=out))
+    g.replay()
+    assert out.tolist() == [2, 2, 2]
+
+
 def test_a_capture_that_nobody_holds_ends(device):
     x = torch.ones(3, device=device)
     g = torch.webgpu.Graph()
@@ -622,6 +662,31 @@ def test_cached_objects_may_be_evicted(device):
     assert y.tolist() == [6.0 * k for k in range(1, 9)]
 
 
+# ---- several adapters
+
+
+def test_what_another_adapter_does_meanwhile_is_not_captured():
+    script = """
+        a, b = (torch.ones(4, device=f"webgpu:{k}") for k in range(2))
+        g = torch.webgpu.Graph()
+        torch.manual_seed(1)
+        with torch.webgpu.graph(g, stream=torch.webgpu.Stream(device=1)):
+            assert torch.webgpu.current_device() == 1 and torch.webgpu.is_current_stream_capturing()
+            b += torch.rand(4, device="webgpu:1")
+            a += 1
+            assert a.tolist() == [2] * 4 and a.max().item() == 2
+            noise = torch.rand(4, device="webgpu:0")
+        assert not torch.webgpu.is_current_stream_capturing()
+        assert b.tolist() == [1] * 4
+        g.replay()
+        torch.manual_seed(1)
+        assert torch.equal(b.cpu(), 1 + torch.rand(4, device="webgpu:1").cpu())
+        assert torch.equal(noise.cpu(), torch.rand(4, device="webgpu:0").cpu())
+        assert a.tolist() == [2] * 4
+    """
+    assert_ends_well(script, TORCH_WEBGPU_COPIES="2")
+
+
 # ---- threads
 
 
@@ -747,3 +812,14 @@ def test_the_dump_lists_the_kernels(device, tmp_path):
     assert text.startswith("digraph")
     assert "cumsum" in text
     assert "n0 -> n1" in text
+
+
+# ---- documentation
+
+
+def test_the_code_of_the_documentation_runs():
+    text = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 6
+    output = assert_ends_well("\n".join(blocks))
+    assert "cannot be read on the host while a graph is being captured" in output

@@ -61,6 +61,8 @@ from .fusion import (
     set_fusion_min_size,
     set_fusion_window,
 )
+from .graphed_callables import make_graphed_callables
+from .graphs import CUDAGraph, Graph, graph, graph_pool_handle, is_current_stream_capturing
 from .memory import (
     empty_cache,
     max_memory_allocated,
@@ -94,7 +96,6 @@ from .streams import (
     StreamContext,
     current_stream,
     default_stream,
-    is_current_stream_capturing,
     set_stream,
     stream,
 )

@@ -209,8 +209,3 @@ def set_stream(stream: Any) -> None:
     """Makes a stream's adapter the current one."""
     if stream is not None:
         device(stream.device_index).__enter__()
-
-
-def is_current_stream_capturing() -> bool:
-    """False: nothing is being captured."""
-    return False

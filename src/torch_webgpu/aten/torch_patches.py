@@ -196,6 +196,27 @@ def unscale_in_float32() -> None:
     torch.amp.GradScaler.unscale_ = unscale_  # type: ignore[method-assign]
 
 
+def refuse_uncapturable_optimizers(is_capturing: Callable[[], bool]) -> None:
+    """An optimizer that counts its steps on the host refuses to be captured, as PyTorch makes it refuse on CUDA and XPU.
+
+    Its replays would repeat the step that was captured (``Optimizer._accelerator_graph_capture_health_check``).
+    """
+    plain = torch.optim.Optimizer._accelerator_graph_capture_health_check
+
+    @wraps(plain)
+    def check(self: Any) -> None:
+        plain(self)
+        groups = self.param_groups
+        if is_capturing() and not all(group["capturable"] for group in groups):
+            if any(is_webgpu(p) for group in groups for p in group["params"]):
+                raise RuntimeError(
+                    f"Attempting WebGPU graph capture of step() for an instance of {type(self).__name__} but "
+                    "param_groups' capturable is False."
+                )
+
+    torch.optim.Optimizer._accelerator_graph_capture_health_check = check  # type: ignore[method-assign]
+
+
 @cache
 def resolve_bare_devices() -> None:
     """Makes ``t.to("webgpu")``, ``torch.tensor(…, device="webgpu")`` and their like mean the current adapter.

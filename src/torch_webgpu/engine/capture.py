@@ -116,7 +116,7 @@ class Reservation:
 
 
 class Capture:
-    """A capture underway on one device. The caller of every method holds the engine's lock."""
+    """A capture underway on one device. Who calls ``run…``, ``write`` or ``refuse`` holds the engine's lock."""
 
     def __init__(self, engine: Engine, device: Device, handle: PoolHandle) -> None:
         self.engine = engine
@@ -129,6 +129,7 @@ class Capture:
         self._drawn: dict[RandomState, int] = {}
         self._inputs: dict[int, Allocation] = {}
         self._made: dict[int, Allocation] = {}  # what got its memory in this capture
+        self._older = frozenset(engine.mailbox.allocations)  # by number: what needs no value from it
 
     @classmethod
     def begin(cls, engine: Engine, index: int, handle: PoolHandle | None) -> Capture:
@@ -191,10 +192,11 @@ class Capture:
 
     def stream_words(self, state: RandomState, blocks: int) -> list[StreamWord]:
         """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
-        ahead = self._drawn.get(state, 0)
-        self._drawn[state] = ahead + blocks
-        state.captured = True
-        RandomState.draws += 1
+        with self.engine.lock:
+            ahead = self._drawn.get(state, 0)
+            self._drawn[state] = ahead + blocks
+            state.captured = True
+            RandomState.draws += 1
         words = []
         for part in range(4):
             word = StreamWord()
@@ -274,7 +276,8 @@ class Capture:
     def _poison(self) -> None:
         poison = RuntimeError(f"this tensor belongs to a capture that failed: {self.error}")
         for allocation in self._made.values():
-            allocation.error = poison
+            if allocation.number not in self._older:
+                allocation.error = poison
             if allocation.buffer is not None:
                 self.device.release(allocation.buffer)
                 allocation.buffer = None
@@ -342,7 +345,7 @@ class CapturedGraph:
                 engine.capture.refuse(device.index, "a graph cannot be replayed")
             if engine.error is not None:
                 engine.raise_pending()
-            if engine.pending.get(device.index):
+            if engine.pending.get(device.index) or engine.lists.get(device.index):
                 engine.flush(device.index)
             encoded = self._encoded or self._encode()
             if self._places:

@@ -43,6 +43,7 @@ resolve_query_set = lib.wgpuCommandEncoderResolveQuerySet
 release_pass = lib.wgpuComputePassEncoderRelease
 release_encoder = lib.wgpuCommandEncoderRelease
 release_bind_group = lib.wgpuBindGroupRelease
+retain_pipeline = lib.wgpuComputePipelineAddRef
 release_query_set = lib.wgpuQuerySetRelease
 unmap = lib.wgpuBufferUnmap
 
@@ -448,6 +449,11 @@ class NativeDevice:
         self.destroy()
         lib.wgpuQueueRelease(self.queue)
         lib.wgpuDeviceRelease(self.handle)
+
+
+def host_memory(data: bytes | bytearray) -> Handle:
+    """A pointer to ``data`` that keeps it alive, for calls that are made often."""
+    return ffi.from_buffer("char[]", data)
 
 
 def offsets(count: int) -> Handle:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from torch_webgpu.wgsl.kernel import Kernel
 
 
+Range = tuple[Any, int, int]
+"""What is bound of a buffer: its handle, an offset and a size in bytes."""
+
 MAX_PIPELINES = 8192
 MAX_SOFTWARE_PIPELINES = 512
 """A software adapter compiles to machine code: over 3 MB a pipeline on lavapipe."""
@@ -177,26 +180,36 @@ class PipelineCache:
         return self._layouts[key]
 
     def _bind(self, kernel: Kernel, buffers: tuple[Buffer, ...]) -> Bound:
+        assert self._uniform is not None
+        pipeline, ranges = self.fit(kernel, buffers)
+        group = self.group(kernel, pipeline, ranges, self._uniform.handle)
+        return Bound(pipeline.handle, group, pipeline.uses_immediates, pipeline.param_bytes)
+
+    def fit(self, kernel: Kernel, buffers: tuple[Buffer, ...]) -> tuple[Pipeline, list[Range]]:
+        """The pipeline for buffers of these sizes, and what its bind group binds. Raises as :meth:`bound`."""
         _check_buffers(kernel, buffers)
         windows = tuple(self._windows(buffer) for buffer in buffers)
         pipeline = self.pipeline(kernel, windows if any(count > 1 for count in windows) else ())
         width = self._caps.window_bytes
-        ranges = []
+        ranges: list[Range] = []
         for buffer, count in zip(buffers, windows, strict=True):
             if count == 1:
                 ranges.append((buffer.handle, 0, buffer.size_bytes))
             else:
                 starts = range(0, buffer.size_bytes, width)
                 ranges += [(buffer.handle, start, min(width, buffer.size_bytes - start)) for start in starts]
+        return pipeline, ranges
+
+    def group(self, kernel: Kernel, pipeline: Pipeline, ranges: list[Range], uniform: Any) -> Any:
+        """A new bind group, the caller's to release; ``uniform`` is where parameters lie that are no immediates."""
         if pipeline.param_bytes and not pipeline.uses_immediates:
-            assert self._uniform is not None
-            ranges.append((self._uniform.handle, 0, -(-pipeline.param_bytes // 16) * 16))
+            ranges = [*ranges, (uniform, 0, -(-pipeline.param_bytes // 16) * 16)]
         group = self._native.create_bind_group(pipeline.layout, ranges)
         errors = self._native.sink.take()
         if errors:
             ffi.release_bind_group(group)
             raise WebGPUError(f"kernel {kernel.name}: " + "\n".join(message for _, message in errors))
-        return Bound(pipeline.handle, group, pipeline.uses_immediates, pipeline.param_bytes)
+        return group
 
     def _windows(self, buffer: Buffer) -> int:
         if buffer.size_bytes <= self._caps.max_binding_bytes:

@@ -226,6 +226,8 @@ def split_scalar(value: float | int | bool | complex, kind: str) -> tuple[int | 
         return (_f32(z.real), _f32(z.imag))
     if kind == "b":
         return (int(bool(value)),)
+    if kind == "u" and isinstance(value, int) and 0 <= value <= 0xFFFFFFFF:
+        return (value,)  # as it is: captured graphs know the numbers that they change by their class
     n = int(value)  # type: ignore[arg-type]
     return (n & 0xFFFFFFFF,) if kind == "u" else (((n + 0x80000000) & 0xFFFFFFFF) - 0x80000000,)
 
