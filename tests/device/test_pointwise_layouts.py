@@ -213,3 +213,39 @@ def test_modes(setting: str) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=names)
+def test_rows_and_columns_broadcast(dtype: torch.dtype, device: torch.device) -> None:
+    """Groups of four along the innermost dimension, of operands that vary along other dimensions only, or steeply."""
+    make = numbers(dtype)
+    check(device, torch.add, make(6, 20), make(20))
+    check(device, torch.add, make(6, 20), make(6, 1))
+    check(device, torch.add, make(6, 22), make(22))
+    check(device, torch.add, make(3, 6, 20), make(3, 1, 20))
+    check(device, torch.add, make(6, 20), make(6, 21)[:, 1:])
+    check(device, torch.add, make(6, 20), make(6, 40)[:, ::2])
+    check(device, torch.add, make(120), make(240)[::2])
+    check(device, torch.add, make(7, 24)[1:], make(25)[1:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=names)
+def test_transposed_operands(dtype: torch.dtype, device: torch.device) -> None:
+    """Tiles turned in workgroup memory: whole ones, parts of ones, of several operands and among other dimensions."""
+    make = numbers(dtype)
+    for m, n in ((64, 96), (40, 68), (33, 36), (35, 37)):
+        check(device, lambda x: x.t().contiguous(), make(n, m))
+        check(device, lambda x, y: x + y.t(), make(m, n), make(n, m))
+    check(device, lambda x, y: x.t() + y.t(), make(40, 24), make(40, 24).t().contiguous().t())
+    check(device, lambda x, y: x + y.t() + y.t()[:, :1], make(40, 44), make(44, 40))
+    check(device, lambda x: x.transpose(1, 2).contiguous(), make(2, 36, 20))
+    check(device, lambda x: x.permute(2, 0, 3, 1).contiguous(), make(3, 20, 2, 40))
+    check(device, lambda x: x.permute(3, 2, 1, 0).contiguous(), make(17, 2, 3, 20))
+    check(device, lambda x: x[:, 1:].t().contiguous(), make(36, 41))
+    check(device, lambda x: x[1:, 1:21].t().contiguous(), make(37, 41))
+    check(device, lambda x, row: x.t() + row, make(36, 40), make(36))
+
+
+def numbers(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randint(0, 50, shape, generator=generator).to(dtype)

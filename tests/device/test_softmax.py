@@ -47,11 +47,14 @@ def test_many_rows(device):
 
 
 def test_infinite_elements(device):
-    x = torch.randn(4, 50)
+    x = torch.randn(6, 50)
     x[0, 3] = -math.inf
     x[1] = -math.inf
     x[2, 3] = math.inf
     x[3, 3] = math.nan
+    x[4] = math.nan
+    x[5] = -math.inf
+    x[5, 3] = math.nan
     check(device, lambda x: (F.softmax(x, 1), F.log_softmax(x, 1), torch.ops.aten._safe_softmax(x, 1)), x, tol=1e-5)
 
 

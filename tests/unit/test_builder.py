@@ -49,8 +49,26 @@ def test_one_kernel_serves_all_shapes_of_a_rank() -> None:
     def add_row(n: int, m: int) -> Built:
         return build(dense("f32", n, m), dense("f32", m), dense("f32", n, m))
 
-    assert add_row(4, 5).kernel.key == add_row(7, 900).kernel.key
-    assert add_row(4, 5).values != add_row(7, 900).values
+    for one, two in (((4, 5), (7, 901)), ((4, 8), (7, 900))):
+        assert add_row(*one).kernel.key == add_row(*two).kernel.key
+        assert add_row(*one).values != add_row(*two).values
+
+
+def test_rows_of_whole_groups_are_moved_by_four() -> None:
+    bias = build(dense("f32", 6, 8), dense("f32", 8), dense("f32", 6, 8)).kernel.body
+    assert "x0_load4" in bias and "x1_load4" in bias and "y2_store4" in bias
+    column = build(dense("f32", 6, 8), dense("f32", 6, 1), dense("f32", 6, 8)).kernel.body
+    assert "x0_load4" in column and column.count("x1_load(") == 1
+    assert "y2_store4" not in build(dense("f32", 6, 9), dense("f32", 9), dense("f32", 6, 9)).kernel.body
+
+
+def test_inputs_across_the_output_are_turned_in_tiles() -> None:
+    across = Spec("f32", (64, 96), (1, 64))
+    turned = build(across, dense("f32", 64, 96)).kernel.body
+    assert "var<workgroup> tile0" in turned and "x0_load4" in turned and "y1_store4" in turned
+    assert "x0_load4" not in build(across._replace(aligned=False), dense("f32", 64, 96)).kernel.body
+    assert "tile0" not in build(Spec("f32", (3, 96), (1, 3)), dense("f32", 3, 96)).kernel.body
+    assert "tile0" not in build(Spec("i64", (64, 96), (1, 64)), dense("f32", 64, 96)).kernel.body
 
 
 def test_operands_in_one_memory_order_collapse() -> None:
@@ -119,8 +137,8 @@ def test_native_halves_are_stored_one_by_one() -> None:
 
 
 def test_a_thread_owns_whole_words_of_every_output() -> None:
-    strided = Spec("f32", (64, 64), (1, 64))
-    built = build(strided, dense("u8", 64, 64), dense("f16", 64, 64), outputs=2)
+    strided = Spec("f32", (63, 65), (1, 63))
+    built = build(strided, dense("u8", 63, 65), dense("f16", 63, 65), outputs=2)
     assert built.grid == (4096 // 4 // WORKGROUP, 1, 1)
     assert built.kernel.body.count("y1_store_word") == 1
     assert built.kernel.body.count("y2_store_word") == 2

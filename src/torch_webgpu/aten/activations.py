@@ -107,7 +107,7 @@ def gelu_backward(grad_output: Expr, self: Expr, approximate: str) -> Expr:
 
 @pointwise("silu")
 def silu(self: Expr) -> Expr:
-    return self / (1 + ops.exp(-self))
+    return self * ops.sigmoid(self)
 
 
 @pointwise("silu_backward")

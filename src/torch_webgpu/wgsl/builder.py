@@ -6,7 +6,7 @@ layout. Each thread owns a run of consecutive points, so that it owns whole 32-b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +16,8 @@ from torch_webgpu.layout import broadcast_strides, collapse, contiguous_strides,
 
 from .expr import convert, emit, join_param, param_parts
 from .kernel import Binding, Kernel, Mode, Param
-from .quads import QUAD, quads_text
+from .quads import QUAD, Place, quads_text
+from .transposed import TILE, Turn, Turned, transposed_text, turn
 
 WORKGROUP = 256
 MAX_GROUPS = 65535
@@ -97,27 +98,65 @@ class Indexing:
 
     def element(self, k: int, arg: int) -> str:
         """The WGSL of argument ``k``'s element number; ``arg`` is the argument its offset belongs to."""
-        offset = self.params.add(f"o{k}", Source("offset", arg))
+        offset = self.offset(k, arg)
         kind = self.layout(k)
         if kind == "scalar":
             return offset
         if kind == "linear":
             return f"{offset} + i"
+        return " + ".join([offset, *self.steps(k, {d: f"c{d}" for d in range(self.rank)})])
+
+    def offset(self, k: int, arg: int) -> str:
+        return self.params.add(f"o{k}", Source("offset", arg))
+
+    def steps(self, k: int, coordinates: Mapping[int, str]) -> list[str]:
+        """What the ``coordinates`` of some dimensions add to argument ``k``'s element number."""
         terms = []
-        for d, stride in enumerate(self.strides[k]):
+        for d, coordinate in coordinates.items():
+            stride = self.strides[k][d]
             if stride:
-                terms.append(
-                    f"c{d}" if stride == 1 and d == self.rank - 1 else f"c{d} * {self.params.add(f't{k}_{d}', stride)}"
-                )
-        return " + ".join([offset, *terms])
+                last = stride == 1 and d == self.rank - 1
+                terms.append(coordinate if last else f"{coordinate} * {self.params.add(f't{k}_{d}', stride)}")
+        return terms
+
+    def place(self, k: int, spec: Spec, first: Mapping[int, str], limit: str = "") -> Place:
+        """Where argument ``k``'s elements of four points lie, ``first`` being the coordinates of the first of them.
+
+        ``limit`` is the last coordinate there is, if the innermost dimension need not consist of whole groups of four.
+        """
+        offset, inner, last = self.offset(k, k), self.strides[k][-1], self.rank - 1
+        if self.layout(k) == "scalar":
+            return Place((offset,))
+        head = [offset, *self.steps(k, {d: c for d, c in first.items() if d != last})]
+        if not inner:
+            return Place((" + ".join(head),))
+        fours = self.in_fours(k, spec)
+        step = "" if inner == 1 else f" * {self.params.add(f't{k}_{last}', inner)}"
+        elements = []
+        for e in range(QUAD):
+            coordinate = f"{first[last]} + {e}u" if e else first[last]
+            if limit and not fours:
+                coordinate = f"min({coordinate}, {limit})"
+            elif step:
+                coordinate = f"({coordinate})"
+            elements.append(" + ".join([*head, coordinate + step]))
+        return Place(tuple(elements), fours)
+
+    def in_fours(self, k: int, spec: Spec, inner: int = -1) -> bool:
+        """Whether argument ``k``'s elements along dimension ``inner`` are groups of four of its buffer."""
+        inner %= self.rank
+        others = [s for d, (s, n) in enumerate(zip(self.strides[k], self.sizes, strict=True)) if d != inner and n > 1]
+        dense = self.strides[k][inner] == 1 and (self.rank == 1 or self.sizes[inner] % QUAD == 0)
+        return dense and spec.aligned and BY_NAME[spec.dtype].itemsize <= 4 and all(s % QUAD == 0 for s in others)
 
 
-MAIN = (
+GROUPS = (
     f"@compute @workgroup_size({WORKGROUP})",
     "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
     "        @builtin(local_invocation_index) lid: u32) {",
-    f"  let t = (wid.y * nwg.x + wid.x) * {WORKGROUP}u + lid;",
+    "  let group = wid.y * nwg.x + wid.x;",
 )
+MAIN = (*GROUPS, f"  let t = group * {WORKGROUP}u + lid;")
 
 
 @dataclass(frozen=True)
@@ -169,7 +208,10 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     params = ParamList()
     numel = params.add("numel", prod(shape))
     indexing = Indexing(sizes, strides, params)
-    if indexing.rank == 1 and not in_order and moves_by_four(op, indexing):
+    if not in_order and moves_by_four(op, indexing):
+        turned = None if linear else turn(op, sizes, strides)
+        if turned is not None:
+            return build_transposed(op, alias, indexing, turned)
         return build_quads(op, alias, indexing, params, numel)
     modes = {
         op.n_inputs + j: store_mode(spec, indexing.layout(op.n_inputs + j), native_f16)
@@ -213,28 +255,101 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
 def moves_by_four(op: Operation, indexing: Indexing) -> bool:
     """Whether every output lies in iteration order, starts at a multiple of four, and some can be moved by fours.
 
-    64-bit outputs are stored one by one; strided arguments need coordinates, which fours do not have.
+    64-bit outputs are stored one by one. Of several dimensions the innermost must consist of groups of four.
     """
-    layouts = [indexing.layout(k) for k in range(len(op.args))]
-    outputs = [(spec, layouts[k]) for k, spec in enumerate(op.args) if k >= op.n_inputs]
+    outputs = [(spec, indexing.layout(k)) for k, spec in enumerate(op.args) if k >= op.n_inputs]
     whole = all(layout == "linear" and (spec.aligned or BY_NAME[spec.dtype].itemsize > 4) for spec, layout in outputs)
-    return whole and "strided" not in layouts and any(BY_NAME[spec.dtype].itemsize <= 4 for spec, _ in outputs)
+    even = indexing.rank == 1 or indexing.sizes[-1] % QUAD == 0
+    return whole and even and any(BY_NAME[spec.dtype].itemsize <= 4 for spec, _ in outputs)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a kernel that moves four elements at a time is made of, besides its text."""
+
+    bindings: tuple[Binding, ...]
+    names: dict[int, str]
+    order: tuple[int, ...]
+    scalars: dict[int, str]
+    roots: list[Expr]
+    used: list[int]
+
+    @staticmethod
+    def of(op: Operation, alias: tuple[int, ...], params: ParamList) -> Parts:
+        assert isinstance(op.body, Pointwise)
+        modes: dict[int, Mode] = dict.fromkeys(range(op.n_inputs, len(op.args)), "plain")
+        leaves = list(walk(op.body.roots))
+        scalars = params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
+        used = sorted({e.args[0] for e in leaves if e.op == "load"} | modes.keys())
+        roots = [stored(root, op.args[k].dtype) for root, k in zip(op.body.roots, modes, strict=True)]
+        bindings, names, order = bind(op.args, alias, op.n_inputs, modes)
+        return Parts(bindings, names, order, scalars, roots, used)
+
+    def built(self, op: Operation, text: str, params: ParamList, threads: int) -> Built:
+        kernel = Kernel(
+            op.name, text, self.bindings, tuple(params.params), workgroup_size=(WORKGROUP, 1, 1), trusted=True
+        )
+        return Built(kernel, self.order, tuple(params.values), grid_for(threads))
 
 
 def build_quads(op: Operation, alias: tuple[int, ...], indexing: Indexing, params: ParamList, numel: str) -> Built:
     """The kernel of a pointwise operation that moves four elements at a time."""
-    assert isinstance(op.body, Pointwise)
-    modes: dict[int, Mode] = dict.fromkeys(range(op.n_inputs, len(op.args)), "plain")
-    bindings, names, order = bind(op.args, alias, op.n_inputs, modes)
-    leaves = list(walk(op.body.roots))
-    scalars = params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
-    used = {e.args[0] for e in leaves if e.op == "load"} | modes.keys()
-    offsets = {k: params.add(f"o{k}", Source("offset", k)) for k in sorted(used)}
-    roots = [stored(root, op.args[k].dtype) for root, k in zip(op.body.roots, modes, strict=True)]
-    layouts = [indexing.layout(k) for k in range(len(op.args))]
-    text = quads_text(op, roots, names, layouts, offsets, scalars, numel, MAIN)
-    kernel = Kernel(op.name, text, bindings, tuple(params.params), workgroup_size=(WORKGROUP, 1, 1), trusted=True)
-    return Built(kernel, order, tuple(params.values), grid_for(-(-prod(op.outputs[0].shape) // QUAD)))
+    parts = Parts.of(op, alias, params)
+    main = [*MAIN, f"  let base = t * {QUAD}u;", f"  if (base >= {numel}) {{ return; }}"]
+    if any(indexing.layout(k) == "strided" for k in parts.used):
+        main += ["  let i = base;", *indexing.coordinates()]
+    many = indexing.rank > 1
+    coordinates = {d: f"c{d}" for d in range(indexing.rank)}
+    places = {}
+    for k in parts.used:
+        linear = indexing.layout(k) == "linear"
+        if linear and many:
+            offset = indexing.offset(k, k)
+            elements = tuple([f"{offset} + base + {e}u" if e else f"{offset} + base" for e in range(QUAD)])
+            places[k] = Place(elements, indexing.in_fours(k, op.args[k]))
+        else:
+            first = {0: "base"} if linear else coordinates
+            places[k] = indexing.place(k, op.args[k], first, "" if many else f"{numel} - 1u")
+    text = quads_text(op, parts.roots, parts.names, places, parts.scalars, numel, main)
+    return parts.built(op, text, params, -(-prod(indexing.sizes) // QUAD))
+
+
+def build_transposed(op: Operation, alias: tuple[int, ...], indexing: Indexing, turned: Turn) -> Built:
+    """The kernel of a pointwise operation some of whose inputs lie across its outputs."""
+    params = indexing.params = ParamList()
+    parts = Parts.of(op, alias, params)
+    sizes, last, m = indexing.sizes, indexing.rank - 1, turned.m
+    n_tiles, m_tiles = (-(-sizes[d] // TILE) for d in (last, m))
+    others = [d for d in range(indexing.rank) if d not in (last, m)]
+    corner = [
+        f"  let n = {params.add('n', sizes[last])};",
+        f"  let m = {params.add('m', sizes[m])};",
+        f"  let n0 = {TILE}u * (group % {params.add('n_tiles', n_tiles)});",
+        "  let rest = group / P.n_tiles;",
+        f"  let m0 = {TILE}u * (rest % {params.add('m_tiles', m_tiles)});",
+        f"  if (rest >= P.m_tiles * {params.add('slices', prod(sizes[d] for d in others))}) {{ return; }}",
+        *split_number("rest / P.m_tiles", others, sizes, params),
+    ]
+    outer = {d: f"c{d}" for d in others}
+    tiles = {}
+    for k in turned.inputs:
+        head = [indexing.offset(k, k), *indexing.steps(k, {**outer, last: "n0"}), "m0"]
+        fours = indexing.in_fours(k, op.args[k], m)
+        tiles[k] = Turned(parts.names[k], " + ".join(head), f"P.t{k}_{last}", fours)
+    first = {**outer, m: "cm", last: "cn"}
+    places = {k: indexing.place(k, op.args[k], first) for k in parts.used if k not in tiles}
+    text = transposed_text(op, parts.roots, parts.names, tiles, places, parts.scalars, GROUPS, corner)
+    return parts.built(op, text, params, n_tiles * m_tiles * prod(sizes[d] for d in others) * WORKGROUP)
+
+
+def split_number(number: str, dims: Sequence[int], sizes: tuple[int, ...], params: ParamList) -> list[str]:
+    """Statements that split ``number`` into the coordinates ``c{d}`` of ``dims``, the last the fastest."""
+    lines, rest = [], f"({number})"
+    for d in reversed(dims[1:]):
+        size = params.add(f"n{d}", sizes[d])
+        lines += [f"  let c{d} = {rest} % {size};", f"  let r{d} = {rest} / {size};"]
+        rest = f"r{d}"
+    return [*lines, f"  let c{dims[0]} = {rest};"] if dims else lines
 
 
 def bind(

@@ -8,7 +8,7 @@ there (``b3``) and the values of the arguments that do not vary along the row (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.combine import COMBINES, Combine
@@ -57,10 +57,13 @@ class Operands:
         self.maps = range(first_map, len(op.args)) if stores else range(0)
         self.values = tuple(values)
         self.map_roots = [stored(e, op.args[k].dtype) for e, k in zip(op.body.maps, self.maps)]
+        self.hoisted: list[Expr] = []
+        if not op.body.running:
+            self.hoisted, self.map_roots = hoist(self.map_roots, self.varies)
         self.row_roots = [stored(e, op.args[k].dtype) for e, k in zip(op.body.roots, self.roots)]
-        leaves = leaves_of((*self.values, *self.map_roots, *self.row_roots))
+        leaves = leaves_of((*self.values, *self.hoisted, *self.map_roots, *self.row_roots))
         self.numbered = any(e.op in ("index", "linear") for e in leaves)
-        in_values, in_maps = self.loads(self.values), self.loads(self.map_roots)
+        in_values, in_maps = self.loads(self.values), self.loads((*self.hoisted, *self.map_roots))
         self.run = [k for k in in_values if self.varies(k)]
         self.more = [k for k in in_maps if self.varies(k) and k not in self.run]
         self.fixed = sorted({k for k in (*in_values, *in_maps) if not self.varies(k)})
@@ -135,6 +138,8 @@ class Operands:
             return self.scalars[e.args[0]]
         if e.op == "acc":
             return f"acc.a{e.args[0]}"
+        if e.op == "hoisted":
+            return f"once.h{e.args[0]}"
         if e.op == "reduced":
             return "r"
         if e.op == "index":
@@ -158,6 +163,7 @@ class Operands:
         text += self.value_function() if self.values else []
         if self.maps:
             text += self.load_function("More", "load_more", self.more) if self.more else []
+            text += self.once_function() if self.hoisted else []
             text += [*self.map_function(), *self.store_function()]
         return text
 
@@ -206,6 +212,18 @@ class Operands:
             "}",
         ]
 
+    def once_function(self) -> list[str]:
+        """What the maps have in common at all points of a row."""
+        lines, names = emit(self.hoisted, self.leaf)
+        fields = ", ".join(f"h{j}: {compute_type(e.dtype)}" for j, e in enumerate(self.hoisted))
+        return [
+            f"struct Once {{ {fields} }}",
+            "fn once_a_row(row: Row, acc: Acc) -> Once {",
+            *lines,
+            f"  return Once({', '.join(names)});",
+            "}",
+        ]
+
     def map_function(self) -> list[str]:
         """The maps at one point."""
         lines, results = emit(self.map_roots, self.leaf)
@@ -214,9 +232,10 @@ class Operands:
             fields.append(f"m{k}: {compute_type(self.op.args[k].dtype)}")
             values.append(convert(result, root.dtype, self.op.args[k].dtype, fits=True))
         arguments = [f"x{k}: {compute_type(self.op.args[k].dtype)}" for k in (*self.run, *self.more)]
+        once = ["once: Once"] if self.hoisted else []
         return [
             f"struct Mapped {{ {', '.join(fields)} }}",
-            f"fn mapped({', '.join(['row: Row', 'r: u32', *arguments, 'acc: Acc'])}) -> Mapped {{",
+            f"fn mapped({', '.join(['row: Row', 'r: u32', *arguments, 'acc: Acc', *once])}) -> Mapped {{",
             *(self.reduced_coordinates() if self.numbered else []),
             *lines,
             f"  return Mapped({', '.join(values)});",
@@ -248,13 +267,18 @@ class Operands:
             for e in range(self.width)
         ]
 
+    def once(self) -> list[str]:
+        """A statement that must come before the maps, once a row's ``acc`` is known."""
+        return ["  let once = once_a_row(row, acc);"] if self.hoisted else []
+
     def store(self, run: str, at: str, states: Sequence[str], indent: str) -> list[str]:
         """Statements that store the maps of a run whose points have these ``states``."""
         text = [f"{indent}let {run}m = load_more(row, {at});"] if self.more else []
         mapped = []
         for e, state in enumerate(states):
             elements = [f"{run}.x{k}_{e}" for k in self.run] + [f"{run}m.x{k}_{e}" for k in self.more]
-            mapped.append(f"mapped({', '.join(['row', number(at, e), *elements, state])})")
+            once = ["once"] if self.hoisted else []
+            mapped.append(f"mapped({', '.join(['row', number(at, e), *elements, state, *once])})")
         return [*text, f"{indent}store_run({', '.join(['row', at, *mapped])});"]
 
     def store_roots(self, indent: str) -> list[str]:
@@ -273,6 +297,33 @@ class Operands:
             value = convert(result, root.dtype, self.op.args[k].dtype, fits=True)
             text.append(f"{indent}{self.names[k]}_store(row.b{k}, {value});")
         return text
+
+
+def hoist(roots: Sequence[Expr], varies: Callable[[int], bool]) -> tuple[list[Expr], list[Expr]]:
+    """The parts of the maps ``roots`` that are the same at all points of a row, and the roots with leaves for them.
+
+    Compilers would find them, too, but for branches inside, and would copy them to every point until they do.
+    """
+    same: dict[Expr, bool] = {}
+    rebuilt: dict[Expr, Expr] = {}
+    hoisted: list[Expr] = []
+
+    def taken(e: Expr) -> Expr:
+        if e not in rebuilt:
+            rebuilt[e] = Expr("hoisted", (len(hoisted),), e.dtype)
+            hoisted.append(e)
+        return rebuilt[e]
+
+    for e in walk(roots):
+        operands = [a for a in e.args if isinstance(a, Expr)]
+        if not operands:
+            same[e] = e.op in ("acc", "param", "const") or (e.op == "load" and not varies(e.args[0]))
+            rebuilt[e] = e
+            continue
+        same[e] = all(same[a] for a in operands)
+        if not same[e]:
+            rebuilt[e] = Expr(e.op, tuple([taken(a) if isinstance(a, Expr) else a for a in e.args]), e.dtype)
+    return hoisted, [taken(root) for root in roots]
 
 
 def number(at: str, e: int) -> str:

@@ -76,7 +76,7 @@ class ReductionWriter(FoldWriter):
             declared, reduced = self.rounds(everything, [inside.format(u // width) for u in range(runs * width)])
         else:
             declared, reduced = self.merges(everything, runs, exact)
-        main += [*reduced, *self.store_roots()]
+        main += [*reduced, *self.store_roots(), *operands.once()]
         for u in range(runs):
             stores = operands.store(f"s{u}", f"r{u}", ["acc"] * width, "    ")
             main += [f"  if (live && r{u} < {extent}) {{", *stores, "  }"]
@@ -147,6 +147,7 @@ class ReductionWriter(FoldWriter):
             return []
         width = self.tiling.width
         return [
+            *self.operands.once(),
             "  let stop = select(start, end, live);",
             f"  for (var r = start + lane * {width}u; r < stop; r += {self.unit}u) {{",
             "    " + self.operands.load("s", "r"),

@@ -1,11 +1,16 @@
 // exp and its relatives: a power of two and a polynomial on the interval around zero that is left.
 
+// Without branches or conversions to integers, which GPUs do at a quarter of the speed or less: adding 1.5 * 2^23 rounds to
+// the nearest integer n, whose bits end up in the lowest place, and 2^n is a shift away. Results below the normal numbers
+// are zero.
 fn exp_f(x: f32) -> f32 {
-  let clamped = clamp(x, -104.0, 89.0);
-  let n = round(clamped * 1.44269504);
+  let rounder = bitcast<u32>(x * 1.44269504 + 12582912.0);
+  let n = f32(bitcast<i32>(rounder) - 0x4b400000);
   // ln 2 in two parts, the first so short that its products with n are exact.
-  let r = (clamped - n * 0.693359375) - n * -2.12194440e-4;
-  return select(scale_exp(exp_polynomial(r), i32(n)), x, isnan_f(x));
+  let r = (x - n * 0.693359375) - n * -2.12194440e-4;
+  let scaled = bitcast<f32>(bitcast<u32>(exp_polynomial(r)) + (rounder << 23u));
+  // Infinity, zero or NaN.
+  return select(exp2(x * 4.0), scaled, x > -87.33 && x < 88.72284);
 }
 
 // exp(r) for |r| <= ln(2) / 2.

@@ -2,13 +2,16 @@
 
 struct LogParts { f: f32, polynomial: f32, exponent: f32 }
 
-// m - 1, log(m) - (m - 1) and e, for a finite positive x.
+// m - 1, log(m) - (m - 1) and e, for a finite positive x. Denormals are converted from integers, since arithmetic may flush
+// them.
 fn log_parts(x: f32) -> LogParts {
-  let mantissa = mantissa_of(x);
-  let large = mantissa.bits >= 0xb504f3u;
-  let m = bitcast<f32>((mantissa.bits & 0x7fffffu) | select(0x3f800000u, 0x3f000000u, large));
+  let denormal = bitcast<u32>(x) < 0x800000u;
+  let bits = select(bitcast<u32>(x), bitcast<u32>(f32(bitcast<u32>(x))), denormal);
+  // The distance from the bits of sqrt(1/2) has the exponent on top.
+  let exponent = bitcast<i32>(bits - 0x3f3504f3u) >> 23u;
+  let m = bitcast<f32>(bits - (bitcast<u32>(exponent) << 23u));
   let f = m - 1.0;
-  return LogParts(f, log1p_tail(f), f32(mantissa.exponent + select(23, 24, large)));
+  return LogParts(f, log1p_tail(f), f32(exponent) - select(0.0, 149.0, denormal));
 }
 
 // log(1 + f) - f for 1 + f in [sqrt(1/2), sqrt(2)].
@@ -26,45 +29,40 @@ fn log1p_tail(f: f32) -> f32 {
   return p * f * z - 0.5 * z;
 }
 
-// The value of every logarithm at zero, negative numbers, infinity and NaN.
-fn log_special(x: f32) -> f32 {
-  if (magnitude_bits(x) == 0u) { return -inf_f(); }
-  if (isnan_f(x) || signbit_f(x)) { return nan_f(); }
-  return x;
+// A logarithm's value, but that at zero, negative numbers, infinity and NaN, where it is this.
+fn log_of(x: f32, value: f32) -> f32 {
+  let special = select(select(nan_f(), x, x > 0.0), -inf_f(), magnitude_bits(x) == 0u);
+  return select(value, special, bitcast<u32>(x) - 1u >= 0x7f7fffffu);
 }
 
-fn log_is_special(x: f32) -> bool { return bitcast<u32>(x) - 1u >= 0x7f7fffffu; }
-
 fn log_f(x: f32) -> f32 {
-  if (log_is_special(x)) { return log_special(x); }
   let parts = log_parts(x);
   let low = parts.polynomial + parts.exponent * -2.12194440e-4;
-  return (low + parts.f) + parts.exponent * 0.693359375;
+  return log_of(x, (low + parts.f) + parts.exponent * 0.693359375);
 }
 
 fn log2_f(x: f32) -> f32 {
-  if (log_is_special(x)) { return log_special(x); }
   let parts = log_parts(x);
   // log2(e) - 1 times the whole, plus the whole: the leading products stay exact.
   let low = parts.polynomial * 0.44269504088896340736 + parts.f * 0.44269504088896340736;
-  return ((low + parts.polynomial) + parts.f) + parts.exponent;
+  return log_of(x, ((low + parts.polynomial) + parts.f) + parts.exponent);
 }
 
 fn log10_f(x: f32) -> f32 {
-  if (log_is_special(x)) { return log_special(x); }
   let parts = log_parts(x);
   var low = (parts.f + parts.polynomial) * 7.00731903251827651129e-4;
   low += parts.exponent * 2.48745663981195213739e-4;
   low += parts.polynomial * 4.3359375e-1;
   low += parts.f * 4.3359375e-1;
-  return low + parts.exponent * 3.0078125e-1;
+  return log_of(x, low + parts.exponent * 3.0078125e-1);
 }
 
 fn log1p_f(x: f32) -> f32 {
-  if (x > -0.29 && x < 0.41) { return x + log1p_tail(x); }
   let u = 1.0 + x;
-  if (log_is_special(u)) { return log_special(u); }
   // What rounding u lost, to first order.
   let lost = select(x - (u - 1.0), 1.0 - (u - x), x >= 1.0);
-  return log_f(u) + lost / u;
+  let parts = log_parts(u);
+  let low = parts.polynomial + (parts.exponent * -2.12194440e-4 + lost / u);
+  let far = (low + parts.f) + parts.exponent * 0.693359375;
+  return select(log_of(u, far), x + log1p_tail(x), x > -0.29 && x < 0.41);
 }
