@@ -37,6 +37,7 @@ from .capture import Capture, Graphs
 from .flush import execute, replay
 from .interrupt import Uninterrupted
 from .lists import Batch, flush_lists
+from .pressure import Pressure
 from .replay import Plan, Planner
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Mailbox, Template
 from .watch import is_watched, run_watched
@@ -116,6 +117,7 @@ class Engine:
         self.fusion_window = config().fusion_window
         self.fusion_min_size = 0
         self.planner = Planner()
+        self.pressure = Pressure()
         self.capture: Capture | None = None  # what takes in the flushes of its device instead of running them
         self.graphs = Graphs()
         self.threshold = 64
@@ -198,6 +200,7 @@ class Engine:
                     allocation.buffer, allocation.error = None, lost
             self.error = None
             device.reopen()
+            self.pressure.forget(index)
 
     def empty(
         self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
@@ -236,6 +239,8 @@ class Engine:
 
     def make_with(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """:meth:`make`, and the new tensor's allocation; the caller holds the lock."""
+        if self.mailbox.is_full:
+            self.reclaim()
         made = self.mailbox.make(template)
         if template.size_bytes > LARGE_BYTES:
             self._account(made[1])
@@ -487,6 +492,7 @@ class Engine:
         plan = self.plan(nodes, device)
         if plan.is_new or "record" in config().debug or not replay(device, plan, nodes):
             execute(device, plan.nodes(nodes))
+        self.pressure.submitted(device)
 
     def fused(self, nodes: list[Node], device: Device) -> list[Node]:
         return self.plan(nodes, device).nodes(nodes)

@@ -149,6 +149,11 @@ class Mailbox:
         self.allocations: dict[int, Allocation] = {}
         """Those whose storages are alive, by number."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next tensor takes a new slab, unless storages have died since :meth:`dead` was asked."""
+        return not self._open
+
     def find(self, t: torch.Tensor) -> Allocation | None:
         """What a tensor lies in; None for one that is not of this device."""
         return self.allocations.get(t.untyped_storage().data_ptr() >> ADDRESS_BITS)
@@ -199,6 +204,8 @@ class Mailbox:
         """The allocations whose storages died since the last call, now forgotten here."""
         found: list[Allocation] = []
         for slab in self._slabs:
+            if len(slab.free) == SLAB_SLOTS:
+                continue
             for index in np.flatnonzero(slab.used & (slab.heads == 0)).tolist():
                 allocation = slab.owners[index]
                 assert allocation is not None
