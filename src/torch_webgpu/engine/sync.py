@@ -48,12 +48,15 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
         if in_use(eng, allocation):
             eng.flush(allocation.device)
         device = eng.device(allocation.device)
+        if allocation.buffer is None:
+            eng.pressure.make_room(eng, allocation.device, size)
         buffer = materialise(device, allocation)
         whole = size - size % 4
         if whole:
             device.upload(buffer, offset, data[:whole])
         if size % 4:
             device.upload(buffer, offset + whole, bytes(data[whole:]).ljust(4, b"\0"))
+        eng.pressure.submitted(device, size)
     return True
 
 

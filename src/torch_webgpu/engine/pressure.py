@@ -1,0 +1,99 @@
+"""Back-pressure: a program that never waits must not run away from the GPU, nor hoard what it no longer needs.
+
+WebGPU queues whatever it is given. Each submission that waits there keeps its commands, and each upload its bytes, in
+host memory; so beyond a bound the program waits for the oldest of them, like CUDA's, whose queue is 1,024 launches
+long. Nothing waits for the newest work: the GPU always has something to do.
+
+Memory is taken when a batch is flushed, which is when what died meanwhile is known and given back. Only an upload takes
+memory before that: a loop that uploads would hold the tensors of a whole batch. So uploads flush when what would be
+given back is more than a small part of what is alive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Device
+
+    from .record import Engine
+
+MIB = 1 << 20
+MARK_SUBMISSIONS = 8
+"""Submissions between two marks; a mark costs the host 17 microseconds."""
+MARK_BYTES = 64 * MIB
+"""Uploaded bytes after which there is a mark, however few submissions there were."""
+MAX_MARKS = 4
+"""Marks that may be ahead of the GPU: 32 submissions, at most 2,048 operations by default, or 256 MiB of uploads."""
+HELD_BYTES = 32 * MIB
+HELD_PART = 20
+"""What uploads may leave to be given back by a flush: the larger of ``HELD_BYTES`` and this part of the live bytes."""
+WAIT_S = 60.0
+"""The longest wait. A GPU this slow, or one that is gone, is for the next synchronisation to deal with."""
+POLL_S = 0.0002
+
+
+@dataclass
+class _Queue:
+    """What was sent to one device: since the last mark, and the marks it has not reached."""
+
+    submissions: int = 0
+    uploaded_bytes: int = 0
+    fresh_bytes: int = 0  # taken by uploads since the last look at what died
+    marks: deque[Callable[[], bool]] = field(default_factory=deque)
+
+
+class Pressure:
+    """The bounds of each device. Callers hold the engine's lock."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, _Queue] = {}
+
+    def submitted(self, device: Device, uploaded_bytes: int = 0) -> None:
+        """Counts a submission, or an upload of so many bytes; waits while too much is in flight."""
+        queue = self._queues.setdefault(device.index, _Queue())
+        if uploaded_bytes:
+            queue.uploaded_bytes += uploaded_bytes
+        else:
+            queue.submissions += 1
+        if queue.submissions >= MARK_SUBMISSIONS or queue.uploaded_bytes >= MARK_BYTES:
+            queue.submissions = queue.uploaded_bytes = 0
+            queue.marks.append(device.mark())
+            if len(queue.marks) > MAX_MARKS:
+                self._wait(queue)
+
+    @staticmethod
+    def _wait(queue: _Queue) -> None:
+        """Until there are no more marks ahead than may be."""
+        deadline = time.monotonic() + WAIT_S
+        while len(queue.marks) > MAX_MARKS:
+            if queue.marks[0]() or time.monotonic() > deadline:
+                queue.marks.popleft()
+            else:
+                time.sleep(POLL_S)
+
+    def in_flight(self, device: Device) -> int:
+        """How many marks the device has not reached, as far as is known without asking it."""
+        queue = self._queues.get(device.index)
+        return len(queue.marks) if queue is not None else 0
+
+    def make_room(self, engine: Engine, index: int, size_bytes: int) -> None:
+        """Called before an upload takes memory: flushes if that gives back more than may be held."""
+        queue = self._queues.setdefault(index, _Queue())
+        queue.fresh_bytes += size_bytes
+        allowed = max(HELD_BYTES, engine.live_bytes[index] // HELD_PART)
+        if queue.fresh_bytes < allowed:
+            return
+        queue.fresh_bytes = 0
+        engine.reclaim()  # what has died and is still held afterwards waits for something recorded
+        held = sum(a.buffer.size_bytes for a in engine._dying if a.buffer is not None and a.device == index)
+        if held >= allowed // 2:
+            engine.flush(index)
+
+    def forget(self, index: int) -> None:
+        """The device was opened anew: there is nothing in flight, and old marks must not be asked."""
+        self._queues.pop(index, None)
