@@ -77,6 +77,7 @@ from .memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
+from .patterns import add_fusion_pattern, get_fusion_patterns, remove_fusion_pattern
 from .profile import profile
 from .random import (
     default_generators,

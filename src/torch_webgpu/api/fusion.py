@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch_webgpu.engine.record import engine
 
+from .records import Record
+
 
 def enable_fusion() -> None:
     """Recorded operations are fused into as few kernels as mean the same (the default)."""
@@ -39,15 +41,19 @@ def set_fusion_min_size(n: int) -> None:
     eng.fusion_min_size = n
 
 
-def get_fusion_stats() -> dict[str, int]:
+def get_fusion_stats() -> Record:
     """Since the start: ``fusions`` operations that joined another's kernel, ``bypasses`` that ran in one of their own,
-    ``eliminated`` whose results nobody could see, and how often a recording's plan was found again or made.
+    ``eliminated`` whose results nobody could see, how often a recording's plan was found again or made, and under
+    ``patterns`` how often each pattern of ``get_fusion_patterns`` occurred in a kernel since it was added.
+
+    Entries are attributes, too: ``get_fusion_stats().fusions``.
     """
     planner = engine().planner
-    return {
-        "fusions": planner.fusions,
-        "bypasses": planner.bypasses,
-        "eliminated": planner.eliminated,
-        "plan_hits": planner.hits,
-        "plan_misses": planner.misses,
-    }
+    return Record(
+        fusions=planner.fusions,
+        bypasses=planner.bypasses,
+        eliminated=planner.eliminated,
+        plan_hits=planner.hits,
+        plan_misses=planner.misses,
+        patterns=Record({name: planner.pattern_counts[name] for name in planner.patterns}),
+    )

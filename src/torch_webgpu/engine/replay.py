@@ -6,13 +6,15 @@ still alive. Offsets and scalars are not part of it: they are parameters.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
+from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
 
 from .program import Program, fused_node
 
@@ -31,6 +33,7 @@ class Plan:
     steps: tuple[Step, ...]
     recorded: int
     is_new: bool = True
+    patterns: tuple[tuple[str, int], ...] = ()  # named chains and how often each occurs
     programs: dict[int, Program] = field(default_factory=dict)
 
     @cached_property
@@ -62,6 +65,13 @@ class Planner:
         self.fusions = 0
         self.bypasses = 0
         self.eliminated = 0
+        self.patterns = {pattern.name: pattern for pattern in BUILT_IN}
+        self.pattern_counts: Counter[str] = Counter()
+
+    def set_patterns(self, patterns: Iterable[Pattern]) -> None:
+        """What chains have a name, and perhaps a kernel, from now on."""
+        self.patterns = {pattern.name: pattern for pattern in patterns}
+        self.plans.clear()
 
     def plan(self, nodes: list[Node], limits: Limits | None) -> Plan:
         """The plan of a recording, made if it is new; without ``limits`` nothing is fused. Counts what it does."""
@@ -81,6 +91,8 @@ class Planner:
             self.fusions += fused
             self.bypasses += alone
             self.eliminated += dropped
+            for name, times in found.patterns:
+                self.pattern_counts[name] += times
         return found
 
     def make(self, nodes: list[Node], places: Places, limits: Limits | None) -> Plan:
@@ -94,7 +106,9 @@ class Planner:
             arguments = zip(node.allocations, node.offsets, strict=True)
             recorded.append(Recorded(node.op, tuple([Use(places[a, o], numbers[a]) for a, o in arguments])))
         live = frozenset([number for allocation, number in numbers.items() if allocation.alive])
-        return Plan(tuple(fuse(recorded, live, limits)), len(nodes))
+        matcher = Matcher(tuple(self.patterns.values()))
+        steps = tuple(fuse(recorded, live, limits, matcher))
+        return Plan(steps, len(nodes), patterns=tuple(matcher.found.items()))
 
 
 def signature(nodes: list[Node]) -> tuple[object, Places]:

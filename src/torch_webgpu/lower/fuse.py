@@ -21,6 +21,7 @@ from torch_webgpu.layout import Shape, is_dense
 
 from .assemble import assemble, substitute
 from .group import Access, Group, Mapping, Value, uses
+from .patterns import Matcher
 from .recording import Limits, Recorded, Step, Use, allocations, numel, product
 
 __all__ = ["Limits", "Recorded", "Step", "Use", "fuse"]
@@ -36,7 +37,10 @@ MAX_EPILOGUE_TENSORS = 3
 class Fuser:
     """One pass over a recording. ``live``: the allocations whose contents can be seen afterwards."""
 
-    def __init__(self, recorded: Sequence[Recorded], live: frozenset[int], limits: Limits) -> None:
+    def __init__(
+        self, recorded: Sequence[Recorded], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
+    ) -> None:
+        self.matcher = matcher
         self.recorded = recorded
         self.live = live
         self.limits = limits
@@ -256,6 +260,8 @@ class Fuser:
         first = len(group.kinds)
         memo: dict[Expr, Expr] = {}
         results = [substitute(root, loads, first, memo) for root in body.roots]
+        if self.matcher is not None:
+            results = self.matcher.join(group, i, node, loads, first, results)
         note(group, i, node)
         self.add_values(group, i, node, mapping, results)
 
@@ -312,6 +318,11 @@ def note(group: Group, i: int, node: Recorded) -> None:
         group.scalars.append(i)
 
 
-def fuse(recorded: Sequence[Recorded], live: frozenset[int], limits: Limits) -> list[Step]:
-    """The steps that do what ``recorded`` does, as far as the allocations in ``live`` can show."""
-    return Fuser(recorded, live, limits).run()
+def fuse(
+    recorded: Sequence[Recorded], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
+) -> list[Step]:
+    """The steps that do what ``recorded`` does, as far as the allocations in ``live`` can show.
+
+    ``matcher`` looks for chains that have a name.
+    """
+    return Fuser(recorded, live, limits, matcher).run()

@@ -23,6 +23,7 @@ from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
 from torch_webgpu.runtime.transfer import Request, Transfer
+from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
 
 ERROR_BUFFER_BYTES = 64
@@ -209,6 +210,12 @@ class Device:
     def owns(self, graph: EncodedGraph) -> bool:
         """Whether the graph is of the device as it is open now."""
         return self._unusable is None and graph.native is self._opened.native
+
+    def compile(self, kernel: Kernel) -> None:
+        """Compiles a kernel, which is at hand from then on. Raises ShaderCompileError with the numbered source."""
+        opened = self._open
+        opened.pipelines.pipeline(kernel)
+        self._raise_errors(opened)
 
     def retire(self) -> None:
         """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""

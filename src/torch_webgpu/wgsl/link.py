@@ -75,7 +75,7 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
     buffers = [
         _Buffer.of(binding, caps, count, mentioned) for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
-    table = dict(_library(caps.int64))
+    table = _library(caps.int64) | _own
     for buffer in buffers:
         table |= buffer.accessors()
     declarations = _reachable(mentioned - _declared(kernel.body), table)
@@ -141,6 +141,14 @@ def _files() -> dict[str, dict[str, str]]:
         (entry for entry in folder.iterdir() if entry.name.endswith(".wgsl")), key=lambda entry: entry.name
     )
     return {entry.name.removesuffix(".wgsl"): _parse(entry.read_text("utf-8")) for entry in sources}
+
+
+_own: dict[str, str] = {}  # what programs declared
+
+
+def declare(text: str) -> None:
+    """Adds top-level declarations, each starting in column 0, to the library. Their names must say what they are."""
+    _own.update(_parse(text))
 
 
 _INT64_VARIANTS = {True: "i64_native", False: "i64_emulated"}

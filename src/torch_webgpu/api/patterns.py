@@ -1,0 +1,126 @@
+"""Fusion patterns: names for chains of operators, and a program's own WGSL for them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from textwrap import dedent
+from typing import Any
+
+import torch
+
+from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.record import engine
+from torch_webgpu.errors import ShaderCompileError
+from torch_webgpu.ir.ops import TABLE, row
+from torch_webgpu.lower.patterns import Pattern
+from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.link import declare
+
+from .records import Record
+
+_DECLARED = re.compile(r"^(?:fn|const|alias|struct)\s+(\w+)", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# Bindings and variables of a module are the kernel's that calls the function, whose array accesses are not checked.
+_NOT_ALLOWED = re.compile(r"@\w+|\bvar\s*<|\barray\b|\b(?:enable|requires|override)\b")
+
+
+def add_fusion_pattern(
+    name: str | Mapping[str, Any],
+    ops: Sequence[str] | None = None,
+    wgsl: str | None = None,
+    description: str = "",
+) -> None:
+    """Names a chain of per-element operators, for statistics, and may replace it by a WGSL function.
+
+    ``ops``: two or more ATen operators' names (``["add", "mul", "tanh"]``), each of which uses the result of the one
+    before; one in place counts like its functional form. Where such a chain fuses into one kernel, ``get_fusion_stats``
+    counts it under ``name``. A mapping with these names as its keys will do, as will a name that is there already: the
+    new pattern takes its place.
+
+    ``wgsl`` declares ``fn <name>(…) -> f32``, over ``f32`` parameters, and whatever functions and constants that needs;
+    each declaration starts its line. Where the chain fuses, its last result is this function, called at every element,
+    instead of what the operators would compute (what lies in between is still computed if somebody else sees it).
+    Its parameters are the chain's arguments: of each operator in turn the tensors, in the order of its signature,
+    without the result of the one before; then those of its numbers that are not its defaults (``x * 2`` has the tensor
+    ``x`` and the number 2; ``alpha=1`` of ``add`` is a default). Tensors broadcast as ever. It stands in for chains of
+    float32 tensors and Python floats with as many arguments as it has parameters; others run as they do without it, and
+    so does a chain that does not fuse (fusion is off, a flush in between, a hand-written kernel): the function must
+    compute what the chain does. Gradients are those of the operators.
+
+    Raises ValueError for an unknown operator or a ``wgsl`` without such a function, ShaderCompileError, with the
+    numbered source, for one that does not compile.
+    """
+    if isinstance(name, Mapping):
+        return add_fusion_pattern(**name)
+    chain = tuple(ops or ())
+    if isinstance(ops, str) or len(chain) < 2:
+        raise ValueError(f"a fusion pattern is a chain of two or more operators, not {ops!r}")
+    unknown = [op for op in chain if not hasattr(torch.ops.aten, op)]
+    if unknown:
+        raise ValueError(f"fusion pattern {name!r}: PyTorch has no operator {', '.join(unknown)}")
+    function, arity = (None, 0) if wgsl is None else _bind(name, dedent(wgsl))
+    eng = engine()
+    with eng.lock:
+        eng.flush()
+        others = [pattern for pattern in eng.planner.patterns.values() if pattern.name != name]
+        eng.planner.pattern_counts.pop(name, None)
+        eng.planner.set_patterns([*others, Pattern(name, chain, function, arity, description, wgsl)])
+    return None
+
+
+def remove_fusion_pattern(name: str) -> None:
+    """Forgets a pattern; its chain runs as it did before. KeyError if there is none of this name."""
+    eng = engine()
+    with eng.lock:
+        patterns = dict(eng.planner.patterns)
+        if patterns.pop(name, None) is None:
+            raise KeyError(f"there is no fusion pattern {name!r}, only {', '.join(patterns)}")
+        eng.flush()
+        eng.planner.pattern_counts.pop(name, None)
+        eng.planner.set_patterns(patterns.values())
+
+
+def get_fusion_patterns() -> list[Record]:
+    """All patterns, the built-in ones first: ``name``, ``ops``, ``description`` and ``wgsl`` (or None) of each."""
+    return [
+        Record(name=pattern.name, ops=list(pattern.ops), description=pattern.description, wgsl=pattern.wgsl)
+        for pattern in engine().planner.patterns.values()
+    ]
+
+
+def _bind(name: str, text: str) -> tuple[str, int]:
+    """Makes the function in ``text`` a row of the op table; the row's name and its number of operands."""
+    plain = _COMMENT.sub("", text)
+    head = re.search(rf"^fn\s+{re.escape(name)}\s*\(([^)]*)\)\s*->\s*f32\b", plain, re.MULTILINE)
+    parameters = [p.split(":") for p in head[1].split(",") if p.strip()] if head else []
+    if not parameters or any(len(p) != 2 or p[1].strip() != "f32" for p in parameters):
+        raise ValueError(f"the wgsl of fusion pattern {name!r} must declare fn {name}(a: f32, …) -> f32")
+    if found := _NOT_ALLOWED.search(plain):
+        raise ValueError(
+            f"the wgsl of fusion pattern {name!r} has {found[0]!r}: it is a function of numbers, without bindings, "
+            "arrays, variables of the module or directives"
+        )
+    prefix = f"user_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    for declared in set(_DECLARED.findall(plain)):
+        plain = re.sub(rf"\b{declared}\b", f"{prefix}_{declared}", plain)
+    function = f"{prefix}_{name}"
+    if function not in TABLE:
+        _compile(name, function, len(parameters), plain)
+        declare(plain)
+        row(function, {"f": f"{function}({', '.join(f'{{{k}}}' for k in range(len(parameters)))})"})
+    return function, len(parameters)
+
+
+def _compile(name: str, function: str, arity: int, text: str) -> None:
+    """Raises ShaderCompileError unless the function compiles in a kernel of its own."""
+    arguments = ", ".join(f"x_load({k}u)" for k in range(arity))
+    body = f"{text}\n@compute @workgroup_size(1)\nfn main() {{ y_store(0u, {function}({arguments})); }}\n"
+    bindings = (Binding("x", "f32"), Binding("y", "f32", "read_write"))
+    eng = engine()
+    with eng.lock:
+        try:
+            eng.device(current_device()).compile(Kernel(name, body, bindings, workgroup_size=(1, 1, 1)))
+        except ShaderCompileError as error:
+            raise ShaderCompileError(f"the wgsl of fusion pattern {name!r} is not right: {error}") from None
