@@ -1,0 +1,159 @@
+"""Recordings that come back: programs, where batches end, what is the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from torch_webgpu.engine import tensor as engine_tensor
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tensor import Mailbox, Template
+from torch_webgpu.errors import WebGPUError
+from torch_webgpu.runtime.device import Device
+
+
+@pytest.fixture(autouse=True)
+def no_timer() -> Iterator[None]:
+    """Batches end by what they hold alone."""
+    torch.webgpu.flush_batch()
+    torch.webgpu.set_batch_delay(0)
+    yield
+    torch.webgpu.set_batch_delay(16)
+
+
+def program(x: torch.Tensor) -> list[torch.Tensor]:
+    """Products, chains, a write through a view, intermediates that die, a reduction, values that stay."""
+    y = (x * 2 + 1).relu()
+    z = y @ y.t()
+    z[1:3].mul_(0.5)
+    w = torch.softmax(z, 1)
+    y = (w - z).tanh()
+    return [y.sum(0), w, z.cumsum(1), y @ w]
+
+
+def test_a_program_gives_what_its_first_run_gave(device: torch.device) -> None:
+    for seed in range(6):
+        x = torch.randn(8, 5, generator=torch.Generator().manual_seed(seed))
+        results = program(x.to(device))
+        torch.webgpu.flush_batch()
+        for actual, expected in zip(results, program(x), strict=True):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("commands_before", [0, 1, 3, 100])
+def test_a_program_that_fails_is_undone_and_run_step_by_step(
+    commands_before: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(8, 5)
+    on_device = x.to(device)
+    for _ in range(3):
+        results = program(on_device)
+        torch.webgpu.flush_batch()
+    del results
+    torch.webgpu.synchronize()
+    before = torch.webgpu.memory_allocated()
+    submit, failures = Device.submit, []
+
+    def fail_once(self: Device, commands: object) -> None:
+        if isinstance(commands, (list, tuple)) or failures:
+            return submit(self, commands)  # type: ignore[arg-type]
+        failures.append(commands)
+        for _, _command in zip(range(commands_before), commands):  # type: ignore[call-overload]
+            pass
+        raise WebGPUError("out of luck")
+
+    monkeypatch.setattr(Device, "submit", fail_once)
+    results = program(on_device)
+    torch.webgpu.flush_batch()
+    monkeypatch.undo()
+    assert failures, "the recording did not come back as a program"
+    for actual, expected in zip(results, program(x), strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+    del results, actual
+    torch.webgpu.synchronize()
+    assert torch.webgpu.memory_allocated() == before
+
+
+def test_a_loop_finds_its_plans_and_bind_groups_again_wherever_its_first_batch_began(device: torch.device) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(12, 24), nn.GELU(), nn.LayerNorm(24), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 3)
+    )
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x, y = torch.randn(6, 12, device=device), torch.tensor([0, 1, 2, 0, 1, 2], device=device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    extra = torch.zeros(3, device=device)
+    planner, stats = engine().planner, engine().device(0)
+    for _ in range(2):
+        extra = extra * 1.5 + 1  # moves the beginning of what follows
+        for _ in range(40):
+            step()
+        misses, groups = planner.misses, stats.stats.bind_groups
+        for _ in range(40):
+            step()
+        assert planner.misses == misses
+        assert stats.stats.bind_groups == groups
+
+
+def test_numbers_of_allocations_begin_again_and_pass_over_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = engine_tensor.FIRST_NUMBER
+    monkeypatch.setattr(engine_tensor, "LAST_NUMBER", first + 10)
+    mailbox = Mailbox()
+    mailbox._end = first + 10
+    template = Template((3,), (1,), torch.float32, 0)
+    kept = [mailbox.make(template) for _ in range(10)]
+    stays = [kept[k] for k in (0, 3, 4, 9)]
+    del kept
+    mailbox.dead()
+    seen = []
+    for _ in range(40):
+        tensor, allocation = mailbox.make(template)
+        seen.append(allocation.number - first)
+        assert mailbox.find(tensor) is allocation
+        del tensor
+        mailbox.dead()
+    assert set(seen) == {1, 2, 5, 6, 7, 8}
+    assert all(mailbox.find(tensor) is allocation for tensor, allocation in stays)
+
+
+def test_an_address_of_the_host_names_no_allocation(device: torch.device) -> None:
+    """What allocations are found by lies above all memory of the process."""
+    on_host = torch.ones(3)
+    assert engine().mailbox.find(on_host) is None
+    assert on_host.data_ptr() < engine_tensor.FIRST_NUMBER << engine_tensor.ADDRESS_BITS
+
+
+def test_kernels_that_draw_random_numbers_draw_new_ones_at_each_call(device: torch.device) -> None:
+    x = torch.ones(1000, device=device)
+    for draw in (
+        lambda: F.rrelu(-x, training=True),
+        lambda: F.dropout(x, 0.5),
+        lambda: torch.multinomial(x, 10),
+        lambda: torch.bernoulli(x * 0.5),
+        lambda: F.fractional_max_pool2d(x.view(1, 1, 20, 50), 2, output_size=(9, 24)) + torch.rand_like(x[:1]),
+    ):
+        values = [draw().cpu() for _ in range(12)]
+        assert all(not torch.equal(values[-1], v) for v in values[:-1])
+
+
+def test_offsets_are_counted_in_the_elements_of_each_view(device: torch.device) -> None:
+    """A kernel that looks at a complex tensor's parts has it at other offsets than the tensor itself."""
+    x = torch.randn(40, dtype=torch.complex64)
+    y = x.to(device)
+    for start in (0, 4, 8, 12):
+        part, expected = y[start : start + 8], x[start : start + 8]
+        torch.testing.assert_close(part.abs().cpu(), expected.abs())
+        torch.testing.assert_close(torch.view_as_real(part).sum(0).cpu(), torch.view_as_real(expected).sum(0))
+        torch.testing.assert_close(part.cumsum(0).cpu(), expected.cumsum(0))
+        torch.testing.assert_close(part.sum().cpu(), expected.sum())
+        torch.testing.assert_close(part.norm().cpu(), expected.norm())
