@@ -16,6 +16,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from torch_webgpu.engine.record import engine
+from torch_webgpu.errors import ShaderCompileError
+from torch_webgpu.ir.graph import Extern
+from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.launch import Launch, Lowered
 
 from .processes import assert_ends_well
 
@@ -494,6 +498,51 @@ def test_a_capture_that_nobody_holds_ends(device):
 # ---- errors of a replay
 
 
+def record_broken(x: torch.Tensor) -> torch.Tensor:
+    """An operation whose kernel is not WGSL."""
+    kernel = Kernel("broken", "this is not WGSL", (Binding("y", "f32", "read_write"),))
+    lowered = Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
+    out = engine().empty(x.shape, x.dtype, x.device.index)
+    engine().record("test.broken", [x], [out], lambda _: Extern(lambda *_: lowered))
+    return out
+
+
+def test_a_kernel_that_does_not_compile_fails_the_capture(device):
+    x, weight, made = torch.ones(3, device=device), torch.zeros(3, device=device), []
+
+    def step() -> None:
+        weight.add_(1)
+        made.append(record_broken(x) + 1)
+
+    before = in_use()
+    g = torch.webgpu.Graph()
+    with pytest.raises(ShaderCompileError, match="broken"), torch.webgpu.graph(g):
+        step()
+    with pytest.raises(RuntimeError, match="capture that failed"):
+        made[0].tolist()
+    assert weight.tolist() == [0, 0, 0]
+    made.clear()
+    assert in_use() == before
+    with torch.webgpu.graph(g):
+        weight.add_(1)
+    g.replay()
+    assert weight.tolist() == [1, 1, 1]
+
+
+def test_what_failed_before_a_replay_is_raised_by_it(device):
+    x, weight = torch.ones(3, device=device), torch.zeros(3, device=device)
+    g, _ = captured(lambda: weight.add_(1))
+    record_broken(x)
+    bad = record_broken(x)
+    with pytest.raises(ShaderCompileError, match="broken"):
+        g.replay()
+    assert weight.tolist() == [0, 0, 0]
+    with pytest.raises(ShaderCompileError, match="broken"):
+        bad.tolist()
+    g.replay()
+    assert weight.tolist() == [1, 1, 1]
+
+
 def test_an_index_out_of_range_surfaces_as_in_eager_mode(device):
     table, index = torch.arange(4.0, device=device), torch.tensor([1, 2], device=device)
     g, y = captured(lambda: table[index] * 2)
@@ -662,6 +711,22 @@ def test_cached_objects_may_be_evicted(device):
     assert y.tolist() == [6.0 * k for k in range(1, 9)]
 
 
+def test_graphs_that_come_and_go_leave_nothing(device):
+    x = torch.randn(2_000, device=device)
+
+    def once() -> None:
+        g, y = captured(lambda: F.dropout(x.cumsum(0), 0.5).flip(0).contiguous())
+        g.replay()
+        y.sum().item()
+
+    once()
+    before, reserved = in_use(), torch.webgpu.memory_reserved()
+    for _ in range(20):
+        once()
+    assert in_use() == before
+    assert torch.webgpu.memory_reserved() <= reserved
+
+
 # ---- several adapters
 
 
@@ -800,6 +865,19 @@ def test_parameters_in_a_uniform_buffer_and_bindings_in_windows(environment):
         g.reset()
     """
     assert_ends_well(script, **environment)
+
+
+def test_profiles_show_the_kernels_of_replays(device):
+    x = torch.ones(8, 8, device=device)
+    g, y = captured(lambda: F.dropout((x @ x).softmax(-1), 0.5))
+    torch.manual_seed(1)
+    g.replay()
+    expected = y.tolist()
+    torch.manual_seed(1)
+    with torch.webgpu.profile() as profile:
+        g.replay()
+    assert y.tolist() == expected
+    assert "matmul" in profile.table()
 
 
 def test_the_dump_lists_the_kernels(device, tmp_path):
