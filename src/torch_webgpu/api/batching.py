@@ -53,8 +53,9 @@ def get_pending_count() -> int:
 @contextmanager
 def _batch() -> Iterator[None]:
     eng = engine()
-    before = eng.batching, eng.threshold, eng.delay_ms
-    eng.batching, eng.threshold, eng.delay_ms = True, 1 << 30, 0.0
+    with eng.lock:  # or the timer might be about to submit the first part of the batch
+        before = eng.batching, eng.threshold, eng.delay_ms
+        eng.batching, eng.threshold, eng.delay_ms = True, 1 << 30, 0.0
     try:
         yield
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_webgpu.engine import record
-from torch_webgpu.engine.record import IDLE_SECONDS, engine
+from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Node, Operation, Spec
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.lower.fuse import Step
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.device import Device
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
-
-
-LONGEST_DELAY_MS = 100.0
 
 
 @dataclass(frozen=True)
@@ -222,11 +218,11 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     eng = engine()
     flushes: list[ExplainedFlush] = []
     written: dict[Any, int] = {}
-    eng.flush()
     with ExitStack() as installed:
-        installed.callback(setattr, eng, "delay_ms", eng.delay_ms)
-        time.sleep(min(eng.delay_ms, LONGEST_DELAY_MS) / 1000 + 2 * IDLE_SECONDS)  # for the timer that runs already
-        eng.delay_ms = 0.0
+        with eng.lock:
+            eng.flush()
+            installed.callback(setattr, eng, "delay_ms", eng.delay_ms)
+            eng.delay_ms = 0.0
         for device in eng.devices:
             installed.enter_context(_Witness(device, flushes, written))
         result = fn(*args, **kwargs)

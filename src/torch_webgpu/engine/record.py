@@ -453,8 +453,9 @@ class Engine:
                 recorded = pending
                 time.sleep(IDLE_SECONDS)
             try:
-                if self.capture is None:
-                    self.flush()
+                with self.lock:
+                    if self.capture is None and self.delay_ms > 0:  # it may have been turned off meanwhile
+                        self.flush()
             except Exception as error:
                 self.error = self.error or error
 
