@@ -58,7 +58,7 @@ def range_size(start: float, end: float, step: float, dtype: torch.dtype) -> int
     check_range(start, end, step)
     if all(isinstance(v, int) for v in (start, end, step)):
         return -((start - end) // step)  # type: ignore[return-value]
-    if not dtype.is_floating_point:
+    if dtype == torch.int64:  # alone among the integers: the others count in double precision
         start, end, step = int(start), int(end), int(step)
         if step == 0:
             raise ValueError("step must be nonzero")
