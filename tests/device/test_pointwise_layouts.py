@@ -249,3 +249,16 @@ def test_transposed_operands(dtype: torch.dtype, device: torch.device) -> None:
 def numbers(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return lambda *shape: torch.randint(0, 50, shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint8, torch.bool], ids=names)
+def test_many_narrow_elements(dtype: torch.dtype, device: torch.device) -> None:
+    """From four million elements on a thread takes several groups of four; the last ones may not exist."""
+    make = numbers(dtype)
+    for n in ((1 << 22) + 4096, (1 << 22) + 4099):
+        x, y = make(n), make(n)
+        check(device, lambda x, y: (x + y, x > y, x + y[5]), x, y)
+    rest = torch.full((n + 8,), 1, dtype=dtype, device=device)
+    rest[:n].add_(x.to(device))
+    assert torch.equal(rest[:n].cpu(), x + 1 if dtype != torch.bool else torch.ones_like(x))
+    assert rest[n:].cpu().to(torch.int32).tolist() == [1] * 8

@@ -56,16 +56,19 @@ def test_one_kernel_serves_all_shapes_of_a_rank() -> None:
 
 def test_rows_of_whole_groups_are_moved_by_four() -> None:
     bias = build(dense("f32", 6, 8), dense("f32", 8), dense("f32", 6, 8)).kernel.body
-    assert "x0_load4" in bias and "x1_load4" in bias and "y2_store4" in bias
+    for access in ("x0_load4", "x1_load4", "y2_store4"):
+        assert access in bias
     column = build(dense("f32", 6, 8), dense("f32", 6, 1), dense("f32", 6, 8)).kernel.body
-    assert "x0_load4" in column and column.count("x1_load(") == 1
+    assert "x0_load4" in column
+    assert column.count("x1_load(") == 1
     assert "y2_store4" not in build(dense("f32", 6, 9), dense("f32", 9), dense("f32", 6, 9)).kernel.body
 
 
 def test_inputs_across_the_output_are_turned_in_tiles() -> None:
     across = Spec("f32", (64, 96), (1, 64))
     turned = build(across, dense("f32", 64, 96)).kernel.body
-    assert "var<workgroup> tile0" in turned and "x0_load4" in turned and "y1_store4" in turned
+    for part in ("var<workgroup> tile0", "x0_load4", "y1_store4"):
+        assert part in turned
     assert "x0_load4" not in build(across._replace(aligned=False), dense("f32", 64, 96)).kernel.body
     assert "tile0" not in build(Spec("f32", (3, 96), (1, 3)), dense("f32", 3, 96)).kernel.body
     assert "tile0" not in build(Spec("i64", (64, 96), (1, 64)), dense("f32", 64, 96)).kernel.body
@@ -174,3 +177,12 @@ def test_kernels_link_for_every_host(dtype: str, caps: HostCaps) -> None:
     linked = link(built.kernel, caps)
     assert linked.uses_immediates == (caps.immediates_bytes > 0)
     Launch(built.kernel, built.bindings, built.values, built.grid).pack((0, 0, 0), ())
+
+
+def test_threads_take_several_groups_of_many_narrow_elements() -> None:
+    def grid(dtype: str, n: int) -> int:
+        return build(dense(dtype, n), dense(dtype, n)).grid[0]
+
+    assert grid("bf16", 1 << 22) * 4 == grid("f32", 1 << 22)
+    assert grid("bf16", 1 << 20) == grid("f32", 1 << 20)
+    assert grid("bf16", (1 << 22) + 1) == grid("bf16", 1 << 22) + 1

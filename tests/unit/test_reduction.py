@@ -107,7 +107,9 @@ def test_positions_keep_the_order_of_dimensions():
 def test_rows_in_registers_are_reduced_in_rounds(combine):
     """A sum or a maximum in each, without merging whole states; rows that are split or read twice merge states."""
     short = build(reduction(spec(30, 4096), (1,), combine, maps=True)).built[0].kernel.body
-    assert "states0: array<f32" in short and "states1: array<f32" in short and "fn merge(" not in short
+    assert "states0: array<f32" in short
+    assert "states1: array<f32" in short
+    assert "fn merge(" not in short
     uneven = build(reduction(spec(30, 4092), (1,), combine, maps=True)).built[0].kernel.body
     assert "< P.extent)" in uneven
     assert "fn merge(" in build(reduction(spec(3000, 50_000), (1,), combine, maps=True)).built[0].kernel.body

@@ -16,6 +16,7 @@ from torch_webgpu.layout import broadcast_strides, collapse, contiguous_strides,
 
 from .expr import convert, emit, join_param, param_parts
 from .kernel import Binding, Kernel, Mode, Param
+from .quad_runs import RUN, quad_runs_text, runs_of_quads
 from .quads import QUAD, Place, quads_text
 from .transposed import TILE, Turn, Turned, transposed_text, turn
 
@@ -295,6 +296,7 @@ class Parts:
 def build_quads(op: Operation, alias: tuple[int, ...], indexing: Indexing, params: ParamList, numel: str) -> Built:
     """The kernel of a pointwise operation that moves four elements at a time."""
     parts = Parts.of(op, alias, params)
+    count = prod(indexing.sizes)
     main = [*MAIN, f"  let base = t * {QUAD}u;", f"  if (base >= {numel}) {{ return; }}"]
     if any(indexing.layout(k) == "strided" for k in parts.used):
         main += ["  let i = base;", *indexing.coordinates()]
@@ -310,8 +312,11 @@ def build_quads(op: Operation, alias: tuple[int, ...], indexing: Indexing, param
         else:
             first = {0: "base"} if linear else coordinates
             places[k] = indexing.place(k, op.args[k], first, "" if many else f"{numel} - 1u")
+    if runs_of_quads(op, parts.roots, places, count):
+        text = quad_runs_text(op, parts.roots, parts.names, places, parts.scalars, numel, GROUPS, WORKGROUP)
+        return parts.built(op, text, params, -(-count // (QUAD * RUN)))
     text = quads_text(op, parts.roots, parts.names, places, parts.scalars, numel, main)
-    return parts.built(op, text, params, -(-prod(indexing.sizes) // QUAD))
+    return parts.built(op, text, params, -(-count // QUAD))
 
 
 def build_transposed(op: Operation, alias: tuple[int, ...], indexing: Indexing, turned: Turn) -> Built:

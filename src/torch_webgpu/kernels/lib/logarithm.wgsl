@@ -2,16 +2,20 @@
 
 struct LogParts { f: f32, polynomial: f32, exponent: f32 }
 
-// m - 1, log(m) - (m - 1) and e, for a finite positive x. Denormals are converted from integers, since arithmetic may flush
-// them.
+// m - 1, log(m) - (m - 1) and e, for a finite positive x.
 fn log_parts(x: f32) -> LogParts {
+  let split = log_split(x);
+  return LogParts(split.x, log1p_tail(split.x), split.y);
+}
+
+// m - 1 and e. Denormals are converted from integers, since arithmetic may flush them.
+fn log_split(x: f32) -> vec2<f32> {
   let denormal = bitcast<u32>(x) < 0x800000u;
   let bits = select(bitcast<u32>(x), bitcast<u32>(f32(bitcast<u32>(x))), denormal);
   // The distance from the bits of sqrt(1/2) has the exponent on top.
   let exponent = bitcast<i32>(bits - 0x3f3504f3u) >> 23u;
   let m = bitcast<f32>(bits - (bitcast<u32>(exponent) << 23u));
-  let f = m - 1.0;
-  return LogParts(f, log1p_tail(f), f32(exponent) - select(0.0, 149.0, denormal));
+  return vec2<f32>(m - 1.0, f32(exponent) - select(0.0, 149.0, denormal));
 }
 
 // log(1 + f) - f for 1 + f in [sqrt(1/2), sqrt(2)].
@@ -58,11 +62,13 @@ fn log10_f(x: f32) -> f32 {
 }
 
 fn log1p_f(x: f32) -> f32 {
+  let near = x > -0.29 && x < 0.41;
   let u = 1.0 + x;
   // What rounding u lost, to first order.
-  let lost = select(x - (u - 1.0), 1.0 - (u - x), x >= 1.0);
-  let parts = log_parts(u);
-  let low = parts.polynomial + (parts.exponent * -2.12194440e-4 + lost / u);
-  let far = (low + parts.f) + parts.exponent * 0.693359375;
-  return select(log_of(u, far), x + log1p_tail(x), x > -0.29 && x < 0.41);
+  let lost = select(x - (u - 1.0), 1.0 - (u - x), x >= 1.0) / u;
+  let split = log_split(u);
+  let f = select(split.x, x, near);
+  let exponent = select(split.y, 0.0, near);
+  let low = log1p_tail(f) + (exponent * -2.12194440e-4 + select(lost, 0.0, near));
+  return copysign_f(log_of(u, (low + f) + exponent * 0.693359375), x);
 }

@@ -68,10 +68,19 @@ fn random_normal(seed_lo: u32, seed_hi: u32, offset_lo: u32, offset_hi: u32, i: 
   return normal_from_bits(select(block.xy, block.zw, (i & 2u) == 2u), (i & 1u) == 1u);
 }
 
+// A pair's two numbers have everything but the last selection in common.
 fn normal_from_bits(pair: vec2<u32>, second: bool) -> f32 {
   let radius = sqrt(-2.0 * log_f(open_uniform_from_bits(pair.x)));
-  let angle = f32(pair.y >> 8u) * 3.7450704e-7;
-  return radius * select(cos_f(angle), sin_f(angle), second);
+  // The angle in quarter turns: a whole number of them, and the rest in radians.
+  let quarters = f32(pair.y >> 8u) * 2.384185791015625e-7;
+  let whole = floor(quarters + 0.5);
+  let rest = (quarters - whole) * 1.5707963267948966;
+  let z = rest * rest;
+  let sine = rest + rest * z * ((-1.9515295891e-4 * z + 8.3321608736e-3) * z - 1.6666654611e-1);
+  let cosine = 1.0 - 0.5 * z + z * z * ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2);
+  let turn = u32(whole) + select(1u, 0u, second);
+  let value = select(sine, cosine, (turn & 1u) == 1u);
+  return radius * select(value, -value, (turn & 2u) == 2u);
 }
 
 // Candidates are accepted with a probability of well over a half; after this many something is not a number.
