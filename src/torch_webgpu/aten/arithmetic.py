@@ -39,12 +39,28 @@ def add(self: Expr, other: Expr, alpha: Expr) -> Expr:
     return self + scaled(other, alpha)
 
 
-@pointwise("sub", scalars="opmath", check=check_alpha)
+def check_sub(self: Any, other: Any, alpha: Any = 1) -> None:
+    """Raises for booleans, which have no difference. PyTorch's meta kernel does so for tensors only."""
+    booleans = [(x.dtype == torch.bool) if isinstance(x, torch.Tensor) else isinstance(x, bool) for x in (self, other)]
+    if all(booleans):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. "
+            "Use the `^` or `logical_xor()` operator instead."
+        )
+    if any(booleans):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. "
+            "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    check_alpha(self, other, alpha)
+
+
+@pointwise("sub", scalars="opmath", check=check_sub)
 def sub(self: Expr, other: Expr, alpha: Expr) -> Expr:
     return self - scaled(other, alpha)
 
 
-@pointwise("rsub", scalars="opmath", check=check_alpha)
+@pointwise("rsub", scalars="opmath", check=check_sub)
 def rsub(self: Expr, other: Expr, alpha: Expr) -> Expr:
     return other - scaled(self, alpha)
 

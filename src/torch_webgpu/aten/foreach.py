@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.lists import Bundle, Layout, make_bundle, record_list
@@ -93,8 +94,10 @@ class ListKernel:
         inputs = [bundles[k] for k in found.lists]
         eng = engine()
         if found.result is None:
-            done = record_list(eng, found.op, tuple(inputs), domain, numbers)  # type: ignore[arg-type]
-            return None if done else NotImplemented
+            if not record_list(eng, found.op, tuple(inputs), domain, numbers):  # type: ignore[arg-type]
+                return NotImplemented
+            increment_version(values[0])  # no kernel above this one does
+            return None
         tensors, made = make_bundle(eng, domain, found.result, inputs[0].device)  # type: ignore[union-attr]
         if not record_list(eng, found.op, (*inputs, made), domain, numbers):  # type: ignore[arg-type]
             return NotImplemented
