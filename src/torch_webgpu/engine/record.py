@@ -305,23 +305,26 @@ class Engine:
         ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary.
         """
         tensors = (*inputs, *outputs)
-        specs = tuple(map(spec_of, tensors))
-        tangled = self._tangled(tensors, specs, len(inputs))
-        if tangled:
-            # Copies, so that writes cannot be seen by later reads.
-            inputs = [self.copy_of(t) if k in tangled else t for k, t in enumerate(inputs)]
-            tensors = (*inputs, *outputs)
-            specs = tuple(map(spec_of, tensors))
-        kinds = tuple(kind for kind, _ in scalars)
-        key = (name, specs, static, kinds, len(outputs))
+        layouts = tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors])
+        kinds = tuple([kind for kind, _ in scalars])
+        key = (name, layouts, static, kinds, len(outputs))
         op = self.operations.get(key)
         if op is None:
+            specs = tuple(map(spec_of, tensors))
             op = Operation(name, specs, len(outputs), body(specs), kinds)
             if len(self.operations) >= OPERATION_CACHE_SIZE:
                 self.operations.pop(next(iter(self.operations)))
             self.operations[key] = op
-        params = tuple(part for kind, value in scalars for part in split_scalar(value, kind))
-        self.push(op, tensors, params)
+        params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
+        if self.push_over(op, inputs, outputs, params):
+            return
+        tangled = self._tangled(tensors, op.args, len(inputs))
+        if tangled:
+            # Copies, so that writes cannot be seen by later reads.
+            inputs = [self.copy_of(t) if k in tangled else t for k, t in enumerate(inputs)]
+            self.record(name, inputs, outputs, body, static, scalars)
+        else:
+            self.push(op, tensors, params)
 
     @staticmethod
     def _tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: int) -> list[int]:
