@@ -50,6 +50,18 @@ def test_what_nobody_sees_is_named() -> None:
     assert "eliminated, since nobody can see what they compute:\n      0  exp(f32[3])" in str(explained)
 
 
+def test_what_nobody_sees_in_a_kernel_is_named_too() -> None:
+    def wasteful(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        y.exp()
+        return y.softmax(1) * 2
+
+    explained = webgpu.explain(wasteful, ones(4, 8))
+    (flush,) = explained.flushes
+    assert [flush.operations[n].name for n in flush.eliminated] == ["exp"]
+    assert sorted(n for kernel in flush.kernels for n in kernel.operations) == [0, 2, 3]
+
+
 def test_a_value_that_is_read_ends_a_flush() -> None:
     def reads(x: torch.Tensor) -> torch.Tensor:
         y = x + 1

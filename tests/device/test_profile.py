@@ -209,3 +209,17 @@ def test_nothing_recorded_is_nothing_measured(tmp_path: Path) -> None:
     assert "0 dispatches" in p.table()
     p.export_chrome_trace(tmp_path / "trace.json")
     p.plot(tmp_path / "profile.png")
+
+
+def test_the_kernels_of_a_captured_graph_are_seen() -> None:
+    x = torch.ones(8, device="webgpu")
+    webgpu.synchronize()
+    graph = webgpu.Graph()
+    with webgpu.graph(graph):
+        y = x.sin() * 2
+    with webgpu.profile() as p:
+        graph.replay()
+    assert [event.name for event in p.events] == ["sin+mul"]
+    assert p.events[0].duration_us > 0
+    assert p.events[0].size_bytes > 0
+    torch.testing.assert_close(y.cpu(), torch.full((8,), 1.0).sin() * 2)

@@ -120,7 +120,7 @@ class _Witness(Observer):
     def planned(self, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
         number = len(self.flushes) + 1
         kernels = [self._kernel(step, nodes) for step in steps]
-        run = {n for step in steps for n in step.nodes}
+        run = {n for kernel in kernels for n in kernel.operations}
         self.flushes.append(
             ExplainedFlush(
                 self.device.index,
@@ -146,12 +146,32 @@ class _Witness(Observer):
             before = {self._written[a] for a in read if a in self._written}
             if before:
                 reason = f"flush {max(before)} computed its input, and ended before it was recorded"
-        return ExplainedKernel(operator_name(step.op.name), step.nodes, reason)
+        return ExplainedKernel(operator_name(step.op.name), _needed(step, nodes), reason)
 
     def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
         for kernel in self._kernels.get(op, ()):
             kernel.dispatches = tuple([operator_name(launch.kernel.name) for launch in lowered.launches])
         super().encoded(op, lowered, commands)
+
+
+def _needed(step: Step, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """The nodes of a step that what it stores depends on; fused ones that are left are not computed."""
+    if len(step.nodes) == 1:
+        return step.nodes
+    latest: dict[tuple[int, int], int] = {}  # by place, which node of the step wrote it
+    feeds: dict[int, set[int]] = {}
+    for n in step.nodes:
+        places = list(zip(map(id, nodes[n].allocations), nodes[n].offsets, strict=True))
+        inputs = nodes[n].op.n_inputs
+        feeds[n] = {latest[place] for place in places[:inputs] if place in latest}
+        latest.update(dict.fromkeys(places[inputs:], n))
+    pending = {n for n, _ in step.sources[len(step.sources) - step.op.n_outputs :]}
+    needed: set[int] = set()
+    while pending:
+        n = pending.pop()
+        needed.add(n)
+        pending |= feeds[n] - needed
+    return tuple([n for n in step.nodes if n in needed])
 
 
 def _count(n: int, what: str, plural: str = "s") -> str:
