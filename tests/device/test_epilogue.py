@@ -298,17 +298,25 @@ class Products(Program):
         return (*super().steps(), self.product, self.product, self.activation, self.residual)
 
     def product(self) -> None:
-        fn = self.pick((
-            lambda a, b, c: few(a) @ few(b), lambda a, b, c: a.clamp(-3, 3).trunc() @ few(b).mT,
-            lambda a, b, c: torch.addmm(few(c), few(a), few(b), beta=2),
-            lambda a, b, c: F.linear(few(a), few(b), few(c)),
-            lambda a, b, c: F.conv1d(few(a), few(b), few(c), padding=2),
-            lambda a, b, c: torch.baddbmm(few(c), few(a), few(b), alpha=-1),
-        ))  # fmt: skip
-        a, b, c = self.pair(), self.pair(), self.pair()
-        if len({a[0].dtype, b[0].dtype, c[0].dtype}) == 1:
-            self.both(fn, a, b, c)
-            self.newest_is_used()
+        """A product of one of the tensors with a new one."""
+        a = self.pair()
+        if a[0].dim() not in (2, 3) or not a[0].numel():
+            a = self.made(self.pick(((4, 6), (2, 4, 6))), self.pick(self.dtypes))
+        *batch, _, k = a[0].shape
+        dtype, n = a[0].dtype, self.pick((1, 4, 6))
+        if a[0].dim() == 3 and self.draw.draw(st.booleans()):
+            channels = a[0].shape[1]
+            b, c = self.made((n, channels, 3), dtype), self.made((n,), dtype)
+            fn = lambda a, b, c: F.conv1d(few(a), few(b), few(c), padding=1)
+        else:
+            b, c = self.made((*batch, k, n), dtype), self.made((n,), dtype)
+            fn = self.pick((
+                lambda a, b, c: few(a) @ few(b), lambda a, b, c: few(b).mT @ few(a).mT,
+                lambda a, b, c: (torch.addmm if a.dim() == 2 else torch.baddbmm)(few(c), few(a), few(b), beta=2),
+                lambda a, b, c: F.linear(few(a), few(b).reshape(-1, a.shape[-1])),
+            ))  # fmt: skip
+        self.both(fn, a, b, c)
+        self.newest_is_used()
 
     def newest_is_used(self) -> None:
         """Most products are followed by something that could be their epilogue."""

@@ -54,10 +54,13 @@ class Program:
         return self.pairs[self.draw.draw(st.integers(0, len(self.pairs) - 1))]
 
     def create(self) -> None:
-        shape, dtype = self.pick(self.shapes), self.pick(self.dtypes)
+        self.made(self.pick(self.shapes), self.pick(self.dtypes))
+
+    def made(self, shape: object, dtype: object) -> Pair:
         seed = self.draw.draw(st.integers(0, 1000))
         host = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)  # type: ignore[call-overload]
         self.pairs.append((host, host.to("webgpu")))
+        return self.pairs[-1]
 
     def both(self, fn: object, *pairs: Pair) -> None:
         """Appends ``fn`` of the pairs, where the CPU finds it well-formed."""
@@ -71,6 +74,7 @@ class Program:
         fn = self.pick((
             lambda a: a + 3, lambda a: a * 5, lambda a: a.bitwise_not(), lambda a: a.clamp(min=7), lambda a: a > 20,
             lambda a: a.to(torch.int32), lambda a: a.to(torch.uint8), lambda a: a.to(torch.int64), lambda a: a.clone(),
+            lambda a: torch.full_like(a, 3), lambda a: a.new_ones(4, 1), lambda a: a.new_zeros(()),
         ))  # fmt: skip
         self.both(fn, self.pair())
 

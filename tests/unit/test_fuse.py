@@ -10,6 +10,7 @@ MATRIX = Spec("f32", (6, 6), (6, 1))
 TRANSPOSED = Spec("f32", (6, 6), (1, 6))
 COLUMN = Spec("f32", (6, 1), (1, 1))
 ROW = Spec("f32", (6,), (1,))
+BATCHED = Spec("f32", (2, 3, 6), (18, 6, 1))
 
 
 class Recording:
@@ -39,6 +40,15 @@ class Recording:
     def extern(self, out: str, *inputs: str) -> None:
         op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, Extern(lambda *a: None))
         self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+
+    def product(self, out: str, *inputs: str) -> None:
+        body = Extern(lambda *a: None, operands=2, epilogue=(ops.acc(0, "f32"),))
+        op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, body)
+        self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+
+    def fill(self, out: str) -> None:
+        op = Operation("fill", (ROW,), 1, Pointwise((ops.param(0, "f32"),)), ("f",))
+        self.nodes.append(Recorded(op, (self.use(out),)))
 
     def fuse(self, live: str, **limits: int) -> list[Step]:
         alive = frozenset(self.allocations[name] for name in live)
@@ -156,3 +166,125 @@ def test_a_group_that_refuses_says_why() -> None:
     r.pointwise("b", "a")
     r.pointwise("c", "b", specs=(TRANSPOSED,))
     assert r.fuse("abc")[1].reason == "it uses a tensor of the group in another order"
+
+
+def test_a_product_takes_its_consumers() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("b", "m", "r")
+    r.pointwise("c", "b")
+    (step,) = r.fuse("cxyr")
+    assert step.nodes == (0, 1, 2)
+    assert isinstance(step.op.body, Extern)
+    assert step.sources == ((0, 0), (0, 1), (1, 1), (2, 1)), "the operands, the residual, the end of the chain"
+
+
+def test_a_result_of_a_product_that_lives_on_is_written_as_well() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("b", "m")
+    (step,) = r.fuse("bmxy")
+    assert step.op.n_outputs == 2
+
+
+def test_an_epilogue_does_not_write_an_operand() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("x", "m")
+    assert r.groups("xy") == [(0,), (1,)]
+
+
+def test_an_epilogue_uses_its_product() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("b", "a")
+    assert r.groups("abmxy") == [(0,), (1,)]
+
+
+def test_an_epilogue_reads_few_tensors_of_the_products_size() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    for k in range(5):
+        r.pointwise("m", "m", f"r{k}")
+    assert r.groups("m", buffers=20) == [(0, 1, 2, 3), (4, 5)]
+
+
+def test_a_transposed_read_of_a_product_waits_for_it() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("b", "m", specs=(TRANSPOSED,))
+    assert r.groups("bxy") == [(0,), (1,)]
+
+
+def test_a_dead_product_is_not_computed() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    assert r.fuse("xy") == []
+
+
+def test_a_reduction_does_not_absorb_a_product() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("b", "m")
+    r.total("s", "b")
+    assert r.groups("sxy") == [(0, 1), (2,)]
+
+
+def test_views_are_seen_through() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b", "a", specs=(BATCHED, BATCHED), target=BATCHED)
+    r.pointwise("d", "c")
+    (step,) = r.fuse("ad")
+    assert step.nodes == (0, 1, 2)
+    assert len(step.op.args) == 2
+
+
+def test_a_group_takes_a_shape_in_which_a_node_broadcasts() -> None:
+    """One number for each row of a batch has no strides over the (6, 6) points."""
+    per_row = Spec("f32", (1, 3, 1), (1, 1, 1))
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b", "p", specs=(BATCHED, per_row), target=BATCHED)
+    assert r.groups("acp") == [(0, 1)]
+
+
+def test_a_reduction_takes_a_producer_of_another_shape() -> None:
+    r = Recording()
+    r.pointwise("b", "a", specs=(BATCHED,), target=BATCHED)
+    r.total("s", "b")
+    assert r.groups("as") == [(0, 1)]
+
+
+def test_transposed_elementwise_operations_join_in_the_order_of_memory() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b", specs=(TRANSPOSED,), target=TRANSPOSED)
+    assert r.groups("ac") == [(0, 1)]
+
+
+def test_what_is_filled_with_a_number_is_not_read() -> None:
+    r = Recording()
+    r.fill("z")
+    r.extern("m", "x", "y")
+    r.pointwise("b", "z", "a", specs=(ROW, MATRIX))
+    first, second = r.fuse("abmxy")
+    assert first.nodes == (1,)
+    assert second.nodes == (2,)
+    assert second.scalars == (0,)
+    assert [n for n, _ in second.sources] == [2, 2], "a and b"
+
+
+def test_what_is_filled_and_written_again_is_read() -> None:
+    r = Recording()
+    r.fill("z")
+    r.extern("z", "x", "y")
+    r.pointwise("b", "z", specs=(ROW,), target=ROW)
+    assert r.fuse("bxy")[-1].sources == ((2, 0), (2, 1))
+
+
+def test_more_elements_than_were_filled_are_read() -> None:
+    r = Recording()
+    r.fill("z")
+    r.pointwise("b", "z", "a")
+    assert r.groups("abz") == [(0,), (1,)]

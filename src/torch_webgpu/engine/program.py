@@ -32,7 +32,7 @@ def alias_pattern(node: Node) -> tuple[int, ...]:
 
 def fused_node(step: Step, recorded: Sequence[Node]) -> Node:
     """The node that a step of a plan stands for, over this time's allocations, offsets and scalars."""
-    if len(step.nodes) == 1:
+    if step.unchanged:
         return recorded[step.nodes[0]]
     allocations = tuple([recorded[n].allocations[k] for n, k in step.sources])
     return Node(step.op, allocations, *_values(step, recorded))
@@ -88,7 +88,7 @@ class Program:
         numbers: dict[int, int] = {}
         rows = []
         for step in steps:
-            sources = [(step.nodes[0], k) for k in range(len(step.op.args))] if len(step.nodes) == 1 else step.sources
+            sources = [(step.nodes[0], k) for k in range(len(step.op.args))] if step.unchanged else step.sources
             row = []
             for n, k in sources:
                 allocation = recorded[n].allocations[k]
@@ -123,7 +123,7 @@ class Program:
         known = [*row, *range(base, base + len(lowered.temporaries)), -1]  # the error buffer is the last of the list
         return _Stage(
             step,
-            step.nodes[0] if len(step.nodes) == 1 else -1,
+            step.nodes[0] if step.unchanged else -1,
             first,
             tuple([(base + t, size) for t, size in enumerate(lowered.temporaries)]),
             tuple([(base + t, lowered.temporaries[t]) for t in lowered.cleared]),

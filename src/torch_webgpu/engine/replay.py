@@ -39,7 +39,7 @@ class Plan:
     @cached_property
     def counts(self) -> tuple[int, int, int]:
         """Operations that joined another's kernel, that have one of their own, that are not run at all."""
-        alone = sum(len(step.nodes) == 1 for step in self.steps)
+        alone = sum(step.unchanged for step in self.steps)
         run = sum(len(step.nodes) for step in self.steps)
         return run - alone, alone, self.recorded - run
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch_webgpu.ir.graph import Body, Expr, Operation, Pointwise, Spec, walk
 from torch_webgpu.ir.ops import ops
 
-from .group import Access, Group, Value
+from .group import Access, Group, Value, rebuilt
 from .recording import Recorded, Step
 
 MAX_OPERATIONS = 4096
@@ -19,7 +19,7 @@ SHOWN_NAMES = 8
 
 def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]) -> Step:
     """The step that does what ``group`` does and stores ``values``, which somebody outside of it will see."""
-    if len(group.nodes) == 1:
+    if len(group.nodes) == 1 and not group.folded:
         i = group.nodes[0]
         node = recorded[i]
         return Step(node.op, tuple([(i, k) for k in range(len(node.uses))]), (i,), (i,), group.reason)
@@ -46,7 +46,7 @@ def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]
     sources = [*group.operands, *(inputs[old][1] for old in used), *(v.writer for v in (*rows, *points))]
     names = [recorded[n].op.name.removeprefix("aten.").removeprefix("aten::").split(".")[0] for n in group.nodes]
     op = operation(fused_name(names), tuple(specs), len(values), body, tuple(group.kinds))
-    return Step(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason)
+    return Step(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
 
 
 def input_spec(recorded: Sequence[Recorded], group: Group, access: Access, source: tuple[int, int]) -> Spec:
@@ -65,10 +65,8 @@ def substitute(expr: Expr, loads: dict[int, Expr], first_param: int, memo: dict[
             memo[e] = loads[e.args[0]]
         elif e.op == "param":
             memo[e] = ops.param(e.args[0] + first_param, e.dtype)
-        elif any(isinstance(a, Expr) for a in e.args):
-            memo[e] = Expr(e.op, tuple([memo[a] if isinstance(a, Expr) else a for a in e.args]), e.dtype)
         else:
-            memo[e] = e
+            memo[e] = rebuilt(e, memo)
     return memo[expr]
 
 
@@ -79,10 +77,8 @@ def renumber(expr: Expr, loads: dict[int, int], memo: dict[Expr, Expr]) -> Expr:
             continue
         if e.op == "load":
             memo[e] = Expr("load", (loads[e.args[0]],), e.dtype)
-        elif any(isinstance(a, Expr) for a in e.args):
-            memo[e] = Expr(e.op, tuple([memo[a] if isinstance(a, Expr) else a for a in e.args]), e.dtype)
         else:
-            memo[e] = e
+            memo[e] = rebuilt(e, memo)
     return memo[expr]
 
 

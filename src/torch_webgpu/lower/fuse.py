@@ -12,7 +12,7 @@ write may overlap it, and keeps its order relative to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
@@ -20,6 +20,7 @@ from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, is_dense
 
 from .assemble import assemble, substitute
+from .constants import Constants
 from .group import Access, Group, Mapping, Value, uses
 from .patterns import Matcher
 from .recording import Limits, Recorded, Step, Use, allocations, numel, product
@@ -45,6 +46,7 @@ class Fuser:
         self.live = live
         self.limits = limits
         self.groups: list[Group] = []
+        self.constants = Constants()
 
     def run(self) -> list[Step]:
         for i, node in enumerate(self.recorded):
@@ -57,6 +59,7 @@ class Fuser:
                 self.place_product(i, node, extern)
             else:
                 self.place_alone(i, node, "its kernel is hand-written")
+            self.constants.note(i, node)
         return [step for p, group in enumerate(self.groups) if (step := self.finish(group, p)) is not None]
 
     # Placing a node
@@ -67,7 +70,7 @@ class Fuser:
         self.groups.append(group)
 
     def place_pointwise(self, i: int, node: Recorded) -> None:
-        reads, writes = allocations(node)
+        reads, writes = allocations(node, self.constants.inputs(node))
         reason = ""
         for back in range(1, len(self.groups) + 1):
             if back > self.limits.window:
@@ -112,8 +115,10 @@ class Fuser:
         assert isinstance(body, Pointwise)
         if mapping.row and uses(node.op, "index", "linear"):
             return "it depends on positions, which a reduction numbers its own way"
-        inputs = node.op.n_inputs
+        inputs, known = node.op.n_inputs, self.constants.inputs(node)
         for k, (spec, use, strides) in enumerate(zip(node.op.args, node.uses, mapping.strides, strict=True)):
+            if k in known:
+                continue
             value = group.values.get(use.place)
             if value is not None:
                 row = k >= inputs and value.row != mapping.row
@@ -135,8 +140,9 @@ class Fuser:
 
     def not_an_epilogue(self, group: Group, node: Recorded, mapping: Mapping) -> str:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
-        inputs = node.op.n_inputs
-        if not any(use.place in group.values for use in node.uses[:inputs]):
+        inputs, known = node.op.n_inputs, self.constants.inputs(node)
+        read = {(node.uses[k].place, mapping.strides[k]) for k in range(inputs) if k not in known}
+        if all(place not in group.values for place, _ in read):
             return "it does not use the product before it"
         if uses(node.op, "index"):
             return "it depends on coordinates, which a product numbers its own way"
@@ -145,11 +151,8 @@ class Fuser:
         operands = {self.recorded[n].uses[k].allocation for n, k in group.operands}
         if not operands.isdisjoint(use.allocation for use in node.uses[inputs:]):
             return "it writes an operand of the product"
-        new = [
-            Access(use.place, strides, "") for use, strides in zip(node.uses[:inputs], mapping.strides, strict=False)
-        ]
-        new = [access for access in new if access.place not in group.values]
-        whole = {(a.place, a.strides) for a in (*group.inputs, *new) if self.is_whole(group, a.strides)}
+        read |= {(access.place, access.strides) for access in group.inputs}
+        whole = [place for place, strides in read if place not in group.values and self.is_whole(group, strides)]
         if len(whole) > MAX_EPILOGUE_TENSORS:
             return f"a product's epilogue reads at most {MAX_EPILOGUE_TENSORS} tensors of its size"
         return ""
@@ -163,7 +166,8 @@ class Fuser:
         """How many places the group would use with ``node``."""
         own = {access.place for access in group.inputs} | group.values.keys()
         own |= {self.recorded[n].uses[k].place for n, k in group.operands}
-        return len(own | {use.place for use in node.uses})
+        known = self.constants.inputs(node)
+        return len(own | {use.place for k, use in enumerate(node.uses) if k not in known})
 
     def read_otherwise(self, group: Group, node: Recorded, use: Use, written: Access) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
@@ -196,7 +200,7 @@ class Fuser:
         values, roots, maps = (
             tuple([substitute(e, loads, first, memo) for e in part]) for part in (body.values, body.roots, body.maps)
         )
-        note(group, i, node)
+        note(group, i, node, self.constants.inputs(node))
         group.reduction = replace(body, values=values, roots=roots, maps=maps)
         first_out = node.op.n_inputs
         if roots:
@@ -210,7 +214,8 @@ class Fuser:
 
     def absorbed(self, node: Recorded, body: Reduction) -> tuple[Group | None, str]:
         """The group that computes the reduction's inputs point by point, taken out of its place; or why not."""
-        inputs = list(zip(node.op.inputs, node.uses, strict=False))
+        known = self.constants.inputs(node)
+        inputs = [(spec, node.uses[k]) for k, spec in enumerate(node.op.inputs) if k not in known]
         written = {u.allocation for u in node.uses[node.op.n_inputs :]}
         for position in range(len(self.groups) - 1, -1, -1):
             found = self.groups[position]
@@ -246,8 +251,8 @@ class Fuser:
         mapping = Mapping(False, ((),) * body.operands + tuple(strides), node.op.outputs)
         loads = self.loads(group, i, node, mapping.strides, body.operands)
         memo: dict[Expr, Expr] = {}
-        results = [substitute(root, loads, 0, memo) for root in body.epilogue]
-        note(group, i, node)
+        results = [substitute(root, loads, len(group.kinds), memo) for root in body.epilogue]
+        note(group, i, node, [k for k in self.constants.inputs(node) if k >= body.operands])
         self.add_values(group, i, node, mapping, results)
         self.groups.append(group)
 
@@ -262,14 +267,20 @@ class Fuser:
         results = [substitute(root, loads, first, memo) for root in body.roots]
         if self.matcher is not None:
             results = self.matcher.join(group, i, node, loads, first, results)
-        note(group, i, node)
+        note(group, i, node, self.constants.inputs(node))
         self.add_values(group, i, node, mapping, results)
 
     def loads(self, group: Group, i: int, node: Recorded, strides: Sequence[Shape], first: int = 0) -> dict[int, Expr]:
         """What each input from ``first`` on is inside the group: a value that it has, or a load of (place, strides)."""
         loads: dict[int, Expr] = {}
+        known = self.constants.inputs(node)
         for k, spec in enumerate(node.op.inputs[first:], first):
             use = node.uses[k]
+            if (constant := known.get(k)) is not None:
+                loads[k] = substitute(constant.expr, {}, len(group.kinds), {})
+                group.folded = True
+                add_scalars(group, constant.node, self.recorded[constant.node])
+                continue
             value = group.values.get(use.place)
             if value is not None:
                 loads[k] = value.expr
@@ -307,12 +318,16 @@ def writers(group: Group) -> list[tuple[int, int]]:
     return [value.writer for value in group.values.values()]
 
 
-def note(group: Group, i: int, node: Recorded) -> None:
-    """Adds a node to a group's books."""
-    reads, writes = allocations(node)
+def note(group: Group, i: int, node: Recorded, known: Container[int] = ()) -> None:
+    """Adds a node to a group's books; what the inputs in ``known`` are is known without reading them."""
+    reads, writes = allocations(node, known)
     group.nodes.append(i)
     group.reads |= reads
     group.writes |= writes
+    add_scalars(group, i, node)
+
+
+def add_scalars(group: Group, i: int, node: Recorded) -> None:
     group.kinds += node.op.param_kinds
     if node.op.param_kinds:
         group.scalars.append(i)

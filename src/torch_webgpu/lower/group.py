@@ -13,6 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec, walk
+from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, broadcast_strides, iteration_order, view_strides
 
 
@@ -54,7 +55,7 @@ class Group:
 
     ``reduction``: its body so far, if it has one, and ``row_shape`` the shape of its outputs. ``product``: the
     hand-written kernel whose epilogue the other nodes are, and ``operands`` the arguments which that reads as it likes.
-    A ``closed`` group takes no other nodes.
+    ``folded``: constants stand in place of loads. A ``closed`` group takes no other nodes.
     """
 
     shape: Shape
@@ -69,6 +70,7 @@ class Group:
     row_shape: Shape | None = None
     product: Extern | None = None
     operands: list[tuple[int, int]] = field(default_factory=list)
+    folded: bool = False
     closed: bool = False
     reason: str = ""
 
@@ -130,8 +132,11 @@ class Group:
         if shape == self.shape:
             return self
         fixed = self.closed or self.reduction is not None or self.product is not None
-        if fixed or any(e.op == "index" for e in walk([v.expr for v in self.values.values()])):
+        indexed = any(e.op == "index" for e in walk([v.expr for v in self.values.values()]))
+        dims = same_dims(self.shape, shape) if indexed else {}
+        if fixed or dims is None:
             return None
+        memo: dict[Expr, Expr] = {}
         inputs: dict[Access, tuple[int, int]] = {}
         for access, source in self.inputs.items():
             steps = view_strides(self.shape, access.strides, shape)
@@ -144,7 +149,7 @@ class Group:
             if steps is None:
                 return None
             spec = Spec(value.spec.dtype, shape, steps, value.spec.aligned)
-            values[place] = value._replace(strides=steps, spec=spec)
+            values[place] = value._replace(expr=reindexed(value.expr, dims, memo), strides=steps, spec=spec)
         return replace(self, shape=shape, inputs=inputs, values=values) if len(inputs) == len(self.inputs) else None
 
 
@@ -152,6 +157,31 @@ def kept_dims(r: Reduction) -> list[int]:
     rank = len(r.shape)
     reduced = {d % rank for d in r.dims} if rank else set()
     return [d for d in range(rank) if d not in reduced]
+
+
+def same_dims(shape: Shape, target: Shape) -> dict[int, int] | None:
+    """Where the dimensions of ``shape`` are in ``target``, if these differ in dimensions of size 1 only."""
+    own, other = ([d for d, n in enumerate(sizes) if n != 1] for sizes in (shape, target))
+    if [shape[d] for d in own] != [target[d] for d in other]:
+        return None
+    return dict(zip(own, other, strict=True))
+
+
+def reindexed(expr: Expr, dims: dict[int, int], memo: dict[Expr, Expr]) -> Expr:
+    """``expr`` with its coordinates renumbered; along what is not in ``dims`` they are 0."""
+    for e in walk([expr]):
+        if e.op == "index":
+            memo[e] = ops.index(dims[e.args[0]]) if e.args[0] in dims else ops.constant(0, e.dtype)
+        elif e not in memo:
+            memo[e] = rebuilt(e, memo)
+    return memo[expr]
+
+
+def rebuilt(e: Expr, memo: dict[Expr, Expr]) -> Expr:
+    """``e`` over what its operands have become."""
+    if not any(isinstance(a, Expr) for a in e.args):
+        return e
+    return Expr(e.op, tuple([memo[a] if isinstance(a, Expr) else a for a in e.args]), e.dtype)
 
 
 def uses(op: Operation, *leaves: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -37,6 +38,7 @@ class Step:
 
     ``sources[k]``: the (node, argument) whose tensor is argument ``k``. ``scalars``: the nodes whose scalars, one after
     the other, are the operation's. ``nodes``: what it stands for. ``reason``: why it did not join what came before.
+    ``folded``: it has scalars of other nodes as well, in place of what these filled with them.
     """
 
     op: Operation
@@ -44,6 +46,12 @@ class Step:
     scalars: tuple[int, ...]
     nodes: tuple[int, ...]
     reason: str = ""
+    folded: bool = False
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it is the operation of its only node."""
+        return len(self.nodes) == 1 and not self.folded
 
 
 def product(op: Operation) -> Extern | None:
@@ -51,11 +59,13 @@ def product(op: Operation) -> Extern | None:
     return op.body if isinstance(op.body, Extern) and op.body.epilogue else None
 
 
-def allocations(node: Recorded) -> tuple[set[int], set[int]]:
-    """What a node reads and what it writes. An output that may not be written whole counts as both."""
+def allocations(node: Recorded, known: Container[int] = ()) -> tuple[set[int], set[int]]:
+    """What a node reads, but for the inputs in ``known``, and what it writes. An output that may not be written whole
+    counts as both.
+    """
     n = node.op.n_inputs
     writes = {u.allocation for u in node.uses[n:]}
-    reads = {u.allocation for u in node.uses[:n]}
+    reads = {u.allocation for k, u in enumerate(node.uses[:n]) if k not in known}
     if not isinstance(node.op.body, (Pointwise, Reduction)) and product(node.op) is None:
         reads |= writes
     return reads, writes
