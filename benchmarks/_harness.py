@@ -268,7 +268,8 @@ def print_rows(header: list[str], body: list[list[str]]) -> None:
     table = Table(*header)
     for row in body:
         table.add_row(*map(escape, row))
-    Console(stderr=True).print(table)
+    # A file has no width of its own; 80 columns would break every cell.
+    Console(stderr=True, width=None if sys.stderr.isatty() else 180).print(table)
 
 
 def _label(result: Result) -> str:
