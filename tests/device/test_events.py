@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -105,6 +106,23 @@ def test_events_without_a_common_clock_are_refused() -> None:
     untimed.record()
     with pytest.raises(ValueError, match="enable_timing"):
         start.elapsed_time(untimed)
+
+
+@pytest.mark.parametrize(
+    "look", [lambda: timed().record(), lambda: webgpu.profile().start(), lambda: webgpu.explain(torch.ones, 1)]
+)
+def test_nothing_can_be_timed_or_explained_while_it_is_captured(look: Callable[[], object]) -> None:
+    x = torch.ones(8, device="webgpu")
+
+    def capture() -> None:
+        with webgpu.graph(webgpu.Graph()):
+            x.sin()
+            look()
+
+    with pytest.raises(RuntimeError, match="while a graph is being captured"):
+        capture()
+    assert (x + 1).cpu().eq(2).all()
+    timed().record()
 
 
 def test_torch_event_is_ours_for_webgpu() -> None:

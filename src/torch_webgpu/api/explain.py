@@ -240,6 +240,8 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     written: dict[Any, int] = {}
     with ExitStack() as installed:
         with eng.lock:
+            if eng.capture is not None:
+                eng.capture.refuse(eng.capture.device.index, "a function cannot be explained")
             eng.flush()
             installed.callback(setattr, eng, "delay_ms", eng.delay_ms)
             eng.delay_ms = 0.0

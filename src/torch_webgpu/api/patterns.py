@@ -43,10 +43,10 @@ def add_fusion_pattern(
     each declaration starts its line. Where the chain fuses, its last result is this function, called at every element,
     instead of what the operators would compute (what lies in between is still computed if somebody else sees it).
     Its parameters are the chain's arguments: of each operator in turn the tensors, in the order of its signature,
-    without the result of the one before; then those of its numbers that are not its defaults (``x * 2`` has the tensor
-    ``x`` and the number 2; ``alpha=1`` of ``add`` is a default; special exponents of ``pow``, such as 2, are code). Tensors
-    broadcast as ever. It stands in for chains of float32 tensors and Python floats with as many arguments as it has
-    parameters; others run as they do without it, and so does a chain that does not fuse (fusion is off, a flush in
+    without the result of the one before; then those of its numbers that are not its defaults. ``x * 2`` has the tensor
+    ``x`` and the number 2; ``alpha=1`` of ``add`` is a default; special exponents of ``pow``, such as 2, are code.
+    Tensors broadcast as ever. It stands in for chains of float32 tensors and Python floats with as many arguments as it
+    has parameters; others run as they do without it, and so does a chain that does not fuse (fusion is off, a flush in
     between, a hand-written kernel): the function must compute what the chain does. Gradients are the operators'.
 
     Raises ValueError for an unknown operator or a ``wgsl`` without such a function, ShaderCompileError, with the

@@ -221,6 +221,8 @@ class profile:  # noqa: N801 torch.profiler's name
         with eng.lock:
             if _running is not None:
                 raise RuntimeError("a torch.webgpu.profile is already running")
+            if eng.capture is not None:
+                eng.capture.refuse(eng.capture.device.index, "a profile cannot begin")
             eng.flush()
             for device in eng.devices:
                 if device.is_open:

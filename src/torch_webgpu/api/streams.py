@@ -99,6 +99,8 @@ class Event(torch.Event):
         index = self._place(stream)
         with eng.lock:
             found = eng.device(index)
+            if self._timed and eng.capture is not None:
+                eng.capture.refuse(index, "an event cannot take the time")
             if self._timed and not found.has_timestamps:
                 synchronize(index)
                 self._stamp, self._time_ns = None, time.perf_counter_ns()
