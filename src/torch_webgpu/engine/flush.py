@@ -121,6 +121,7 @@ class Failures:
 def submit(device: Device, nodes: list[Node], commands: list[Command], ends: list[int], failures: Failures) -> None:
     """Submits everything at once or, when the device refuses that, node by node to find those at fault."""
     try:
+        device.prepare(commands)
         device.submit(commands)
         return
     except (DeviceLostError, ForkError):

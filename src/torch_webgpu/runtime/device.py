@@ -14,7 +14,7 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool
-from torch_webgpu.runtime.commands import Clear, Command
+from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.observer import Observer, span
@@ -151,6 +151,10 @@ class Device:
             buffer.released = False
         else:
             (buffer.owner or self._opened.pool).retake(buffer)
+
+    def prepare(self, commands: Sequence[Command]) -> None:
+        """Compiles what ``commands`` need and is not compiled yet, several kernels at a time."""
+        self._open.pipelines.prepare([command for command in commands if isinstance(command, Dispatch)])
 
     def submit(self, commands: Iterable[Command]) -> None:
         """Queues ``commands`` in order, without waiting. If one is refused, none of its submission runs."""

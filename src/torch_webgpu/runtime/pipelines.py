@@ -6,7 +6,10 @@ keeps a cache of its own (Mesa's and NVIDIA's do).
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,7 @@ Range = tuple[Any, int, int]
 MAX_PIPELINES = 8192
 MAX_SOFTWARE_PIPELINES = 512
 """A software adapter compiles to machine code: over 3 MB a pipeline on lavapipe."""
+MAX_COMPILERS = 8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,6 +52,19 @@ class Bound:
     group: Any
     uses_immediates: bool
     param_bytes: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Source:
+    """A linked kernel: its text, and what its pipeline is made with."""
+
+    text: str
+    layout: Any
+    uses_immediates: bool
+    param_bytes: int
+
+    def pipeline(self, handle: Any) -> Pipeline:
+        return Pipeline(handle, self.layout, self.uses_immediates, self.param_bytes)
 
 
 class PipelineCache:
@@ -114,6 +131,33 @@ class PipelineCache:
             self._pipelines[key] = self._pipelines.pop(key)  # now the most recently used
         return found
 
+    def prepare(self, dispatches: Sequence[Dispatch]) -> None:
+        """Compiles the kernels of ``dispatches`` that are not compiled yet, several at a time.
+
+        Those that do not compile are left to :meth:`pipeline`, which says which and why.
+        """
+        missing: dict[tuple[str, tuple[int, ...]], Kernel] = {}
+        for kernel, buffers, _, _ in dispatches:
+            key = (kernel.key, self._windows_of(buffers))
+            if key not in self._pipelines:
+                missing[key] = kernel
+        compilers = min(len(missing), MAX_COMPILERS, os.cpu_count() or 1)
+        if compilers < 2 or len(self._pipelines) + len(missing) > self._max_pipelines or "wgsl" in config().debug:
+            return
+        try:
+            sources = [self._link(kernel, windows) for (_, windows), kernel in missing.items()]
+        except WebGPUError:
+            return
+        with ThreadPoolExecutor(compilers, "webgpu-compile") as pool:
+            made = list(pool.map(self._build, missing.values(), sources))
+        refused = bool(self._native.sink.take())
+        for key, (shader, pipeline), source in zip(missing, made, sources, strict=True):
+            self._native.release_shader(shader)
+            if refused:  # which of them it was, the library does not say
+                self._native.release_pipeline(pipeline)
+            else:
+                self._pipelines[key] = source.pipeline(pipeline)
+
     def _evict(self) -> None:
         """Keeps the half of the pipelines that were bound last, and drops all bind groups, which name pipelines.
 
@@ -139,7 +183,15 @@ class PipelineCache:
         ffi.release_bind_group(bound.group)
 
     def _compile(self, kernel: Kernel, windows: tuple[int, ...]) -> Pipeline:
-        native = self._native
+        source = self._link(kernel, windows)
+        if "wgsl" in config().debug:
+            sys.stderr.write(f"--- {kernel.name}, windows {windows}\n{_numbered(source.text)}\n")
+        shader, pipeline = self._build(kernel, source)
+        self._raise_compile_errors(kernel, source.text, shader, pipeline)
+        self._native.release_shader(shader)
+        return source.pipeline(pipeline)
+
+    def _link(self, kernel: Kernel, windows: tuple[int, ...]) -> _Source:
         linked = link(kernel, self._caps, windows)
         writable = tuple(
             binding.access == "read_write"
@@ -151,25 +203,21 @@ class PipelineCache:
                 f"kernel {kernel.name} binds {len(writable)} storage buffers (windows {windows}); "
                 f"this adapter allows {self._max_storage_buffers}"
             )
-        if "wgsl" in config().debug:
-            sys.stderr.write(f"--- {kernel.name}, windows {windows}\n{_numbered(linked.source)}\n")
-        shader = native.create_shader(linked.source, kernel.name, kernel.trusted)
-        self._raise_compile_errors(kernel, linked.source, shader, None)
         uniform = bool(linked.param_bytes) and not linked.uses_immediates
-        layout = self._layout(writable, uniform)
-        immediate_bytes = linked.param_bytes if linked.uses_immediates else 0
-        pipeline = native.create_pipeline(shader, layout, immediate_bytes, kernel.name)
-        self._raise_compile_errors(kernel, linked.source, shader, pipeline)
-        native.release_shader(shader)
-        return Pipeline(pipeline, layout, linked.uses_immediates, linked.param_bytes)
+        return _Source(linked.source, self._layout(writable, uniform), linked.uses_immediates, linked.param_bytes)
+
+    def _build(self, kernel: Kernel, source: _Source) -> tuple[Any, Any]:
+        """A shader and a pipeline; what is wrong with them is in the sink."""
+        shader = self._native.create_shader(source.text, kernel.name, kernel.trusted)
+        immediate_bytes = source.param_bytes if source.uses_immediates else 0
+        return shader, self._native.create_pipeline(shader, source.layout, immediate_bytes, kernel.name)
 
     def _raise_compile_errors(self, kernel: Kernel, source: str, shader: Any, pipeline: Any) -> None:
         errors = self._native.sink.take()
         if not errors:
             return
         self._native.release_shader(shader)
-        if pipeline is not None:
-            self._native.release_pipeline(pipeline)
+        self._native.release_pipeline(pipeline)
         messages = "\n".join(message for _, message in errors)
         raise ShaderCompileError(f"kernel {kernel.name} does not compile:\n{messages}\n{_numbered(source)}")
 
@@ -188,11 +236,11 @@ class PipelineCache:
     def fit(self, kernel: Kernel, buffers: tuple[Buffer, ...]) -> tuple[Pipeline, list[Range]]:
         """The pipeline for buffers of these sizes, and what its bind group binds. Raises as :meth:`bound`."""
         _check_buffers(kernel, buffers)
-        windows = tuple(self._windows(buffer) for buffer in buffers)
-        pipeline = self.pipeline(kernel, windows if any(count > 1 for count in windows) else ())
+        windows = self._windows_of(buffers)
+        pipeline = self.pipeline(kernel, windows)
         width = self._caps.window_bytes
         ranges: list[Range] = []
-        for buffer, count in zip(buffers, windows, strict=True):
+        for buffer, count in zip(buffers, windows or (1,) * len(buffers), strict=True):
             if count == 1:
                 ranges.append((buffer.handle, 0, buffer.size_bytes))
             else:
@@ -210,6 +258,11 @@ class PipelineCache:
             ffi.release_bind_group(group)
             raise WebGPUError(f"kernel {kernel.name}: " + "\n".join(message for _, message in errors))
         return group
+
+    def _windows_of(self, buffers: tuple[Buffer, ...]) -> tuple[int, ...]:
+        """How many bindings each buffer takes; empty where all take one."""
+        windows = tuple([self._windows(buffer) for buffer in buffers])
+        return windows if any(count > 1 for count in windows) else ()
 
     def _windows(self, buffer: Buffer) -> int:
         if buffer.size_bytes <= self._caps.max_binding_bytes:
