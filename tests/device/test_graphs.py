@@ -377,6 +377,27 @@ def test_generators_are_left_alone_while_they_are_captured(device, touch):
     touch(3)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_seeding_inside_a_capture_is_refused_when_it_matters(device, own):
+    generator = torch.Generator(device=device)
+
+    def step() -> torch.Tensor:
+        if own:
+            generator.manual_seed(3)
+        else:
+            torch.manual_seed(3)
+        return torch.rand(3, device=device, generator=generator if own else None)
+
+    with pytest.raises(RuntimeError, match="cannot be made or seeded"):
+        captured(step)
+    captured(lambda: torch.manual_seed(3))
+    g, x = captured(lambda: torch.rand(3, device=device, generator=generator))
+    generator.manual_seed(4)
+    g.replay()
+    generator.manual_seed(4)
+    assert torch.equal(x, torch.rand(3, device=device, generator=generator))
+
+
 # ---- what cannot be captured
 
 

@@ -197,7 +197,7 @@ def unscale_in_float32() -> None:
 
 
 def refuse_uncapturable_optimizers(is_capturing: Callable[[], bool]) -> None:
-    """An optimizer that counts its steps on the host refuses to be captured, as PyTorch makes it refuse on CUDA and XPU.
+    """An optimizer that counts its steps on the host refuses to be captured, as PyTorch has it refuse on CUDA and XPU.
 
     Its replays would repeat the step that was captured (``Optimizer._accelerator_graph_capture_health_check``).
     """
@@ -206,13 +206,13 @@ def refuse_uncapturable_optimizers(is_capturing: Callable[[], bool]) -> None:
     @wraps(plain)
     def check(self: Any) -> None:
         plain(self)
-        groups = self.param_groups
-        if is_capturing() and not all(group["capturable"] for group in groups):
-            if any(is_webgpu(p) for group in groups for p in group["params"]):
-                raise RuntimeError(
-                    f"Attempting WebGPU graph capture of step() for an instance of {type(self).__name__} but "
-                    "param_groups' capturable is False."
-                )
+        if is_capturing() and any(
+            is_webgpu(p) for group in self.param_groups if not group["capturable"] for p in group["params"]
+        ):
+            raise RuntimeError(
+                f"Attempting WebGPU graph capture of step() for an instance of {type(self).__name__} but "
+                "param_groups' capturable is False."
+            )
 
     torch.optim.Optimizer._accelerator_graph_capture_health_check = check  # type: ignore[method-assign]
 

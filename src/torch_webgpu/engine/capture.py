@@ -24,7 +24,7 @@ from .flush import Failures, encode, execute, materialise
 from .interrupt import Uninterrupted
 from .lists import execute_lists
 from .program import alias_pattern
-from .random import SEED_MASK, RandomState
+from .random import SEED_MASK, RandomState, default_state
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.graph import EncodedGraph
@@ -127,6 +127,8 @@ class Capture:
         self._commands: list[Command] = []
         self._words: list[tuple[int, int, StreamWord]] = []  # command, byte of its parameters, what belongs there
         self._drawn: dict[RandomState, int] = {}
+        default_state(device.index)  # is made at its first use, which is not to happen here
+        self._settings = RandomState.settings
         self._inputs: dict[int, Allocation] = {}
         self._made: dict[int, Allocation] = {}  # what got its memory in this capture
         self._older = frozenset(engine.mailbox.allocations)  # by number: what needs no value from it
@@ -193,6 +195,9 @@ class Capture:
     def stream_words(self, state: RandomState, blocks: int) -> list[StreamWord]:
         """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
         with self.engine.lock:
+            if state.set_at > self._settings:
+                # Eager steps would seed it again and again.
+                self.refuse(self.device.index, "a random generator that is drawn from cannot be made or seeded")
             ahead = self._drawn.get(state, 0)
             self._drawn[state] = ahead + blocks
             state.captured = True
@@ -207,15 +212,11 @@ class Capture:
     def write(self, allocation: Allocation, offset_bytes: int, data: bytes) -> None:
         """Makes every replay write ``data``, whole words, at this place. After what was recorded."""
         self.engine.flush(self.device.index)
-        if self.error is not None:
-            return
-        if allocation.buffer is None:
-            self._made[id(allocation)] = allocation
-        buffer = materialise(self.device, allocation)
-        self._memory.pin(buffer)
-        source = self._memory.constant(len(data))
-        self.device.upload(source, 0, data)
-        self._commands.append(Copy(source, 0, buffer, offset_bytes, len(data)))
+        with self._taking_in([allocation]):
+            if self.error is None:
+                target, source = materialise(self.device, allocation), self._memory.constant(len(data))
+                self.device.upload(source, 0, data)
+                self._commands.append(Copy(source, 0, target, offset_bytes, len(data)))
 
     def refuse(self, index: int, what: str) -> None:
         """Ends the capture and raises, if it is on this device: ``what`` cannot be part of a graph."""

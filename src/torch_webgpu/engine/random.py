@@ -24,17 +24,23 @@ class RandomState:
 
     draws: ClassVar[int] = 0
     """How often numbers were taken, from whichever generator: who counts can tell that some were."""
+    settings: ClassVar[int] = 0
+    """How often a generator was put to a place of a stream; ``set_at``: the count of the last time it was this one."""
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
-        self.seed = seed & SEED_MASK
-        self.offset = 0
         self.captured = False  # a capture underway draws from it, and does not know its place yet
+        self.move_to(seed, 0)
+
+    def move_to(self, seed: int, offset: int) -> None:
+        """Goes on with block ``offset`` of a seed's stream."""
+        self.check_known("set")
+        with self._lock:
+            self.seed, self.offset = seed & SEED_MASK, offset & SEED_MASK
+            self.set_at = RandomState.settings = RandomState.settings + 1
 
     def reseed(self, seed: int) -> None:
-        self.check_known("seeded")
-        with self._lock:
-            self.seed, self.offset = seed & SEED_MASK, 0
+        self.move_to(seed, 0)
 
     def check_known(self, verb: str) -> None:
         """RuntimeError if a capture draws from it."""
@@ -61,14 +67,12 @@ class RandomState:
 
     def from_tensor(self, state: torch.Tensor) -> None:
         """Restores what :meth:`to_tensor` gave. TypeError or RuntimeError for anything else, as torch.cuda."""
-        self.check_known("set")
         if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
             raise TypeError("expected a torch.ByteTensor, but got " + type(state).__name__)
         data = bytes(state.cpu().tolist())
         if len(data) != STATE_BYTES:
             raise RuntimeError(f"RNG state is wrong size: {len(data)} bytes, expected {STATE_BYTES}")
-        with self._lock:
-            self.seed, self.offset = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
+        self.move_to(int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little"))
 
 
 _states: dict[int, RandomState] = {}
@@ -142,8 +146,7 @@ class WebGPUGenerator(torch.Generator):
         return self.state.offset
 
     def set_offset(self, offset: int) -> None:  # type: ignore[override]
-        self.state.check_known("set")
-        self.state.offset = offset
+        self.state.move_to(self.state.seed, offset)
 
     def clone_state(self) -> WebGPUGenerator:
         clone = new_generator(self._device)
