@@ -31,6 +31,10 @@ QUAD_LANES = 16
 MATVEC_THREADS = 256
 BUSY_THREADS = 1 << 18
 """As many threads as a large GPU needs to read memory at full speed; sums are split to reach it."""
+SMALL_MATRIX = 1 << 23
+"""Elements of a matrix that an H200 reads in 8 µs; a second launch takes 6."""
+FEW_GROUPS = 16
+"""Workgroups below which even a small matrix is not read at once."""
 
 PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(slice, m, n); }"
 STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
@@ -207,11 +211,28 @@ def matvec_kernel(p: Product) -> MatVec:
             outputs = MATVEC_THREADS // lanes
             return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), outputs, lanes)
         if not along_k:
-            quads = MATVEC_THREADS // QUAD_LANES
-            return MatVec("matvec_columns", (("QUADS", quads), ("LANES", QUAD_LANES)), 4 * quads, QUAD_LANES)
+            lanes = 2 * QUAD_LANES if is_small(p) else QUAD_LANES
+            quads = MATVEC_THREADS // lanes
+            return MatVec("matvec_columns", (("QUADS", quads), ("LANES", lanes)), 4 * quads, lanes)
     lanes = MATVEC_THREADS if m == 1 else ROW_LANES if along_k else COLUMN_LANES
     outputs = MATVEC_THREADS // lanes
     return MatVec("matvec", (("OUTPUTS", outputs), ("LANES", lanes), ("K_MAJOR", along_k)), outputs, lanes)
+
+
+def is_small(p: Product) -> bool:
+    """Whether reading the matrix takes no longer than a second launch, so that sums had better not be split."""
+    slices, m, _, k = p.sizes
+    return slices * m * k <= SMALL_MATRIX
+
+
+def matvec_splits(p: Product, kernel: MatVec, caps: HostCaps) -> int:
+    """Into how many parts the sums are split: enough to keep a large GPU busy."""
+    slices, m, _, k = p.sizes
+    groups = slices * -(-m // kernel.outputs)
+    if caps.software or (is_small(p) and groups >= FEW_GROUPS):
+        return 1
+    # Each lane gets a few loads at least, in groups of four elements.
+    return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
 
 
 def in_fours(spec: Spec, inner: int) -> bool:
@@ -225,10 +246,7 @@ def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     """N = 1."""
     slices, m, n, k = p.sizes
     kernel = matvec_kernel(p)
-    groups = slices * -(-m // kernel.outputs)
-    # Each lane gets a few loads at least, in groups of four elements.
-    splits = 1 if caps.software else max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
-    chunk = -(-k // splits // 4) * 4
+    chunk = -(-k // matvec_splits(p, kernel, caps) // 4) * 4
     chosen = Plan(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
     w = _Writer(p, e if chosen.splits == 1 else None, len(e.op.args))
     grid = block_params(w.params, chosen, slices, m, n, k)
