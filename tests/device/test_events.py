@@ -142,6 +142,26 @@ def test_torch_event_is_ours_for_webgpu() -> None:
         torch.Event("webgpu:99")
 
 
+def test_torch_stream_is_ours_for_webgpu() -> None:
+    stream, event = torch.Stream(device="webgpu"), torch.Event(device="webgpu")
+    assert isinstance(stream, webgpu.Stream)
+    assert isinstance(stream, torch.Stream)
+    assert stream == webgpu.current_stream()
+    with stream:
+        result = work(2)
+    assert stream.record_event(event) is event
+    stream.wait_event(event)
+    stream.synchronize()
+    assert event.query()
+    torch.testing.assert_close(result.cpu(), torch.full((128, 128), 1 / 128))
+    assert isinstance(torch.Stream(device="webgpu", priority=1), webgpu.Stream)
+    assert torch.Stream(stream_id=0, device_index=0, device_type=stream.device_type).device == stream.device
+    assert type(torch.Stream("cpu")) is not webgpu.Stream
+    assert issubclass(webgpu.Stream, torch.Stream)
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.Stream("webgpu:99")
+
+
 def test_torch_event_is_pytorchs_for_other_devices() -> None:
     class Own(torch.Event):
         """A program's subclass."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._autograd import DeviceType
 
-from torch_webgpu.aten.torch_patches import replace_event_constructor
+from torch_webgpu.aten.torch_patches import replace_constructor
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import DeviceLostError
@@ -22,7 +22,10 @@ from .device import DeviceLike, device, index_of, synchronize
 
 
 class Stream(torch.Stream):
-    """The queue of an adapter, under any number of names. ``priority`` changes nothing."""
+    """The queue of an adapter, under any number of names. ``priority`` changes nothing.
+
+    ``torch.Stream(device="webgpu")`` makes one, too.
+    """
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
         # By its parts: asked for "a stream of this device", the C++ guard answers with one of webgpu:0.
@@ -174,8 +177,9 @@ def _generic_event(
 
 
 def register() -> None:
-    """Makes ``torch.Event`` know webgpu."""
-    replace_event_constructor(_generic_event)
+    """Makes ``torch.Event`` and ``torch.Stream`` know webgpu."""
+    replace_constructor("Event", _generic_event)
+    replace_constructor("Stream", Stream)
 
 
 class StreamContext:

@@ -272,35 +272,33 @@ def _pinning_device(device: Any) -> Any:
     return "xpu" if torch.xpu.is_available() else DEVICE_TYPE
 
 
-def replace_event_constructor(make: Callable[..., torch.Event]) -> None:
-    """Makes ``torch.Event`` call ``make(device, enable_timing, blocking, interprocess)`` for webgpu.
+def replace_constructor(name: str, make: Callable[..., Any]) -> None:
+    """Makes ``torch.Event`` or ``torch.Stream`` call ``make(device, **options)`` for webgpu.
 
     The event that C++ makes for a Python backend cannot wait and has no time (c10::impl::VirtualGuardImpl ends at
-    "Backend doesn't support synchronizing events"). The class is immutable, so one that inherits from it takes its
-    name. Without a device the current accelerator is meant, as in PyTorch.
+    "Backend doesn't support synchronizing events"), and its stream knows only the first device. The classes are
+    immutable, so one that inherits from each takes its name. Without a device the current accelerator is meant, as in
+    PyTorch. A stream named by its number (``stream_id=…``) is C++'s.
     """
-    plain = torch.Event
+    plain = getattr(torch, name)
 
     class Meta(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if cls is Event:
+            if cls is ours and len(args) < 2 and "stream_id" not in kwargs:
                 device = args[0] if args else kwargs.get("device")
                 device = torch.accelerator.current_accelerator() if device is None else torch.device(device)
                 if device is not None and device.type == DEVICE_TYPE:
-                    return make(device, *args[1:], **{k: v for k, v in kwargs.items() if k != "device"})
+                    return make(device, **{k: v for k, v in kwargs.items() if k != "device"})
             return super().__call__(*args, **kwargs)
 
         def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, plain) if cls is Event else super().__instancecheck__(instance)
+            return isinstance(instance, plain) if cls is ours else super().__instancecheck__(instance)
 
         def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, plain) if cls is Event else super().__subclasscheck__(subclass)
+            return issubclass(subclass, plain) if cls is ours else super().__subclasscheck__(subclass)
 
-    class Event(plain, metaclass=Meta):  # type: ignore[misc, valid-type]
-        __module__ = "torch"
-        __doc__ = plain.__doc__
-
-    torch.Event = Event  # type: ignore[misc]
+    ours = Meta(name, (plain,), {"__module__": "torch", "__qualname__": name, "__doc__": plain.__doc__})
+    setattr(torch, name, ours)
 
 
 def move_modules_in_place() -> None:
