@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.dtypes import BY_TORCH
-from torch_webgpu.engine.record import copy_body, engine
+from torch_webgpu.engine.layouts import copy_body
+from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, upload
 from torch_webgpu.ir.graph import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops

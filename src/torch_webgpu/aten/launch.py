@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.record import Scalar, engine, spec_of
+from torch_webgpu.engine.layouts import spec_of
+from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.ir.graph import Body, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar

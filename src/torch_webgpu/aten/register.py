@@ -18,7 +18,8 @@ from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.record import engine, spec_of
+from torch_webgpu.engine.layouts import spec_of
+from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.errors import UnsupportedDtypeError
 from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk

@@ -229,7 +229,7 @@ def _device_index(t: torch.Tensor) -> int | None:
     return t.device.index if t.device.type == DEVICE_TYPE else None
 
 
-_CPU_KEYS = torch._C.DispatchKeySet(CPU_KEY)  # type: ignore[attr-defined]
+_CPU_KEYS = torch._C.DispatchKeySet(CPU_KEY)
 
 
 def per_tensor(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -109,10 +109,22 @@ class Batch:
         return [a for bundle in self.bundles for a in bundle.allocations]
 
 
+class Picker:
+    """Picks the elements of a chunk's tuples."""
+
+    __slots__ = ("index", "pick")
+
+    def __init__(self, tuples: tuple[int, ...]) -> None:
+        in_a_row = tuples == tuple(range(tuples[0], tuples[-1] + 1))
+        part = slice(tuples[0], tuples[-1] + 1)
+        self.index: Any = part if in_a_row else list(tuples)  # of an array
+        self.pick: Callable[[Any], Sequence[Any]] = itemgetter(part) if in_a_row else itemgetter(*tuples)  # of a list
+
+
 class Plan(NamedTuple):
     """The passes of a recording and the dispatches of each."""
 
-    groups: tuple[tuple[Group, tuple[tuple[Chunk, Callable[[Sequence[Any]], tuple[Any, ...]]], ...]], ...]
+    groups: tuple[tuple[Group, tuple[tuple[Chunk, Picker], ...]], ...]
 
 
 _plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -143,7 +155,7 @@ def record_list(
         if not engine.batching or len(batch) >= engine.threshold:
             engine.flush(device)
         elif len(batch) == 1:
-            engine._arm()
+            engine.clock.arm()
         return True
 
 
@@ -207,18 +219,11 @@ def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
     recorded = [Call(c.op, lists, domain) for c, (_, lists, domain) in zip(batch.calls, calls)]
     numels = {c.domain.id: c.domain.numels for c in batch.calls}
     groups = fuse_lists(recorded, dead, offsets, limits)
-    found = Plan(tuple((g, tuple((c, _getter(c.tuples)) for c in g.chunks(numels[g.domain], buffers))) for g in groups))
+    found = Plan(tuple((g, tuple((c, Picker(c.tuples)) for c in g.chunks(numels[g.domain], buffers))) for g in groups))
     _plans[key] = found
     if len(_plans) > PLAN_CACHE_SIZE:
         _plans.popitem(last=False)
     return found
-
-
-def _getter(places: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Picks the elements at ``places``, as a tuple."""
-    if places == tuple(range(places[0], places[-1] + 1)):
-        return lambda items, part=slice(places[0], places[-1] + 1): tuple(items[part])  # type: ignore[misc]
-    return itemgetter(*places)
 
 
 def execute_lists(device: Device, batch: Batch, plan: Plan, submit: Callable[[list[Command]], None]) -> None:
@@ -254,24 +259,26 @@ def poison(allocations: Sequence[Allocation], error: Exception) -> Exception:
 
 
 def encode_group(
-    device: Device, batch: Batch, group: Group, chunks: Sequence[tuple[Chunk, Any]], columns: Sequence[Bundle]
+    device: Device, batch: Batch, group: Group, chunks: Sequence[tuple[Chunk, Picker]], columns: Sequence[Bundle]
 ) -> list[Command]:
     """The dispatches of one pass."""
     buffers: list[list[Buffer]] = [
         [a.buffer if a.buffer is not None and a.error is None else materialise(device, a) for a in bundle.allocations]
         for bundle in columns
     ]
-    numbers = [
-        (number, np.asarray(batch.calls[call].numbers[k], NUMPY_KINDS[number.kind]))
-        for number, (call, k) in zip(group.body.numbers, group.numbers, strict=True)
-    ]
+    with np.errstate(over="ignore"):  # beyond float32 is infinity
+        numbers = [
+            (number, np.asarray(batch.calls[call].numbers[k], NUMPY_KINDS[number.kind]))
+            for number, (call, k) in zip(group.body.numbers, group.numbers, strict=True)
+        ]
     commands: list[Command] = []
-    for chunk, pick in chunks:
+    for chunk, picker in chunks:
+        pick, index = picker.pick, picker.index
         bound: list[Buffer] = []
         for column, own in zip(group.body.columns, buffers):
             bound += own if column.layout == "shared" else pick(own)
-        params = [(value[list(chunk.tuples)] if number.each else value).tobytes() for number, value in numbers]
-        params.append(np.array(chunk.sizes, np.uint32).tobytes())
+        params = [(value[index] if number.each else value).tobytes() for number, value in numbers]
+        params.append(chunk.sizes)
         for column, bundle in zip(group.body.columns, columns):
             if column.offset:
                 offsets = bundle.offsets if column.layout == "shared" else pick(bundle.offsets)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
-from torch_webgpu import dtypes
 from torch_webgpu.config import config
 from torch_webgpu.errors import (
     DeviceLostError,
@@ -24,18 +22,18 @@ from torch_webgpu.errors import (
     NoAdapterError,
     OutOfMemoryError,
     UnsupportedDtypeError,
-    different_devices,
 )
-from torch_webgpu.ir.graph import Body, Extern, Node, Operation, Pointwise, Spec
-from torch_webgpu.ir.ops import ops
-from torch_webgpu.layout import contiguous_strides, extent
+from torch_webgpu.ir.graph import Body, Extern, Node, Operation, Spec
+from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.lower.fuse import Limits
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.wgsl.expr import split_scalar
 
 from .capture import Capture, Graphs
+from .clock import FlushClock
 from .flush import execute, replay
 from .interrupt import Uninterrupted
+from .layouts import copy_body, misplaced, spec_of, tangled
 from .lists import Batch, flush_lists
 from .pressure import Pressure
 from .replay import Plan, Planner
@@ -50,45 +48,11 @@ Scalar = tuple[str, int | float | bool | complex]
 
 OPERATION_CACHE_SIZE = 20_000
 TEMPLATE_CACHE_SIZE = 50_000
-IDLE_SECONDS = 0.002
-"""A batch nothing was added to for so long belongs to a program that does something else."""
 LARGE_BYTES = 1 << 20
 """Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
 
 
 FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
-
-
-def spec_of(t: torch.Tensor) -> Spec:
-    """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
-    dtype = dtypes.of(t.dtype)
-    aligned = dtype.itemsize > 4 or t.storage_offset() % 4 == 0
-    return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
-
-
-def copy_body(specs: tuple[Spec, ...]) -> Pointwise:
-    """The body of a copy: the one input, converted to the one output's dtype."""
-    source, target = specs
-    return Pointwise((ops.to_dtype(ops.load(0, source.dtype), target.dtype),))
-
-
-def clash(read: torch.Tensor, read_spec: Spec, written: torch.Tensor, written_spec: Spec) -> bool:
-    """Whether a read of one storage can see a write to it, unless both are the very same elements in the same order."""
-    first, other = read.storage_offset(), written.storage_offset()
-    if read_spec.dtype != written_spec.dtype:
-        return True
-    if first == other and read_spec == written_spec:
-        return False
-    end = first + extent(read_spec.shape, read_spec.strides)
-    return first < other + extent(written_spec.shape, written_spec.strides) and other < end
-
-
-def misplaced(tensors: Sequence[torch.Tensor]) -> RuntimeError:
-    """Why these tensors are not of one webgpu device."""
-    devices = list(dict.fromkeys(t.device for t in tensors))
-    if len(devices) > 1:
-        return different_devices(*devices[:2])
-    return RuntimeError(f"a tensor on {devices[0]} has a storage that is not the webgpu device's")
 
 
 def ends_batch(op: Operation, fullness: float) -> bool:
@@ -130,10 +94,7 @@ class Engine:
         self._dying: list[Allocation] = []
         self._templates: dict[Hashable, Template] = {}
         self.pid = os.getpid()
-        self._timer: threading.Thread | None = None
-        self._stopping = False
-        self._wake = threading.Event()
-        self._first_pending = 0.0
+        self.clock = FlushClock(self)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -181,10 +142,7 @@ class Engine:
         with self.lock:
             self.pending.clear()
             self.lists.clear()
-        if self._timer is not None:
-            self._stopping = True
-            self._wake.set()
-            self._timer.join()
+        self.clock.stop()
 
     def reset(self, index: int) -> None:
         """Opens a device anew, also after it was lost. The tensors it had raise DeviceLostError from then on."""
@@ -318,26 +276,13 @@ class Engine:
         params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
         if self.push_over(op, inputs, outputs, params):
             return
-        tangled = self._tangled(tensors, op.args, len(inputs))
-        if tangled:
+        overlapping = tangled(tensors, op.args, len(inputs))
+        if overlapping:
             # Copies, so that writes cannot be seen by later reads.
-            inputs = [self.copy_of(t) if k in tangled else t for k, t in enumerate(inputs)]
+            inputs = [self.copy_of(t) if k in overlapping else t for k, t in enumerate(inputs)]
             self.record(name, inputs, outputs, body, static, scalars)
         else:
             self.push(op, tensors, params)
-
-    @staticmethod
-    def _tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: int) -> list[int]:
-        """The inputs that may overlap an output's elements other than lying exactly on top of them."""
-        written: dict[int, list[int]] = {}
-        for o in range(n_inputs, len(tensors)):
-            written.setdefault(tensors[o].untyped_storage().data_ptr(), []).append(o)
-        return [
-            k
-            for k in range(n_inputs)
-            for o in written.get(tensors[k].untyped_storage().data_ptr(), ())
-            if clash(tensors[k], specs[k], tensors[o], specs[o])
-        ]
 
     def copy_of(self, t: torch.Tensor) -> torch.Tensor:
         """A contiguous copy in a storage of its own."""
@@ -426,46 +371,13 @@ class Engine:
         if not self.batching or len(pending) >= self.threshold:
             self.flush(device)
         elif len(pending) == 1:
-            self._arm()
-
-    def _arm(self) -> None:
-        """Starts the clock that flushes a batch nobody completes, so that a slow program leaves no GPU idle."""
-        if self.delay_ms <= 0:
-            return
-        self._first_pending = time.monotonic()
-        if self._timer is None:
-            timer = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
-            try:
-                timer.start()
-            except RuntimeError:  # the interpreter is shutting down
-                return
-            self._timer = timer
-        self._wake.set()
-
-    def _tick(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if self._stopping:
-                return
-            while (left := self._first_pending + self.delay_ms / 1000 - time.monotonic()) > 0:
-                time.sleep(left)
-            # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
-            recorded = -1
-            while (pending := self.pending_count) != recorded:
-                recorded = pending
-                time.sleep(IDLE_SECONDS)
-            try:
-                with self.lock:
-                    if self.capture is None and self.delay_ms > 0:  # it may have been turned off meanwhile
-                        self.flush()
-            except Exception as error:
-                self.error = self.error or error
+            self.clock.arm()
 
     @property
     def pending_count(self) -> int:
         """How many operations wait for a flush, on all devices."""
-        return sum(map(len, [*self.pending.values(), *self.lists.values()]))
+        nodes = sum([len(nodes) for nodes in list(self.pending.values())])
+        return nodes + sum([len(batch) for batch in list(self.lists.values())])
 
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
@@ -507,7 +419,8 @@ class Engine:
             return self.planner.plan(nodes, None)
         # One buffer is the kernel's error flags.
         buffers = device.limits["max-storage-buffers-per-shader-stage"] - 1
-        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size))
+        binding_bytes = device.limits["max-storage-buffer-binding-size"]
+        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""

@@ -88,8 +88,8 @@ class Encoder:
                         compute = None
                     self.encode_transfer(encoder, command)  # type: ignore[arg-type]
                     continue
-                kernel, buffers, params, (x, y, z) = command  # type: ignore[misc]
-                bound = recent.get((kernel.key, buffers)) or find(command)  # type: ignore[arg-type]
+                kernel, buffers, params, (x, y, z) = command
+                bound = recent.get((kernel.key, buffers)) or find(command)
                 if len(params) != bound.param_bytes:
                     raise WebGPUError(
                         f"kernel {kernel.name} takes {bound.param_bytes} bytes of parameters, not {len(params)}"

@@ -1,0 +1,66 @@
+"""The clock that flushes a batch nobody completes, so that a slow program leaves no GPU idle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .record import Engine
+
+IDLE_SECONDS = 0.002
+"""A batch nothing was added to for so long belongs to a program that does something else."""
+
+
+class FlushClock:
+    """A thread, started with the first batch, that sleeps until a batch is old enough."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._wake = threading.Event()
+        self._first_pending = 0.0
+
+    def arm(self) -> None:
+        """A batch has begun."""
+        if self._engine.delay_ms <= 0:
+            return
+        self._first_pending = time.monotonic()
+        if self._thread is None:
+            thread = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is shutting down
+                return
+            self._thread = thread
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends the thread, and waits for that."""
+        if self._thread is not None:
+            self._stopping = True
+            self._wake.set()
+            self._thread.join()
+
+    def _tick(self) -> None:
+        engine = self._engine
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if self._stopping:
+                return
+            while (left := self._first_pending + engine.delay_ms / 1000 - time.monotonic()) > 0:
+                time.sleep(left)
+            # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
+            recorded = -1
+            while (pending := engine.pending_count) != recorded:
+                recorded = pending
+                time.sleep(IDLE_SECONDS)
+            try:
+                with engine.lock:
+                    if engine.capture is None and engine.delay_ms > 0:  # it may have been turned off meanwhile
+                        engine.flush()
+            except Exception as error:
+                engine.error = engine.error or error

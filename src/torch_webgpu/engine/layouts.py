@@ -1,0 +1,58 @@
+"""What the engine reads off tensors: their layouts, and whether they get in each other's way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torch_webgpu import dtypes
+from torch_webgpu.errors import different_devices
+from torch_webgpu.ir.graph import Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import extent
+
+
+def spec_of(t: torch.Tensor) -> Spec:
+    """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
+    dtype = dtypes.of(t.dtype)
+    aligned = dtype.itemsize > 4 or t.storage_offset() % 4 == 0
+    return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
+
+
+def copy_body(specs: tuple[Spec, ...]) -> Pointwise:
+    """The body of a copy: the one input, converted to the one output's dtype."""
+    source, target = specs
+    return Pointwise((ops.to_dtype(ops.load(0, source.dtype), target.dtype),))
+
+
+def clash(read: torch.Tensor, read_spec: Spec, written: torch.Tensor, written_spec: Spec) -> bool:
+    """Whether a read of one storage can see a write to it, unless both are the very same elements in the same order."""
+    first, other = read.storage_offset(), written.storage_offset()
+    if read_spec.dtype != written_spec.dtype:
+        return True
+    if first == other and read_spec == written_spec:
+        return False
+    end = first + extent(read_spec.shape, read_spec.strides)
+    return first < other + extent(written_spec.shape, written_spec.strides) and other < end
+
+
+def misplaced(tensors: Sequence[torch.Tensor]) -> RuntimeError:
+    """Why these tensors are not of one webgpu device."""
+    devices = list(dict.fromkeys(t.device for t in tensors))
+    if len(devices) > 1:
+        return different_devices(*devices[:2])
+    return RuntimeError(f"a tensor on {devices[0]} has a storage that is not the webgpu device's")
+
+
+def tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: int) -> list[int]:
+    """The inputs that may overlap an output's elements other than lying exactly on top of them."""
+    written: dict[int, list[int]] = {}
+    for o in range(n_inputs, len(tensors)):
+        written.setdefault(tensors[o].untyped_storage().data_ptr(), []).append(o)
+    return [
+        k
+        for k in range(n_inputs)
+        for o in written.get(tensors[k].untyped_storage().data_ptr(), ())
+        if clash(tensors[k], specs[k], tensors[o], specs[o])
+    ]
