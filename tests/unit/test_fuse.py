@@ -161,6 +161,14 @@ def test_limits_are_kept() -> None:
     assert r.groups("abc", min_numel=37) == [(0,), (1,)]
 
 
+def test_large_tensors_take_several_buffers() -> None:
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "b")
+    assert r.groups("abc", buffers=5, binding_bytes=144) == [(0, 1)]
+    assert r.groups("abc", buffers=5, binding_bytes=100) == [(0,), (1,)]
+
+
 def test_a_group_that_refuses_says_why() -> None:
     r = Recording()
     r.pointwise("b", "a")

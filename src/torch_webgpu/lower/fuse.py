@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.layout import Shape, is_dense
+from torch_webgpu.layout import Shape, extent, is_dense
 
 from .assemble import assemble, substitute
 from .constants import Constants
@@ -47,6 +48,7 @@ class Fuser:
         self.limits = limits
         self.groups: list[Group] = []
         self.constants = Constants()
+        self.bindings = {} if limits.binding_bytes == 0 else bindings(recorded, limits.binding_bytes)
 
     def run(self) -> list[Step]:
         for i, node in enumerate(self.recorded):
@@ -163,11 +165,12 @@ class Fuser:
         return all(stride or size == 1 for stride, size in zip(strides, group.shape, strict=True))
 
     def buffers(self, group: Group, node: Recorded) -> int:
-        """How many places the group would use with ``node``."""
+        """How many buffers the group would bind with ``node``."""
         own = {access.place for access in group.inputs} | group.values.keys()
         own |= {self.recorded[n].uses[k].place for n, k in group.operands}
         known = self.constants.inputs(node)
-        return len(own | {use.place for k, use in enumerate(node.uses) if k not in known})
+        own |= {use.place for k, use in enumerate(node.uses) if k not in known}
+        return sum(self.bindings.get(place, 1) for place in own)
 
     def read_otherwise(self, group: Group, node: Recorded, use: Use, written: Access) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
@@ -316,6 +319,17 @@ class Fuser:
 
 def writers(group: Group) -> list[tuple[int, int]]:
     return [value.writer for value in group.values.values()]
+
+
+def bindings(recorded: Sequence[Recorded], binding_bytes: int) -> dict[int, int]:
+    """How often each place that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
+    found: dict[int, int] = {}
+    for node in recorded:
+        for spec, use in zip(node.op.args, node.uses, strict=True):
+            size_bytes = extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
+            if size_bytes > binding_bytes:
+                found[use.place] = max(found.get(use.place, 1), -(-size_bytes // binding_bytes))
+    return found
 
 
 def note(group: Group, i: int, node: Recorded, known: Container[int] = ()) -> None:

@@ -25,11 +25,15 @@ class Recorded(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What fusion may do: a kernel's buffers, how many groups back a node looks, elements from which it pays."""
+    """What fusion may do: a kernel's buffers, how many groups back a node looks, elements from which it pays.
+
+    ``binding_bytes``: what lies in a larger buffer takes several of the kernel's buffers; 0 if nothing does.
+    """
 
     buffers: int = 8
     window: int = 64
     min_numel: int = 0
+    binding_bytes: int = 0
 
 
 @dataclass(frozen=True)
