@@ -121,3 +121,10 @@ def test_nll_loss_target_out_of_range(device):
     with pytest.raises(IndexError, match="index 7 is out of bounds"):
         loss.item()
     assert F.nll_loss(torch.zeros(3, 4, device=device), torch.tensor([1, 2, 3], device=device)).item() == 0
+
+
+@pytest.mark.parametrize("size", [4095, 8192, 12_288, 16_380, 16_388])
+def test_rows_in_registers(device, size):
+    """Rows that a workgroup's threads hold, evenly or not, and the first that they do not."""
+    x = torch.randn(3, size) * 4
+    check(device, lambda x: (F.softmax(x, 1), F.log_softmax(x, 1), F.layer_norm(x, (size,))), x, tol=1e-5)

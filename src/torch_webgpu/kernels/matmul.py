@@ -35,6 +35,8 @@ SMALL_MATRIX = 1 << 23
 """Elements of a matrix that an H200 reads in 8 µs; a second launch takes 6."""
 FEW_GROUPS = 16
 """Workgroups below which even a small matrix is not read at once."""
+FEW_LOADS = 64
+"""Loads of a lane, one after the other, that take as long as a second launch."""
 
 PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(slice, m, n); }"
 STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
@@ -193,12 +195,16 @@ def any_arithmetic(p: Product, e: Epilogue) -> Lowered:
 
 @dataclass(frozen=True)
 class MatVec:
-    """Which kernel, its constants, and how many sums a workgroup computes over how many lanes each."""
+    """Which kernel, its constants, and how many sums a workgroup computes over how many lanes each.
+
+    ``run``: how many elements along the sum a lane loads at once.
+    """
 
     body: str
     constants: tuple[tuple[str, int | bool], ...]
     outputs: int
     lanes: int
+    run: int = 1
 
 
 def matvec_kernel(p: Product) -> MatVec:
@@ -209,7 +215,7 @@ def matvec_kernel(p: Product) -> MatVec:
         if along_k and in_fours(p.b, 1):
             lanes = MATVEC_THREADS if m == 1 else ROW_LANES
             outputs = MATVEC_THREADS // lanes
-            return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), outputs, lanes)
+            return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), outputs, lanes, 4)
         if not along_k:
             lanes = 2 * QUAD_LANES if is_small(p) else QUAD_LANES
             quads = MATVEC_THREADS // lanes
@@ -229,7 +235,7 @@ def matvec_splits(p: Product, kernel: MatVec, caps: HostCaps) -> int:
     """Into how many parts the sums are split: enough to keep a large GPU busy."""
     slices, m, _, k = p.sizes
     groups = slices * -(-m // kernel.outputs)
-    if caps.software or (is_small(p) and groups >= FEW_GROUPS):
+    if caps.software or (is_small(p) and groups >= FEW_GROUPS and k <= FEW_LOADS * kernel.lanes * kernel.run):
         return 1
     # Each lane gets a few loads at least, in groups of four elements.
     return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
