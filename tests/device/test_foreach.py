@@ -267,6 +267,7 @@ UNUSUAL: dict[str, Callable[[Any], Any]] = {
         [torch.ones(3, device=d)], [torch.ones(3, device=d)], [torch.ones(3, device=d)], [1e300]
     ),
     "integers": lambda d: torch._foreach_add([torch.ones(3, device=d).int()] * 2, [1, 2]),
+    "integers that wrap": lambda d: torch._foreach_mul([torch.ones(3, device=d).int()], (1 << 32) + 5),
     "powers": lambda d: torch._foreach_pow([torch.full((3,), 3.0, device=d)] * 2, [2, 0.5]),
     "powers of a number": lambda d: torch._foreach_pow(0.9, [torch.tensor(3.0, device=d), torch.tensor(4.0, device=d)]),
     "negated": lambda d: torch._foreach_add([(torch.ones(3, device=d) * 1j).conj().imag], 1.0),

@@ -57,8 +57,9 @@ def test_steps(device: Any, name: str, how: str) -> None:
     torch.testing.assert_close(train(device, name, {how: True}), expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["adam, amsgrad", "adamw", "sgd, nesterov"])
+@pytest.mark.parametrize("name", ["adam, amsgrad", "adamw", "adagrad"])
 def test_half_precision(device: Any, name: str) -> None:
+    """Without SGD's momentum: PyTorch's CPU kernel computes something else from halves than from singles."""
     expected = train("cpu", name, {"fused": True}, dtype=torch.bfloat16)
     actual = train(device, name, {"fused": True}, dtype=torch.bfloat16)
     torch.testing.assert_close(actual, expected, rtol=1.6e-2, atol=1e-3)

@@ -27,7 +27,7 @@ from torch_webgpu.wgsl.horizontal import PARAM_TYPES, Number
 from .foreach_lists import addresses_of, find, find_single, layout_in, remember
 from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
 from .scalars import check_fits
-from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, overloads, per_tensor
+from .torch_abi import DEVICE_TYPE, Meta, aten, functional_of, impl, infer, overloads, per_tensor
 
 CACHE_SIZE = 10_000
 
@@ -193,6 +193,23 @@ class ListKernel:
         return True
 
 
+class StoreKernel(ListKernel):
+    """The kernel of ``_foreach_zero_`` and ``_foreach_copy_``, whose per-tensor operators are no pointwise ones."""
+
+    def __init__(self, overload: OpOverload) -> None:
+        super().__init__(overload, POINTWISE[aten.neg_.default])  # asked for nothing
+
+    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Any:
+        return tuple([(layout_in(domain, b.layout), b.dtype) for b in bundles if b is not None])
+
+    def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
+        lists = tuple([k for k, b in enumerate(bundles) if b is not None])
+        names = [dtypes.of(b.dtype).name for b in bundles if b is not None]
+        root = ops.load(1, names[1]) if len(lists) > 1 else ops.constant(0, names[0])
+        layouts = [None if b is None else layout_in(domain, b.layout) for b in bundles]
+        return operation(str(self.overload), root, lists, (), bundles, layouts, [], None)
+
+
 def first_of(value: Any, is_number: bool) -> Any:
     """An argument of the per-tensor operator. Any number but a default stands for a list of them."""
     if not isinstance(value, list):
@@ -267,6 +284,8 @@ def kernels() -> dict[OpOverload, Callable[..., Any]]:
             inner = overloads(per_tensor).get(table.get(overload_name, ""))
             if inner in POINTWISE:
                 found[overload] = ListKernel(overload, POINTWISE[inner])
+    for overload in (aten._foreach_zero_.default, aten._foreach_copy_.default):
+        found[overload] = StoreKernel(overload)
     return found
 
 

@@ -23,6 +23,7 @@ from torch_webgpu.config import config
 from torch_webgpu.lower.horizontal import Call, Chunk, Group, Limits, ListOperation, fuse_lists
 from torch_webgpu.runtime.commands import Command, Dispatch
 
+from . import watch
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .tensor import Allocation, Template
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 PLAN_CACHE_SIZE = 256
 LARGE_BYTES = 1 << 20
-NUMPY_KINDS: dict[str, Any] = {"f": np.float32, "i": np.int32, "u": np.uint32}
+NUMPY_KINDS: dict[str, Any] = {"f": (np.float64, np.float32), "i": (np.int64, np.int32), "u": (np.int64, np.uint32)}
+"""What numbers of a kind come as, and what a kernel takes: integers wrap."""
 
 _layout_ids = itertools.count()
 
@@ -194,6 +196,9 @@ def flush_lists(engine: Engine, index: int) -> None:
             plan = plan_of(engine, batch, device)
             if engine.capture is not None and engine.capture.device is device:
                 engine.capture.run_lists(batch, plan)
+            elif watch.is_watched(device):
+                with watch.observing(device, f"{len(batch)} operations over lists"):
+                    execute_lists(device, batch, plan, device.submit)
             else:
                 execute_lists(device, batch, plan, device.submit)
         finally:
@@ -258,6 +263,12 @@ def poison(allocations: Sequence[Allocation], error: Exception) -> Exception:
     return error
 
 
+def as_parameters(numbers: Any, kind: str) -> np.ndarray:
+    """One number, or each tuple's, in the words that a kernel takes."""
+    wide, narrow = NUMPY_KINDS[kind]
+    return np.asarray(numbers, wide).astype(narrow)
+
+
 def encode_group(
     device: Device, batch: Batch, group: Group, chunks: Sequence[tuple[Chunk, Picker]], columns: Sequence[Bundle]
 ) -> list[Command]:
@@ -268,7 +279,7 @@ def encode_group(
     ]
     with np.errstate(over="ignore"):  # beyond float32 is infinity
         numbers = [
-            (number, np.asarray(batch.calls[call].numbers[k], NUMPY_KINDS[number.kind]))
+            (number, as_parameters(batch.calls[call].numbers[k], number.kind))
             for number, (call, k) in zip(group.body.numbers, group.numbers, strict=True)
         ]
     commands: list[Command] = []

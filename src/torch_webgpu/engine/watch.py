@@ -5,8 +5,8 @@ Nothing here runs otherwise; results are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from torch.autograd import profiler
@@ -32,15 +32,22 @@ def is_watched(device: Device) -> bool:
     return device.observer is not None or profiler._is_profiler_enabled
 
 
-def run_watched(engine: Engine, device: Device, nodes: list[Node]) -> None:
-    """Plans and runs ``nodes``, telling the observers."""
+@contextmanager
+def observing(device: Device, what: str) -> Iterator[Observer]:
+    """Around a flush of ``what``: who is told about it."""
     with observer_for_torch_profiler(device) if profiler._is_profiler_enabled else nullcontext():
         observer = device.observer
         assert observer is not None
-        with observer.span("flush", f"{len(nodes)} operations"):
-            plan = engine.plan(nodes, device)
-            observer.planned(nodes, plan.steps)
-            execute(device, plan.nodes(nodes), encode_watched)
+        with observer.span("flush", what):
+            yield observer
+
+
+def run_watched(engine: Engine, device: Device, nodes: list[Node]) -> None:
+    """Plans and runs ``nodes``, telling the observers."""
+    with observing(device, f"{len(nodes)} operations") as observer:
+        plan = engine.plan(nodes, device)
+        observer.planned(nodes, plan.steps)
+        execute(device, plan.nodes(nodes), encode_watched)
 
 
 def encode_watched(device: Device, node: Node, failures: Failures) -> list[Command]:

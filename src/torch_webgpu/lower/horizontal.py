@@ -7,6 +7,7 @@ like variables: an operation joins an earlier one over the same shapes when noth
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -64,11 +65,11 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """One dispatch: ``tuples`` are positions in the lists, ``sizes`` the parameters that follow from their sizes."""
+    """One dispatch: ``tuples`` are positions in the lists, ``sizes`` the packed parameters that follow from sizes."""
 
     kernel: Kernel
     tuples: tuple[int, ...]
-    sizes: tuple[int, ...]
+    sizes: bytes
     grid: tuple[int, int, int]
 
 
@@ -97,7 +98,8 @@ class Group:
 
     def _chunk(self, tuples: tuple[int, ...], numels: Sequence[int]) -> Chunk:
         starts, grid = groups_of(numels)
-        return Chunk(build_horizontal(self.body, len(tuples)), tuples, (*numels, *starts[1:]), grid)
+        sizes = (*numels, *starts[1:])
+        return Chunk(build_horizontal(self.body, len(tuples)), tuples, struct.pack(f"<{len(sizes)}I", *sizes), grid)
 
 
 class _Pass:
@@ -167,7 +169,7 @@ class _Pass:
         renamed = rename(roots, place, {k: j for j, k in enumerate(numbers)})
         columns = tuple(Column(a.dtype, a.layout, a.layout == "elements" and n in kept, n in offsets) for n, a in order)
         targets = tuple(next(k for k, (n, a) in enumerate(order) if n == target) for target in kept)
-        name = calls[self.calls[0]].op.name if len(self.calls) == 1 else "foreach"
+        name = calls[self.calls[0]].op.name + (f"+{len(self.calls) - 1} more" if len(self.calls) > 1 else "")
         body = Body(name, renamed, targets, columns, tuple(self.kinds[k] for k in numbers))
         sources = tuple(self.numbers[k] for k in numbers)
         return Group(body, tuple(n for n, _ in order), sources, self.domain, tuple(self.calls))
