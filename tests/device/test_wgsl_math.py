@@ -366,3 +366,19 @@ def test_random_moments() -> None:
     np.testing.assert_allclose([uniform.mean(), uniform.var()], [1 / 2, 1 / 12], atol=3e-3)
     normal = call("random_normal", *seed, index).astype(float)
     np.testing.assert_allclose([normal.mean(), normal.var(), (normal**4).mean()], [0, 1, 3], atol=4e-2)
+
+
+def test_logarithms_of_denormals() -> None:
+    """Taken apart as integers, which no adapter flushes."""
+    values = np.array([1e-45, 3e-42, 1e-40, 1.1e-38], np.float32)
+    for name, exact in (("log_f", np.log), ("log2_f", np.log2), ("log10_f", np.log10)):
+        np.testing.assert_allclose(call(name, values), exact(values.astype(np.float64)), rtol=2e-7)
+
+
+def test_exponential_at_its_limits() -> None:
+    values = np.array([88.722, 88.73, -87.32, -87.34, 1e38, -1e38], np.float32)
+    with np.errstate(over="ignore"):
+        exact = np.exp(values.astype(np.float64)).astype(np.float32)
+    got = call("exp_f", values)
+    np.testing.assert_allclose(got[[0, 2]], exact[[0, 2]], rtol=2e-7)
+    assert got[[1, 3, 4, 5]].tolist() == [np.inf, 0.0, np.inf, 0.0]
