@@ -271,6 +271,14 @@ def test_transposed_elementwise_operations_join_in_the_order_of_memory() -> None
     assert r.groups("ac") == [(0, 1)]
 
 
+def test_a_transposed_group_is_turned_for_what_follows_it() -> None:
+    r = Recording()
+    r.pointwise("b", "a", specs=(TRANSPOSED,), target=TRANSPOSED)
+    r.pointwise("c", "b", "d")
+    (step,) = r.fuse("acd")
+    assert [spec.strides for spec in step.op.args] == [(6, 1)] * 3
+
+
 def test_what_is_filled_with_a_number_is_not_read() -> None:
     r = Recording()
     r.fill("z")

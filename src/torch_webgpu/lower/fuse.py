@@ -12,7 +12,7 @@ write may overlap it, and keeps its order relative to it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from torch_webgpu.dtypes import BY_NAME
@@ -102,9 +102,8 @@ class Fuser:
             return group, None, f"it has fewer than {self.limits.min_numel} elements"
         shape = node.op.outputs[0].shape
         reason = ""
-        for candidate in (group, group.viewed(shape) if group.shape != shape else None):
-            for mapping in () if candidate is None else candidate.mappings(node.op):
-                assert candidate is not None
+        for candidate in alternatives(group, shape):
+            for mapping in candidate.mappings(node.op):
                 refusal = self.refusal(candidate, node, mapping)
                 if not refusal:
                     return candidate, mapping, ""
@@ -319,6 +318,15 @@ class Fuser:
 
 def writers(group: Group) -> list[tuple[int, int]]:
     return [value.writer for value in group.values.values()]
+
+
+def alternatives(group: Group, shape: Shape) -> Iterator[Group]:
+    """The group, and the ways to see its points in which a node over ``shape`` may fit in better."""
+    yield group
+    if group.shape != shape and (viewed := group.viewed(shape)) is not None:
+        yield viewed
+    if (arranged := group.in_memory_order()) is not None:
+        yield arranged
 
 
 def bindings(recorded: Sequence[Recorded], binding_bytes: int) -> dict[int, int]:

@@ -131,10 +131,8 @@ class Group:
         """The same group over another shape with the same points in the same order; None if it cannot be."""
         if shape == self.shape:
             return self
-        fixed = self.closed or self.reduction is not None or self.product is not None
-        indexed = any(e.op == "index" for e in walk([v.expr for v in self.values.values()]))
-        dims = same_dims(self.shape, shape) if indexed else {}
-        if fixed or dims is None:
+        dims = same_dims(self.shape, shape) if self.uses("index") else {}
+        if self.fixed or dims is None:
             return None
         memo: dict[Expr, Expr] = {}
         inputs: dict[Access, tuple[int, int]] = {}
@@ -151,6 +149,34 @@ class Group:
             spec = Spec(value.spec.dtype, shape, steps, value.spec.aligned)
             values[place] = value._replace(expr=reindexed(value.expr, dims, memo), strides=steps, spec=spec)
         return replace(self, shape=shape, inputs=inputs, values=values) if len(inputs) == len(self.inputs) else None
+
+    def in_memory_order(self) -> Group | None:
+        """The same group with its dimensions in the order in which its first value lies in memory; None if they are
+        already, or if it cannot be.
+        """
+        if self.fixed or self.uses("index", "linear"):
+            return None
+        order = iteration_order(self.shape, next(iter(self.values.values())).strides)
+        if order == tuple(range(len(order))):
+            return None
+
+        def permuted(dims: Shape) -> Shape:
+            return tuple([dims[d] for d in order])
+
+        inputs = {a._replace(strides=permuted(a.strides)): source for a, source in self.inputs.items()}
+        values = {}
+        for place, value in self.values.items():
+            spec = value.spec._replace(shape=permuted(value.spec.shape), strides=permuted(value.spec.strides))
+            values[place] = value._replace(strides=permuted(value.strides), spec=spec)
+        return replace(self, shape=permuted(self.shape), inputs=inputs, values=values)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the group's shape is not its own to choose."""
+        return self.closed or self.reduction is not None or self.product is not None
+
+    def uses(self, *leaves: str) -> bool:
+        return any(e.op in leaves for e in walk([v.expr for v in self.values.values()]))
 
 
 def kept_dims(r: Reduction) -> list[int]:
