@@ -1,9 +1,10 @@
 """Hours in one process: ``python benchmarks/soak.py --minutes 30 --threads 2``.
 
 Threads run random little programs (``_soak_programs.py``) on the device, each of which is now and then run on the CPU
-too and compared. Every few seconds all threads stop between two programs, and what is left is looked at: nothing may be
-recorded, live bytes must be what they were, the pool and the process must not grow, and what the threads have carried
-along from the start must still be what the CPU has.
+too and compared. There are ``--programs`` of each kind: once all have run, what is new is new for a reason. Every few
+seconds all threads stop between two programs, and what is left is looked at: nothing may be recorded, live bytes must
+be what they were, the pool and the process must not grow, and what the threads have carried along from the start must
+still be what the CPU has.
 
 Exit status 0 if everything was as it should be, 1 otherwise. ``--replay NAME:SEED`` runs one program again by itself.
 """
@@ -122,12 +123,14 @@ class Gate:
 class Worker(threading.Thread):
     """Runs random programs until it is told to stop, and one step of its own carried state before each."""
 
-    def __init__(self, index: int, options: argparse.Namespace, report: Report, gate: Gate) -> None:
+    def __init__(
+        self, index: int, options: argparse.Namespace, programs: list[tuple[str, int]], report: Report, gate: Gate
+    ) -> None:
         super().__init__(name=f"soak-{index}", daemon=True)
         self.rng = random.Random(options.seed * 1000 + index)
         self.device = torch.device(options.device)
         self.compare = options.compare
-        self.names = options.only.split(",") if options.only else list(PROGRAMS)
+        self.programs = programs
         self.report, self.gate, self.stopping = report, gate, threading.Event()
         seed = self.rng.getrandbits(32)
         self.carried, self.expected = Carried(self.device, seed), Carried(torch.device("cpu"), seed)
@@ -140,7 +143,7 @@ class Worker(threading.Thread):
                 self.gate.pass_through()
                 self.carried.step()
                 self.expected.step()
-                self.episode(self.rng.choice(self.names), self.rng.getrandbits(32))
+                self.episode(*self.rng.choice(self.programs))
         finally:
             self.gate.leave()
             self.reference.close()
@@ -212,7 +215,9 @@ def look(device: torch.device, seconds: float, report: Report) -> Sample:
 def soak(options: argparse.Namespace) -> Report:
     """Runs the threads for as long as asked, looking at everything every ``interval`` seconds."""
     device, report, gate = torch.device(options.device), Report(), Gate(options.threads)
-    workers = [Worker(index, options, report, gate) for index in range(options.threads)]
+    names, rng = options.only.split(",") if options.only else list(PROGRAMS), random.Random(options.seed)
+    programs = [(name, rng.getrandbits(32)) for name in names for _ in range(options.programs)]
+    workers = [Worker(index, options, programs, report, gate) for index in range(options.threads)]
     duration, start = 60 * options.minutes, time.monotonic()
     for worker in workers:
         worker.start()
@@ -322,6 +327,9 @@ def arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="threads that compute at once (default 2)")
     parser.add_argument("--device", default="webgpu", metavar="NAME", help="any torch device (default webgpu)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other programs (default 0)")
+    parser.add_argument(
+        "--programs", type=int, default=12, metavar="N", help="different programs of each kind (default 12)"
+    )
     parser.add_argument(
         "--compare", type=float, default=0.5, metavar="P", help="share of programs compared with the CPU"
     )
