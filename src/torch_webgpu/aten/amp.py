@@ -13,7 +13,11 @@ def unscale_(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torc
     for grad in grads:
         if grad.numel():
             found_inf.logical_or_(grad.isfinite().all().logical_not())
-            grad.mul_(inv_scale.to(grad.dtype) if grad.is_complex() else inv_scale)
+            if grad.is_complex():
+                grad.mul_(inv_scale.to(grad.dtype))
+    real = [grad for grad in grads if not grad.is_complex()]
+    if real:
+        torch._foreach_mul_(real, inv_scale.reshape(()))
 
 
 def update_scale_(
