@@ -102,7 +102,7 @@ class Fuser:
             return group, None, f"it has fewer than {self.limits.min_numel} elements"
         shape = node.op.outputs[0].shape
         reason = ""
-        for candidate in alternatives(group, shape):
+        for candidate in alternatives(group, node):
             for mapping in candidate.mappings(node.op):
                 refusal = self.refusal(candidate, node, mapping)
                 if not refusal:
@@ -320,12 +320,16 @@ def writers(group: Group) -> list[tuple[int, int]]:
     return [value.writer for value in group.values.values()]
 
 
-def alternatives(group: Group, shape: Shape) -> Iterator[Group]:
-    """The group, and the ways to see its points in which a node over ``shape`` may fit in better."""
+def alternatives(group: Group, node: Recorded) -> Iterator[Group]:
+    """The group, and the ways to see its points in which ``node`` may fit in better.
+
+    Only what uses the group's values turns it: nodes on the same transposed tensors are yet to come.
+    """
+    shape = node.op.outputs[0].shape
     yield group
     if group.shape != shape and (viewed := group.viewed(shape)) is not None:
         yield viewed
-    if (arranged := group.in_memory_order()) is not None:
+    if any(use.place in group.values for use in node.uses) and (arranged := group.in_memory_order()) is not None:
         yield arranged
 
 
