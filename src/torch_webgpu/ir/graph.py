@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
 from torch_webgpu.dtypes import BY_NAME
@@ -189,12 +190,14 @@ class Extern:
 
 Body = Pointwise | Reduction | Extern
 
-_names: list[str] = []
+REMEMBERED_NAMES = 1 << 17
+_names: dict[int, str] = {}
+_ids = count()
 
 
 def operation_name(op_id: int) -> str:
     """The name of the operation with this id, for error messages raised long after it was recorded."""
-    return _names[op_id] if 0 <= op_id < len(_names) else "an unknown operation"
+    return _names.get(op_id, "an operation")
 
 
 @dataclass(eq=False, frozen=True)
@@ -215,10 +218,12 @@ class Operation:
     """The base-2 logarithm of each argument's element size: from bytes to elements."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", len(_names))
+        object.__setattr__(self, "id", next(_ids))
         shifts = [BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in self.args]
         object.__setattr__(self, "shifts", tuple(shifts))
-        _names.append(self.name)
+        _names[self.id] = self.name
+        if len(_names) > REMEMBERED_NAMES:
+            del _names[next(iter(_names))]
 
     @property
     def n_inputs(self) -> int:
