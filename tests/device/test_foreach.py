@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing._internal import common_methods_invocations as database
 
+from torch_webgpu.engine.record import engine
+
 DATABASE = (
     *database.foreach_unary_op_db,
     *database.foreach_binary_op_db,
@@ -448,3 +450,22 @@ def execute(program: Sequence[tuple[str, int, int, int]], device: Any) -> Any:
 @given(program=PROGRAMS)
 def test_random_programs(device: Any, program: Any) -> None:
     torch.testing.assert_close(execute(program, device), execute(program, "cpu"), rtol=1e-5, atol=1e-5)
+
+
+def test_a_list_at_addresses_that_were_others_is_looked_at_again(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the numbers of allocations have begun again, an address can be that of another tensor."""
+    mailbox = engine().mailbox
+    first = mailbox.mark
+
+    def step() -> list[float]:
+        tensors = [torch.full((4,), float(k), device=device) for k in range(3)]
+        torch._foreach_mul_(tensors, 2.0)
+        return [t[0].item() for t in tensors]
+
+    assert step() == [0, 2, 4]
+    torch.webgpu.synchronize()
+    monkeypatch.setattr(mailbox, "mark", first)
+    monkeypatch.setattr(mailbox, "rounds", 1)
+    assert step() == [0, 2, 4]

@@ -1,6 +1,6 @@
 """Lists of tensors as the engine's bundles: looked at once, recognised from then on.
 
-A bundle is found by its tensors' addresses, which are never used again, and confirmed by one call into C++ that
+A bundle is found by its tensors' addresses, which are hardly ever used again, and confirmed by one call into C++ that
 compares types, dtypes, devices, sizes and strides: an address can be that of several views, and metadata can change in
 place.
 """
@@ -54,6 +54,8 @@ def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     """
     addresses = tuple(map(_address, tensors))
     bundle = _bundles.get(addresses)
+    if bundle is not None and engine().mailbox.rounds and not bundle.is_alive:
+        bundle = None
     if bundle is not None and bundle.check is not None and bundle.check(*tensors):
         return bundle
     form = _form(tensors)

@@ -145,6 +145,8 @@ class Mailbox:
         self._open: list[Slab] = []
         self.mark = FIRST_NUMBER
         """The number of the next allocation."""
+        self.rounds = 0
+        """How often numbers have begun again: only after the first time does one stand for several allocations."""
         self._end = LAST_NUMBER  # where the free numbers from ``mark`` on end
         self.allocations: dict[int, Allocation] = {}
         """Those whose storages are alive, by number."""
@@ -190,6 +192,8 @@ class Mailbox:
     def _next_free(self) -> int:
         """The start of the next stretch of free numbers; ``_end`` is where it ends."""
         used = sorted(self.allocations)
+        if self._end == LAST_NUMBER:
+            self.rounds += 1
         number = FIRST_NUMBER if self._end == LAST_NUMBER else self._end
         at = bisect_left(used, number)
         while at < len(used) and used[at] == number:
