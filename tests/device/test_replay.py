@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.device.processes import assert_ends_well
 from torch import nn
 
 from torch_webgpu.engine import tensor as engine_tensor
@@ -125,6 +126,22 @@ def test_numbers_of_allocations_begin_again_and_pass_over_those_in_use(monkeypat
     assert set(seen) == {1, 2, 5, 6, 7, 8}
     assert mailbox.rounds > 1
     assert all(mailbox.find(tensor) is allocation for tensor, allocation in stays)
+
+
+def test_tensors_may_outlive_the_mailbox():
+    """At the end of the interpreter they do, and their deaths are still written down."""
+    script = """
+        import gc
+        from torch_webgpu.engine.tensor import Mailbox, Template
+        mailbox = Mailbox()
+        tensors = [mailbox.make(Template((3,), (1,), torch.float32, 0))[0] for _ in range(3000)]
+        del mailbox
+        gc.collect()
+        others = [bytearray(b"x" * (1 << 18)) for _ in range(50)]
+        tensors.clear()
+        assert all(block == b"x" * (1 << 18) for block in others)
+    """
+    assert_ends_well(script)
 
 
 def test_an_address_of_the_host_names_no_allocation(device: torch.device) -> None:

@@ -48,6 +48,8 @@ Scalar = tuple[str, int | float | bool | complex]
 
 OPERATION_CACHE_SIZE = 20_000
 TEMPLATE_CACHE_SIZE = 50_000
+MAX_FUSED_BUFFERS = 31
+"""Of one fused kernel. Adapters may allow half a million, but the wider a kernel, the fewer recordings it serves."""
 LARGE_BYTES = 1 << 20
 """Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
 
@@ -418,7 +420,7 @@ class Engine:
         if not self.fusion:
             return self.planner.plan(nodes, None)
         # One buffer is the kernel's error flags.
-        buffers = device.limits["max-storage-buffers-per-shader-stage"] - 1
+        buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
         binding_bytes = device.limits["max-storage-buffer-binding-size"]
         return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
 

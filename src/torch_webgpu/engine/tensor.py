@@ -129,6 +129,8 @@ class Slab:
 
     def __init__(self) -> None:
         self.memory = bytearray(SLAB_SLOTS * SLOT_BYTES)
+        # Never freed: tensors may outlive this object, and everything else, when the interpreter ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.memory))
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         # Low halves of the data pointers: all that every platform's zeroing function is sure to clear.
         self.heads = np.frombuffer(self.memory, dtype=np.uint32)[:: SLOT_BYTES // 4]
