@@ -121,6 +121,7 @@ def submitted(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     from torch_webgpu.engine.record import engine
 
     torch.webgpu.synchronize()
+    monkeypatch.setattr(engine(), "delay_ms", 0.0)  # a slow first step would be submitted in pieces
     gpu = engine().device(0)
     commands: list[Any] = []
     submit = gpu.submit

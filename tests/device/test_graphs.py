@@ -263,11 +263,11 @@ def test_a_captured_training_step_is_the_eager_one(device, name):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
     # The gradients are the last replay's, and eager steps go on from here.
     for a, b in zip(eager.model.parameters(), graphed.model.parameters(), strict=True):
-        assert torch.equal(a.grad, b.grad)
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5)
     torch.manual_seed(2)
     expected = eager.eager_step()
     torch.manual_seed(2)
-    assert torch.equal(graphed.eager_step(), expected)
+    torch.testing.assert_close(graphed.eager_step(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_learning_rate_on_the_device_changes_between_replays(device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -162,6 +162,27 @@ def test_kernels_that_draw_random_numbers_draw_new_ones_at_each_call(device: tor
     ):
         values = [draw().cpu() for _ in range(12)]
         assert all(not torch.equal(values[-1], v) for v in values[:-1])
+
+
+def test_lazily_conjugated_and_negated_arguments_are_other_arguments(device: torch.device) -> None:
+    a, b = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 4, dtype=torch.complex64)
+    views: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda t: t,
+        lambda t: t.conj(),
+        lambda t: torch._neg_view(t),
+        lambda t: t.t(),
+        lambda t: t.mH,
+        lambda t: t.conj().imag.to(t.dtype),
+    ]
+    for _ in range(2):
+        for left in views:
+            for right in views:
+                for fn in (torch.matmul, torch.add, lambda x, y: torch.cumsum(x, 0) + y, torch.dot):
+                    x, y = (a[0], b[1]) if fn is torch.dot else (a, b)
+                    if fn is torch.dot and (left(a).stride() != a.stride() or right(b).stride() != b.stride()):
+                        continue
+                    expected = fn(left(x), right(y))
+                    torch.testing.assert_close(fn(left(x.to(device)), right(y.to(device))).cpu(), expected)
 
 
 def test_offsets_are_counted_in_the_elements_of_each_view(device: torch.device) -> None:

@@ -104,10 +104,11 @@ def traced(fn: Kernel) -> Kernel:
 
 
 def part(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The key of an argument: a tensor's layout, or the value; collects the tensors."""
+    """The key of an argument: how a tensor is laid out and to be read, or the value; collects the tensors."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return value.shape, value.stride(), value.dtype, value.storage_offset() & 3
+        # Products are among what PyTorch hands lazily conjugated tensors to.
+        return value.shape, value.stride(), value.dtype, value.storage_offset() & 3, value.is_conj(), value.is_neg()
     if isinstance(value, (tuple, list)):
         return tuple([part(v, tensors) for v in value])
     # 1, 1.0 and True are equal and hash alike, but promote differently.
