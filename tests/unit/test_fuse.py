@@ -161,6 +161,19 @@ def test_limits_are_kept() -> None:
     assert r.groups("abc", min_numel=37) == [(0,), (1,)]
 
 
+def test_what_a_chain_never_stores_takes_no_buffer() -> None:
+    """Adapters with eight buffers run long chains in one kernel, too."""
+    r = Recording()
+    names = "abcdefghijklm"
+    for source, out in zip(names, names[1:], strict=False):
+        r.pointwise(out, source)
+    assert r.groups("am", buffers=3) == [tuple(range(12))]
+    # One that lives on is stored.
+    r.pointwise("n", "g", "m")
+    assert [len(step.sources) for step in r.fuse("agn", buffers=3)] == [3]
+    assert all(len(step.sources) == 2 for step in r.fuse("agn", buffers=2)[:1])
+
+
 def test_large_tensors_take_several_buffers() -> None:
     r = Recording()
     r.pointwise("b", "a")

@@ -229,7 +229,7 @@ class Engine:
         self.live_bytes[device] += size
         # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
         if self.live_bytes[device] > self.peak_bytes[device]:
-            self.reclaim()
+            self.collect()
             self._note_peak(device)
 
     def _note_peak(self, device: int) -> None:

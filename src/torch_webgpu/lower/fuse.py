@@ -47,12 +47,18 @@ class Fuser:
         self.live = live
         self.limits = limits
         self.groups: list[Group] = []
+        self.current = 0  # the node being placed
+        self.owners = {use.place: use.allocation for node in recorded for use in node.uses}
+        self.users: dict[int, set[int]] = {}
+        for i, node in enumerate(recorded):
+            for use in node.uses:
+                self.users.setdefault(use.allocation, set()).add(i)
         self.constants = Constants()
         self.bindings = {} if limits.binding_bytes == 0 else bindings(recorded, limits.binding_bytes)
 
     def run(self) -> list[Step]:
         for i, node in enumerate(self.recorded):
-            body = node.op.body
+            self.current, body = i, node.op.body
             if isinstance(body, Pointwise):
                 self.place_pointwise(i, node)
             elif isinstance(body, Reduction):
@@ -169,7 +175,19 @@ class Fuser:
         own |= {self.recorded[n].uses[k].place for n, k in group.operands}
         known = self.constants.inputs(node)
         own |= {use.place for k, use in enumerate(node.uses) if k not in known}
-        return sum(self.bindings.get(place, 1) for place in own)
+        count = sum(self.bindings.get(place, 1) for place in own)
+        if count > self.limits.buffers:
+            count = sum(self.bindings.get(place, 1) for place in own - self.unseen(group))
+        return count
+
+    def unseen(self, group: Group) -> set[int]:
+        """The places that nobody but the group and the node being placed will ever read: they are not stored."""
+        members, loaded = {*group.nodes, self.current}, {access.place for access in group.inputs}
+        return {
+            place
+            for place in group.values.keys() - loaded
+            if self.owners[place] not in self.live and self.users[self.owners[place]] <= members
+        }
 
     def read_otherwise(self, group: Group, node: Recorded, use: Use, written: Access) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
