@@ -526,7 +526,7 @@ def record_broken(x: torch.Tensor) -> torch.Tensor:
     kernel = Kernel("broken", "this is not WGSL", (Binding("y", "f32", "read_write"),))
     lowered = Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
     out = engine().empty(x.shape, x.dtype, x.device.index)
-    engine().record("test.broken", [x], [out], lambda _: Extern(lambda *_: lowered))
+    engine().record("test.broken in a graph", [x], [out], lambda _: Extern(lambda *_: lowered))
     return out
 
 
