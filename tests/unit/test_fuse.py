@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
@@ -165,7 +167,7 @@ def test_what_a_chain_never_stores_takes_no_buffer() -> None:
     """Adapters with eight buffers run long chains in one kernel, too."""
     r = Recording()
     names = "abcdefghijklm"
-    for source, out in zip(names, names[1:], strict=False):
+    for source, out in pairwise(names):
         r.pointwise(out, source)
     assert r.groups("am", buffers=3) == [tuple(range(12))]
     # One that lives on is stored.
