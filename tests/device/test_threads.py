@@ -209,6 +209,7 @@ def test_an_interrupt_waits_until_a_flush_is_done():
         def submit_interrupted(*arguments):
             signal.raise_signal(signal.SIGINT)
             return plain(*arguments)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell start out ignoring it
         torch.webgpu.set_batch_delay(0)  # the clock's thread would be interrupted instead
         x = torch.arange(4.0, device="webgpu")
         y, z = x @ x, x.cumsum(0)
