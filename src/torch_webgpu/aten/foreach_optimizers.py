@@ -92,12 +92,13 @@ def _operation(
     return ListOperation(name, roots, targets, args, tuple(Number("f", False) for _ in numbers))
 
 
-def gradient(x: dict[str, Expr], maximize: bool, updates: Updates) -> Expr:
-    """The gradient to step along; ``updates`` gets the unscaled one."""
+def gradient(x: dict[str, Expr], maximize: bool, decays: bool, updates: Updates) -> Expr:
+    """The gradient to step along, with weight decay if it ``decays``; ``updates`` gets the unscaled one."""
     g = x["grad"]
     if "grad_scale" in x:
         g = updates["grad"] = g / x["grad_scale"]
-    return -g if maximize else g
+    g = -g if maximize else g
+    return g + x["weight_decay"] * x["param"] if decays else g
 
 
 def adam(
@@ -124,11 +125,9 @@ def adam(
 
     def step(x: dict[str, Expr]) -> Updates:
         updates: Updates = {}
-        param, g = x["param"], gradient(x, maximize, updates)
+        param, g = x["param"], gradient(x, maximize, bool(weight_decay) and not decoupled, updates)
         if weight_decay and decoupled:
             param = param - x["lr"] * x["weight_decay"] * param
-        elif weight_decay:
-            g = g + x["weight_decay"] * param
         weight, mean = x["weight1"], x["exp_avg"]
         mean = mean + weight * (g - mean) if near_start else g - (g - mean) * (1 - weight)
         square = x["beta2"] * x["exp_avg_sq"] + x["weight2"] * g * g
@@ -176,9 +175,7 @@ def sgd(
 
     def step(x: dict[str, Expr]) -> Updates:
         updates: Updates = {}
-        param, g = x["param"], gradient(x, maximize, updates)
-        if weight_decay:
-            g = g + x["weight_decay"] * param
+        param, g = x["param"], gradient(x, maximize, bool(weight_decay), updates)
         if momentum:
             velocity = g if is_first_step else x["momentum"] * x["buffer"] + x["weight"] * g
             updates["buffer"] = velocity
@@ -211,9 +208,7 @@ def adagrad(
 
     def step(x: dict[str, Expr]) -> Updates:
         updates: Updates = {}
-        param, g = x["param"], gradient(x, maximize, updates)
-        if weight_decay:
-            g = g + x["weight_decay"] * param
+        param, g = x["param"], gradient(x, maximize, bool(weight_decay), updates)
         total = updates["sum"] = x["sum"] + g * g
         rate = x["lr"] / (1 + (x["step"] - 1) * x["lr_decay"])
         updates["param"] = param - rate * g / (ops.sqrt(total) + x["eps"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.layouts import spec_of
+from torch_webgpu.engine.layouts import layout_key, spec_of
 from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.ir.graph import Body, Operation, Spec
@@ -45,7 +45,7 @@ def launch(
     they have any, are undefined. ``scalars`` vary freely, except in their kinds.
     """
     device = tensors[0].get_device()
-    key = (name, static, device, tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors]))
+    key = (name, static, device, layout_key(tensors))
     found = _prepared.get(key)
     if found is None:
         metas = outputs()

@@ -134,10 +134,6 @@ class Prepared:
         return [engine().template(shape, dtype, self.device, strides) for shape, strides, dtype in self.outputs]
 
     @cached_property
-    def is_new(self) -> bool:
-        return not self.written
-
-    @cached_property
     def is_empty(self) -> bool:
         return not prod(self.outputs[0][0])
 
@@ -205,7 +201,7 @@ class PointwiseKernel:
         scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars] if found.scalars else ()
         params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)]) if scalars else ()
         eng = engine()
-        if found.is_new:
+        if not found.written:
             if found.is_empty:
                 outputs = [eng.make(template) for template in found.templates]
             else:

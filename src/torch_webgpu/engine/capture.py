@@ -152,7 +152,7 @@ class Capture:
         """Takes in a flush of the captured device. Its errors end the capture."""
         with self._taking_in(a for node in nodes for a in node.allocations):
             if self.error is None:
-                execute(self.device, self.engine.fused(nodes, self.device), self._encode)
+                execute(self.device, self.engine.plan(nodes, self.device).nodes(nodes), self._encode)
 
     def run_lists(self, batch: Batch, plan: ListPlan) -> None:
         """Takes in a flush of list operations."""

@@ -20,6 +20,11 @@ def spec_of(t: torch.Tensor) -> Spec:
     return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
 
 
+def layout_key(tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
+    """What :func:`spec_of` says of each tensor, or more, without making a :class:`Spec`: a key for what follows."""
+    return tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors])
+
+
 def copy_body(specs: tuple[Spec, ...]) -> Pointwise:
     """The body of a copy: the one input, converted to the one output's dtype."""
     source, target = specs

@@ -33,7 +33,7 @@ from .capture import Capture, Graphs
 from .clock import FlushClock
 from .flush import execute, replay
 from .interrupt import Uninterrupted
-from .layouts import copy_body, misplaced, spec_of, tangled
+from .layouts import copy_body, layout_key, misplaced, spec_of, tangled
 from .lists import Batch, flush_lists
 from .pressure import Pressure
 from .replay import Plan, Planner
@@ -230,7 +230,6 @@ class Engine:
         # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
         if self.live_bytes[device] > self.peak_bytes[device]:
             self.collect()
-            self._note_peak(device)
 
     def _note_peak(self, device: int) -> None:
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
@@ -265,9 +264,8 @@ class Engine:
         ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary.
         """
         tensors = (*inputs, *outputs)
-        layouts = tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors])
         kinds = tuple([kind for kind, _ in scalars])
-        key = (name, layouts, static, kinds, len(outputs))
+        key = (name, layout_key(tensors), static, kinds, len(outputs))
         op = self.operations.get(key)
         if op is None:
             specs = tuple(map(spec_of, tensors))
@@ -411,9 +409,6 @@ class Engine:
         if plan.is_new or "record" in config().debug or not replay(device, plan, nodes):
             execute(device, plan.nodes(nodes))
         self.pressure.submitted(device)
-
-    def fused(self, nodes: list[Node], device: Device) -> list[Node]:
-        return self.plan(nodes, device).nodes(nodes)
 
     def plan(self, nodes: list[Node], device: Device) -> Plan:
         """How a recording runs."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, Operation, walk
 
-from .quads import LANES, QUAD, Place, compute_type, point_function
+from .quads import LANES, QUAD, Place, compute_type, evaluate, point_function, vector
 
 RUN = 4
 MIN_NUMEL = 1 << 22
@@ -88,8 +88,5 @@ def quad_function(op: Operation, loaded: Sequence[int], groups: Sequence[int], t
     arguments = [f"a{k}: {types[k] if k in groups else compute_type(op, k)}" for k in loaded]
     text = [f"struct Quad {{ {', '.join(f'f{k}: {types[k]}' for k in outputs)} }}"]
     text.append(f"fn quad({', '.join(['base: u32', *arguments])}) -> Quad {{")
-    for e, lane in enumerate(LANES):
-        elements = [f"a{k}.{lane}" if k in groups else f"a{k}" for k in loaded]
-        text.append(f"  let q{e} = point({', '.join([f'base | {e}u', *elements])});")
-    values = [f"{types[k]}({', '.join(f'q{e}.f{k}' for e in range(QUAD))})" for k in outputs]
-    return [*text, f"  return Quad({', '.join(values)});", "}"]
+    text += evaluate([[f"a{k}.{lane}" if k in groups else f"a{k}" for lane in LANES] for k in loaded], "base")
+    return [*text, f"  return Quad({', '.join(vector(op, k) for k in outputs)});", "}"]
