@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,30 @@ class Prepared:
     result: torch.dtype | None  # of new tensors
 
 
+class Lists:
+    """Lists of tensors as a kernel's arguments and results."""
+
+    def find(self, tensors: Sequence[torch.Tensor]) -> Bundle | None:
+        """The bundle of an argument; None if the list path does not take it."""
+        return find(tensors)
+
+    def result(self, layout: Layout, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
+        """A new list."""
+        tensors, made = make_bundle(engine(), layout, dtype, device)
+        remember(addresses_of(made), made)
+        return tensors, made
+
+    def tensors(self, value: Any) -> Any:
+        """An argument, as the tensors or whatever it is."""
+        return value
+
+    def written(self, tensors: Any) -> None:
+        increment_version(tensors)  # no kernel above ours does
+
+
+LISTS = Lists()
+
+
 class ListKernel:
     """The kernel of one overload of a ``_foreach_`` operator; ``kernel`` is that of the per-tensor operator."""
 
@@ -75,9 +100,9 @@ class ListKernel:
         result = self.record(values)
         return per_tensor(self.overload, *args, **kwargs) if result is NotImplemented else result
 
-    def record(self, values: list[Any]) -> Any:
+    def record(self, values: list[Any], lists: Lists = LISTS) -> Any:
         """Records the operation; NotImplemented for arguments that the list path does not take."""
-        bundles, domain = self.bundles(values)
+        bundles, domain = self.bundles(values, lists)
         if domain is None:
             return NotImplemented
         key = self.key(values, bundles, domain)
@@ -86,7 +111,7 @@ class ListKernel:
         if key not in self.prepared:
             if len(self.prepared) >= CACHE_SIZE:
                 self.prepared.clear()
-            self.prepared[key] = self.prepare(values, bundles, domain)
+            self.prepared[key] = self.prepare([lists.tensors(v) for v in values], bundles, domain)
         found = self.prepared[key]
         if found is None:
             return NotImplemented
@@ -96,15 +121,14 @@ class ListKernel:
         if found.result is None:
             if not record_list(eng, found.op, tuple(inputs), domain, numbers):  # type: ignore[arg-type]
                 return NotImplemented
-            increment_version(values[0])  # no kernel above this one does
+            lists.written(values[0])
             return None
-        tensors, made = make_bundle(eng, domain, found.result, inputs[0].device)  # type: ignore[union-attr]
+        result, made = lists.result(domain, found.result, inputs[0].device)  # type: ignore[union-attr]
         if not record_list(eng, found.op, (*inputs, made), domain, numbers):  # type: ignore[arg-type]
             return NotImplemented
-        remember(addresses_of(made), made)
-        return tensors
+        return result
 
-    def bundles(self, values: list[Any]) -> tuple[list[Bundle | None], Layout | None]:
+    def bundles(self, values: list[Any], lists: Lists) -> tuple[list[Bundle | None], Layout | None]:
         """The bundle behind each argument, and the shapes of the results; no shapes where something is unusual.
 
         A tensor that all tuples share is a bundle of one; a CPU tensor of numbers becomes a list of them.
@@ -112,18 +136,19 @@ class ListKernel:
         bundles: list[Bundle | None] = [None] * len(values)
         for k, (kind, value) in enumerate(zip(self.types, values)):
             if kind == "List[Tensor]":
-                bundles[k] = (find(value) or (find_single(value) if k else None)) if value else None
+                if len(value):
+                    bundles[k] = same(values, bundles, k) or lists.find(value) or (find_single(value) if k else None)
                 if bundles[k] is None:
                     return bundles, None
             elif kind == "Tensor" and not self.take_tensor(k, values, bundles):
                 return bundles, None
-        lists = [b for b in bundles if b is not None]
-        domain = next((b.layout for b in lists if not b.layout.is_numbers), lists[0].layout)
-        if self.inplace and lists[0].layout is not domain:
+        found = [b for b in bundles if b is not None]
+        domain = next((b.layout for b in found if not b.layout.is_numbers), found[0].layout)
+        if self.inplace and found[0].layout is not domain:
             return bundles, None
-        if any(layout_in(domain, b.layout) is None or b.device != lists[0].device for b in lists):
+        if any(layout_in(domain, b.layout) is None or b.device != found[0].device for b in found):
             return bundles, None
-        if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in lists}) > 1:
+        if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in found}) > 1:
             return bundles, None  # type promotion would differ from tuple to tuple
         return bundles, domain
 
@@ -208,6 +233,14 @@ class StoreKernel(ListKernel):
         root = ops.load(1, names[1]) if len(lists) > 1 else ops.constant(0, names[0])
         layouts = [None if b is None else layout_in(domain, b.layout) for b in bundles]
         return operation(str(self.overload), root, lists, (), bundles, layouts, [], None)
+
+
+def same(values: Sequence[Any], bundles: Sequence[Bundle | None], k: int) -> Bundle | None:
+    """The bundle of the argument before ``k``, if both are the same tensors (``addcmul(x, g, g)``)."""
+    one, other = values[k - 1], values[k]
+    if k and bundles[k - 1] is not None and len(one) == len(other) and all(map(is_, one, other)):
+        return bundles[k - 1]
+    return None
 
 
 def first_of(value: Any, is_number: bool) -> Any:

@@ -8,7 +8,7 @@ the first. Within a batch two bundles are the same one or share no memory.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -26,7 +26,8 @@ from torch_webgpu.runtime.commands import Command, Dispatch
 from . import watch
 from .flush import materialise
 from .interrupt import Uninterrupted
-from .tensor import Allocation, Template
+from .many import Image, free_slots, make_tensors, new_allocations, take_numbers
+from .tensor import Allocation
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
@@ -49,7 +50,7 @@ class Layout:
     strides: tuple[tuple[int, ...], ...]
     numels: tuple[int, ...]
     id: int = field(default_factory=lambda: next(_layout_ids))
-    templates: dict[Any, list[Template]] = field(default_factory=dict)
+    images: dict[Any, Image] = field(default_factory=dict)
 
     @cached_property
     def is_numbers(self) -> bool:
@@ -75,6 +76,56 @@ class Bundle:
     def is_alive(self) -> bool:
         """Whether all its tensors' storages live."""
         return all([a.alive for a in self.allocations])  # noqa: C419  a generator takes three times as long
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether somebody can still read what it holds."""
+        return any(a.alive for a in self.allocations)
+
+    def settle(self) -> None:
+        """Makes sure that it has allocations."""
+
+
+class Intermediate(Bundle):
+    """A new list that nothing but list operations has seen: without tensors, and with memory only if a pass stores it.
+
+    ``held``: whether it is wanted, as it is until :meth:`drop`, or until :func:`make_seen` gives it tensors.
+    """
+
+    __slots__ = ("held", "image", "numbers")
+
+    def __init__(self, layout: Layout, dtype: torch.dtype, image: Image, numbers: Sequence[int]) -> None:
+        super().__init__(layout, dtype, image.device, [], [])
+        self.image, self.numbers = image, numbers
+        self.keys = frozenset(numbers)
+        self.held = True
+
+    @property
+    def is_readable(self) -> bool:
+        return self.held or any(a.alive for a in self.allocations)
+
+    def settle(self) -> None:
+        if not self.allocations:
+            self.allocations = new_allocations(self.image, self.numbers)
+            self.offsets = [0] * len(self.allocations)
+            if not self.held:
+                _orphan(self.allocations)
+
+    def drop(self) -> None:
+        """Nobody wants it any more. May be called at any time, by the garbage collector."""
+        if self.held:
+            self.held = False
+            _orphan(self.allocations)
+
+
+_orphans: deque[Allocation] = deque()
+"""What nobody wants and no mailbox knows of. Filled whenever something dies, emptied at a flush."""
+
+
+def _orphan(allocations: Sequence[Allocation]) -> None:
+    for allocation in allocations:
+        allocation.alive = False
+    _orphans.extend(allocations)
 
 
 class Recorded(NamedTuple):
@@ -168,25 +219,57 @@ def record_list(
 
 def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> tuple[list[torch.Tensor], Bundle]:
     """New uninitialised tensors of these shapes."""
-    templates = layout.templates.get((dtype, device))
-    if templates is None:
-        templates = [engine.template(s, dtype, device, t) for s, t in zip(layout.shapes, layout.strides)]
-        layout.templates[dtype, device] = templates
-    make, known, small = engine.mailbox.make, engine.mailbox.allocations, 0
-    tensors, allocations = [], []
-    with engine.lock:
-        engine.check_process()
-        for template in templates:
-            if template.size_bytes > LARGE_BYTES:
-                tensor = engine.make(template)
-                allocation = known[engine.mailbox.mark - 1]
-            else:
-                tensor, allocation = make(template)
-                small += template.size_bytes
-            tensors.append(tensor)
-            allocations.append(allocation)
-        engine.live_bytes[device] += small
+    image = _image(engine, layout, dtype, device)
+    with engine.lock, Uninterrupted():
+        _check(engine, image)
+        allocations = new_allocations(image, take_numbers(engine.mailbox, len(image.sizes)))
+        tensors = _make_tensors(engine, image, allocations)
     return tensors, Bundle(layout, dtype, device, allocations, [0] * len(tensors))
+
+
+def make_intermediate(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> Intermediate:
+    """What :func:`make_bundle` makes, without tensors."""
+    image = _image(engine, layout, dtype, device)
+    with engine.lock:
+        _check(engine, image)
+        return Intermediate(layout, dtype, image, take_numbers(engine.mailbox, len(image.sizes)))
+
+
+def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:
+    """The tensors of an intermediate list, which is an ordinary one from now on."""
+    with engine.lock, Uninterrupted():
+        bundle.settle()
+        tensors = _make_tensors(engine, bundle.image, bundle.allocations)
+        bundle.held = False
+        return tensors
+
+
+def _image(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> Image:
+    found = layout.images.get((dtype, device))
+    if found is None:
+        found = Image([engine.template(s, dtype, device, t) for s, t in zip(layout.shapes, layout.strides)])
+        layout.images[dtype, device] = found
+    return found
+
+
+def _check(engine: Engine, image: Image) -> None:
+    """Raises what making these tensors would raise."""
+    engine.check_process()
+    if image.largest_bytes > LARGE_BYTES:
+        engine._check_size(image.largest_bytes, image.device)
+
+
+def _make_tensors(engine: Engine, image: Image, allocations: Sequence[Allocation]) -> list[torch.Tensor]:
+    """Tensors over new allocations, counted. The caller holds the lock."""
+    if free_slots(engine.mailbox) < len(allocations):
+        engine.reclaim()
+    tensors = make_tensors(engine.mailbox, image, allocations)
+    device = image.device
+    engine.live_bytes[device] += image.size_bytes
+    # As for single tensors: those that died since the last flush still count.
+    if image.largest_bytes > LARGE_BYTES and engine.live_bytes[device] > engine.peak_bytes[device]:
+        engine.collect()
+    return tensors
 
 
 def flush_lists(engine: Engine, index: int) -> None:
@@ -199,6 +282,7 @@ def flush_lists(engine: Engine, index: int) -> None:
         engine.collect()
         try:
             plan = plan_of(engine, batch, device)
+            settle(batch, plan)
             if engine.capture is not None and engine.capture.device is device:
                 engine.capture.run_lists(batch, plan)
             elif watch.is_watched(device):
@@ -207,14 +291,24 @@ def flush_lists(engine: Engine, index: int) -> None:
             else:
                 execute_lists(device, batch, plan, device.submit)
         finally:
+            while _orphans:
+                engine._dying.append(_orphans.popleft())
             engine._sweep()
             device.retire()
+
+
+def settle(batch: Batch, plan: Plan) -> None:
+    """Gives the lists that a plan needs in memory allocations, as far as they have none."""
+    bundles = list(batch.bundles)
+    for group, _ in plan.groups:
+        for number in group.lists:
+            bundles[number].settle()
 
 
 def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
     """The plan of a recording, found again by its operations, shapes, and which lists can still be read."""
     numbers = batch.bundles
-    dead = frozenset([n for bundle, n in numbers.items() if not any(a.alive for a in bundle.allocations)])
+    dead = frozenset([n for bundle, n in numbers.items() if not bundle.is_readable])
     offsets = frozenset([n for bundle, n in numbers.items() if bundle.offset])
     buffers = int(device.limits["max-storage-buffers-per-shader-stage"])
     limits = Limits(buffers, engine.fusion_window if engine.fusion else 1)

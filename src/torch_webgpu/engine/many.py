@@ -1,0 +1,120 @@
+"""Many new tensors at once: what :meth:`.tensor.Mailbox.make` does for one, in a few vectorised steps.
+
+All but a slot's addresses is known beforehand, so that the slots of a whole list are written by one copy of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+import numpy as np
+import torch
+
+from .tensor import (
+    ADDRESS_BITS,
+    FIRST_BYTE,
+    HEAD_BYTES,
+    SLAB_SLOTS,
+    SLOT_BYTES,
+    Allocation,
+    Mailbox,
+    Slab,
+    Template,
+    _from_dlpack,
+    _new_capsule,
+    as_strided,
+)
+
+WORD_BYTES = 8
+DATA, SHAPE, STRIDES_END = 0, 3, 5
+"""Where a slot's addresses are, in words: of its data; from the shape's to the strides'."""
+
+
+class Image:
+    """The slots of a list of new tensors, but for addresses. All are of one device."""
+
+    def __init__(self, templates: Sequence[Template]) -> None:
+        memory = bytearray(len(templates) * SLOT_BYTES)
+        for k, t in enumerate(templates):
+            dims = HEAD_BYTES if t.dims is None else t.dims.ctypes.data
+            t.pack(memory, k * SLOT_BYTES, 0, t.kind, dims, dims + t.strides_at, t.tail)
+        words = np.frombuffer(memory, np.uint64).reshape(len(templates), -1)
+        self.words = words[:, : 1 + int(np.flatnonzero(words.any(0))[-1])].copy()
+        self.dims_in_slot = np.array([[t.dims is None] for t in templates], np.uint64)
+        self.templates = tuple(templates)  # which own the dims that are not in a slot
+        self.sizes = [t.size_bytes for t in templates]
+        self.device = templates[0].device
+        self.size_bytes, self.largest_bytes = sum(self.sizes), max(self.sizes)
+        self.views = [(k, t.offset_view) for k, t in enumerate(templates) if t.offset_view is not None]
+
+
+def take_numbers(mailbox: Mailbox, count: int) -> Sequence[int]:
+    """The numbers of so many new allocations."""
+    first = mailbox.mark
+    if mailbox._end - first >= count:
+        mailbox.mark = first + count
+        return range(first, first + count)
+    numbers = []
+    for _ in range(count):
+        if mailbox.mark == mailbox._end:
+            mailbox.mark = mailbox._next_free()
+        numbers.append(mailbox.mark)
+        mailbox.mark += 1
+    return numbers
+
+
+def new_allocations(image: Image, numbers: Sequence[int]) -> list[Allocation]:
+    """Unmaterialised allocations of these numbers, just large enough."""
+    return list(map(Allocation, numbers, repeat(image.device), image.sizes))
+
+
+def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocation]) -> list[torch.Tensor]:
+    """Tensors over allocations that have none yet."""
+    count = len(allocations)
+    numbers = [a.number for a in allocations]
+    words = image.words.copy()
+    words[:, DATA] = (np.array(numbers, np.uint64) << np.uint64(ADDRESS_BITS)) + np.uint64(FIRST_BYTE)
+    places: list[int] = []
+    while len(places) < count:
+        slab = _open_slab(mailbox)
+        start = max(0, len(slab.free) - count + len(places))
+        slots = slab.free[start:]
+        del slab.free[start:]
+        if not slab.free:
+            mailbox._open.remove(slab)
+        part = slice(len(places), len(places) + len(slots))
+        places += _write(slab, slots, words[part], image.dims_in_slot[part], allocations[part])
+    mailbox.allocations.update(zip(numbers, allocations))
+    tensors = list(map(_from_dlpack, map(_new_capsule, places, repeat(b"dltensor"), repeat(None))))
+    for k, view in image.views:
+        tensors[k] = as_strided(tensors[k], *view, 0)
+    return tensors
+
+
+def free_slots(mailbox: Mailbox) -> int:
+    """How many tensors can be made without a new slab."""
+    return sum([len(slab.free) for slab in mailbox._open])
+
+
+def _open_slab(mailbox: Mailbox) -> Slab:
+    if not mailbox._open:
+        mailbox._slabs.append(Slab())
+        mailbox._open.append(mailbox._slabs[-1])
+    return mailbox._open[-1]
+
+
+def _write(
+    slab: Slab, slots: list[int], words: np.ndarray, dims_in_slot: np.ndarray, allocations: Sequence[Allocation]
+) -> list[int]:
+    """Fills slots; their addresses."""
+    rows = np.array(slots, np.uint64)
+    places = rows * np.uint64(SLOT_BYTES) + np.uint64(slab.base)
+    words[:, SHAPE:STRIDES_END] += places[:, None] * dims_in_slot
+    memory = np.frombuffer(slab.memory, np.uint64).reshape(SLAB_SLOTS, SLOT_BYTES // WORD_BYTES)
+    memory[rows, : words.shape[1]] = words
+    slab.used[rows] = True
+    owners = slab.owners
+    for slot, allocation in zip(slots, allocations):
+        owners[slot] = allocation
+    return places.tolist()
