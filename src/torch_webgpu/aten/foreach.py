@@ -238,7 +238,9 @@ class StoreKernel(ListKernel):
 def same(values: Sequence[Any], bundles: Sequence[Bundle | None], k: int) -> Bundle | None:
     """The bundle of the argument before ``k``, if both are the same tensors (``addcmul(x, g, g)``)."""
     one, other = values[k - 1], values[k]
-    if k and bundles[k - 1] is not None and len(one) == len(other) and all(map(is_, one, other)):
+    if not k or bundles[k - 1] is None or one.__class__ is not other.__class__ or len(one) != len(other):
+        return None
+    if all(map(is_, one, other)):
         return bundles[k - 1]
     return None
 
@@ -323,5 +325,9 @@ def kernels() -> dict[OpOverload, Callable[..., Any]]:
 
 
 def register() -> None:
-    for overload, kernel in kernels().items():
+    from .foreach_scope import install
+
+    found = kernels()
+    for overload, kernel in found.items():
         impl(overload, kernel)
+    install(found)

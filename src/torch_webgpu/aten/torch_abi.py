@@ -240,6 +240,15 @@ def per_tensor(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload.redispatch(_CPU_KEYS, *args, **kwargs)
 
 
+def is_modified() -> bool:
+    """Whether a function mode, a dispatch mode or a transform of functorch takes part in calls."""
+    return bool(
+        torch._C._len_torch_function_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
 def list_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """A function of as many tensors: whether each has the type, dtype, device, sizes and strides of these.
 
