@@ -168,21 +168,49 @@ class Batch:
 
 
 class Picker:
-    """Picks the elements of a chunk's tuples."""
+    """Picks the elements of a chunk's tuples, of a list or of an array in bytes."""
 
-    __slots__ = ("index", "pick")
+    __slots__ = ("_tuples", "pick", "words")
 
     def __init__(self, tuples: tuple[int, ...]) -> None:
+        self._tuples = tuples
         in_a_row = tuples == tuple(range(tuples[0], tuples[-1] + 1))
         part = slice(tuples[0], tuples[-1] + 1)
-        self.index: Any = part if in_a_row else list(tuples)  # of an array
-        self.pick: Callable[[Any], Sequence[Any]] = itemgetter(part) if in_a_row else itemgetter(*tuples)  # of a list
+        self.pick: Callable[[Any], Sequence[Any]] = itemgetter(part) if in_a_row else itemgetter(*tuples)
+        words = slice(4 * part.start, 4 * part.stop)
+        self.words: Callable[[bytes], bytes] = itemgetter(words) if in_a_row else self._gather
+
+    def _gather(self, array: bytes) -> bytes:
+        return np.frombuffer(array, np.uint32)[list(self._tuples)].tobytes()
+
+
+class Pass:
+    """A group's dispatches, and the buffers that they bound the last time."""
+
+    __slots__ = ("bound", "buffers", "chunks", "group")
+
+    def __init__(self, group: Group, chunks: tuple[Chunk, ...]) -> None:
+        self.group = group
+        self.chunks = tuple([(chunk, Picker(chunk.tuples)) for chunk in chunks])
+        self.buffers: list[list[Buffer]] = []
+        self.bound: list[tuple[Buffer, ...]] = []
+
+    def bind(self, buffers: list[list[Buffer]]) -> list[tuple[Buffer, ...]]:
+        """Each dispatch's buffers; ``buffers`` are those of each column."""
+        if buffers != self.buffers:
+            shared = [column.layout == "shared" for column in self.group.body.columns]
+            self.bound = [
+                tuple([b for own, one in zip(buffers, shared) for b in (own if one else picker.pick(own))])
+                for _, picker in self.chunks
+            ]
+            self.buffers = buffers
+        return self.bound
 
 
 class Plan(NamedTuple):
-    """The passes of a recording and the dispatches of each."""
+    """The passes of a recording."""
 
-    groups: tuple[tuple[Group, tuple[tuple[Chunk, Picker], ...]], ...]
+    passes: tuple[Pass, ...]
 
 
 _plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -300,8 +328,8 @@ def flush_lists(engine: Engine, index: int) -> None:
 def settle(batch: Batch, plan: Plan) -> None:
     """Gives the lists that a plan needs in memory allocations, as far as they have none."""
     bundles = list(batch.bundles)
-    for group, _ in plan.groups:
-        for number in group.lists:
+    for part in plan.passes:
+        for number in part.group.lists:
             bundles[number].settle()
 
 
@@ -323,7 +351,7 @@ def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
     recorded = [Call(c.op, lists, domain) for c, (_, lists, domain) in zip(batch.calls, calls)]
     numels = {c.domain.id: c.domain.numels for c in batch.calls}
     groups = fuse_lists(recorded, dead, offsets, limits)
-    found = Plan(tuple((g, tuple((c, Picker(c.tuples)) for c in g.chunks(numels[g.domain], buffers))) for g in groups))
+    found = Plan(tuple([Pass(g, g.chunks(numels[g.domain], buffers)) for g in groups]))
     _plans[key] = found
     if len(_plans) > PLAN_CACHE_SIZE:
         _plans.popitem(last=False)
@@ -337,13 +365,14 @@ def execute_lists(device: Device, batch: Batch, plan: Plan, submit: Callable[[li
     failed: list[Exception] = []
     new: list[Allocation] = []
     trace = "record" in config().debug
-    for group, chunks in plan.groups:
+    for part in plan.passes:
+        group = part.group
         columns = [bundles[n] for n in group.lists]
         if trace:
             print(f"[webgpu:{device.index}] lists of {len(columns[0].allocations)}: {group.body}")
         fresh = [a for n in group.written for a in bundles[n].allocations if a.buffer is None]
         try:
-            commands += encode_group(device, batch, group, chunks, columns)
+            commands += encode_pass(device, batch, part, columns)
             new += fresh
         except Exception as error:
             failed.append(poison(fresh, error))
@@ -362,36 +391,34 @@ def poison(allocations: Sequence[Allocation], error: Exception) -> Exception:
     return error
 
 
-def as_parameters(numbers: Any, kind: str) -> np.ndarray:
+def as_parameters(numbers: Any, kind: str) -> bytes:
     """One number, or each tuple's, in the words that a kernel takes."""
     wide, narrow = NUMPY_KINDS[kind]
-    return np.asarray(numbers, wide).astype(narrow)
+    return np.asarray(numbers, wide).astype(narrow).tobytes()
 
 
-def encode_group(
-    device: Device, batch: Batch, group: Group, chunks: Sequence[tuple[Chunk, Picker]], columns: Sequence[Bundle]
-) -> list[Command]:
+def encode_pass(device: Device, batch: Batch, part: Pass, columns: Sequence[Bundle]) -> list[Command]:
     """The dispatches of one pass."""
+    body = part.group.body
     buffers: list[list[Buffer]] = [
         [a.buffer if a.buffer is not None and a.error is None else materialise(device, a) for a in bundle.allocations]
         for bundle in columns
     ]
     with np.errstate(over="ignore"):  # beyond float32 is infinity
         numbers = [
-            (number, as_parameters(batch.calls[call].numbers[k], number.kind))
-            for number, (call, k) in zip(group.body.numbers, group.numbers, strict=True)
+            (number.each, as_parameters(batch.calls[call].numbers[k], number.kind))
+            for number, (call, k) in zip(body.numbers, part.group.numbers, strict=True)
         ]
+    offsets = [
+        (column.layout != "shared", np.array(bundle.offsets, np.uint32).tobytes())
+        for column, bundle in zip(body.columns, columns)
+        if column.offset
+    ]
     commands: list[Command] = []
-    for chunk, picker in chunks:
-        pick, index = picker.pick, picker.index
-        bound: list[Buffer] = []
-        for column, own in zip(group.body.columns, buffers):
-            bound += own if column.layout == "shared" else pick(own)
-        params = [(value[index] if number.each else value).tobytes() for number, value in numbers]
+    for (chunk, picker), bound in zip(part.chunks, part.bind(buffers)):
+        words = picker.words
+        params = [words(value) if each else value for each, value in numbers]
         params.append(chunk.sizes)
-        for column, bundle in zip(group.body.columns, columns):
-            if column.offset:
-                offsets = bundle.offsets if column.layout == "shared" else pick(bundle.offsets)
-                params.append(np.array(offsets, np.uint32).tobytes())
-        commands.append(Dispatch(chunk.kernel, tuple(bound), b"".join(params), chunk.grid))
+        params += [words(value) if each else value for each, value in offsets]
+        commands.append(Dispatch(chunk.kernel, bound, b"".join(params), chunk.grid))
     return commands
