@@ -32,6 +32,7 @@ FAMILIES = (
     "amp",
     "fused_optimizers",
     "foreach",
+    "foreach_reductions",
     "autocast",
     "linalg",
     "conv",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -103,17 +104,20 @@ def addresses_of(bundle: Bundle) -> tuple[int, ...]:
     return tuple([a.number << ADDRESS_BITS | FIRST_BYTE for a in bundle.allocations])
 
 
+def largest_bytes(device: int) -> int:
+    """What one binding surely holds: buffers are up to a sixteenth larger than what lies in them."""
+    return engine().device(device).caps.max_binding_bytes // 17 * 16 - 4096
+
+
 def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
     known = engine().mailbox.allocations
-    caps = engine().device(form.device).caps
     try:
         allocations = [known[address >> ADDRESS_BITS] for address in addresses]
     except KeyError:
         return None
     shift = form.dtype.itemsize.bit_length() - 1
     offsets = [(address & OFFSET_MASK) - FIRST_BYTE >> shift for address in addresses]
-    # Buffers are up to a sixteenth larger than what lies in them.
-    largest = caps.max_binding_bytes // 17 * 16 - 4096
+    largest = largest_bytes(form.device)
     assert form.layout is not None
     if any(offset & 3 for offset in offsets) or any(a.size_bytes > largest for a in allocations):
         return None
@@ -145,14 +149,19 @@ def _layout(tensors: Sequence[torch.Tensor]) -> Layout | None:
     dtype = dtypes.BY_TORCH.get(tensors[0].dtype)
     if dtype is None or dtype.itemsize > 4:
         return None
-    key = (tuple([tuple(t.shape) for t in tensors]), tuple([t.stride() for t in tensors]))
+    return layout_of(tuple([tuple(t.shape) for t in tensors]), tuple([t.stride() for t in tensors]))
+
+
+def layout_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, ...], ...]) -> Layout | None:
+    """The layout of dense tensors that have elements; None for others."""
+    key = (shapes, strides)
     found = _layouts.get(key)
     if found is None:
-        numels = tuple([t.numel() for t in tensors])
-        dense = all(is_dense(shape, strides) for shape, strides in zip(*key))
+        numels = tuple(map(prod, shapes))
+        dense = all(map(is_dense, shapes, strides))
         if not dense or not all(0 < n < LARGEST_NUMEL for n in numels):
             return None
         if len(_layouts) >= LAYOUT_CACHE_SIZE:
             _layouts.clear()
-        found = _layouts[key] = Layout(*key, numels)
+        found = _layouts[key] = Layout(shapes, strides, numels)
     return found

@@ -7,6 +7,7 @@ from itertools import product
 
 import torch
 
+from .foreach_reductions import collect
 from .indexing import read, wrap_dim
 from .register import check_devices
 from .strict import cannot_cast, register_strict
@@ -37,6 +38,9 @@ def stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
                 f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
                 f"{list(t.shape)} at entry {position}"
             )
+    if tensors and not tensors[0].dim() and (collected := collect(tensors)) is not None:
+        wrap_dim(dim, 1)
+        return collected
     (out,) = outputs_of(aten.stack.default, tensors, dim)
     for t, part in zip(tensors, out.unbind(wrap_dim(dim, out.dim())), strict=True):
         part.copy_(t)

@@ -1,0 +1,205 @@
+"""Kernels that reduce each tensor of a list to one number, and that collect such numbers.
+
+A workgroup takes one piece of one tensor, which it finds by comparing its number with the tensors' first workgroups, as
+in :mod:`.horizontal`, and leaves a partial result; a second kernel, a workgroup per tensor, merges them. Elements are
+read in fours from where fours begin in the buffer, wherever the tensor does; what lies outside counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.combine import COMBINES
+from torch_webgpu.ir.graph import Expr, walk
+
+from .builder import WORKGROUP, stored
+from .expr import convert, emit
+from .kernel import Binding, Kernel, Param
+from .quads import LANES, QUAD
+
+UNROLL = 4
+KERNEL_CACHE_SIZE = 256
+ENTRY = [
+    f"@compute @workgroup_size({WORKGROUP})",
+    "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
+    "        @builtin(local_invocation_index) lid: u32) {",
+    "  let group = wid.y * nwg.x + wid.x;",
+]
+
+
+@dataclass(frozen=True)
+class ListReduction:
+    """``result`` of all elements' ``contribution``, merged by a combine of a single scalar.
+
+    Leaves: ``acc x`` is an element, in ``state`` (a dtype that partial results lie in, of the same compute kind as
+    ``dtype``), or what the elements came to; ``param k`` is f32 scalar ``k``.
+    """
+
+    name: str
+    dtype: str
+    state: str
+    combine: str
+    contribution: Expr
+    result: Expr
+    out: str
+
+    @property
+    def type(self) -> str:
+        return COMPUTE_TYPE[BY_NAME[self.state].kind]
+
+    def functions(self) -> list[str]:
+        """``identity``, ``merge`` and ``share``, the tree over a workgroup."""
+        combine = COMBINES[self.combine]
+        a, b = (Expr("acc", (side,), self.state) for side in "ab")
+        merge, (merged,) = emit(list(combine.merge((a,), (b,))), leaf)
+        _, (nothing,) = emit(list(combine.identity(self.state)), leaf)
+        tree = []
+        width = WORKGROUP
+        while width > 1:
+            width //= 2
+            both = f"merge(states[lid], states[lid + {width}u])"
+            tree += ["  workgroupBarrier();", f"  if (lid < {width}u) {{ states[lid] = {both}; }}"]
+        t = self.type
+        return [
+            f"var<workgroup> states: array<{t}, {WORKGROUP}>;",
+            f"fn identity() -> {t} {{ return {nothing}; }}",
+            *(f"fn merge(a: {t}, b: {t}) -> {t} {{", *merge, f"  return {merged};", "}"),
+            *(f"fn share(lid: u32, v: {t}) {{", "  states[lid] = v;", *tree, "}"),
+        ]
+
+
+def leaf(e: Expr) -> str:
+    return f"P.s{e.args[0]}" if e.op == "param" else e.args[0]
+
+
+def scalars(e: Expr) -> list[int]:
+    """The numbers of the scalars that an expression uses."""
+    return sorted({x.args[0] for x in walk((e,)) if x.op == "param"})
+
+
+def chosen(first: Sequence[str], of: str, count: int, names: Sequence[str]) -> list[str]:
+    """Statements that declare ``names``, and ``own``: the last tensor whose parameter ``of`` is not above ``group``."""
+    text = ["  var own = 0u;", *(f"  var {name} = {value};" for name, value in zip(names, first, strict=True))]
+    for j in range(1, count):
+        assigned = " ".join(f"{name} = P.{name}_{j};" for name in names)
+        text.append(f"  if (group >= P.{of}_{j}) {{ own = {j}u; {assigned} }}")
+    return text
+
+
+def switch(signature: str, calls: Sequence[str]) -> list[str]:
+    """A function that does the ``own``-th of ``calls``, which return."""
+    *cases, last = calls
+    lines = [f"    case {j}u: {{ {call} }}" for j, call in enumerate(cases)]
+    body = ["  switch own {", *lines, "    default: {}", "  }"] if cases else []
+    return [f"fn {signature} {{", *body, f"  {last}", "}"]
+
+
+@lru_cache(KERNEL_CACHE_SIZE)
+def build_partials(reduction: ListReduction, count: int) -> Kernel:
+    """Leaves a state for each workgroup, for ``count`` tensors.
+
+    Bindings: the tensors, the states. Parameters: the contribution's scalars; ``first``, where the first state goes;
+    ``chunk``, the fours in a piece; ``groups``; per tensor ``offset`` and ``size`` in elements, and ``start``, its
+    first workgroup (but the first tensor's).
+    """
+    t, dtype = reduction.type, reduction.dtype
+    kind = COMPUTE_TYPE[BY_NAME[dtype].kind]
+    lines, (value,) = emit([reduction.contribution], leaf)
+    loads = switch(f"load(own: u32, at: u32) -> vec4<{kind}>", [f"return x{j}_load4(at);" for j in range(count)])
+    values = ", ".join(f"value({convert(f'v.{lane}', dtype, reduction.state, fits=True)})" for lane in LANES)
+    inside = ", ".join(f"at + {e}u >= low && at + {e}u < high" for e in range(QUAD))
+    text = [
+        *reduction.functions(),
+        *loads,
+        *(f"fn value(x: {t}) -> {t} {{", *lines, f"  return {value};", "}"),
+        f"fn four(v: vec4<{kind}>, at: u32, low: u32, high: u32) -> {t} {{",
+        f"  var c = vec4<{t}>({values});",
+        f"  if (at < low || at + {QUAD}u > high) {{ c = select(vec4<{t}>(identity()), c, vec4<bool>({inside})); }}",
+        "  return merge(merge(c.x, c.y), merge(c.z, c.w));",
+        "}",
+        *ENTRY,
+        "  if (group >= P.groups) { return; }",
+        *chosen(["P.offset_0", "P.size_0", "0u"], "start", count, ["offset", "size", "start"]),
+        "  let high = offset + size;",
+        f"  let begin = offset / {QUAD}u + (group - start) * P.chunk;",
+        f"  let end = min(begin + P.chunk, (high + {QUAD - 1}u) / {QUAD}u);",
+        "  var acc = identity();",
+        f"  for (var g = begin + lid; g < end; g += {UNROLL * WORKGROUP}u) {{",
+        *(
+            f"    {{ let i = g + {u * WORKGROUP}u; if (i < end) "
+            f"{{ acc = merge(acc, four(load(own, i), i * {QUAD}u, offset, high)); }} }}"
+            for u in range(UNROLL)
+        ),
+        "  }",
+        "  share(lid, acc);",
+        "  if (lid == 0u) { t_store(P.first + group, states[0]); }",
+        "}",
+        "",
+    ]
+    params = [Param(f"s{k}", "f32") for k in scalars(reduction.contribution)]
+    params += [Param("first"), Param("chunk"), Param("groups")]
+    for j in range(count):
+        params += [Param(f"offset_{j}"), Param(f"size_{j}"), *([Param(f"start_{j}")] if j else [])]
+    bindings = (*(Binding(f"x{j}", dtype) for j in range(count)), Binding("t", reduction.state, "read_write"))
+    return Kernel(f"{reduction.name} of a list", "\n".join(text), bindings, tuple(params), trusted=True)
+
+
+@lru_cache(KERNEL_CACHE_SIZE)
+def build_results(reduction: ListReduction, count: int) -> Kernel:
+    """Merges the states of ``count`` tensors, and stores each result at the beginning of its buffer.
+
+    Bindings: the states, the results. Parameters: the result's scalars; per tensor ``first`` and ``number``, where its
+    states lie.
+    """
+    t, out = reduction.type, reduction.out
+    kind = COMPUTE_TYPE[BY_NAME[out].kind]
+    root = stored(reduction.result, out)
+    lines, (value,) = emit([root], leaf)
+    stores = [f"y{j}_store4(0u, v); return;" for j in range(count)]
+    text = [
+        *reduction.functions(),
+        *switch(f"store(own: u32, v: vec4<{kind}>)", stores),
+        *(f"fn result(x: {t}) -> {kind} {{", *lines, f"  return {convert(value, root.dtype, out, fits=True)};", "}"),
+        *ENTRY,
+        "  var first = P.first_0;",
+        "  var number = P.number_0;",
+        *(f"  if (group == {j}u) {{ first = P.first_{j}; number = P.number_{j}; }}" for j in range(1, count)),
+        "  var acc = identity();",
+        f"  for (var i = lid; i < number; i += {WORKGROUP}u) {{ acc = merge(acc, t_load(first + i)); }}",
+        "  share(lid, acc);",
+        f"  if (lid == 0u) {{ store(group, vec4<{kind}>(result(states[0]))); }}",
+        "}",
+        "",
+    ]
+    params = [Param(f"s{k}", "f32") for k in scalars(reduction.result)]
+    for j in range(count):
+        params += [Param(f"first_{j}"), Param(f"number_{j}")]
+    results = (Binding(f"y{j}", out, "read_write") for j in range(count))
+    bindings = (Binding("t", reduction.state), *results)
+    return Kernel(f"{reduction.name} of a list: results", "\n".join(text), bindings, tuple(params), trusted=True)
+
+
+@lru_cache(KERNEL_CACHE_SIZE)
+def build_collect(dtype: str, count: int) -> Kernel:
+    """Puts ``count`` numbers next to each other.
+
+    Bindings: the numbers' buffers, the result. Parameters: ``first``, the result's group of four that it begins with;
+    per number its ``offset`` in elements.
+    """
+    kind = COMPUTE_TYPE[BY_NAME[dtype].kind]
+    calls = [f"return x{j}_load(P.offset_{j});" for j in range(count)]
+    four = ", ".join(f"load(min(q * {QUAD}u + {e}u, {count - 1}u))" for e in range(QUAD))
+    text = [
+        *switch(f"load(own: u32) -> {kind}", calls),
+        *ENTRY,
+        f"  let q = group * {WORKGROUP}u + lid;",
+        f"  if (q * {QUAD}u < {count}u) {{ y_store4(P.first + q, vec4<{kind}>({four})); }}",
+        "}",
+        "",
+    ]
+    bindings = (*(Binding(f"x{j}", dtype) for j in range(count)), Binding("y", dtype, "read_write"))
+    params = (Param("first"), *(Param(f"offset_{j}") for j in range(count)))
+    return Kernel("numbers of a list", "\n".join(text), bindings, params, trusted=True)
