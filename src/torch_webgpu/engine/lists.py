@@ -25,12 +25,12 @@ from torch_webgpu.runtime.commands import Command, Dispatch
 
 from . import watch
 from .flush import materialise
-from .interrupt import Uninterrupted
 from .tensor import Allocation, Template
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
 
+    from .lane import Lane
     from .record import Engine
 
 PLAN_CACHE_SIZE = 256
@@ -113,6 +113,7 @@ class Batch:
 
     @property
     def allocations(self) -> list[Allocation]:
+        """What its operations read and write."""
         return [a for bundle in self.bundles for a in bundle.allocations]
 
 
@@ -145,24 +146,25 @@ def record_list(
     with engine.lock:
         if engine.error is not None:
             engine.raise_pending()
-        if engine.pending.get(device):
-            engine.flush(device)
-        batch = engine.lists.get(device)
-        if batch is None:
-            engine.check_process()
-            batch = engine.lists[device] = Batch()
+        lane = engine.lane(device)
+        if lane.entries:
+            engine.flush_lane(lane)
+        batch = lane.batch or Batch()
         if not batch.admits(bundles):
             if not batch.calls:
                 return False
-            engine.flush(device)
-            batch = engine.lists[device] = Batch()
+            engine.flush_lane(lane)
+            batch = Batch()
             if not batch.admits(bundles):
                 return False
+        if not batch.calls:
+            engine.begin(lane)
+        if len(engine.lanes.busy) > 1:
+            engine.settle(lane, (), [number for bundle in bundles for number in bundle.keys])
+        lane.batch = batch
         batch.calls.append(Recorded(op, bundles, numbers, domain))
         if not engine.batching or len(batch) >= engine.threshold:
-            engine.flush(device)
-        elif len(batch) == 1:
-            engine.clock.arm()
+            engine.flush_lane(lane)
         return True
 
 
@@ -189,32 +191,31 @@ def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int)
     return tensors, Bundle(layout, dtype, device, allocations, [0] * len(tensors))
 
 
-def flush_lists(engine: Engine, index: int) -> None:
-    """Submits the device's list operations. The caller holds the lock."""
-    batch = engine.lists.pop(index, None)
+def flush_lists(engine: Engine, lane: Lane) -> None:
+    """Submits a lane's list operations. Only for :meth:`Engine.flush_lane`, which does what is to be done around it."""
+    batch, lane.batch = lane.batch, None
     if batch is None or not batch.calls:
         return
-    device = engine.devices[index]
-    with Uninterrupted():
-        engine.collect()
-        try:
-            plan = plan_of(engine, batch, device)
-            if engine.capture is not None and engine.capture.device is device:
-                engine.capture.run_lists(batch, plan)
-            elif watch.is_watched(device):
-                with watch.observing(device, f"{len(batch)} operations over lists"):
-                    execute_lists(device, batch, plan, device.submit)
-            else:
-                execute_lists(device, batch, plan, device.submit)
-        finally:
-            engine._sweep()
-            device.retire()
+    device = engine.devices[lane.device]
+    plan = plan_of(engine, batch, device, engine.lanes.needed_beside(lane))
+    if engine.capture is not None and engine.capture.device is device:
+        engine.capture.run_lists(batch, plan)
+    elif watch.is_watched(device):
+        with watch.observing(device, f"{len(batch)} operations over lists"):
+            execute_lists(device, batch, plan, device.submit)
+    else:
+        execute_lists(device, batch, plan, device.submit)
 
 
-def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
-    """The plan of a recording, found again by its operations, shapes, and which lists can still be read."""
+def plan_of(engine: Engine, batch: Batch, device: Device, needed: frozenset[int]) -> Plan:
+    """The plan of a recording, found again by its operations, shapes, and which lists can still be read.
+
+    ``needed``: the numbers of allocations that others will read.
+    """
     numbers = batch.bundles
-    dead = frozenset([n for bundle, n in numbers.items() if not any(a.alive for a in bundle.allocations)])
+    dead = frozenset(
+        [n for b, n in numbers.items() if not any(a.alive for a in b.allocations) and needed.isdisjoint(b.keys)]
+    )
     offsets = frozenset([n for bundle, n in numbers.items() if bundle.offset])
     buffers = int(device.limits["max-storage-buffers-per-shader-stage"])
     limits = Limits(buffers, engine.fusion_window if engine.fusion else 1)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from functools import cached_property
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,7 @@ from torch_webgpu.errors import (
     OutOfMemoryError,
     UnsupportedDtypeError,
 )
-from torch_webgpu.ir.graph import Body, Extern, Node, Operation, Spec
+from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.lower.fuse import Limits
 from torch_webgpu.runtime.runtime import devices
@@ -33,11 +34,12 @@ from .capture import Capture, Graphs
 from .clock import FlushClock
 from .flush import execute, replay
 from .interrupt import Uninterrupted
+from .lane import Lane, Lanes, Recording
 from .layouts import copy_body, layout_key, misplaced, spec_of, tangled
-from .lists import Batch, flush_lists
+from .lists import flush_lists
 from .pressure import Pressure
 from .replay import Plan, Planner
-from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Mailbox, Template
+from .tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, Allocation, Mailbox, Template
 from .watch import is_watched, run_watched
 
 if TYPE_CHECKING:
@@ -74,8 +76,7 @@ class Engine:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.mailbox = Mailbox()
-        self.pending: dict[int, list[Node]] = {}
-        self.lists: dict[int, Batch] = {}
+        self.lanes = Lanes()
         self.operations: dict[Hashable, Operation] = {}
         self.flushes = 0
         self.batching = config().batching
@@ -133,8 +134,8 @@ class Engine:
     def _forget(self) -> None:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""
         self.lock = threading.RLock()
-        # Every use of a device that is not in these two asks check_process first.
-        self.pending, self.lists, self.live_bytes, self._templates = {}, {}, {}, {}
+        # Every use of a device that is not in these asks check_process first.
+        self.lanes, self.live_bytes, self._templates = Lanes(), {}, {}
 
     def _stop(self) -> None:
         """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
@@ -142,8 +143,7 @@ class Engine:
             return
         self.delay_ms = 0.0
         with self.lock:
-            self.pending.clear()
-            self.lists.clear()
+            self.lanes.clear()
         self.clock.stop()
 
     def reset(self, index: int) -> None:
@@ -153,9 +153,8 @@ class Engine:
             if self.capture is not None:
                 self.capture.refuse(index, "a device cannot be reset")
             lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
-            self.pending.pop(index, None)
-            self.lists.pop(index, None)
-            for allocation in (*self.mailbox.allocations.values(), *self._dying):
+            self.lanes.clear(index)
+            for allocation in self.mailbox.allocations.values():
                 if allocation.device == index:
                     allocation.buffer, allocation.error = None, lost
             self.error = None
@@ -199,7 +198,7 @@ class Engine:
 
     def make_with(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """:meth:`make`, and the new tensor's allocation; the caller holds the lock."""
-        if self.mailbox.is_full:
+        if not self.mailbox.open:
             self.reclaim()
         made = self.mailbox.make(template)
         if template.size_bytes > LARGE_BYTES:
@@ -292,10 +291,10 @@ class Engine:
         return out
 
     def push(self, op: Operation, tensors: Sequence[torch.Tensor], params: tuple[int | float, ...] = ()) -> None:
-        """Appends a node; flushes when the batch is full, or at once with batching off."""
+        """Records an operation; flushes when the batch is full, or at once with batching off."""
         with self.lock:
-            allocations, offsets = self._places(op, tensors)
-            self.append(allocations[-1].device, Node(op, tuple(allocations), tuple(offsets), params))
+            addresses = self._addresses(tensors)
+            self.append(self.mailbox.allocations[addresses[-1] >> ADDRESS_BITS].device, op, addresses, params)
 
     def push_new(
         self,
@@ -306,32 +305,28 @@ class Engine:
     ) -> list[torch.Tensor]:
         """:meth:`push` of an operation whose outputs, returned, are new tensors."""
         with self.lock:
-            allocations, offsets = self._places(op, inputs)
+            addresses = self._addresses(inputs)
             outputs = []
             for template in templates:
                 tensor, allocation = self.make_with(template)
                 outputs.append(tensor)
-                allocations.append(allocation)
-                offsets.append(0)
-            self.append(template.device, Node(op, tuple(allocations), tuple(offsets), params))
+                addresses += (allocation.number << ADDRESS_BITS | FIRST_BYTE,)
+            self.append(template.device, op, addresses, params)
             return outputs
 
-    def _places(self, op: Operation, tensors: Sequence[torch.Tensor]) -> tuple[list[Allocation], list[int]]:
-        """What the first arguments of ``op`` lie in, and their offsets in elements."""
-        addresses = [t.data_ptr() for t in tensors]
-        known = self.mailbox.allocations
-        try:
-            allocations = [known[address >> ADDRESS_BITS] for address in addresses]
-            offsets = [(a & OFFSET_MASK) - FIRST_BYTE >> s for a, s in zip(addresses, op.shifts)]
-        except KeyError:
-            # PyTorch gives tensors without elements no address.
-            found = [self.mailbox.find(t) for t in tensors]
-            if None in found:
-                raise misplaced(tensors) from None
-            allocations, offsets = found, [int(t.storage_offset()) for t in tensors]  # type: ignore[assignment]
-        if len(self.live_bytes) > 1 and any(a.device != allocations[-1].device for a in allocations):
-            raise misplaced(tensors)
-        return allocations, offsets
+    def _addresses(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """Where these tensors start, all of one webgpu device; RuntimeError if they are not."""
+        addresses = tuple([t.data_ptr() for t in tensors])
+        if addresses and min(addresses) < FIRST_ADDRESS:
+            # PyTorch gives tensors without elements no address; or there is one on the CPU.
+            addresses = tuple([address_of(t) for t in tensors])
+            if min(addresses) < FIRST_ADDRESS:
+                raise misplaced(tensors)
+        if len(self.live_bytes) > 1:
+            known = self.mailbox.allocations
+            if len({known[address >> ADDRESS_BITS].device for address in addresses}) > 1:
+                raise misplaced(tensors)
+        return addresses
 
     def push_over(
         self,
@@ -354,70 +349,107 @@ class Engine:
         self.push(op, (*inputs, *outputs), params)
         return True
 
-    def append(self, device: int, node: Node) -> None:
-        """:meth:`push` of a finished node; the caller holds the lock."""
+    def append(self, device: int, op: Operation, addresses: tuple[int, ...], params: tuple[int | float, ...]) -> None:
+        """Records an operation over these addresses; the caller holds the lock."""
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
-        if self.lists:
-            flush_lists(self, device)
-        pending = self.pending.get(device)
-        if pending is None:
-            self.check_process()
-            pending = self.pending[device] = []
-        if 2 * len(pending) >= self.threshold and ends_batch(node.op, len(pending) / self.threshold):
-            self.flush(device)
-            pending = self.pending[device]
-        pending.append(node)
-        if not self.batching or len(pending) >= self.threshold:
-            self.flush(device)
-        elif len(pending) == 1:
-            self.clock.arm()
+        lanes = self.lanes
+        lane = lanes.current.get(device)
+        if lane is None or lane.thread != get_ident():
+            lane = self.lane(device)
+        if lane.batch is not None:
+            self.flush_lane(lane)
+        recorded = len(lane.entries)
+        if 2 * recorded >= self.threshold and ends_batch(op, recorded / self.threshold):
+            self.flush_lane(lane)
+            recorded = 0
+        if not recorded:
+            self.begin(lane)
+        if len(lanes.busy) > 1:
+            numbers = [address >> ADDRESS_BITS for address in addresses]
+            self.settle(lane, numbers[: op.n_inputs], numbers[op.n_inputs :])
+        lane.entries.append((op, addresses, params))
+        if recorded + 1 >= self.threshold or not self.batching:
+            self.flush_lane(lane)
+
+    def lane(self, device: int) -> Lane:
+        """The calling thread's lane of a device; the caller holds the lock."""
+        self.check_process()
+        return self.lanes.of_thread(device)
+
+    def begin(self, lane: Lane) -> None:
+        """Something is about to be recorded in an empty lane; the caller holds the lock."""
+        self.check_process()
+        if lane not in self.lanes.busy:
+            self.lanes.busy.append(lane)
+        self.clock.arm()
+
+    def settle(self, lane: Lane, read: Sequence[int], written: Sequence[int]) -> None:
+        """Submits what other threads recorded and what comes next depends on; the caller holds the lock."""
+        for other in self.lanes.in_the_way(lane, read, written):
+            self.flush_lane(other)
 
     @property
     def pending_count(self) -> int:
-        """How many operations wait for a flush, on all devices."""
-        nodes = sum([len(nodes) for nodes in list(self.pending.values())])
-        return nodes + sum([len(batch) for batch in list(self.lists.values())])
+        """How many operations wait for a flush, of all threads and on all devices."""
+        return sum([len(lane) for lane in self.lanes.busy.copy()])
 
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
         with self.lock, Uninterrupted():
-            self.flushes += 1
             self.check_process()
-            for index in list(self.lists) if device is None else [device]:
-                flush_lists(self, index)
+            lanes = self.lanes.on(device)
+            for lane in lanes:
+                self.flush_lane(lane)
+            if not lanes:
+                self.reclaim()
+
+    def flush_for(self, allocation: Allocation) -> None:
+        """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
+        own = self.lane(allocation.device)
+        for lane in self.lanes.on(allocation.device):
+            if lane is own or allocation.number in lane.writes:
+                self.flush_lane(lane)
+
+    def flush_lane(self, lane: Lane) -> None:
+        """Submits what one thread has recorded; the caller holds the lock."""
+        self.flushes += 1
+        with Uninterrupted():
+            device = self.devices[lane.device]
             self.collect()
-            self._sweep()
-            for index in list(self.pending) if device is None else [device]:
-                nodes = self.pending.get(index)
-                if nodes:
-                    self.pending[index] = []
-                    found = self.devices[index]
-                    try:
-                        if self.capture is not None and self.capture.device is found:
-                            self.capture.run(nodes)
-                        elif is_watched(found):
-                            run_watched(self, found, nodes)
-                        else:
-                            self._run(found, nodes)
-                    finally:
-                        self._sweep()
-                        self.devices[index].retire()
+            try:
+                if lane.batch is not None:
+                    flush_lists(self, lane)
+                if lane.entries:
+                    self._flush_entries(lane, device)
+            finally:
+                if lane in self.lanes.busy:
+                    self.lanes.busy.remove(lane)
+                self._sweep()
+                device.retire()
 
-    def _run(self, device: Device, nodes: list[Node]) -> None:
-        plan = self.plan(nodes, device)
-        if plan.is_new or "record" in config().debug or not replay(device, plan, nodes):
-            execute(device, plan.nodes(nodes))
-        self.pressure.submitted(device)
+    def _flush_entries(self, lane: Lane, device: Device) -> None:
+        needed = self.lanes.needed_beside(lane)
+        recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
+        self._sweep({a.number for a in recording.allocations})
+        if self.capture is not None and self.capture.device is device:
+            self.capture.run(recording)
+        elif is_watched(device):
+            run_watched(self, device, recording)
+        else:
+            plan = self.plan(recording, device)
+            if plan.is_new or "record" in config().debug or not replay(device, plan, recording):
+                execute(device, plan.nodes(recording.nodes()), recording.dead)
+            self.pressure.submitted(device)
 
-    def plan(self, nodes: list[Node], device: Device) -> Plan:
+    def plan(self, recording: Recording, device: Device) -> Plan:
         """How a recording runs."""
         if not self.fusion:
-            return self.planner.plan(nodes, None)
+            return self.planner.plan(recording, None)
         # One buffer is the kernel's error flags.
         buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
         binding_bytes = device.limits["max-storage-buffer-binding-size"]
-        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
+        return self.planner.plan(recording, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
@@ -430,16 +462,18 @@ class Engine:
             self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size - self.live_bytes[device]
             self._note_peak(device)
 
-    def _sweep(self) -> None:
+    def _sweep(self, running: Container[int] = ()) -> None:
+        """Returns the memory of what died and nothing recorded or ``running`` (by number) needs."""
         if not self._dying:
             return
-        waiting = {id(a) for nodes in self.pending.values() for node in nodes for a in node.allocations}
-        waiting.update(id(a) for batch in self.lists.values() for a in batch.allocations)
+        waiting = self.lanes.needed_beside(None)
         kept = []
         for allocation in self._dying:
-            if id(allocation) in waiting:
+            if allocation.number in running or allocation.number in waiting:
                 kept.append(allocation)
-            elif allocation.buffer is not None:
+                continue
+            self.mailbox.forget(allocation)
+            if allocation.buffer is not None:
                 self.devices[allocation.device].release(allocation.buffer)
                 allocation.buffer = None
         self._dying = kept
@@ -456,6 +490,11 @@ class Engine:
         error, self.error = self.error, None
         if error is not None:
             raise error
+
+
+def address_of(t: torch.Tensor) -> int:
+    """Where a tensor starts, also if it has no elements and PyTorch therefore gives no address."""
+    return t.data_ptr() or t.untyped_storage().data_ptr() + int(t.storage_offset()) * t.element_size()
 
 
 _engine: Engine | None = None

@@ -42,6 +42,8 @@ whichever half a zeroing function clears."""
 OFFSET_MASK = (1 << ADDRESS_BITS) - 1
 FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
 """Numbers of allocations: above the addresses of a process's own memory (57 bits at most), below 2**63."""
+FIRST_ADDRESS = FIRST_NUMBER << ADDRESS_BITS
+"""Below are tensors of the process's own memory, and those without elements."""
 
 # DLPack's type codes and widths, for the types that ``_from_dlpack`` understands.
 _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
@@ -144,19 +146,15 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._slabs: list[Slab] = []
-        self._open: list[Slab] = []
+        self.open: list[Slab] = []
+        """Those with a free slot. With none the next tensor takes a new slab: ask :meth:`dead` before."""
         self.mark = FIRST_NUMBER
         """The number of the next allocation."""
         self.rounds = 0
         """How often numbers have begun again: only after the first time does one stand for several allocations."""
         self._end = LAST_NUMBER  # where the free numbers from ``mark`` on end
         self.allocations: dict[int, Allocation] = {}
-        """Those whose storages are alive, by number."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next tensor takes a new slab, unless storages have died since :meth:`dead` was asked."""
-        return not self._open
+        """Those whose storages are alive, and the dead ones until they are forgotten, by number."""
 
     def find(self, t: torch.Tensor) -> Allocation | None:
         """What a tensor lies in; None for one that is not of this device."""
@@ -164,13 +162,13 @@ class Mailbox:
 
     def make(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """A new tensor over a new, unmaterialised allocation just large enough for it."""
-        if not self._open:
+        if not self.open:
             self._slabs.append(Slab())
-            self._open.append(self._slabs[-1])
-        slab = self._open[-1]
+            self.open.append(self._slabs[-1])
+        slab = self.open[-1]
         index = slab.free.pop()
         if not slab.free:
-            self._open.pop()
+            self.open.pop()
         number = self.mark
         if number == self._end:
             number = self._next_free()
@@ -207,23 +205,29 @@ class Mailbox:
         return number
 
     def dead(self) -> list[Allocation]:
-        """The allocations whose storages died since the last call, now forgotten here."""
+        """The allocations whose storages died since the last call."""
         found: list[Allocation] = []
         for slab in self._slabs:
             if len(slab.free) == SLAB_SLOTS:
                 continue
-            for index in np.flatnonzero(slab.used & (slab.heads == 0)).tolist():
-                allocation = slab.owners[index]
-                assert allocation is not None
-                allocation.alive = False
-                del self.allocations[allocation.number]
-                slab.owners[index] = None
-                slab.used[index] = False
-                if not slab.free:
-                    self._open.append(slab)
-                slab.free.append(index)
-                found.append(allocation)
+            indexes = np.flatnonzero(slab.used & (slab.heads == 0)).tolist()
+            if not indexes:
+                continue
+            slab.used[indexes] = False
+            if not slab.free:
+                self.open.append(slab)
+            slab.free += indexes
+            owners = slab.owners
+            for index in indexes:
+                allocation = owners[index]
+                owners[index] = None
+                allocation.alive = False  # type: ignore[union-attr]
+                found.append(allocation)  # type: ignore[arg-type]
         return found
+
+    def forget(self, allocation: Allocation) -> None:
+        """Frees the number of a dead allocation, which nothing recorded names any more."""
+        del self.allocations[allocation.number]
 
     def self_test(self) -> None:
         """Checks that this platform's zeroing function and PyTorch's DLPack import do what the mailbox needs."""
@@ -233,6 +237,7 @@ class Mailbox:
         del tensor
         if allocation not in self.dead():
             raise WebGPUError(f"no storage mailbox on {sys.platform}: the deleter left its argument as it was")
+        self.forget(allocation)
 
 
 _CPU = torch._C.DispatchKey.CPU
