@@ -25,6 +25,7 @@ from torch_webgpu.runtime.commands import Command, Dispatch
 
 from . import watch
 from .flush import materialise
+from .store import LARGE_BYTES
 from .tensor import Allocation, Template
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .record import Engine
 
 PLAN_CACHE_SIZE = 256
-LARGE_BYTES = 1 << 20
 NUMPY_KINDS: dict[str, Any] = {"f": (np.float64, np.float32), "i": (np.int64, np.int32), "u": (np.int64, np.uint32)}
 """What numbers of a kind come as, and what a kernel takes: integers wrap."""
 
@@ -144,8 +144,6 @@ def record_list(
     """Records ``op`` over ``bundles``; False, and nothing is recorded, if two of them overlap."""
     device = bundles[op.targets[0]].device
     with engine.lock:
-        if engine.error is not None:
-            engine.raise_pending()
         lane = engine.lane(device)
         if lane.entries:
             engine.flush_lane(lane)

@@ -39,6 +39,8 @@ ADDRESS_BITS = 36
 FIRST_BYTE = 0x100
 """Where in its part of the address space an allocation starts: aligned as on CUDA, and the low 32 bits are never zero,
 whichever half a zeroing function clears."""
+FREE = 1
+"""What a free slot's head is."""
 OFFSET_MASK = (1 << ADDRESS_BITS) - 1
 FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
 """Numbers of allocations: above the addresses of a process's own memory (57 bits at most), below 2**63."""
@@ -127,7 +129,7 @@ class Template:
 
 
 class Slab:
-    """A block of DLManagedTensor slots; a live slot's first word is its address, a dead one's is zero."""
+    """A block of DLManagedTensor slots; a live slot's head is its address, a dead one's zero, a free one's ``FREE``."""
 
     def __init__(self) -> None:
         self.memory = bytearray(SLAB_SLOTS * SLOT_BYTES)
@@ -136,7 +138,7 @@ class Slab:
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         # Low halves of the data pointers: all that every platform's zeroing function is sure to clear.
         self.heads = np.frombuffer(self.memory, dtype=np.uint32)[:: SLOT_BYTES // 4]
-        self.used = np.zeros(SLAB_SLOTS, dtype=bool)
+        self.heads[:] = FREE
         self.owners: list[Allocation | None] = [None] * SLAB_SLOTS
         self.free = list(range(SLAB_SLOTS - 1, -1, -1))
 
@@ -182,7 +184,6 @@ class Mailbox:
         )  # fmt: skip
         allocation = Allocation(number, template.device, template.size_bytes)
         slab.owners[index] = allocation
-        slab.used[index] = True
         self.allocations[number] = allocation
         tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
         if template.offset_view is not None:
@@ -210,15 +211,15 @@ class Mailbox:
         for slab in self._slabs:
             if len(slab.free) == SLAB_SLOTS:
                 continue
-            indexes = np.flatnonzero(slab.used & (slab.heads == 0)).tolist()
-            if not indexes:
+            indexes = np.flatnonzero(slab.heads == 0)
+            if not len(indexes):
                 continue
-            slab.used[indexes] = False
+            slab.heads[indexes] = FREE
             if not slab.free:
                 self.open.append(slab)
-            slab.free += indexes
             owners = slab.owners
-            for index in indexes:
+            for index in indexes.tolist():
+                slab.free.append(index)
                 allocation = owners[index]
                 owners[index] = None
                 allocation.alive = False  # type: ignore[union-attr]
