@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.record import Engine, engine
-from torch_webgpu.engine.store import LARGE_BYTES
-from torch_webgpu.engine.tensor import ADDRESS_BITS, Allocation
+from torch_webgpu.engine.tensor import ADDRESS_BITS, LARGE_BYTES, Allocation
 from torch_webgpu.runtime.runtime import Buffer, Copy
 
 from . import torch_patches

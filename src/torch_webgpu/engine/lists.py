@@ -25,8 +25,7 @@ from torch_webgpu.runtime.commands import Command, Dispatch
 
 from . import watch
 from .flush import materialise
-from .store import LARGE_BYTES
-from .tensor import Allocation, Template
+from .tensor import LARGE_BYTES, Allocation, Template
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device

@@ -80,6 +80,7 @@ class Engine(Store):
     def _forget(self) -> None:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""
         self.lock = threading.RLock()
+        self.is_forked = True
         # Every use of a device that is not in these asks check_process first.
         self.lanes, self.live_bytes, self.templates = Lanes(), {}, {}
 

@@ -17,14 +17,12 @@ from torch_webgpu.runtime.runtime import devices
 
 from .lane import Lanes
 from .layouts import misplaced
-from .tensor import ADDRESS_BITS, FIRST_ADDRESS, Allocation, Mailbox, Template
+from .tensor import ADDRESS_BITS, FIRST_ADDRESS, LARGE_BYTES, Allocation, Mailbox, Template
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
 TEMPLATE_CACHE_SIZE = 50_000
-LARGE_BYTES = 1 << 20
-"""Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
 FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 
 
@@ -33,6 +31,7 @@ class Store:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.is_forked = False  # asking for the process's number each time takes microseconds
         self.lock = threading.RLock()
         self.mailbox = Mailbox()
         self.lanes = Lanes()
@@ -40,6 +39,8 @@ class Store:
         self.peak_bytes: dict[int, int] = {}
         self.freed_bytes: dict[int, int] = {}
         self.forgotten_bytes: dict[int, int] = {}  # alive when the accumulated counters were reset
+        self._largest_bytes: dict[int, int] = {}  # that a buffer can have, by device
+        self._gone_bytes: dict[int, int] = {}  # of large tensors known to be dead, which still count as live
         self.dying: list[Allocation] = []
         """Those whose storages have died, until nothing recorded needs their memory."""
         self.templates: dict[Hashable, Template] = {}
@@ -72,7 +73,7 @@ class Store:
             ) from None
 
     def check_process(self) -> None:
-        if os.getpid() != self.pid:
+        if self.is_forked:
             raise ForkError(
                 "the webgpu device cannot be used in a forked process: GPU handles do not survive a fork. "
                 "Use torch.multiprocessing.set_start_method('spawn'), or keep webgpu tensors out of the child"
@@ -144,18 +145,23 @@ class Store:
         self.check_size(size, device)
         allocation.size_bytes = size
         self.live_bytes[device] += size
-        # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
-        if self.live_bytes[device] > self.peak_bytes[device]:
-            self.collect()
+        # Tensors that died since the last look at them still count: those of a size must not set a false record.
+        if self.live_bytes[device] - self._gone_bytes.get(device, 0) > self.peak_bytes[device]:
+            for dead in self.mailbox.dead_large():
+                self._gone_bytes[dead.device] = self._gone_bytes.get(dead.device, 0) + dead.size_bytes
+            self._note_peak(device)
 
     def _note_peak(self, device: int) -> None:
-        self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
+        live = self.live_bytes[device] - self._gone_bytes.get(device, 0)
+        self.peak_bytes[device] = max(self.peak_bytes[device], live)
 
     def check_size(self, size: int, index: int) -> None:
         """Raises at once for what no buffer of this adapter can hold."""
-        device = self.device(index)
-        largest = device.limits["max-buffer-size"]
+        largest = self._largest_bytes.get(index)
+        if largest is None:
+            largest = self._largest_bytes[index] = self.device(index).limits["max-buffer-size"]
         if size > largest:
+            device = self.device(index)
             self.reclaim()
             raise OutOfMemoryError(
                 f"webgpu:{index} ({device.name}) cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes): "
@@ -183,6 +189,7 @@ class Store:
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
         before = self.live_bytes.copy()
+        self._gone_bytes.clear()
         for allocation in self.mailbox.dead():
             self.live_bytes[allocation.device] -= allocation.size_bytes
             self.dying.append(allocation)

@@ -39,6 +39,8 @@ ADDRESS_BITS = 36
 FIRST_BYTE = 0x100
 """Where in its part of the address space an allocation starts: aligned as on CUDA, and the low 32 bits are never zero,
 whichever half a zeroing function clears."""
+LARGE_BYTES = 1 << 20
+"""Of larger tensors each death matters: see :attr:`Mailbox.large`."""
 FREE = 1
 """What a free slot's head is."""
 OFFSET_MASK = (1 << ADDRESS_BITS) - 1
@@ -139,6 +141,7 @@ class Slab:
         # Low halves of the data pointers: all that every platform's zeroing function is sure to clear.
         self.heads = np.frombuffer(self.memory, dtype=np.uint32)[:: SLOT_BYTES // 4]
         self.heads[:] = FREE
+        self.words = memoryview(self.memory).cast("I")
         self.owners: list[Allocation | None] = [None] * SLAB_SLOTS
         self.free = list(range(SLAB_SLOTS - 1, -1, -1))
 
@@ -157,6 +160,8 @@ class Mailbox:
         self._end = LAST_NUMBER  # where the free numbers from ``mark`` on end
         self.allocations: dict[int, Allocation] = {}
         """Those whose storages are alive, and the dead ones until they are forgotten, by number."""
+        self.large: dict[int, tuple[Slab, int]] = {}
+        """The slots of large allocations that were alive when they were last looked at, by number."""
 
     def find(self, t: torch.Tensor) -> Allocation | None:
         """What a tensor lies in; None for one that is not of this device."""
@@ -185,6 +190,8 @@ class Mailbox:
         allocation = Allocation(number, template.device, template.size_bytes)
         slab.owners[index] = allocation
         self.allocations[number] = allocation
+        if template.size_bytes > LARGE_BYTES:
+            self.large[number] = slab, index
         tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
         if template.offset_view is not None:
             tensor = as_strided(tensor, *template.offset_view, 0)
@@ -224,7 +231,16 @@ class Mailbox:
                 owners[index] = None
                 allocation.alive = False  # type: ignore[union-attr]
                 found.append(allocation)  # type: ignore[arg-type]
+                if allocation.size_bytes > LARGE_BYTES:  # type: ignore[union-attr]
+                    self.large.pop(allocation.number, None)  # type: ignore[union-attr]
         return found
+
+    def dead_large(self) -> list[Allocation]:
+        """The large allocations whose storages died since the last call, ahead of :meth:`dead`, which tells all."""
+        dead = [number for number, (slab, index) in self.large.items() if not slab.words[index * SLOT_BYTES // 4]]
+        for number in dead:
+            del self.large[number]
+        return [self.allocations[number] for number in dead]
 
     def forget(self, allocation: Allocation) -> None:
         """Frees the number of a dead allocation, which nothing recorded names any more."""
