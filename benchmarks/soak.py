@@ -250,7 +250,7 @@ def verdict(report: Report, bounds: Bounds, warm_up_s: float, threshold: int) ->
     left = [sample for sample in report.samples if sample.pending]
     wrong += [f"{s.pending} operations still recorded after a synchronize at {s.seconds:.0f} s" for s in left]
     if report.most_pending > threshold:
-        wrong.append(f"{report.most_pending} operations were recorded at once; a batch holds {threshold}")
+        wrong.append(f"{report.most_pending} operations were recorded at once; the threads' batches hold {threshold}")
     steady = [sample for sample in report.samples if sample.seconds >= warm_up_s]
     if len(steady) < 3:
         return [*wrong, f"too short: {len(steady)} samples after the warm-up of {warm_up_s:.0f} s"]
@@ -356,7 +356,7 @@ def main() -> int:
         return 0
     warm_up_s = 60 * options.minutes / 3 if options.warm_up is None else options.warm_up
     report = soak(options)
-    wrong = verdict(report, Bounds(), warm_up_s, threshold=64)
+    wrong = verdict(report, Bounds(), warm_up_s, threshold=64 * options.threads)
     print(summary(report, wrong, warm_up_s))
     if options.json:
         told = {"passed": not wrong, "wrong": wrong, "samples": [asdict(s) for s in report.samples]}

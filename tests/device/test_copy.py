@@ -191,7 +191,7 @@ def test_float64_where_the_adapter_has_none(device: torch.device, monkeypatch: p
 
     adapter = engine().device(0)
     monkeypatch.setattr(adapter, "caps", dataclasses.replace(adapter.caps, float64=False))
-    monkeypatch.setattr(engine(), "_templates", {})  # tensors of which were made before
+    monkeypatch.setattr(engine(), "templates", {})  # tensors of which were made before
     for make in (
         lambda: torch.zeros(3, dtype=torch.float64, device=device),
         lambda: torch.zeros(3, dtype=torch.float64).to(device),

@@ -186,6 +186,8 @@ def _tensor(spec: Spec) -> str:
     return f"{spec.dtype}{list(spec.shape)}"
 
 
+_FLUSHES = ("flush_lane", "flush_for", "flush", "_flush")
+"""The functions that flush when they are asked to."""
 _CAUSES = {
     "_tick": "nothing was added to it for a while (see set_batch_delay)",
     "download": "a value was read",
@@ -193,14 +195,16 @@ _CAUSES = {
     "synchronize": "the program synchronized",
     "flush_batch": "of flush_batch()",
     "explain": "the function had ended",
+    "settle": "another thread was about to use what it computes",
 }
 
 
 def _cause(frame: FrameType | None) -> str:
     """Why the flush that is running was started, from the stack: a diagnosis may cost what a program should not."""
-    while frame is not None and not _is_engine(frame, "flush"):
+    while frame is not None and not _is_engine(frame, "flush_lane"):
         frame = frame.f_back
-    frame = frame and frame.f_back
+    while frame is not None and frame.f_code.co_name in _FLUSHES:
+        frame = frame.f_back
     if frame is None:
         return "the engine asked for it"
     asked = frame.f_code.co_name

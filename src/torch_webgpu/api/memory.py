@@ -150,7 +150,7 @@ def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
         found = [
             _segment(a.device, a.address, a.buffer.size_bytes, a.size_bytes, "active_allocated")
             for a in eng.mailbox.allocations.values()
-            if a.buffer is not None and a.device in wanted
+            if a.alive and a.buffer is not None and a.device in wanted
         ]
         for index in wanted:
             found += [_segment(index, 0, size, 0, "inactive") for size in eng.devices[index].free_sizes]

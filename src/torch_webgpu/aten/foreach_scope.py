@@ -26,7 +26,7 @@ from torch._ops import OpOverload
 from torch.autograd import profiler
 from torch.autograd.graph import increment_version
 
-from torch_webgpu.engine.lists import Bundle, Intermediate, Layout, make_intermediate, make_seen
+from torch_webgpu.engine.lists import Bundle, Intermediate, Layout, forget_dropped, make_intermediate, make_seen
 from torch_webgpu.engine.record import engine
 
 from .foreach import ListKernel, Lists
@@ -206,6 +206,7 @@ def _scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[
             return ours(*args, **kwargs)
         finally:
             _current.scope = outer
+            forget_dropped(engine())
 
     return function
 

@@ -25,10 +25,11 @@ from torch_webgpu.errors import UnsupportedDtypeError
 from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
 from torch_webgpu.ir.ops import MissingKindError, ops
 from torch_webgpu.layout import is_dense, overlaps_itself
-from torch_webgpu.wgsl.expr import split_scalar
+from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
 
 from .decomps import decomposed
 from .fallback import run_on_cpu
+from .forms import Forms
 from .results import check_cast
 from .scalars import cast_scalar, check_fits
 from .torch_abi import (
@@ -137,6 +138,13 @@ class Prepared:
     def is_empty(self) -> bool:
         return not prod(self.outputs[0][0])
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether its result is one new tensor, or goes into the first argument, and all tensors given are operands."""
+        in_order = self.tensors == tuple(range(len(self.tensors)))
+        one = len(self.outputs) == 1 and self.written in ((), (0,))
+        return one and in_order and self.op is not None and not self.is_empty
+
 
 class PointwiseKernel:
     """The kernel of one overload."""
@@ -149,9 +157,26 @@ class PointwiseKernel:
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
         self.prepared: dict[Any, Prepared | str] = {}
+        self.forms: Forms[Prepared] = Forms()
         self.name = str(overload)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for match, found in self.forms.known.get(getattr(args[0], "shape", None), ()):
+            addresses = match(args, kwargs)
+            if addresses is not None:
+                if not found.is_plain:
+                    return self.launch(found, args)
+                params = parameters_for(found.scalars, args) if found.scalars else ()
+                if not found.written:
+                    return engine().append_new(found.op, addresses, found.templates[0], params)  # type: ignore[arg-type]
+                addresses.append(addresses[0])
+                if engine().append_over(found.op, addresses, params):  # type: ignore[arg-type]
+                    return args[0]
+                return self.launch(found, args)
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that no form recognised."""
         # Trailing defaults decide nothing: they stay out of the key.
         values = self.bind(args, kwargs) if kwargs else args
         key = tuple(
@@ -163,16 +188,21 @@ class PointwiseKernel:
                 for p, v in zip(self.parameters, values)
             ]
         )
-        found = self.prepared.get(key)
+        found: Prepared | str | None = self.prepared.get(key)
         if found is None:
             found = self.prepare(self.bind(args, kwargs))
             if len(self.prepared) >= PREPARED_CACHE_SIZE:
                 self.prepared.pop(next(iter(self.prepared)))
             self.prepared[key] = found
-        if found.__class__ is str:
+        if isinstance(found, str):
             result = decomposed(self.overload, args, kwargs)
             return run_on_cpu(self.overload, args, kwargs, found) if result is NotImplemented else result
-        return self.launch(found, values)  # type: ignore[arg-type]
+        if not kwargs:
+            given = [(p, v) for p, v in zip(self.parameters, args) if not is_webgpu(v)]
+            # A form does not look at numbers: none may be one that makes code of its own.
+            if self.rule.in_code is None and all(p.default is None and self.varies(p, v) for p, v in given):
+                self.forms.add(args, kwargs, found, numbers_vary=True)
+        return self.launch(found, values)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return [*args, *[kwargs.get(p.name, p.default) for p in self.parameters[len(args) :]]]
@@ -198,8 +228,7 @@ class PointwiseKernel:
 
     def launch(self, found: Prepared, values: Sequence[Any]) -> Any:
         inputs = [values[i] for i in found.tensors]
-        scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars] if found.scalars else ()
-        params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)]) if scalars else ()
+        params = parameters_for(found.scalars, values) if found.scalars else ()
         eng = engine()
         if not found.written:
             if found.is_empty:
@@ -211,6 +240,7 @@ class PointwiseKernel:
             if found.op is None:
                 self.resize(outputs, found.outputs)
             if found.op is None or not (found.is_empty or eng.push_over(found.op, inputs, outputs, params)):
+                scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars]
                 eng.record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -353,6 +383,16 @@ def number_for(value: Any, slot: ScalarSlot) -> Any:
     if slot.checked:
         check_fits(value, slot.dtype)
     return value if slot.dtype == "f32" else cast_scalar(value, slot.dtype)
+
+
+def parameters_for(slots: Sequence[ScalarSlot], values: Sequence[Any]) -> tuple[int | float, ...]:
+    """The numbers among the arguments as a kernel takes them."""
+    if len(slots) == 1:
+        slot = slots[0]
+        value = values[slot.argument]
+        if value.__class__ is float and slot.dtype == "f32" and -FLOAT_MAX <= value <= FLOAT_MAX:
+            return (value,)  # nearly always; the rest of this module comes to the same
+    return tuple([part for slot in slots for part in split_scalar(number_for(values[slot.argument], slot), slot.kind)])
 
 
 def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.record import LARGE_BYTES, Engine, engine
-from torch_webgpu.engine.tensor import ADDRESS_BITS, Allocation
+from torch_webgpu.engine.record import Engine, engine
+from torch_webgpu.engine.tensor import ADDRESS_BITS, LARGE_BYTES, Allocation
 from torch_webgpu.runtime.runtime import Buffer, Copy
 
 from . import torch_patches
@@ -43,7 +43,7 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
 def resize_allocation(eng: Engine, allocation: Allocation, size_bytes: int) -> None:
     """Gives an allocation a buffer of the new size. What is recorded still means the old one, and runs first."""
     if size_bytes > LARGE_BYTES:
-        eng._check_size(size_bytes, allocation.device)
+        eng.check_size(size_bytes, allocation.device)
     eng.flush(allocation.device)
     old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
     device = eng.device(allocation.device)

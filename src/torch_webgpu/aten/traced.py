@@ -1,8 +1,8 @@
 """Kernels that run once per signature: from then on the nodes they recorded are recorded again without running them.
 
 A composite kernel costs PyTorch calls, meta kernels and look-ups for every node it records, though all of that follows
-from its arguments' layouts. :func:`traced` keeps the nodes under those, with allocations and offsets relative to the
-arguments, and the host cost of any kernel becomes that of one look-up.
+from its arguments' layouts. :func:`traced` keeps the nodes under those, with addresses relative to the arguments', and
+the host cost of any kernel becomes that of one look-up.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 
 from torch_webgpu.engine.random import RandomState
 from torch_webgpu.engine.record import Engine, engine
-from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Template
-from torch_webgpu.ir.graph import Node, Operation
+from torch_webgpu.engine.store import address_of
+from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, Allocation, Template
+from torch_webgpu.ir.graph import Operation
 from torch_webgpu.layout import extent
+
+from .forms import Forms
 
 Kernel = Callable[..., Any]
 CACHE_SIZE = 4096
@@ -27,12 +31,27 @@ MAX_MISSES = 8
 
 
 class Step(NamedTuple):
-    """A node with, for each argument, the number of its allocation and the bytes from that allocation's base."""
+    """An operation with, for each argument, the number of what it lies in and the bytes from where that starts.
+
+    ``pick`` gives all arguments' addresses where they start where these things start.
+    """
 
     op: Operation
     places: tuple[int, ...]
-    offsets: tuple[int, ...]
+    bytes: tuple[int, ...]
     params: tuple[int | float, ...]
+    pick: Callable[[Sequence[int]], tuple[int, ...]] | None
+
+    @classmethod
+    def of(cls, op: Operation, places: Sequence[int], offsets: Sequence[int], params: tuple[int | float, ...]) -> Step:
+        pick = None if any(offsets) or len(places) < 2 else itemgetter(*places)
+        return cls(op, tuple(places), tuple(offsets), params, pick)
+
+    def addresses(self, starts: Sequence[int]) -> tuple[int, ...]:
+        """The arguments' addresses, given those of the things they lie in."""
+        if self.pick is not None:
+            return self.pick(starts)
+        return tuple([starts[p] + o for p, o in zip(self.places, self.bytes)])
 
 
 @dataclass
@@ -51,7 +70,7 @@ class Fresh:
 
 
 class Trace(NamedTuple):
-    """Allocations are numbered: the distinct ones of the arguments, then the fresh ones.
+    """What operations lie in is numbered: the tensor arguments, then the fresh allocations.
 
     ``results``: what is returned, by number: a fresh tensor, or for ``-1 - k`` the ``k``-th tensor argument itself.
     """
@@ -71,6 +90,7 @@ def traced(fn: Kernel) -> Kernel:
     if hasattr(fn, "is_traced"):
         return fn
     traces: dict[Any, Trace] = {}
+    forms: Forms[tuple[Trace, int]] = Forms()  # with the device; of arguments that share no memory
     misses = 0
 
     @wraps(fn)
@@ -78,9 +98,15 @@ def traced(fn: Kernel) -> Kernel:
         nonlocal misses
         if misses >= MAX_MISSES:
             return fn(*args, **kwargs)
+        eng = engine()
+        if args:
+            for match, (trace, device) in forms.known.get(getattr(args[0], "shape", None), ()):
+                starts = match(args, kwargs)
+                if starts is not None and are_apart(starts):
+                    with eng.lock:
+                        return replay(eng, trace, args, starts, device)
         tensors: list[torch.Tensor] = []
         key = part(args, tensors), tuple([(k, part(v, tensors)) for k, v in kwargs.items()]) if kwargs else None
-        eng = engine()
         with eng.lock:
             arguments = Arguments.of(eng, tensors)
             if arguments is None:
@@ -88,15 +114,17 @@ def traced(fn: Kernel) -> Kernel:
             signature = key, arguments.aliasing, arguments.device
             found = traces.get(signature)
             if found is not None:
-                return replay(eng, found, arguments)
+                return replay(eng, found, tensors, arguments.addresses, arguments.device)
             recording = Recording(eng, arguments)
             result = fn(*args, **kwargs)
-            trace = recording.finish(result)
-            misses = misses + 1 if trace is None else 0
-            if trace is not None:
+            made = recording.finish(result)
+            misses = misses + 1 if made is None else 0
+            if made is not None:
                 if len(traces) >= CACHE_SIZE:
                     traces.pop(next(iter(traces)))
-                traces[signature] = trace
+                traces[signature] = made
+                if arguments.aliasing is None:
+                    forms.add(args, kwargs, (made, arguments.device))
             return result
 
     kernel.is_traced = True  # type: ignore[attr-defined]
@@ -116,59 +144,62 @@ def part(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 class Arguments(NamedTuple):
-    """The tensor arguments of a call, their distinct allocations and the byte that stands for each of those.
+    """The tensor arguments of a call and where they start.
 
-    ``aliasing``: for each tensor its allocation's number and how far it lies from that allocation's first tensor.
+    ``aliasing``: None where each lies in an allocation of its own; else for each the first one that lies in the same,
+    and how far after that it starts.
     """
 
     tensors: list[torch.Tensor]
-    allocations: list[Allocation]
-    bases: list[int]
+    addresses: list[int]
     aliasing: tuple[Any, ...] | None
     device: int
 
     @staticmethod
     def of(eng: Engine, tensors: list[torch.Tensor]) -> Arguments | None:
         """None unless there are some, all of one webgpu device."""
+        if not tensors:
+            return None
+        addresses = [t.data_ptr() for t in tensors]
+        if min(addresses) < FIRST_ADDRESS:
+            addresses = [address_of(t) for t in tensors]
+            if min(addresses) < FIRST_ADDRESS:
+                return None
         known = eng.mailbox.allocations
-        addresses = [t.data_ptr() or address_of(t) for t in tensors]
-        try:
-            allocations = [known[a >> ADDRESS_BITS] for a in addresses]
-            device = allocations[0].device
-        except (KeyError, IndexError):
+        device = known[addresses[0] >> ADDRESS_BITS].device
+        if len(addresses) == 1:
+            return Arguments(tensors, addresses, None, device)
+        numbers = [a >> ADDRESS_BITS for a in addresses]
+        if len(eng.live_bytes) > 1 and any(known[n].device != device for n in numbers):
             return None
-        if len(eng.live_bytes) > 1 and any(a.device != device for a in allocations):
-            return None
-        bases = [(a & OFFSET_MASK) - FIRST_BYTE for a in addresses]
-        if len(tensors) == 1 or len(set(allocations)) == len(allocations):
-            return Arguments(tensors, allocations, bases, None, device)
-        first: dict[Allocation, int] = {}
-        for k, allocation in enumerate(allocations):
-            first.setdefault(allocation, k)
-        number = {allocation: n for n, allocation in enumerate(first)}
-        aliasing = tuple([(number[a], base - bases[first[a]]) for a, base in zip(allocations, bases, strict=True)])
-        return Arguments(tensors, list(first), [bases[k] for k in first.values()], aliasing, device)
+        if are_apart(addresses):
+            return Arguments(tensors, addresses, None, device)
+        first: dict[int, int] = {}
+        for k, number in enumerate(numbers):
+            first.setdefault(number, k)
+        aliasing = tuple([(first[n], a - addresses[first[n]]) for n, a in zip(numbers, addresses, strict=True)])
+        return Arguments(tensors, addresses, aliasing, device)
 
 
-def address_of(t: torch.Tensor) -> int:
-    """The address of a tensor without elements, to which PyTorch gives none."""
-    return t.untyped_storage().data_ptr() + int(t.storage_offset()) * t.element_size()
+def are_apart(addresses: Sequence[int]) -> bool:
+    """Whether each lies in an allocation of its own."""
+    return len(addresses) == 1 or len({a >> ADDRESS_BITS for a in addresses}) == len(addresses)
 
 
-def replay(eng: Engine, trace: Trace, arguments: Arguments) -> Any:
-    """Records the trace's nodes on these arguments; the caller holds the lock."""
-    allocations, bases, device = arguments.allocations, arguments.bases, arguments.device
-    first = len(allocations)
+def replay(eng: Engine, trace: Trace, tensors: Sequence[torch.Tensor], starts: list[int], device: int) -> Any:
+    """Records the trace's operations on these arguments, which start there; the caller holds the lock."""
+    first = len(starts)
     made = []
     for fresh in trace.fresh:
-        tensor, allocation = eng.make_with(fresh.template(eng, device))
+        tensor, allocation = eng.make_with(fresh.made_from or fresh.template(eng, device))
         made.append(tensor)
-        allocations.append(allocation)
-        bases.append(0)
-    for op, places, offsets, params in trace.steps:
-        moved = tuple([bases[p] + o >> s for p, o, s in zip(places, offsets, op.shifts)])
-        eng.append(device, Node(op, tuple([allocations[p] for p in places]), moved, params))
-    results = [arguments.tensors[-1 - r] if r < 0 else made[r - first] for r in trace.results]
+        starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
+    for step in trace.steps:
+        eng.append(device, step.op, step.addresses(starts), step.params)
+    results = [
+        made[r - first] if r >= 0 else [v for v in tensors if isinstance(v, torch.Tensor)][-1 - r]
+        for r in trace.results
+    ]
     return tuple(results) if trace.several else results[0]
 
 
@@ -178,10 +209,8 @@ class Recording:
     def __init__(self, eng: Engine, arguments: Arguments) -> None:
         self.eng = eng
         self.arguments = arguments
-        if arguments.device not in eng.pending:
-            eng.check_process()
-        self.pending = eng.pending.setdefault(arguments.device, [])
-        self.start = len(self.pending)
+        self.entries = eng.lane(arguments.device).entries
+        self.start = len(self.entries)
         self.flushes = eng.flushes
         self.mark = eng.mailbox.mark
         self.draws = RandomState.draws
@@ -196,50 +225,55 @@ class Recording:
             or not all(isinstance(r, torch.Tensor) for r in results)
         ):
             return None
-        numbers = {id(a): n for n, a in enumerate(self.arguments.allocations)}
-        fresh: list[Fresh] = []
+        self.numbers: dict[int, int] = {}  # of what operations lie in, by allocation
+        for k, address in enumerate(self.arguments.addresses):
+            self.numbers.setdefault(address >> ADDRESS_BITS, k)
+        self.starts = self.arguments.addresses.copy()
+        self.fresh: list[Fresh] = []
         places: list[int] = []
         for r in results:
-            place = self.place_of(r, numbers, fresh)
+            place = self.place_of(r)
             if place is None:
                 return None
             places.append(place)
         steps = []
-        for node in self.pending[self.start :]:
-            for a in node.allocations:
-                if id(a) not in numbers:
-                    if a.buffer is not None or a.number < self.mark:
+        known = self.eng.mailbox.allocations
+        for op, addresses, params in self.entries[self.start :]:
+            lie_in = [a >> ADDRESS_BITS for a in addresses]
+            for number in lie_in:
+                if number not in self.numbers:
+                    allocation = known[number]
+                    if allocation.buffer is not None or number < self.mark:
                         return None
-                    numbers[id(a)] = len(self.arguments.allocations) + len(fresh)
-                    fresh.append(Fresh((a.size_bytes,), torch.uint8, None))
-            steps.append(self.step(node, [numbers[id(a)] for a in node.allocations]))
-        return Trace(tuple(steps), tuple(fresh), tuple(places), several)
+                    self.add(allocation, Fresh((allocation.size_bytes,), torch.uint8, None))
+            in_order = [self.numbers[number] for number in lie_in]
+            offsets = [a - self.starts[p] for a, p in zip(addresses, in_order, strict=True)]
+            steps.append(Step.of(op, in_order, offsets, params))
+        return Trace(tuple(steps), tuple(self.fresh), tuple(places), several)
 
-    def place_of(self, t: torch.Tensor, numbers: dict[int, int], fresh: list[Fresh]) -> int | None:
-        """The number that stands for a result; adds it to ``fresh`` if it is new."""
+    def add(self, allocation: Allocation, fresh: Fresh) -> int:
+        """The number of a new allocation, which the kernel made."""
+        number = self.numbers[allocation.number] = len(self.starts)
+        self.starts.append(allocation.address)
+        self.fresh.append(fresh)
+        return number
+
+    def place_of(self, t: torch.Tensor) -> int | None:
+        """The number that stands for a result, which must be an argument or new."""
         for k, argument in enumerate(self.arguments.tensors):
             if t is argument:
                 return -1 - k
         allocation = self.eng.mailbox.find(t)
         if (
             allocation is None
-            or id(allocation) in numbers
+            or allocation.number in self.numbers
             or allocation.number < self.mark
             or allocation.buffer is not None
             or t.storage_offset()
             or t.untyped_storage().nbytes() != nbytes(t)
         ):
             return None
-        numbers[id(allocation)] = len(self.arguments.allocations) + len(fresh)
-        fresh.append(Fresh(tuple(t.shape), t.dtype, t.stride()))
-        return numbers[id(allocation)]
-
-    def step(self, node: Node, places: list[int]) -> Step:
-        bases, shifts = self.arguments.bases, node.op.shifts
-        offsets = tuple(
-            (o << s) - (bases[p] if p < len(bases) else 0) for p, o, s in zip(places, node.offsets, shifts, strict=True)
-        )
-        return Step(node.op, tuple(places), offsets, node.params)
+        return self.add(allocation, Fresh(tuple(t.shape), t.dtype, t.stride()))
 
 
 def nbytes(t: torch.Tensor) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.private_pool import PrivatePool
     from torch_webgpu.runtime.runtime import Buffer, Device
 
+    from .lane import Recording
     from .lists import Batch
     from .lists import Plan as ListPlan
     from .record import Engine
@@ -148,11 +149,12 @@ class Capture:
 
     # What happens meanwhile
 
-    def run(self, nodes: list[Node]) -> None:
+    def run(self, recording: Recording) -> None:
         """Takes in a flush of the captured device. Its errors end the capture."""
-        with self._taking_in(a for node in nodes for a in node.allocations):
+        with self._taking_in(recording.allocations):
             if self.error is None:
-                execute(self.device, self.engine.plan(nodes, self.device).nodes(nodes), self._encode)
+                nodes = self.engine.plan(recording, self.device).nodes(recording.nodes())
+                execute(self.device, nodes, recording.dead, self._encode)
 
     def run_lists(self, batch: Batch, plan: ListPlan) -> None:
         """Takes in a flush of list operations."""
@@ -346,7 +348,7 @@ class CapturedGraph:
                 engine.capture.refuse(device.index, "a graph cannot be replayed")
             if engine.error is not None:
                 engine.raise_pending()
-            if engine.pending.get(device.index) or engine.lists.get(device.index):
+            if engine.lanes.busy:
                 engine.flush(device.index)
             encoded = self._encoded or self._encode()
             if self._places:

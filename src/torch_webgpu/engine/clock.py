@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .lane import Lane
     from .record import Engine
 
 IDLE_SECONDS = 0.002
@@ -54,13 +55,21 @@ class FlushClock:
             while (left := self._first_pending + engine.delay_ms / 1000 - time.monotonic()) > 0:
                 time.sleep(left)
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
-            recorded = -1
-            while (pending := engine.pending_count) != recorded:
-                recorded = pending
+            recorded: dict[Lane, int] = {}
+            while engine.lanes.busy and not self._stopping:
+                before, recorded = recorded, {lane: len(lane) for lane in engine.lanes.busy.copy()}
+                for lane, size in recorded.items():
+                    if before.get(lane) == size:
+                        self._flush(lane, size)
                 time.sleep(IDLE_SECONDS)
-            try:
-                with engine.lock:
-                    if engine.capture is None and engine.delay_ms > 0:  # it may have been turned off meanwhile
-                        engine.flush()
-            except Exception as error:
-                engine.error = engine.error or error
+
+    def _flush(self, lane: Lane, size: int) -> None:
+        """Submits what a lane holds, if that is still as much as it was."""
+        engine = self._engine
+        try:
+            with engine.lock:
+                # It may have been turned off meanwhile.
+                if engine.capture is None and engine.delay_ms > 0 and len(lane) == size:
+                    engine.flush_lane(lane)
+        except Exception as error:
+            engine.error = engine.error or error

@@ -21,10 +21,11 @@ from .program import Undo, alias_pattern
 from .tensor import Allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from torch_webgpu.runtime.runtime import Buffer, Device
 
+    from .lane import Recording
     from .replay import Plan
 
     Encode = Callable[[Device, Node, "Failures"], list[Command]]
@@ -39,13 +40,13 @@ def materialise(device: Device, allocation: Allocation, make_room: bool = True) 
     return allocation.buffer
 
 
-def execute(device: Device, nodes: list[Node], encode_node: Encode | None = None) -> None:
+def execute(device: Device, nodes: list[Node], dead: Container[Allocation], encode_node: Encode | None = None) -> None:
     """Runs ``nodes`` in order; raises the first error after everything that could be submitted was.
 
-    ``encode_node`` stands in for :func:`encode`.
+    The memory of ``dead`` allocations is given back after their last use. ``encode_node`` stands in for :func:`encode`.
     """
     encode_node = encode_node or encode
-    last_use = {id(a): i for i, node in enumerate(nodes) for a in node.allocations if not a.alive}
+    last_use = {id(a): i for i, node in enumerate(nodes) for a in node.allocations if a in dead}
     commands: list[Command] = []
     ends: list[int] = []
     first = 0  # the node that `commands` start with
@@ -78,20 +79,20 @@ def execute(device: Device, nodes: list[Node], encode_node: Encode | None = None
         raise failures.first.pop()
 
 
-def replay(device: Device, plan: Plan, nodes: list[Node]) -> bool:
+def replay(device: Device, plan: Plan, recording: Recording) -> bool:
     """Runs a recording whose plan has run before, by its program.
 
     False, and nothing has happened, if something is wrong: :func:`execute` finds out what, and whose fault it is.
     """
     if not plan.steps:
         return True
-    program = plan.program(nodes, device)
-    if program.is_poisoned(nodes):
+    program = plan.program(recording, device)
+    if program.is_poisoned(recording):
         return False
     undo = Undo(device)
     submitted = device.submissions
     try:
-        device.submit(program.commands(nodes, device, undo))
+        device.submit(program.commands(recording, undo))
     except (DeviceLostError, ForkError):
         raise
     except Exception:

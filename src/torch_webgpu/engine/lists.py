@@ -27,15 +27,15 @@ from . import watch
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .many import Image, free_slots, make_tensors, new_allocations, take_numbers
-from .tensor import Allocation
+from .tensor import LARGE_BYTES, Allocation
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
 
+    from .lane import Lane
     from .record import Engine
 
 PLAN_CACHE_SIZE = 256
-LARGE_BYTES = 1 << 20
 NUMPY_KINDS: dict[str, Any] = {"f": (np.float64, np.float32), "i": (np.int64, np.int32), "u": (np.int64, np.uint32)}
 """What numbers of a kind come as, and what a kernel takes: integers wrap."""
 
@@ -82,8 +82,8 @@ class Bundle:
         """Whether somebody can still read what it holds."""
         return any(a.alive for a in self.allocations)
 
-    def settle(self) -> None:
-        """Makes sure that it has allocations."""
+    def settle(self, engine: Engine) -> None:
+        """Makes sure that it has allocations; the caller holds the lock."""
 
 
 class Intermediate(Bundle):
@@ -104,9 +104,9 @@ class Intermediate(Bundle):
     def is_readable(self) -> bool:
         return self.held or any(a.alive for a in self.allocations)
 
-    def settle(self) -> None:
+    def settle(self, engine: Engine) -> None:
         if not self.allocations:
-            self.allocations = new_allocations(self.image, self.numbers)
+            self.allocations = new_allocations(engine.mailbox, self.image, self.numbers)
             self.offsets = [0] * len(self.allocations)
             if not self.held:
                 _orphan(self.allocations)
@@ -164,6 +164,7 @@ class Batch:
 
     @property
     def allocations(self) -> list[Allocation]:
+        """What its operations read and write."""
         return [a for bundle in self.bundles for a in bundle.allocations]
 
 
@@ -222,26 +223,25 @@ def record_list(
     """Records ``op`` over ``bundles``; False, and nothing is recorded, if two of them overlap."""
     device = bundles[op.targets[0]].device
     with engine.lock:
-        if engine.error is not None:
-            engine.raise_pending()
-        if engine.pending.get(device):
-            engine.flush(device)
-        batch = engine.lists.get(device)
-        if batch is None:
-            engine.check_process()
-            batch = engine.lists[device] = Batch()
+        lane = engine.lane(device)
+        if lane.entries:
+            engine.flush_lane(lane)
+        batch = lane.batch or Batch()
         if not batch.admits(bundles):
             if not batch.calls:
                 return False
-            engine.flush(device)
-            batch = engine.lists[device] = Batch()
+            engine.flush_lane(lane)
+            batch = Batch()
             if not batch.admits(bundles):
                 return False
+        if not batch.calls:
+            engine.begin(lane)
+        if len(engine.lanes.busy) > 1:
+            engine.settle(lane, (), [number for bundle in bundles for number in bundle.keys])
+        lane.batch = batch
         batch.calls.append(Recorded(op, bundles, numbers, domain))
         if not engine.batching or len(batch) >= engine.threshold:
-            engine.flush(device)
-        elif len(batch) == 1:
-            engine.clock.arm()
+            engine.flush_lane(lane)
         return True
 
 
@@ -250,7 +250,7 @@ def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int)
     image = _image(engine, layout, dtype, device)
     with engine.lock, Uninterrupted():
         _check(engine, image)
-        allocations = new_allocations(image, take_numbers(engine.mailbox, len(image.sizes)))
+        allocations = new_allocations(engine.mailbox, image, take_numbers(engine.mailbox, len(image.sizes)))
         tensors = _make_tensors(engine, image, allocations)
     return tensors, Bundle(layout, dtype, device, allocations, [0] * len(tensors))
 
@@ -266,10 +266,18 @@ def make_intermediate(engine: Engine, layout: Layout, dtype: torch.dtype, device
 def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:
     """The tensors of an intermediate list, which is an ordinary one from now on."""
     with engine.lock, Uninterrupted():
-        bundle.settle()
+        bundle.settle(engine)
         tensors = _make_tensors(engine, bundle.image, bundle.allocations)
         bundle.held = False
         return tensors
+
+
+def forget_dropped(engine: Engine) -> None:
+    """Returns the memory of intermediate lists that nobody wants any more."""
+    if _orphans:
+        with engine.lock:
+            bury(engine)
+            engine.sweep()
 
 
 def _image(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> Image:
@@ -284,7 +292,7 @@ def _check(engine: Engine, image: Image) -> None:
     """Raises what making these tensors would raise."""
     engine.check_process()
     if image.largest_bytes > LARGE_BYTES:
-        engine._check_size(image.largest_bytes, image.device)
+        engine.check_size(image.largest_bytes, image.device)
 
 
 def _make_tensors(engine: Engine, image: Image, allocations: Sequence[Allocation]) -> list[torch.Tensor]:
@@ -300,43 +308,45 @@ def _make_tensors(engine: Engine, image: Image, allocations: Sequence[Allocation
     return tensors
 
 
-def flush_lists(engine: Engine, index: int) -> None:
-    """Submits the device's list operations. The caller holds the lock."""
-    batch = engine.lists.pop(index, None)
+def flush_lists(engine: Engine, lane: Lane) -> None:
+    """Submits a lane's list operations. Only for :meth:`Engine.flush_lane`, which does what is to be done around it."""
+    batch, lane.batch = lane.batch, None
     if batch is None or not batch.calls:
         return
-    device = engine.devices[index]
-    with Uninterrupted():
-        engine.collect()
-        try:
-            plan = plan_of(engine, batch, device)
-            settle(batch, plan)
-            if engine.capture is not None and engine.capture.device is device:
-                engine.capture.run_lists(batch, plan)
-            elif watch.is_watched(device):
-                with watch.observing(device, f"{len(batch)} operations over lists"):
-                    execute_lists(device, batch, plan, device.submit)
-            else:
-                execute_lists(device, batch, plan, device.submit)
-        finally:
-            while _orphans:
-                engine._dying.append(_orphans.popleft())
-            engine._sweep()
-            device.retire()
+    device = engine.devices[lane.device]
+    plan = plan_of(engine, batch, device, engine.lanes.needed_beside(lane))
+    settle(engine, batch, plan)
+    if engine.capture is not None and engine.capture.device is device:
+        engine.capture.run_lists(batch, plan)
+    elif watch.is_watched(device):
+        with watch.observing(device, f"{len(batch)} operations over lists"):
+            execute_lists(device, batch, plan, device.submit)
+    else:
+        execute_lists(device, batch, plan, device.submit)
 
 
-def settle(batch: Batch, plan: Plan) -> None:
+def settle(engine: Engine, batch: Batch, plan: Plan) -> None:
     """Gives the lists that a plan needs in memory allocations, as far as they have none."""
     bundles = list(batch.bundles)
     for part in plan.passes:
         for number in part.group.lists:
-            bundles[number].settle()
+            bundles[number].settle(engine)
+    bury(engine)
 
 
-def plan_of(engine: Engine, batch: Batch, device: Device) -> Plan:
-    """The plan of a recording, found again by its operations, shapes, and which lists can still be read."""
+def bury(engine: Engine) -> None:
+    """Hands on what nobody wants any more; the caller holds the lock."""
+    while _orphans:
+        engine.dying.append(_orphans.popleft())
+
+
+def plan_of(engine: Engine, batch: Batch, device: Device, needed: frozenset[int]) -> Plan:
+    """The plan of a recording, found again by its operations, shapes, and which lists can still be read.
+
+    ``needed``: the numbers of allocations that others will read.
+    """
     numbers = batch.bundles
-    dead = frozenset([n for bundle, n in numbers.items() if not bundle.is_readable])
+    dead = frozenset([n for b, n in numbers.items() if not b.is_readable and needed.isdisjoint(b.keys)])
     offsets = frozenset([n for bundle, n in numbers.items() if bundle.offset])
     buffers = int(device.limits["max-storage-buffers-per-shader-stage"])
     limits = Limits(buffers, engine.fusion_window if engine.fusion else 1)

@@ -15,6 +15,7 @@ from .tensor import (
     ADDRESS_BITS,
     FIRST_BYTE,
     HEAD_BYTES,
+    LARGE_BYTES,
     SLAB_SLOTS,
     SLOT_BYTES,
     Allocation,
@@ -64,17 +65,18 @@ def take_numbers(mailbox: Mailbox, count: int) -> Sequence[int]:
     return numbers
 
 
-def new_allocations(image: Image, numbers: Sequence[int]) -> list[Allocation]:
+def new_allocations(mailbox: Mailbox, image: Image, numbers: Sequence[int]) -> list[Allocation]:
     """Unmaterialised allocations of these numbers, just large enough."""
-    return list(map(Allocation, numbers, repeat(image.device), image.sizes))
+    allocations = list(map(Allocation, numbers, repeat(image.device), image.sizes))
+    mailbox.allocations.update(zip(numbers, allocations))
+    return allocations
 
 
 def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocation]) -> list[torch.Tensor]:
     """Tensors over allocations that have none yet."""
     count = len(allocations)
-    numbers = [a.number for a in allocations]
     words = image.words.copy()
-    words[:, DATA] = (np.array(numbers, np.uint64) << np.uint64(ADDRESS_BITS)) + np.uint64(FIRST_BYTE)
+    words[:, DATA] = (np.array([a.number for a in allocations], np.uint64) << np.uint64(ADDRESS_BITS)) + np.uint64(FIRST_BYTE)
     places: list[int] = []
     while len(places) < count:
         slab = _open_slab(mailbox)
@@ -82,10 +84,12 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
         slots = slab.free[start:]
         del slab.free[start:]
         if not slab.free:
-            mailbox._open.remove(slab)
+            mailbox.open.remove(slab)
         part = slice(len(places), len(places) + len(slots))
         places += _write(slab, slots, words[part], image.dims_in_slot[part], allocations[part])
-    mailbox.allocations.update(zip(numbers, allocations))
+        if image.largest_bytes > LARGE_BYTES:
+            large = zip(allocations[part], slots)
+            mailbox.large.update({a.number: (slab, slot) for a, slot in large if a.size_bytes > LARGE_BYTES})
     tensors = list(map(_from_dlpack, map(_new_capsule, places, repeat(b"dltensor"), repeat(None))))
     for k, view in image.views:
         tensors[k] = as_strided(tensors[k], *view, 0)
@@ -94,14 +98,14 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
 
 def free_slots(mailbox: Mailbox) -> int:
     """How many tensors can be made without a new slab."""
-    return sum([len(slab.free) for slab in mailbox._open])
+    return sum([len(slab.free) for slab in mailbox.open])
 
 
 def _open_slab(mailbox: Mailbox) -> Slab:
-    if not mailbox._open:
+    if not mailbox.open:
         mailbox._slabs.append(Slab())
-        mailbox._open.append(mailbox._slabs[-1])
-    return mailbox._open[-1]
+        mailbox.open.append(mailbox._slabs[-1])
+    return mailbox.open[-1]
 
 
 def _write(
@@ -113,7 +117,6 @@ def _write(
     words[:, SHAPE:STRIDES_END] += places[:, None] * dims_in_slot
     memory = np.frombuffer(slab.memory, np.uint64).reshape(SLAB_SLOTS, SLOT_BYTES // WORD_BYTES)
     memory[rows, : words.shape[1]] = words
-    slab.used[rows] = True
     owners = slab.owners
     for slot, allocation in zip(slots, allocations):
         owners[slot] = allocation

@@ -90,7 +90,7 @@ class Pressure:
             return
         queue.fresh_bytes = 0
         engine.reclaim()  # what has died and is still held afterwards waits for something recorded
-        held = sum(a.buffer.size_bytes for a in engine._dying if a.buffer is not None and a.device == index)
+        held = sum(a.buffer.size_bytes for a in engine.dying if a.buffer is not None and a.device == index)
         if held >= allowed // 2:
             engine.flush(index)
 

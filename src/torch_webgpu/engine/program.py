@@ -18,9 +18,12 @@ from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import Launch
 
+from .tensor import FIRST_BYTE, OFFSET_MASK
+
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
 
+    from .lane import Recording
     from .tensor import Allocation
 
 
@@ -35,29 +38,28 @@ def fused_node(step: Step, recorded: Sequence[Node]) -> Node:
     if step.unchanged:
         return recorded[step.nodes[0]]
     allocations = tuple([recorded[n].allocations[k] for n, k in step.sources])
-    return Node(step.op, allocations, *_values(step, recorded))
-
-
-def _values(step: Step, recorded: Sequence[Node]) -> tuple[tuple[int, ...], tuple[int | float, ...]]:
     offsets = tuple([recorded[n].offsets[k] for n, k in step.sources])
-    return offsets, tuple([p for n in step.scalars for p in recorded[n].params])
+    return Node(step.op, allocations, offsets, tuple([p for n in step.scalars for p in recorded[n].params]))
 
 
 class _Dispatch(NamedTuple):
-    """A dispatch over buffers by number."""
+    """A dispatch over buffers by number. ``pack``: None where its parameters are always the same."""
 
     kernel: Kernel
     buffers: Callable[[list[Any]], tuple[Any, ...]]
-    fixed: bytes | None
-    pack: Callable[[Sequence[int], Sequence[int | float]], bytes]
+    fixed: bytes
+    pack: Callable[[Sequence[int], Sequence[int | float]], bytes] | None
     grid: tuple[int, int, int]
 
 
 class _Stage(NamedTuple):
-    """One step: what it needs memory for, what it runs, whose memory nobody needs afterwards."""
+    """One step: what it needs memory for, what it runs, whose memory nobody needs afterwards.
 
-    step: Step
-    single: int  # the one recorded node it stands for, or -1
+    ``places``: of each argument the place and the shift from bytes to elements. ``scalars``: whose are its own.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    scalars: tuple[int, ...]
     first_used: tuple[int, ...]
     temporaries: tuple[tuple[int, int], ...]  # number and size in bytes
     cleared: tuple[tuple[int, int], ...]
@@ -83,47 +85,49 @@ class Undo:
 class Program:
     """The commands of a plan's ``steps`` for one device."""
 
-    def __init__(self, steps: Sequence[Step], recorded: Sequence[Node], device: Device) -> None:
-        self._where: list[tuple[int, int]] = []  # for each allocation a node and an argument that name it
-        numbers: dict[int, int] = {}
-        rows = []
+    def __init__(self, steps: Sequence[Step], recording: Recording, device: Device) -> None:
+        nodes = recording.nodes()
+        owners, places, rows = recording.owners, list(_places(recording)), []
         for step in steps:
             sources = [(step.nodes[0], k) for k in range(len(step.op.args))] if step.unchanged else step.sources
-            row = []
-            for n, k in sources:
-                allocation = recorded[n].allocations[k]
-                number = numbers.setdefault(id(allocation), len(self._where))
-                if number == len(self._where):
-                    self._where.append((n, k))
-                row.append(number)
-            rows.append(row)
-        self._temporaries = len(self._where)
+            rows.append([places[n][k] for n, k in sources])
+        self._device = device
+        self._temporaries = len(recording.allocations)
         self._extra = 0
-        first = {number: s for s, row in reversed(list(enumerate(rows))) for number in row}
-        last = {number: s for s, row in enumerate(rows) for number in row}
-        dead = {n for n, (i, k) in enumerate(self._where) if not recorded[i].allocations[k].alive}
+        used = [[owners[place] for place in row] for row in rows]
+        first = {number: s for s, row in reversed(list(enumerate(used))) for number in row}
+        last = {number: s for s, row in enumerate(used) for number in row}
+        self._used = tuple(first)
+        self._starts: list[int] = []  # of the places in their allocations, the last time
+        self._packed: dict[tuple[int, int], bytes] = {}  # the parameters that depend on nothing else
         self._stages = [
             self._stage(
                 step,
                 row,
-                fused_node(step, recorded),
-                device,
-                tuple(dict.fromkeys(n for n in row if first[n] == s)),
-                tuple(dict.fromkeys(n for n in row if last[n] == s and n in dead)),
+                owned,
+                fused_node(step, nodes),
+                tuple(dict.fromkeys(n for n in owned if first[n] == s)),
+                tuple(dict.fromkeys(n for n in owned if last[n] == s and not recording.alive[n])),
             )
-            for s, (step, row) in enumerate(zip(steps, rows, strict=True))
+            for s, (step, row, owned) in enumerate(zip(steps, rows, used, strict=True))
         ]
 
     def _stage(
-        self, step: Step, row: list[int], node: Node, device: Device, first: tuple[int, ...], last: tuple[int, ...]
+        self,
+        step: Step,
+        row: Sequence[int],
+        owned: Sequence[int],
+        node: Node,
+        first: tuple[int, ...],
+        last: tuple[int, ...],
     ) -> _Stage:
-        lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
+        lowered = lower(node.op, alias_pattern(node), self._device.index, self._device.caps)
         base = self._temporaries
         self._extra = max(self._extra, len(lowered.temporaries))
-        known = [*row, *range(base, base + len(lowered.temporaries)), -1]  # the error buffer is the last of the list
+        known = [*owned, *range(base, base + len(lowered.temporaries)), -1]  # the error buffer is the last of the list
         return _Stage(
-            step,
-            step.nodes[0] if step.unchanged else -1,
+            tuple(zip(row, step.op.shifts, strict=True)),
+            (step.nodes[0],) if step.unchanged else step.scalars,
             first,
             tuple([(base + t, size) for t, size in enumerate(lowered.temporaries)]),
             tuple([(base + t, lowered.temporaries[t]) for t in lowered.cleared]),
@@ -131,18 +135,23 @@ class Program:
             last,
         )
 
-    def is_poisoned(self, recorded: Sequence[Node]) -> bool:
+    def is_poisoned(self, recording: Recording) -> bool:
         """Whether an argument's value is an error."""
-        return any(recorded[n].allocations[k].error is not None for n, k in self._where)
+        allocations = recording.allocations
+        return any([allocations[n].error is not None for n in self._used])  # noqa: C419  generators are slower
 
-    def commands(self, recorded: Sequence[Node], device: Device, undo: Undo) -> Iterator[Command]:
+    def commands(self, recording: Recording, undo: Undo) -> Iterator[Command]:
         """The commands for this time's recording, taking memory as they need it."""
-        allocations = [recorded[n].allocations[k] for n, k in self._where]
-        buffers = [a.buffer for a in allocations]
+        allocations, entries, device = recording.allocations, recording.entries, self._device
+        buffers: list[Any] = [a.buffer for a in allocations]
         buffers += [None] * self._extra
         buffers.append(device.error_buffer)
+        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in recording.places]
+        if starts != self._starts:
+            self._starts, self._packed = starts, {}
+        packed_before = self._packed
         allocate, release, done = device.allocate, device.release, undo.done.append
-        for step, single, first_used, temporaries, cleared, dispatches, last_used in self._stages:
+        for s, (places, scalars, first_used, temporaries, cleared, dispatches, last_used) in enumerate(self._stages):
             for number in first_used:
                 if buffers[number] is None:
                     allocation = allocations[number]
@@ -153,9 +162,19 @@ class Program:
                 done((True, None, buffer))
             for number, size in cleared:
                 yield Clear(buffers[number], 0, size)
-            values = recorded[single][2:] if single >= 0 else _values(step, recorded)
-            for kernel, bound, fixed, pack, grid in dispatches:
-                yield Dispatch(kernel, bound(buffers), fixed if fixed is not None else pack(*values), grid)
+            params = entries[scalars[0]][2] if len(scalars) == 1 else [p for n in scalars for p in entries[n][2]]
+            offsets = None
+            for d, (kernel, bound, packed, pack, grid) in enumerate(dispatches):
+                if pack is not None:
+                    known = None if params else packed_before.get((s, d))
+                    if known is None:
+                        if offsets is None:
+                            offsets = [starts[place] >> shift for place, shift in places]
+                        known = pack(offsets, params)
+                        if not params:
+                            packed_before[s, d] = known
+                    packed = known
+                yield Dispatch(kernel, bound(buffers), packed, grid)
             for number, _ in temporaries:
                 release(buffers[number])
                 done((False, None, buffers[number]))
@@ -165,8 +184,16 @@ class Program:
                 allocations[number].buffer = None
 
 
+def _places(recording: Recording) -> Iterator[list[int]]:
+    """The places of each operation's arguments."""
+    numbers = iter(recording.numbered)
+    for op in recording.ops:
+        yield [next(numbers) for _ in op.args]
+
+
 def _dispatch(launch: Launch, numbers: list[int]) -> _Dispatch:
-    return _Dispatch(launch.kernel, _picker(numbers), launch.fixed, launch.pack, launch.grid)
+    pack = launch.pack if launch.fixed is None else None
+    return _Dispatch(launch.kernel, _picker(numbers), launch.fixed or b"", pack, launch.grid)
 
 
 def _picker(numbers: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:

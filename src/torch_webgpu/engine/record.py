@@ -1,43 +1,36 @@
 """Recording: what an ATen kernel calls instead of computing.
 
-The :class:`Engine` owns the process's tensors and, per device, the nodes recorded since the last flush. Recording is
-cheap and never waits; a flush (:mod:`.flush`) turns the nodes into GPU commands.
+The :class:`Engine` is the store of the process's tensors, and has what was recorded since the last flush in a lane for
+each thread and device. Recording is cheap and never waits; a flush turns a lane's operations into GPU commands.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
 
 from torch_webgpu.config import config
-from torch_webgpu.errors import (
-    DeviceLostError,
-    ForkError,
-    NoAdapterError,
-    OutOfMemoryError,
-    UnsupportedDtypeError,
-)
-from torch_webgpu.ir.graph import Body, Extern, Node, Operation, Spec
-from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.errors import DeviceLostError
+from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
-from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.wgsl.expr import split_scalar
 
 from .capture import Capture, Graphs
 from .clock import FlushClock
 from .flush import execute, replay
 from .interrupt import Uninterrupted
-from .layouts import copy_body, layout_key, misplaced, spec_of, tangled
-from .lists import Batch, flush_lists
+from .lane import Lane, Lanes, Recording
+from .layouts import copy_body, layout_key, spec_of, tangled
+from .lists import flush_lists
 from .pressure import Pressure
 from .replay import Plan, Planner
-from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Mailbox, Template
+from .store import Store
+from .tensor import ADDRESS_BITS, FIRST_BYTE, Allocation, Template
 from .watch import is_watched, run_watched
 
 if TYPE_CHECKING:
@@ -47,14 +40,8 @@ Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
 OPERATION_CACHE_SIZE = 20_000
-TEMPLATE_CACHE_SIZE = 50_000
 MAX_FUSED_BUFFERS = 31
 """Of one fused kernel. Adapters may allow half a million, but the wider a kernel, the fewer recordings it serves."""
-LARGE_BYTES = 1 << 20
-"""Below this no adapter's buffer limit is asked: WebGPU guarantees 256 MiB."""
-
-
-FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 
 
 def ends_batch(op: Operation, fullness: float) -> bool:
@@ -68,14 +55,11 @@ def ends_batch(op: Operation, fullness: float) -> bool:
     return isinstance(op.body, Extern) or (fullness >= 0.75 and op.id * 0x9E3779B1 >> 8 & 7 == 0)
 
 
-class Engine:
-    """Tensors, pending nodes, and when they are flushed. One per process; every method is thread-safe."""
+class Engine(Store):
+    """What is recorded, and when it is flushed. One per process; every method is thread-safe."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.mailbox = Mailbox()
-        self.pending: dict[int, list[Node]] = {}
-        self.lists: dict[int, Batch] = {}
+        super().__init__()
         self.operations: dict[Hashable, Operation] = {}
         self.flushes = 0
         self.batching = config().batching
@@ -89,61 +73,24 @@ class Engine:
         self.threshold = 64
         self.delay_ms = 16.0
         self.error: BaseException | None = None
-        self.live_bytes: dict[int, int] = {}
-        self.peak_bytes: dict[int, int] = {}
-        self.freed_bytes: dict[int, int] = {}
-        self.forgotten_bytes: dict[int, int] = {}  # alive when the accumulated counters were reset
-        self._dying: list[Allocation] = []
-        self._templates: dict[Hashable, Template] = {}
-        self.pid = os.getpid()
         self.clock = FlushClock(self)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
-    @cached_property
-    def devices(self) -> list[Device]:
-        """The adapters, best first. Raises NoAdapterError when there is none."""
-        found = devices()
-        if not found:
-            raise NoAdapterError(
-                "no WebGPU adapter found. Install a GPU driver with Vulkan, Metal or D3D12 support, or a software "
-                "adapter (Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` "
-                "shows what is there"
-            )
-        self.mailbox.self_test()
-        atexit.register(self._stop)  # after the runtime's own handler was registered, so it runs before it
-        return found
-
-    def device(self, index: int) -> Device:
-        self.check_process()
-        try:
-            return self.devices[index]
-        except IndexError:
-            raise RuntimeError(
-                f"webgpu:{index} does not exist: this machine has {len(self.devices)} WebGPU adapter(s)"
-            ) from None
-
-    def check_process(self) -> None:
-        if os.getpid() != self.pid:
-            raise ForkError(
-                "the webgpu device cannot be used in a forked process: GPU handles do not survive a fork. "
-                "Use torch.multiprocessing.set_start_method('spawn'), or keep webgpu tensors out of the child"
-            )
-
     def _forget(self) -> None:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""
         self.lock = threading.RLock()
-        # Every use of a device that is not in these two asks check_process first.
-        self.pending, self.lists, self.live_bytes, self._templates = {}, {}, {}, {}
+        self.is_forked = True
+        # Every use of a device that is not in these asks check_process first.
+        self.lanes, self.live_bytes, self.templates = Lanes(), {}, {}
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
         if os.getpid() != self.pid:
             return
         self.delay_ms = 0.0
         with self.lock:
-            self.pending.clear()
-            self.lists.clear()
+            self.lanes.clear()
         self.clock.stop()
 
     def reset(self, index: int) -> None:
@@ -153,101 +100,13 @@ class Engine:
             if self.capture is not None:
                 self.capture.refuse(index, "a device cannot be reset")
             lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
-            self.pending.pop(index, None)
-            self.lists.pop(index, None)
-            for allocation in (*self.mailbox.allocations.values(), *self._dying):
+            self.lanes.clear(index)
+            for allocation in self.mailbox.allocations.values():
                 if allocation.device == index:
                     allocation.buffer, allocation.error = None, lost
             self.error = None
             device.reopen()
             self.pressure.forget(index)
-
-    def empty(
-        self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
-    ) -> torch.Tensor:
-        """An uninitialised tensor. Memory is taken when a flush first needs it; sizes are checked now."""
-        return self.make(self.template(shape, dtype, device, strides))
-
-    def template(
-        self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
-    ) -> Template:
-        """What :meth:`make` makes tensors of this layout from."""
-        key = (tuple(shape), None if strides is None else tuple(strides), dtype, device)
-        found = self._templates.get(key)
-        if found is None:
-            found = self._new_template(*key)
-            if len(self._templates) >= TEMPLATE_CACHE_SIZE:
-                self._templates.clear()
-            self._templates[key] = found
-        return found
-
-    def _new_template(
-        self, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype, device: int
-    ) -> Template:
-        with self.lock:
-            if device not in self.live_bytes:
-                self.device(device)
-                self.live_bytes[device] = self.peak_bytes[device] = 0
-        if dtype in FLOAT64_TYPES:
-            self._check_float64(dtype, device)
-        return Template(shape, contiguous_strides(shape) if strides is None else strides, dtype, device)
-
-    def make(self, template: Template) -> torch.Tensor:
-        """A new tensor of a known layout, uninitialised."""
-        with self.lock:
-            return self.make_with(template)[0]
-
-    def make_with(self, template: Template) -> tuple[torch.Tensor, Allocation]:
-        """:meth:`make`, and the new tensor's allocation; the caller holds the lock."""
-        if self.mailbox.is_full:
-            self.reclaim()
-        made = self.mailbox.make(template)
-        if template.size_bytes > LARGE_BYTES:
-            self._account(made[1])
-        else:
-            try:
-                self.live_bytes[template.device] += template.size_bytes
-            except KeyError:
-                self.check_process()
-                raise
-        return made
-
-    def _check_float64(self, dtype: torch.dtype, index: int) -> None:
-        device = self.device(index)
-        if not device.caps.float64:
-            raise UnsupportedDtypeError(
-                f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to "
-                f"{'torch.complex64' if dtype.is_complex else 'torch.float32'} first, or keep the tensor on the CPU"
-            )
-
-    def _account(self, allocation: Allocation) -> None:
-        """Counts a large allocation."""
-        size, device = allocation.size_bytes, allocation.device
-        allocation.size_bytes = 0  # what its death gives back, if it turns out to be too large
-        self._check_size(size, device)
-        allocation.size_bytes = size
-        self.live_bytes[device] += size
-        # Tensors that died since the last flush still count: ask the mailbox before a large one sets a false record.
-        if self.live_bytes[device] > self.peak_bytes[device]:
-            self.collect()
-
-    def _note_peak(self, device: int) -> None:
-        self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
-
-    def _check_size(self, size: int, index: int) -> None:
-        """Raises at once for what no buffer of this adapter can hold."""
-        device = self.device(index)
-        largest = device.limits["max-buffer-size"]
-        if size > largest:
-            self.reclaim()
-            raise OutOfMemoryError(
-                f"webgpu:{index} ({device.name}) cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes): "
-                f"its buffers end at {largest / 2**30:.2f} GiB.\n{device.memory_summary()}"
-            )
-
-    def allocation(self, t: torch.Tensor) -> Allocation:
-        """What a webgpu tensor lies in."""
-        return self.mailbox.allocations[t.untyped_storage().data_ptr() >> ADDRESS_BITS]
 
     def record(
         self,
@@ -292,10 +151,39 @@ class Engine:
         return out
 
     def push(self, op: Operation, tensors: Sequence[torch.Tensor], params: tuple[int | float, ...] = ()) -> None:
-        """Appends a node; flushes when the batch is full, or at once with batching off."""
+        """Records an operation; flushes when the batch is full, or at once with batching off."""
         with self.lock:
-            allocations, offsets = self._places(op, tensors)
-            self.append(allocations[-1].device, Node(op, tuple(allocations), tuple(offsets), params))
+            addresses = self.addresses(tensors)
+            self.append(self.mailbox.allocations[addresses[-1] >> ADDRESS_BITS].device, op, tuple(addresses), params)
+
+    def append_new(
+        self, op: Operation, addresses: list[int], template: Template, params: tuple[int | float, ...]
+    ) -> torch.Tensor:
+        """:meth:`append` of an operation on inputs at these addresses, whose only output, returned, is a new tensor."""
+        with self.lock:
+            tensor, allocation = self.make_with(template)
+            addresses.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
+            self.append(template.device, op, tuple(addresses), params)
+            return tensor
+
+    def append_over(self, op: Operation, addresses: list[int], params: tuple[int | float, ...]) -> bool:
+        """:meth:`append` of an operation that writes into given tensors.
+
+        False, and nothing is recorded, where an input may share elements with an output other than lying on top of it.
+        """
+        n = op.n_inputs
+        for o in range(n, len(addresses)):
+            written = addresses[o]
+            for k in range(n):
+                address = addresses[k]
+                if address == written:
+                    if (k, o) not in op.alike:
+                        return False
+                elif not (address ^ written) >> ADDRESS_BITS:
+                    return False
+        with self.lock:
+            self.append(self.mailbox.allocations[addresses[-1] >> ADDRESS_BITS].device, op, tuple(addresses), params)
+        return True
 
     def push_new(
         self,
@@ -305,33 +193,12 @@ class Engine:
         params: tuple[int | float, ...] = (),
     ) -> list[torch.Tensor]:
         """:meth:`push` of an operation whose outputs, returned, are new tensors."""
+        if len(templates) == 1:
+            return [self.append_new(op, self.addresses(inputs), templates[0], params)]
         with self.lock:
-            allocations, offsets = self._places(op, inputs)
-            outputs = []
-            for template in templates:
-                tensor, allocation = self.make_with(template)
-                outputs.append(tensor)
-                allocations.append(allocation)
-                offsets.append(0)
-            self.append(template.device, Node(op, tuple(allocations), tuple(offsets), params))
+            outputs = [self.make_with(template)[0] for template in templates]
+            self.push(op, (*inputs, *outputs), params)
             return outputs
-
-    def _places(self, op: Operation, tensors: Sequence[torch.Tensor]) -> tuple[list[Allocation], list[int]]:
-        """What the first arguments of ``op`` lie in, and their offsets in elements."""
-        addresses = [t.data_ptr() for t in tensors]
-        known = self.mailbox.allocations
-        try:
-            allocations = [known[address >> ADDRESS_BITS] for address in addresses]
-            offsets = [(a & OFFSET_MASK) - FIRST_BYTE >> s for a, s in zip(addresses, op.shifts)]
-        except KeyError:
-            # PyTorch gives tensors without elements no address.
-            found = [self.mailbox.find(t) for t in tensors]
-            if None in found:
-                raise misplaced(tensors) from None
-            allocations, offsets = found, [int(t.storage_offset()) for t in tensors]  # type: ignore[assignment]
-        if len(self.live_bytes) > 1 and any(a.device != allocations[-1].device for a in allocations):
-            raise misplaced(tensors)
-        return allocations, offsets
 
     def push_over(
         self,
@@ -340,116 +207,115 @@ class Engine:
         outputs: Sequence[torch.Tensor],
         params: tuple[int | float, ...] = (),
     ) -> bool:
-        """:meth:`push` of an operation that writes into given tensors.
+        """:meth:`append_over` for tensors."""
+        return self.append_over(op, self.addresses((*inputs, *outputs)), params)
 
-        False, and nothing is recorded, where an input may share elements with an output other than lying on top of it.
-        """
-        n = len(inputs)
-        for o, out in enumerate(outputs, start=n):
-            written = out.data_ptr()
-            for k, t in enumerate(inputs):
-                address = t.data_ptr()
-                if not (address ^ written) >> ADDRESS_BITS and not (address == written and op.args[k] == op.args[o]):
-                    return False
-        self.push(op, (*inputs, *outputs), params)
-        return True
+    def append(self, device: int, op: Operation, addresses: tuple[int, ...], params: tuple[int | float, ...]) -> None:
+        """Records an operation over these addresses; the caller holds the lock."""
+        lanes = self.lanes
+        lane = lanes.current.get(device)
+        if lane is None or lane.thread != get_ident():
+            lane = self.lane(device)
+        recorded = len(lane.entries)
+        if 2 * recorded >= self.threshold and ends_batch(op, recorded / self.threshold):
+            self.flush_lane(lane)
+            recorded = 0
+        if not recorded:
+            self.begin(lane)
+        if len(lanes.busy) > 1:
+            numbers = [address >> ADDRESS_BITS for address in addresses]
+            self.settle(lane, numbers[: op.n_inputs], numbers[op.n_inputs :])
+        lane.entries.append((op, addresses, params))
+        if recorded + 1 >= self.threshold or not self.batching:
+            self.flush_lane(lane)
 
-    def append(self, device: int, node: Node) -> None:
-        """:meth:`push` of a finished node; the caller holds the lock."""
+    def lane(self, device: int) -> Lane:
+        """The calling thread's lane of a device; the caller holds the lock."""
+        self.check_process()
+        return self.lanes.of_thread(device)
+
+    def begin(self, lane: Lane) -> None:
+        """Something is about to be recorded in a lane without operations; the caller holds the lock."""
+        self.check_process()
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
-        if self.lists:
-            flush_lists(self, device)
-        pending = self.pending.get(device)
-        if pending is None:
-            self.check_process()
-            pending = self.pending[device] = []
-        if 2 * len(pending) >= self.threshold and ends_batch(node.op, len(pending) / self.threshold):
-            self.flush(device)
-            pending = self.pending[device]
-        pending.append(node)
-        if not self.batching or len(pending) >= self.threshold:
-            self.flush(device)
-        elif len(pending) == 1:
-            self.clock.arm()
+        if lane.batch is not None:
+            self.flush_lane(lane)
+        if lane not in self.lanes.busy:
+            self.lanes.busy.append(lane)
+        self.clock.arm()
+
+    def settle(self, lane: Lane, read: Sequence[int], written: Sequence[int]) -> None:
+        """Submits what other threads recorded and what comes next depends on; the caller holds the lock."""
+        for other in self.lanes.in_the_way(lane, read, written):
+            self.flush_lane(other)
 
     @property
     def pending_count(self) -> int:
-        """How many operations wait for a flush, on all devices."""
-        nodes = sum([len(nodes) for nodes in list(self.pending.values())])
-        return nodes + sum([len(batch) for batch in list(self.lists.values())])
+        """How many operations wait for a flush, of all threads and on all devices."""
+        return sum([len(lane) for lane in self.lanes.busy.copy()])
 
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
         with self.lock, Uninterrupted():
-            self.flushes += 1
             self.check_process()
-            for index in list(self.lists) if device is None else [device]:
-                flush_lists(self, index)
+            lanes = self.lanes.on(device)
+            for lane in lanes:
+                self.flush_lane(lane)
+            if not lanes:
+                self.reclaim()
+
+    def flush_for(self, allocation: Allocation) -> None:
+        """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
+        own = self.lane(allocation.device)
+        for lane in self.lanes.on(allocation.device):
+            if lane is own or allocation.number in lane.writes:
+                self.flush_lane(lane)
+
+    def flush_lane(self, lane: Lane) -> None:
+        """Submits what one thread has recorded; the caller holds the lock."""
+        self.flushes += 1
+        with Uninterrupted():
+            device = self.devices[lane.device]
             self.collect()
-            self._sweep()
-            for index in list(self.pending) if device is None else [device]:
-                nodes = self.pending.get(index)
-                if nodes:
-                    self.pending[index] = []
-                    found = self.devices[index]
-                    try:
-                        if self.capture is not None and self.capture.device is found:
-                            self.capture.run(nodes)
-                        elif is_watched(found):
-                            run_watched(self, found, nodes)
-                        else:
-                            self._run(found, nodes)
-                    finally:
-                        self._sweep()
-                        self.devices[index].retire()
+            try:
+                if lane.batch is not None:
+                    flush_lists(self, lane)
+                if lane.entries:
+                    self._flush_entries(lane, device)
+            finally:
+                if lane in self.lanes.busy:
+                    self.lanes.busy.remove(lane)
+                self.sweep()
+                device.retire()
 
-    def _run(self, device: Device, nodes: list[Node]) -> None:
-        plan = self.plan(nodes, device)
-        if plan.is_new or "record" in config().debug or not replay(device, plan, nodes):
-            execute(device, plan.nodes(nodes))
-        self.pressure.submitted(device)
+    def _flush_entries(self, lane: Lane, device: Device) -> None:
+        needed = self.lanes.needed_beside(lane)
+        recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
+        self.sweep({a.number for a in recording.allocations})
+        if self.capture is not None and self.capture.device is device:
+            self.capture.run(recording)
+        elif is_watched(device):
+            run_watched(self, device, recording)
+        else:
+            plan = self.plan(recording, device)
+            if plan.is_new or "record" in config().debug or not replay(device, plan, recording):
+                execute(device, plan.nodes(recording.nodes()), recording.dead)
+            self.pressure.submitted(device)
 
-    def plan(self, nodes: list[Node], device: Device) -> Plan:
+    def plan(self, recording: Recording, device: Device) -> Plan:
         """How a recording runs."""
         if not self.fusion:
-            return self.planner.plan(nodes, None)
+            return self.planner.plan(recording, None)
         # One buffer is the kernel's error flags.
         buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
         binding_bytes = device.limits["max-storage-buffer-binding-size"]
-        return self.planner.plan(nodes, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
+        return self.planner.plan(recording, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
 
     def collect(self) -> None:
-        """Learns which storages have died; their memory follows when nothing recorded needs it."""
+        """Also returns the memory of discarded graphs."""
         self.graphs.collect()
-        before = self.live_bytes.copy()
-        for allocation in self.mailbox.dead():
-            self.live_bytes[allocation.device] -= allocation.size_bytes
-            self._dying.append(allocation)
-        for device, size in before.items():
-            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size - self.live_bytes[device]
-            self._note_peak(device)
-
-    def _sweep(self) -> None:
-        if not self._dying:
-            return
-        waiting = {id(a) for nodes in self.pending.values() for node in nodes for a in node.allocations}
-        waiting.update(id(a) for batch in self.lists.values() for a in batch.allocations)
-        kept = []
-        for allocation in self._dying:
-            if id(allocation) in waiting:
-                kept.append(allocation)
-            elif allocation.buffer is not None:
-                self.devices[allocation.device].release(allocation.buffer)
-                allocation.buffer = None
-        self._dying = kept
-
-    def reclaim(self) -> None:
-        """Returns the memory of tensors that died and that nothing recorded needs."""
-        with self.lock:
-            self.check_process()
-            self.collect()
-            self._sweep()
+        super().collect()
 
     def raise_pending(self) -> None:
         """Raises the error of a flush that ran in the background, once."""

@@ -1,7 +1,7 @@
 """Plans: what a recording was lowered to, found again when the same recording comes back.
 
-A recording's *signature* is its operations, which of their arguments start at the same place, and which allocations are
-still alive. Offsets and scalars are not part of it: they are parameters.
+Its key (``Recording.key``) is its operations, which of their arguments start at the same place, and which allocations
+are still alive. Offsets and scalars are not part of it: they are parameters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
@@ -21,7 +21,7 @@ from .program import Program, fused_node
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
-Places = dict[tuple[Any, int], int]
+    from .lane import Recording
 
 PLAN_CACHE_SIZE = 1024
 
@@ -47,11 +47,11 @@ class Plan:
         """The fused nodes, over the allocations, offsets and scalars of this time's recording."""
         return [fused_node(step, recorded) for step in self.steps]
 
-    def program(self, recorded: list[Node], device: Device) -> Program:
+    def program(self, recording: Recording, device: Device) -> Program:
         """Its program; made from this recording if it is the first."""
         found = self.programs.get(device.index)
         if found is None:
-            found = self.programs[device.index] = Program(self.steps, recorded, device)
+            found = self.programs[device.index] = Program(self.steps, recording, device)
         return found
 
 
@@ -73,20 +73,20 @@ class Planner:
         self.patterns = {pattern.name: pattern for pattern in patterns}
         self.plans.clear()
 
-    def plan(self, nodes: list[Node], limits: Limits | None) -> Plan:
+    def plan(self, recording: Recording, limits: Limits | None) -> Plan:
         """The plan of a recording, made if it is new; without ``limits`` nothing is fused. Counts what it does."""
-        key, places = signature(nodes)
-        found = self.plans.get((key, limits))
+        key = recording.key, limits
+        found = self.plans.get(key)
         if found is not None:
             found.is_new = False
             self.hits += 1
-            self.plans.move_to_end((key, limits))
+            self.plans.move_to_end(key)
         else:
             self.misses += 1
-            found = self.plans[key, limits] = self.make(nodes, places, limits)
+            found = self.plans[key] = self.make(recording, limits)
             if len(self.plans) > PLAN_CACHE_SIZE:
                 self.plans.popitem(last=False)
-        if limits is not None and len(nodes) > 1:
+        if limits is not None and found.recorded > 1:
             fused, alone, dropped = found.counts
             self.fusions += fused
             self.bypasses += alone
@@ -95,31 +95,16 @@ class Planner:
                 self.pattern_counts[name] += times
         return found
 
-    def make(self, nodes: list[Node], places: Places, limits: Limits | None) -> Plan:
-        if limits is None or len(nodes) == 1:
-            return Plan(tuple([Step(node.op, (), (n,), (n,)) for n, node in enumerate(nodes)]), len(nodes))
-        numbers: dict[Any, int] = {}
-        for allocation, _ in places:
-            numbers.setdefault(allocation, len(numbers))
+    def make(self, recording: Recording, limits: Limits | None) -> Plan:
+        ops = recording.ops
+        if limits is None or len(ops) == 1:
+            return Plan(tuple([Step(op, (), (n,), (n,)) for n, op in enumerate(ops)]), len(ops))
+        numbers = iter(recording.numbered)
         recorded = []
-        for node in nodes:
-            arguments = zip(node.allocations, node.offsets, strict=True)
-            recorded.append(Recorded(node.op, tuple([Use(places[a, o], numbers[a]) for a, o in arguments])))
-        live = frozenset([number for allocation, number in numbers.items() if allocation.alive])
+        for op in ops:
+            places = [next(numbers) for _ in op.args]
+            recorded.append(Recorded(op, tuple([Use(p, recording.owners[p]) for p in places])))
+        live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = Matcher(tuple(self.patterns.values()))
         steps = tuple(fuse(recorded, live, limits, matcher))
-        return Plan(steps, len(nodes), patterns=tuple(matcher.found.items()))
-
-
-def signature(nodes: list[Node]) -> tuple[object, Places]:
-    """The key of a recording, and the number of each place: an allocation and an offset in it."""
-    places: Places = {}
-    key: list[object] = []
-    number = places.setdefault
-    for op, allocations, offsets, _ in nodes:
-        key.append(op.id)
-        key.append(tuple([number(place, len(places)) for place in zip(allocations, offsets)]))
-    owners = dict.fromkeys([allocation for allocation, _ in places])
-    order = {allocation: n for n, allocation in enumerate(owners)}
-    same = tuple([order[allocation] for allocation, _ in places])
-    return (tuple(key), same, tuple([allocation.alive for allocation in owners])), places
+        return Plan(steps, len(ops), patterns=tuple(matcher.found.items()))

@@ -12,8 +12,7 @@ from torch_webgpu.layout import is_contiguous
 
 from .flush import materialise
 from .interrupt import Uninterrupted
-from .record import Engine, engine
-from .tensor import Allocation
+from .record import engine
 
 ERROR_WORDS = 8
 """Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
@@ -45,8 +44,8 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
             # A number: frozen into the graph, like any Python number.
             eng.capture.write(allocation, offset, bytes(data).ljust(-(-size // 4) * 4, b"\0"))
             return True
-        if in_use(eng, allocation):
-            eng.flush(allocation.device)
+        for lane in eng.lanes.touching(allocation.device, allocation.number):
+            eng.flush_lane(lane)
         device = eng.device(allocation.device)
         if allocation.buffer is None:
             eng.pressure.make_room(eng, allocation.device, size)
@@ -58,13 +57,6 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
             device.upload(buffer, offset + whole, bytes(data[whole:]).ljust(4, b"\0"))
         eng.pressure.submitted(device, size)
     return True
-
-
-def in_use(eng: Engine, allocation: Allocation) -> bool:
-    """Whether a recorded, not yet submitted operation reads or writes the allocation."""
-    if allocation.device in eng.lists:
-        return True
-    return any(a is allocation for node in eng.pending.get(allocation.device, ()) for a in node.allocations)
 
 
 def download(t: torch.Tensor, host: torch.Tensor) -> None:
@@ -82,7 +74,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
             t = eng.copy_of(t)
             offset = 0
         allocation = eng.allocation(t)
-        eng.flush(allocation.device)
+        eng.flush_for(allocation)
         eng.raise_pending()
         device = eng.device(allocation.device)
         buffer = materialise(device, allocation)

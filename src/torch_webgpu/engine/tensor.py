@@ -39,9 +39,15 @@ ADDRESS_BITS = 36
 FIRST_BYTE = 0x100
 """Where in its part of the address space an allocation starts: aligned as on CUDA, and the low 32 bits are never zero,
 whichever half a zeroing function clears."""
+LARGE_BYTES = 1 << 20
+"""Of larger tensors each death matters: see :attr:`Mailbox.large`."""
+FREE = 1
+"""What a free slot's head is."""
 OFFSET_MASK = (1 << ADDRESS_BITS) - 1
 FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
 """Numbers of allocations: above the addresses of a process's own memory (57 bits at most), below 2**63."""
+FIRST_ADDRESS = FIRST_NUMBER << ADDRESS_BITS
+"""Below are tensors of the process's own memory, and those without elements."""
 
 # DLPack's type codes and widths, for the types that ``_from_dlpack`` understands.
 _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
@@ -125,7 +131,7 @@ class Template:
 
 
 class Slab:
-    """A block of DLManagedTensor slots; a live slot's first word is its address, a dead one's is zero."""
+    """A block of DLManagedTensor slots; a live slot's head is its address, a dead one's zero, a free one's ``FREE``."""
 
     def __init__(self) -> None:
         self.memory = bytearray(SLAB_SLOTS * SLOT_BYTES)
@@ -134,7 +140,8 @@ class Slab:
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         # Low halves of the data pointers: all that every platform's zeroing function is sure to clear.
         self.heads = np.frombuffer(self.memory, dtype=np.uint32)[:: SLOT_BYTES // 4]
-        self.used = np.zeros(SLAB_SLOTS, dtype=bool)
+        self.heads[:] = FREE
+        self.words = memoryview(self.memory).cast("I")
         self.owners: list[Allocation | None] = [None] * SLAB_SLOTS
         self.free = list(range(SLAB_SLOTS - 1, -1, -1))
 
@@ -144,19 +151,17 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._slabs: list[Slab] = []
-        self._open: list[Slab] = []
+        self.open: list[Slab] = []
+        """Those with a free slot. With none the next tensor takes a new slab: ask :meth:`dead` before."""
         self.mark = FIRST_NUMBER
         """The number of the next allocation."""
         self.rounds = 0
         """How often numbers have begun again: only after the first time does one stand for several allocations."""
         self._end = LAST_NUMBER  # where the free numbers from ``mark`` on end
         self.allocations: dict[int, Allocation] = {}
-        """Those whose storages are alive, by number."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next tensor takes a new slab, unless storages have died since :meth:`dead` was asked."""
-        return not self._open
+        """Those whose storages are alive, and the dead ones until they are forgotten, by number."""
+        self.large: dict[int, tuple[Slab, int]] = {}
+        """The slots of large allocations that were alive when they were last looked at, by number."""
 
     def find(self, t: torch.Tensor) -> Allocation | None:
         """What a tensor lies in; None for one that is not of this device."""
@@ -164,13 +169,13 @@ class Mailbox:
 
     def make(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """A new tensor over a new, unmaterialised allocation just large enough for it."""
-        if not self._open:
+        if not self.open:
             self._slabs.append(Slab())
-            self._open.append(self._slabs[-1])
-        slab = self._open[-1]
+            self.open.append(self._slabs[-1])
+        slab = self.open[-1]
         index = slab.free.pop()
         if not slab.free:
-            self._open.pop()
+            self.open.pop()
         number = self.mark
         if number == self._end:
             number = self._next_free()
@@ -184,8 +189,9 @@ class Mailbox:
         )  # fmt: skip
         allocation = Allocation(number, template.device, template.size_bytes)
         slab.owners[index] = allocation
-        slab.used[index] = True
         self.allocations[number] = allocation
+        if template.size_bytes > LARGE_BYTES:
+            self.large[number] = slab, index
         tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
         if template.offset_view is not None:
             tensor = as_strided(tensor, *template.offset_view, 0)
@@ -207,23 +213,38 @@ class Mailbox:
         return number
 
     def dead(self) -> list[Allocation]:
-        """The allocations whose storages died since the last call, now forgotten here."""
+        """The allocations whose storages died since the last call."""
         found: list[Allocation] = []
         for slab in self._slabs:
             if len(slab.free) == SLAB_SLOTS:
                 continue
-            for index in np.flatnonzero(slab.used & (slab.heads == 0)).tolist():
-                allocation = slab.owners[index]
-                assert allocation is not None
-                allocation.alive = False
-                del self.allocations[allocation.number]
-                slab.owners[index] = None
-                slab.used[index] = False
-                if not slab.free:
-                    self._open.append(slab)
+            indexes = np.flatnonzero(slab.heads == 0)
+            if not len(indexes):
+                continue
+            slab.heads[indexes] = FREE
+            if not slab.free:
+                self.open.append(slab)
+            owners = slab.owners
+            for index in indexes.tolist():
                 slab.free.append(index)
-                found.append(allocation)
+                allocation = owners[index]
+                owners[index] = None
+                allocation.alive = False  # type: ignore[union-attr]
+                found.append(allocation)  # type: ignore[arg-type]
+                if allocation.size_bytes > LARGE_BYTES:  # type: ignore[union-attr]
+                    self.large.pop(allocation.number, None)  # type: ignore[union-attr]
         return found
+
+    def dead_large(self) -> list[Allocation]:
+        """The large allocations whose storages died since the last call, ahead of :meth:`dead`, which tells all."""
+        dead = [number for number, (slab, index) in self.large.items() if not slab.words[index * SLOT_BYTES // 4]]
+        for number in dead:
+            del self.large[number]
+        return [self.allocations[number] for number in dead]
+
+    def forget(self, allocation: Allocation) -> None:
+        """Frees the number of a dead allocation, which nothing recorded names any more."""
+        del self.allocations[allocation.number]
 
     def self_test(self) -> None:
         """Checks that this platform's zeroing function and PyTorch's DLPack import do what the mailbox needs."""
@@ -233,6 +254,7 @@ class Mailbox:
         del tensor
         if allocation not in self.dead():
             raise WebGPUError(f"no storage mailbox on {sys.platform}: the deleter left its argument as it was")
+        self.forget(allocation)
 
 
 _CPU = torch._C.DispatchKey.CPU

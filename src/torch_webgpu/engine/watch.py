@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.device import Device
 
+    from .lane import Recording
     from .record import Engine
 
 observer_for_torch_profiler: Callable[[Device], Observer] = Observer
@@ -42,12 +43,13 @@ def observing(device: Device, what: str) -> Iterator[Observer]:
             yield observer
 
 
-def run_watched(engine: Engine, device: Device, nodes: list[Node]) -> None:
-    """Plans and runs ``nodes``, telling the observers."""
+def run_watched(engine: Engine, device: Device, recording: Recording) -> None:
+    """Plans and runs a recording, telling the observers."""
+    nodes = recording.nodes()
     with observing(device, f"{len(nodes)} operations") as observer:
-        plan = engine.plan(nodes, device)
+        plan = engine.plan(recording, device)
         observer.planned(nodes, plan.steps)
-        execute(device, plan.nodes(nodes), encode_watched)
+        execute(device, plan.nodes(nodes), recording.dead, encode_watched)
 
 
 def encode_watched(device: Device, node: Node, failures: Failures) -> list[Command]:

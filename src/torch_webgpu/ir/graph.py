@@ -216,11 +216,16 @@ class Operation:
     lowered: dict[Any, Any] = field(default_factory=dict, repr=False)
     shifts: tuple[int, ...] = field(init=False, repr=False)
     """The base-2 logarithm of each argument's element size: from bytes to elements."""
+    alike: frozenset[tuple[int, int]] = field(init=False, repr=False)
+    """The pairs of an input and an output, by their places in ``args``, that have the same layout."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", next(_ids))
         shifts = [BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in self.args]
         object.__setattr__(self, "shifts", tuple(shifts))
+        outputs = range(self.n_inputs, len(self.args))
+        alike = [(k, o) for o in outputs for k in range(self.n_inputs) if self.args[k] == self.args[o]]
+        object.__setattr__(self, "alike", frozenset(alike))
         _names[self.id] = self.name
         if len(_names) > REMEMBERED_NAMES:
             del _names[next(iter(_names))]

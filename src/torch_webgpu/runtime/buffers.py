@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,6 @@ class Buffer:
         return f"<Buffer {self.size_bytes} bytes at {id(self):#x}>"
 
 
-@lru_cache(maxsize=4096)
 def size_class(size_bytes: int) -> int:
     """The size of the buffer that serves a request: at most 1/16 more above 4 KiB, and a multiple of 256 bytes."""
     if size_bytes <= _SMALLEST_CLASS_BYTES:
@@ -69,7 +67,8 @@ class BufferPool:
         self._on_evict = on_evict
         self._usage = usage
         self._max_buffer_bytes = max_buffer_bytes // 4 * 4
-        self._free: dict[int, list[tuple[int, Buffer]]] = {}  # heaps
+        self._free: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)  # heaps
+        self._capacities: dict[int, int] = {}  # of sizes asked for lately
         self._ages: OrderedDict[Buffer, None] = OrderedDict()  # the free buffers, the longest unused first
         self._evicted: list[Buffer] = []
         self.allocated_bytes = 0
@@ -121,15 +120,21 @@ class BufferPool:
 
     def capacity(self, size_bytes: int) -> int:
         """The size of the buffer that :meth:`allocate` would give."""
-        return min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
+        found = self._capacities.get(size_bytes)
+        if found is None:
+            if len(self._capacities) >= 4096:
+                self._capacities.clear()
+            found = min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
+            self._capacities[size_bytes] = found
+        return found
 
     def allocate(self, size_bytes: int, make_room: bool = True) -> Buffer:
         """A buffer of at least ``size_bytes``; its contents are undefined. Raises OutOfMemoryError.
 
         ``make_room``: evicted buffers may go back to the adapter at once, since all commands have been submitted.
         """
-        capacity = self.capacity(size_bytes)
-        free = self._free.get(capacity)
+        capacity = self._capacities.get(size_bytes) or self.capacity(size_bytes)
+        free = self._free[capacity]
         if free:
             buffer = heappop(free)[1]
             del self._ages[buffer]
@@ -152,7 +157,7 @@ class BufferPool:
         capacity = buffer.size_bytes
         if buffer in self._ages:
             raise WebGPUError(f"{buffer} was released twice")
-        heappush(self._free.setdefault(capacity, []), (buffer.number, buffer))
+        heappush(self._free[capacity], (buffer.number, buffer))
         self._ages[buffer] = None
         self.returned_buffers += 1
         self.returned_bytes += capacity

@@ -113,7 +113,8 @@ class Device:
         When the adapter has no memory left, pooled buffers are given back first, unless ``make_room`` is off because
         commands that name them wait for their submission.
         """
-        pool = self._open.private or self._open.pool
+        opened = self._open
+        pool = opened.private or opened.pool
         try:
             return pool.allocate(size_bytes, make_room)
         except OutOfMemoryError:

@@ -1,0 +1,226 @@
+"""The tensors of the process and the devices they are on: making them, counting them, learning of their deaths."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Container, Hashable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from torch_webgpu.errors import ForkError, NoAdapterError, OutOfMemoryError, UnsupportedDtypeError
+from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.runtime.runtime import devices
+
+from .lane import Lanes
+from .layouts import misplaced
+from .tensor import ADDRESS_BITS, FIRST_ADDRESS, LARGE_BYTES, Allocation, Mailbox, Template
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Device
+
+TEMPLATE_CACHE_SIZE = 50_000
+FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
+
+
+class Store:
+    """Tensors and devices. One per process; every method is thread-safe."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.is_forked = False  # asking for the process's number each time takes microseconds
+        self.lock = threading.RLock()
+        self.mailbox = Mailbox()
+        self.lanes = Lanes()
+        self.live_bytes: dict[int, int] = {}
+        self.peak_bytes: dict[int, int] = {}
+        self.freed_bytes: dict[int, int] = {}
+        self.forgotten_bytes: dict[int, int] = {}  # alive when the accumulated counters were reset
+        self._largest_bytes: dict[int, int] = {}  # that a buffer can have, by device
+        self._gone_bytes: dict[int, int] = {}  # of large tensors known to be dead, which still count as live
+        self.dying: list[Allocation] = []
+        """Those whose storages have died, until nothing recorded needs their memory."""
+        self.templates: dict[Hashable, Template] = {}
+        self._is_mixed = False  # whether tensors may be of several devices
+
+    def stop(self) -> None:
+        """Called at exit, before the devices are closed."""
+
+    @cached_property
+    def devices(self) -> list[Device]:
+        """The adapters, best first. Raises NoAdapterError when there is none."""
+        found = devices()
+        if not found:
+            raise NoAdapterError(
+                "no WebGPU adapter found. Install a GPU driver with Vulkan, Metal or D3D12 support, or a software "
+                "adapter (Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` "
+                "shows what is there"
+            )
+        self.mailbox.self_test()
+        atexit.register(self.stop)  # after the runtime's own handler was registered, so it runs before it
+        return found
+
+    def device(self, index: int) -> Device:
+        self.check_process()
+        try:
+            return self.devices[index]
+        except IndexError:
+            raise RuntimeError(
+                f"webgpu:{index} does not exist: this machine has {len(self.devices)} WebGPU adapter(s)"
+            ) from None
+
+    def check_process(self) -> None:
+        if self.is_forked:
+            raise ForkError(
+                "the webgpu device cannot be used in a forked process: GPU handles do not survive a fork. "
+                "Use torch.multiprocessing.set_start_method('spawn'), or keep webgpu tensors out of the child"
+            )
+
+    def empty(
+        self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """An uninitialised tensor. Memory is taken when a flush first needs it; sizes are checked now."""
+        return self.make(self.template(shape, dtype, device, strides))
+
+    def template(
+        self, shape: Sequence[int], dtype: torch.dtype, device: int = 0, strides: Sequence[int] | None = None
+    ) -> Template:
+        """What :meth:`make` makes tensors of this layout from."""
+        key = (tuple(shape), None if strides is None else tuple(strides), dtype, device)
+        found = self.templates.get(key)
+        if found is None:
+            found = self._new_template(*key)
+            if len(self.templates) >= TEMPLATE_CACHE_SIZE:
+                self.templates.clear()
+            self.templates[key] = found
+        return found
+
+    def _new_template(
+        self, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype, device: int
+    ) -> Template:
+        with self.lock:
+            if device not in self.live_bytes:
+                self.device(device)
+                self.live_bytes[device] = self.peak_bytes[device] = 0
+                self._is_mixed = len(self.live_bytes) > 1
+        if dtype in FLOAT64_TYPES:
+            self._check_float64(dtype, device)
+        return Template(shape, contiguous_strides(shape) if strides is None else strides, dtype, device)
+
+    def make(self, template: Template) -> torch.Tensor:
+        """A new tensor of a known layout, uninitialised."""
+        with self.lock:
+            return self.make_with(template)[0]
+
+    def make_with(self, template: Template) -> tuple[torch.Tensor, Allocation]:
+        """:meth:`make`, and the new tensor's allocation; the caller holds the lock."""
+        if not self.mailbox.open:
+            self.reclaim()
+        made = self.mailbox.make(template)
+        if template.size_bytes > LARGE_BYTES:
+            self._account(made[1])
+        else:
+            try:
+                self.live_bytes[template.device] += template.size_bytes
+            except KeyError:
+                self.check_process()
+                raise
+        return made
+
+    def _check_float64(self, dtype: torch.dtype, index: int) -> None:
+        device = self.device(index)
+        if not device.caps.float64:
+            raise UnsupportedDtypeError(
+                f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to "
+                f"{'torch.complex64' if dtype.is_complex else 'torch.float32'} first, or keep the tensor on the CPU"
+            )
+
+    def _account(self, allocation: Allocation) -> None:
+        """Counts a large allocation."""
+        size, device = allocation.size_bytes, allocation.device
+        allocation.size_bytes = 0  # what its death gives back, if it turns out to be too large
+        self.check_size(size, device)
+        allocation.size_bytes = size
+        self.live_bytes[device] += size
+        # Tensors that died since the last look at them still count: those of a size must not set a false record.
+        if self.live_bytes[device] - self._gone_bytes.get(device, 0) > self.peak_bytes[device]:
+            for dead in self.mailbox.dead_large():
+                self._gone_bytes[dead.device] = self._gone_bytes.get(dead.device, 0) + dead.size_bytes
+            self._note_peak(device)
+
+    def _note_peak(self, device: int) -> None:
+        live = self.live_bytes[device] - self._gone_bytes.get(device, 0)
+        self.peak_bytes[device] = max(self.peak_bytes[device], live)
+
+    def check_size(self, size: int, index: int) -> None:
+        """Raises at once for what no buffer of this adapter can hold."""
+        largest = self._largest_bytes.get(index)
+        if largest is None:
+            largest = self._largest_bytes[index] = self.device(index).limits["max-buffer-size"]
+        if size > largest:
+            device = self.device(index)
+            self.reclaim()
+            raise OutOfMemoryError(
+                f"webgpu:{index} ({device.name}) cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes): "
+                f"its buffers end at {largest / 2**30:.2f} GiB.\n{device.memory_summary()}"
+            )
+
+    def allocation(self, t: torch.Tensor) -> Allocation:
+        """What a webgpu tensor lies in."""
+        return self.mailbox.allocations[t.untyped_storage().data_ptr() >> ADDRESS_BITS]
+
+    def addresses(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Where these tensors start, all of one webgpu device; RuntimeError if they are not."""
+        addresses = [t.data_ptr() for t in tensors]
+        if addresses and min(addresses) < FIRST_ADDRESS:
+            # PyTorch gives tensors without elements no address; or there is one on the CPU.
+            addresses = [address_of(t) for t in tensors]
+            if min(addresses) < FIRST_ADDRESS:
+                raise misplaced(tensors)
+        if self._is_mixed:
+            known = self.mailbox.allocations
+            if len({known[address >> ADDRESS_BITS].device for address in addresses}) > 1:
+                raise misplaced(tensors)
+        return addresses
+
+    def collect(self) -> None:
+        """Learns which storages have died; their memory follows when nothing recorded needs it."""
+        before = self.live_bytes.copy()
+        self._gone_bytes.clear()
+        for allocation in self.mailbox.dead():
+            self.live_bytes[allocation.device] -= allocation.size_bytes
+            self.dying.append(allocation)
+        for device, size in before.items():
+            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size - self.live_bytes[device]
+            self._note_peak(device)
+
+    def sweep(self, running: Container[int] = ()) -> None:
+        """Returns the memory of what died and nothing recorded or ``running`` (by number) needs."""
+        if not self.dying:
+            return
+        waiting = self.lanes.needed_beside(None)
+        kept = []
+        for allocation in self.dying:
+            if allocation.number in running or allocation.number in waiting:
+                kept.append(allocation)
+                continue
+            self.mailbox.forget(allocation)
+            if allocation.buffer is not None:
+                self.devices[allocation.device].release(allocation.buffer)
+                allocation.buffer = None
+        self.dying = kept
+
+    def reclaim(self) -> None:
+        """Returns the memory of tensors that died and that nothing recorded needs."""
+        with self.lock:
+            self.check_process()
+            self.collect()
+            self.sweep()
+
+
+def address_of(t: torch.Tensor) -> int:
+    """Where a tensor starts, also if it has no elements and PyTorch therefore gives no address."""
+    return t.data_ptr() or t.untyped_storage().data_ptr() + int(t.storage_offset()) * t.element_size()
