@@ -135,7 +135,9 @@ def _form(tensors: Sequence[torch.Tensor]) -> Form | None:
     if not tensors:
         return None
     first = tensors[0]
-    if any(t.device != first.device or t.dtype != first.dtype or t.layout != torch.strided or t.is_neg() for t in tensors):
+    if any(
+        t.device != first.device or t.dtype != first.dtype or t.layout != torch.strided or t.is_neg() for t in tensors
+    ):
         return None
     if first.device.type != DEVICE_TYPE:
         return None

@@ -1,4 +1,4 @@
-"""``_foreach_norm``, ``_foreach_powsum`` and ``_foreach_max``: each tensor of a list to one number, in a few dispatches.
+"""``_foreach_norm``, ``_foreach_powsum``, ``_foreach_max``: each tensor of a list to one number, in a few dispatches.
 
 Anything unusual (complex and 64-bit numbers, lists of several dtypes, orders that need every element) goes through
 PyTorch's own loop over the tensors.
@@ -23,7 +23,7 @@ from torch_webgpu.lower.list_reduction import lower_collect, lower_list_reductio
 from torch_webgpu.wgsl.expr import split_scalar
 from torch_webgpu.wgsl.list_reduction import ListReduction
 
-from .foreach_lists import LARGEST_NUMEL, addresses_of, layout_of, largest_bytes, remember
+from .foreach_lists import LARGEST_NUMEL, addresses_of, largest_bytes, layout_of, remember
 from .reduce import Norm
 from .torch_abi import DEVICE_TYPE, aten, impl, infer, per_tensor
 
@@ -51,7 +51,7 @@ def record(
     """
     numels = tuple(map(_numel, tensors))
     first = tensors[0]
-    if not all(numels) and not may_be_empty or max(numels) >= LARGEST_NUMEL:
+    if (not all(numels) and not may_be_empty) or max(numels) >= LARGEST_NUMEL:
         return NotImplemented
     inputs = flat_inputs(tensors)
     if inputs is None:
@@ -64,7 +64,9 @@ def record(
         if len(_operations) >= CACHE_SIZE:
             _operations.pop(next(iter(_operations)))
         _operations[op_key] = op
-    results, made = make_bundle(eng, layout_of(((),) * len(tensors), ((),) * len(tensors)), dtype, device)
+    numbers = layout_of(((),) * len(tensors), ((),) * len(tensors))
+    assert numbers is not None
+    results, made = make_bundle(eng, numbers, dtype, device)
     remember(addresses_of(made), made)
     eng.push(op, [*inputs, *results], tuple([part for v in scalars for part in split_scalar(v, "f")]))
     return results
@@ -76,13 +78,11 @@ def flat_inputs(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     row = dtypes.BY_TORCH.get(first.dtype)
     if first.device.type != DEVICE_TYPE or row is None or row.itemsize > 4:
         return None
-    if any([t.dtype != first.dtype or t.device != first.device for t in tensors]):
+    if any(t.dtype != first.dtype or t.device != first.device for t in tensors):
         return None
     largest = largest_bytes(first.device.index)
-    dense = [
-        t if t.is_contiguous() or is_dense(t.shape, t.stride()) else t.contiguous() for t in tensors if t.numel()
-    ]
-    if any([t.untyped_storage().nbytes() > largest for t in dense]):
+    dense = [t if t.is_contiguous() or is_dense(t.shape, t.stride()) else t.contiguous() for t in tensors if t.numel()]
+    if any(t.untyped_storage().nbytes() > largest for t in dense):
         return None
     return dense
 
@@ -111,6 +111,8 @@ def norm(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None
     found = Norm.of(ord)
     # The dtype of the results, and what is wrong with the arguments, in PyTorch's words.
     (_, _, out), *_ = infer(aten.linalg_vector_norm.default, self[0], ord, dtype=dtype)
+    if out.itemsize > 4:
+        return NotImplemented
     make = partial(_sum, "_foreach_norm", self[0].dtype, out, found)
     return record(self, ("norm", found.order, found.combine), out, make, found.scalars, ord >= 0 and isfinite(ord))
 
@@ -152,7 +154,7 @@ def _maximum(dtype: torch.dtype) -> ListReduction:
 def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """A 1-D tensor of the values of 0-dim tensors of one dtype; None where they are few or unusual."""
     first = tensors[0]
-    if len(tensors) < COLLECTED or any([t.dim() or t.dtype != first.dtype for t in tensors]):
+    if len(tensors) < COLLECTED or any(t.dim() or t.dtype != first.dtype for t in tensors):
         return None
     inputs = flat_inputs(tensors)
     if inputs is None:

@@ -181,9 +181,16 @@ class _Torch(ModuleType):
     def __getattr__(self, name: str) -> Any:
         value = getattr(torch, name)
         if isinstance(value, (FunctionType, BuiltinFunctionType)):
-            value = lambda *args, **kwargs: _plain(getattr(torch, name), args, kwargs)
-            self.__dict__[name] = value
+            self.__dict__[name] = found = _on_tensors(name)
+            return found
         return value
+
+
+def _on_tensors(name: str) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return _plain(getattr(torch, name), args, kwargs)
+
+    return function
 
 
 def _is_usual(params: Any) -> bool:

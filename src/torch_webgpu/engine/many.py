@@ -12,8 +12,6 @@ import numpy as np
 import torch
 
 from .tensor import (
-    ADDRESS_BITS,
-    FIRST_BYTE,
     HEAD_BYTES,
     LARGE_BYTES,
     SLAB_SLOTS,
@@ -76,7 +74,7 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
     """Tensors over allocations that have none yet."""
     count = len(allocations)
     words = image.words.copy()
-    words[:, DATA] = (np.array([a.number for a in allocations], np.uint64) << np.uint64(ADDRESS_BITS)) + np.uint64(FIRST_BYTE)
+    words[:, DATA] = [a.address for a in allocations]
     places: list[int] = []
     while len(places) < count:
         slab = _open_slab(mailbox)

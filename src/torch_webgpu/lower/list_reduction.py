@@ -10,7 +10,6 @@ from torch_webgpu.wgsl.builder import WORKGROUP, Source, Value, grid_for
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.list_reduction import (
-    QUAD,
     UNROLL,
     ListReduction,
     build_collect,
@@ -18,6 +17,7 @@ from torch_webgpu.wgsl.list_reduction import (
     build_results,
     scalars,
 )
+from torch_webgpu.wgsl.quads import QUAD
 
 MAX_TENSORS = 28
 """In one dispatch: some adapters bind many more buffers, but each kind of kernel takes time to compile."""
