@@ -33,6 +33,7 @@ FAMILIES = (
     "fused_optimizers",
     "foreach",
     "foreach_reductions",
+    "foreach_scope",
     "autocast",
     "linalg",
     "conv",

@@ -6,7 +6,7 @@ each tensor. Lists that :mod:`.foreach_lists` does not take go through PyTorch's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -304,9 +304,9 @@ def numbers_for(value: Any, slot: ScalarSlot) -> Any:
     return array
 
 
-def kernels() -> dict[OpOverload, Callable[..., Any]]:
+def kernels() -> dict[OpOverload, ListKernel]:
     """A kernel for each overload of a ``_foreach_`` operator whose per-tensor operator is pointwise."""
-    found: dict[OpOverload, Callable[..., Any]] = {}
+    found: dict[OpOverload, ListKernel] = {}
     for packet in dir(torch):
         if not packet.startswith("_foreach_"):
             continue
@@ -324,10 +324,11 @@ def kernels() -> dict[OpOverload, Callable[..., Any]]:
     return found
 
 
-def register() -> None:
-    from .foreach_scope import install
+KERNELS: dict[OpOverload, ListKernel] = {}
+"""Those that are registered."""
 
-    found = kernels()
-    for overload, kernel in found.items():
+
+def register() -> None:
+    KERNELS.update(kernels())
+    for overload, kernel in KERNELS.items():
         impl(overload, kernel)
-    install(found)

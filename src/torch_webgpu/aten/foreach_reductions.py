@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from .reduce import Norm
 from .torch_abi import DEVICE_TYPE, aten, impl, infer, per_tensor
 
 CACHE_SIZE = 1000
+NUMBERS = (int, float)
 COLLECTED = 8
 """From so many numbers on, collecting them saves dispatches."""
 
@@ -106,7 +107,7 @@ def _buffers(device: int) -> int:
 
 
 def norm(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> Any:
-    if not self or not self[0].is_floating_point():
+    if not self or not self[0].is_floating_point() or type(ord) not in NUMBERS:
         return NotImplemented
     found = Norm.of(ord)
     # The dtype of the results, and what is wrong with the arguments, in PyTorch's words.
@@ -119,7 +120,7 @@ def norm(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None
 
 def powsum(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> Any:
     """What the norm is the root of."""
-    if not self or not self[0].is_floating_point() or not 0 < ord < float("inf"):
+    if not self or not self[0].is_floating_point() or type(ord) not in NUMBERS or not 0 < ord < inf:
         return NotImplemented
     out = dtype or self[0].dtype
     if not out.is_floating_point or out.itemsize > 4:

@@ -22,14 +22,13 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.autograd import profiler
 from torch.autograd.graph import increment_version
 
 from torch_webgpu.engine.lists import Bundle, Intermediate, Layout, forget_dropped, make_intermediate, make_seen
 from torch_webgpu.engine.record import engine
 
-from .foreach import ListKernel, Lists
+from .foreach import KERNELS, ListKernel, Lists
 from .foreach_lists import addresses_of, find, remember
 from .torch_abi import DEVICE_TYPE, is_modified
 
@@ -172,7 +171,7 @@ def _tensors(value: Any) -> Any:
 
 
 class _Torch(ModuleType):
-    """``torch`` as a multi-tensor function sees it."""
+    """Our operators over lists, and everything else as it is, but given tensors."""
 
     def __init__(self, operators: Mapping[str, _Operator]) -> None:
         super().__init__("torch")
@@ -202,7 +201,7 @@ def _is_usual(params: Any) -> bool:
     )
 
 
-def _scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+def scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not _is_usual(args[0] if args else kwargs.get("params")):
@@ -218,13 +217,17 @@ def _scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[
     return function
 
 
-def install(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None:
-    """Replaces the multi-tensor functions of the optimizers that are imported."""
+def facade() -> ModuleType:
+    """``torch`` as a multi-tensor function sees it."""
     by_name: dict[str, list[ListKernel]] = {}
-    for overload, kernel in kernels.items():
-        if isinstance(kernel, ListKernel):
-            by_name.setdefault(overload._schema.name.removeprefix("aten::"), []).append(kernel)
-    facade = _Torch({name: _Operator(name, found) for name, found in by_name.items()})
+    for overload, kernel in KERNELS.items():
+        by_name.setdefault(overload._schema.name.removeprefix("aten::"), []).append(kernel)
+    return _Torch({name: _Operator(name, found) for name, found in by_name.items()})
+
+
+def register() -> None:
+    """Replaces the multi-tensor functions of the optimizers."""
+    seen = facade()
     for module in [m for name, m in sys.modules.items() if name.startswith("torch.optim.")]:
         for name, original in list(vars(module).items()):
             if (
@@ -234,6 +237,6 @@ def install(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None:
                 and vars(module).get("torch") is torch
                 and not original.__closure__
             ):
-                ours = FunctionType(original.__code__, {**vars(module), "torch": facade}, name, original.__defaults__)
+                ours = FunctionType(original.__code__, {**vars(module), "torch": seen}, name, original.__defaults__)
                 ours.__kwdefaults__ = original.__kwdefaults__
-                setattr(module, name, _scoped(original, ours))
+                setattr(module, name, scoped(original, ours))

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from .tensor import (
+    ADDRESS_BITS,
+    FIRST_BYTE,
     HEAD_BYTES,
     LARGE_BYTES,
     SLAB_SLOTS,
@@ -74,7 +76,8 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
     """Tensors over allocations that have none yet."""
     count = len(allocations)
     words = image.words.copy()
-    words[:, DATA] = [a.address for a in allocations]
+    numbers = np.array([a.number for a in allocations], np.uint64)
+    words[:, DATA] = (numbers << np.uint64(ADDRESS_BITS)) + np.uint64(FIRST_BYTE)
     places: list[int] = []
     while len(places) < count:
         slab = _open_slab(mailbox)
