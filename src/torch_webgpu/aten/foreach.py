@@ -93,6 +93,7 @@ class ListKernel:
         self.defaults = [a.default_value for a in overload._schema.arguments]
         self.types = [str(a.type) for a in overload._schema.arguments]
         self.inplace = not overload._schema.returns
+        self.in_code = kernel.rule.in_code
         self.prepared: dict[Any, Prepared | None] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +120,8 @@ class ListKernel:
         inputs = [bundles[k] for k in found.lists]
         eng = engine()
         if found.result is None:
-            if not record_list(eng, found.op, tuple(inputs), domain, numbers):  # type: ignore[arg-type]
+            targets: Any = tuple(inputs)
+            if targets[0].shares or not record_list(eng, found.op, targets, domain, numbers):
                 return NotImplemented
             lists.written(values[0])
             return None
@@ -173,7 +175,9 @@ class ListKernel:
                 key.append((layout_in(domain, bundle.layout), bundle.dtype))
             elif isinstance(value, list):
                 classes = set(map(type, value))
-                if len(value) != len(domain.numels) or len(classes) != 1 or self.kernel.rule.in_code is not None:
+                if len(value) != len(domain.numels) or len(classes) != 1:
+                    return None
+                if self.in_code is not None and any(map(self.in_code, value)):
                     return None
                 key.append(classes.pop())
                 if key[-1] not in (int, float):
@@ -184,7 +188,7 @@ class ListKernel:
 
     def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
         """Asks the per-tensor kernel about the first tuple; None where it does not compute it itself."""
-        samples = [first_of(v, b is None) for v, b in zip(values, bundles)]
+        samples = [self.first_of(v, b is None) for v, b in zip(values, bundles)]
         try:
             kernel_values = self.kernel.bind(tuple(samples), {})
             prepared = self.kernel.prepare(kernel_values)
@@ -200,6 +204,12 @@ class ListKernel:
             [isinstance(v, list) for v in values],
             None if self.inplace else prepared.outputs[0],
         )  # fmt: skip
+
+    def first_of(self, value: Any, is_number: bool) -> Any:
+        """An argument of the per-tensor operator. A number that is no default and not special stands for a list."""
+        if not isinstance(value, list):
+            return value
+        return value[0].__class__(2) if is_number and self.in_code is None else value[0]
 
     def keeps_strides(self, values: list[Any], samples: list[Any], domain: Layout) -> bool:
         """Whether each result has the strides of its operands."""
@@ -219,20 +229,25 @@ class ListKernel:
 
 
 class StoreKernel(ListKernel):
-    """The kernel of ``_foreach_zero_`` and ``_foreach_copy_``, whose per-tensor operators are no pointwise ones."""
+    """The kernel of ``_foreach_zero_``, ``_foreach_copy_`` and ``_foreach_clone``, which compute nothing."""
 
     def __init__(self, overload: OpOverload) -> None:
         super().__init__(overload, POINTWISE[aten.neg_.default])  # asked for nothing
 
     def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Any:
+        if not self.inplace and values[1] not in (None, torch.preserve_format):
+            return None
         return tuple([(layout_in(domain, b.layout), b.dtype) for b in bundles if b is not None])
 
     def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
         lists = tuple([k for k, b in enumerate(bundles) if b is not None])
         names = [dtypes.of(b.dtype).name for b in bundles if b is not None]
-        root = ops.load(1, names[1]) if len(lists) > 1 else ops.constant(0, names[0])
         layouts = [None if b is None else layout_in(domain, b.layout) for b in bundles]
-        return operation(str(self.overload), root, lists, (), bundles, layouts, [], None)
+        if self.inplace:
+            root = ops.load(1, names[1]) if len(lists) > 1 else ops.constant(0, names[0])
+            return operation(str(self.overload), root, lists, (), bundles, layouts, [], None)
+        result = (domain.shapes[0], domain.strides[0], values[0][0].dtype)
+        return operation(str(self.overload), ops.load(0, names[0]), lists, (), bundles, layouts, [], result)
 
 
 def same(values: Sequence[Any], bundles: Sequence[Bundle | None], k: int) -> Bundle | None:
@@ -243,13 +258,6 @@ def same(values: Sequence[Any], bundles: Sequence[Bundle | None], k: int) -> Bun
     if all(map(is_, one, other)):
         return bundles[k - 1]
     return None
-
-
-def first_of(value: Any, is_number: bool) -> Any:
-    """An argument of the per-tensor operator. Any number but a default stands for a list of them."""
-    if not isinstance(value, list):
-        return value
-    return value[0].__class__(2) if is_number else value[0]
 
 
 def is_contiguous(layout: Layout) -> bool:
@@ -319,9 +327,14 @@ def kernels() -> dict[OpOverload, ListKernel]:
             inner = overloads(per_tensor).get(table.get(overload_name, ""))
             if inner in POINTWISE:
                 found[overload] = ListKernel(overload, POINTWISE[inner])
-    for overload in (aten._foreach_zero_.default, aten._foreach_copy_.default):
+    for overload in (aten._foreach_zero_.default, aten._foreach_copy_.default, *clones()):
         found[overload] = StoreKernel(overload)
     return found
+
+
+def clones() -> list[OpOverload]:
+    """``_foreach_clone``, where this PyTorch has it."""
+    return [overload for name, overload in overloads("_foreach_clone").items() if name == "default"]
 
 
 KERNELS: dict[OpOverload, ListKernel] = {}

@@ -51,7 +51,7 @@ def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     """The bundle of a list; None if it is not one that the list path takes.
 
     It takes dense webgpu tensors of one device and one dtype of at most four bytes that have elements, start at
-    multiples of four elements and lie each in a storage of its own that one binding can hold.
+    multiples of four elements and lie in storages that one binding can hold. Those it writes lie each in its own.
     """
     addresses = tuple(map(_address, tensors))
     bundle = _bundles.get(addresses)
@@ -121,8 +121,7 @@ def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
     assert form.layout is not None
     if any(offset & 3 for offset in offsets) or any(a.size_bytes > largest for a in allocations):
         return None
-    bundle = Bundle(form.layout, form.dtype, form.device, allocations, offsets)
-    return bundle if len(bundle.keys) == len(allocations) else None
+    return Bundle(form.layout, form.dtype, form.device, allocations, offsets)
 
 
 def _form(tensors: Sequence[torch.Tensor]) -> Form | None:

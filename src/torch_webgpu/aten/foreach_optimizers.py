@@ -73,6 +73,8 @@ def record_step(
     op = _operations.get(op_key)
     if op is None:
         op = _operations[op_key] = _operation(name, list(bundles), args, list(numbers), step)
+    if any(list(bundles.values())[k].shares for k in op.targets):
+        return False
     values = tuple(numbers.values())
     return record_list(engine(), op, tuple(bundles.values()), first.layout, values)
 

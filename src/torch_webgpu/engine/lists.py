@@ -59,9 +59,14 @@ class Layout:
 
 
 class Bundle:
-    """A list of tensors of one dtype and device, each in an allocation of its own, that start at multiples of four."""
+    """A list of tensors of one dtype and device that start at multiples of four.
 
-    __slots__ = ("__weakref__", "allocations", "check", "device", "dtype", "keys", "layout", "offset", "offsets")
+    ``shares``: some lie in one allocation, so that it can be read only.
+    """
+
+    __slots__ = (
+        "__weakref__", "allocations", "check", "device", "dtype", "keys", "layout", "offset", "offsets", "shares",
+    )  # fmt: skip
 
     def __init__(
         self, layout: Layout, dtype: torch.dtype, device: int, allocations: list[Allocation], offsets: list[int]
@@ -70,6 +75,7 @@ class Bundle:
         self.allocations, self.offsets = allocations, offsets
         self.offset = any(offsets)
         self.keys = frozenset([a.number for a in allocations])
+        self.shares = len(self.keys) < len(allocations)
         self.check: Callable[..., bool] | None = None  # whether tensors at these addresses still look like these
 
     @property
