@@ -27,7 +27,7 @@ from torch_webgpu.layout import contiguous_strides, extent
 
 KDL_EXT_DEV = 12
 SLOT_BYTES = 256
-SLAB_SLOTS = 1024
+SLAB_SLOTS = 256
 HEAD_BYTES = 64
 MAX_DIMS_IN_SLOT = (SLOT_BYTES - HEAD_BYTES) // 16
 # DLManagedTensor: data; device type and id, ndim, type code, bits and lanes; shape; strides; byte offset, context,
