@@ -231,7 +231,7 @@ class Mailbox:
                 owners[index] = None
                 allocation.alive = False  # type: ignore[union-attr]
                 found.append(allocation)  # type: ignore[arg-type]
-                if allocation.size_bytes > LARGE_BYTES:  # type: ignore[union-attr]
+                if self.large:  # of a size that may have changed since
                     self.large.pop(allocation.number, None)  # type: ignore[union-attr]
         return found
 
