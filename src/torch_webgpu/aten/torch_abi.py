@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -76,6 +76,12 @@ def _family() -> str:
 def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Runs the CPU kernel of a device-agnostic operator (views, metadata) on webgpu tensors."""
     return overload._op_dk(CPU_KEY, *args, **kwargs)
+
+
+def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
+    """The CPU kernel of a device-agnostic operator by itself: without a Python frame, half a microsecond faster."""
+    kernel = torch.library.get_kernel(overload, "CPU")
+    return partial(kernel.call_boxed, torch._C.DispatchKeySet(CPU_KEY))
 
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]

@@ -257,10 +257,10 @@ class Mailbox:
         self.forget(allocation)
 
 
-_CPU = torch._C.DispatchKey.CPU
-_as_strided = torch.ops.aten.as_strided.default
+_as_strided = torch.library.get_kernel(torch.ops.aten.as_strided.default, "CPU").call_boxed
+_CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def as_strided(t: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int | None) -> torch.Tensor:
     """A view sharing ``t``'s storage. PyTorch's CPU kernel is device-agnostic and never touches the data."""
-    return _as_strided._op_dk(_CPU, t, shape, strides, offset)
+    return _as_strided(_CPU_KEYS, t, shape, strides, offset)
