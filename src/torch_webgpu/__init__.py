@@ -20,8 +20,9 @@ def register() -> None:
 
     from . import api, aten
     from .api import accelerator, graphs, safetensors, streams, torch_profiler
+    from .aten import torch_abi
 
-    _setup_privateuseone_for_python_backend("webgpu", backend_module=api)
+    _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
     aten.register()
     accelerator.register()
     graphs.register()

@@ -29,6 +29,7 @@ from .batching import (
 from .device import (
     _initialized,
     _is_in_bad_fork,
+    _lazy_init,
     can_device_access_peer,
     device,
     device_count,

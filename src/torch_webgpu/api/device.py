@@ -35,6 +35,10 @@ def init() -> None:
     """Nothing to do; here because torch.cuda has it."""
 
 
+def _lazy_init() -> None:
+    """Nothing to do: PyTorch before 2.12 looks for this function whenever it makes a tensor, until it has found it."""
+
+
 def device_count() -> int:
     """The number of adapters, ``webgpu:0`` being the best one."""
     return len(devices())

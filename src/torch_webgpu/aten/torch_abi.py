@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -26,6 +27,15 @@ DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """A tensor without data: shape, strides, dtype."""
+
+
+class DeviceGuard(torch._C._acc.DeviceGuard):
+    """Tells PyTorch's C++ the device type, five times for each operator of a backward pass: through a function that is
+    C itself, which spares it a Python frame (0.2 µs).
+    """
+
+    type_ = repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__  # type: ignore[assignment]
+
 
 profiler_range = torch._C._profiler._RecordFunctionFast
 """Context manager: a range of this name in ``torch.profiler``, as ``record_function`` without its operator call."""
@@ -66,6 +76,12 @@ def _family() -> str:
 def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Runs the CPU kernel of a device-agnostic operator (views, metadata) on webgpu tensors."""
     return overload._op_dk(CPU_KEY, *args, **kwargs)
+
+
+def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
+    """The CPU kernel of a device-agnostic operator by itself: without a Python frame, half a microsecond faster."""
+    kernel = torch.library.get_kernel(overload, "CPU")
+    return partial(kernel.call_boxed, torch._C.DispatchKeySet(CPU_KEY))
 
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]

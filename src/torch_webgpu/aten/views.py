@@ -6,17 +6,16 @@ they serve webgpu tensors as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.layout import contiguous_strides, extent
 
 from .storage import ensure_size
-from .torch_abi import aten, impl, on_cpu_key
+from .torch_abi import aten, cpu_kernel, impl, on_cpu_key
 from .variants import register_functional
 
 SHARED_WITH_CPU = (
@@ -28,13 +27,6 @@ SHARED_WITH_CPU = (
     aten.view_as_complex.default,
     aten.is_set_to.default,
 )
-
-
-def _shared(overload: OpOverload) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return on_cpu_key(overload, *args, **kwargs)
-
-    return kernel
 
 
 def resize_(
@@ -87,7 +79,7 @@ def narrow_copy(self: torch.Tensor, dim: int, start: int, length: int) -> torch.
 
 def register() -> None:
     for overload in SHARED_WITH_CPU:
-        impl(overload, _shared(overload))
+        impl(overload, cpu_kernel(overload))
     register_functional(aten.narrow_copy.default, narrow_copy)
     impl(aten.resize_.default, resize_)
     impl(aten.set_.default, set_nothing)

@@ -72,6 +72,7 @@ class Engine(Store):
         self.graphs = Graphs()
         self.threshold = 64
         self.delay_ms = 16.0
+        self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(self)
         if hasattr(os, "register_at_fork"):

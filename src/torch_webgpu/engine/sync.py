@@ -81,6 +81,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
         flags = (device.error_buffer, 0, ERROR_WORDS * 4)
         _, errors = device.download([(buffer, offset, size), flags], [np.frombuffer(host_bytes(host), np.uint8)])
         check_flags(device.index, errors)
+        eng.waited_for[device.index] = device.work
 
 
 def synchronize(index: int) -> None:
@@ -92,8 +93,10 @@ def synchronize(index: int) -> None:
         eng.flush(index)
         eng.raise_pending()
         device = eng.device(index)
-        (errors,) = device.download([(device.error_buffer, 0, ERROR_WORDS * 4)])
-        check_flags(index, errors)
+        if eng.waited_for.get(index) != device.work:
+            (errors,) = device.download([(device.error_buffer, 0, ERROR_WORDS * 4)])
+            check_flags(index, errors)
+            eng.waited_for[index] = device.work
 
 
 def check_flags(index: int, errors: np.ndarray) -> None:

@@ -27,7 +27,7 @@ from torch_webgpu.layout import contiguous_strides, extent
 
 KDL_EXT_DEV = 12
 SLOT_BYTES = 256
-SLAB_SLOTS = 1024
+SLAB_SLOTS = 256
 HEAD_BYTES = 64
 MAX_DIMS_IN_SLOT = (SLOT_BYTES - HEAD_BYTES) // 16
 # DLManagedTensor: data; device type and id, ndim, type code, bits and lanes; shape; strides; byte offset, context,
@@ -231,7 +231,7 @@ class Mailbox:
                 owners[index] = None
                 allocation.alive = False  # type: ignore[union-attr]
                 found.append(allocation)  # type: ignore[arg-type]
-                if allocation.size_bytes > LARGE_BYTES:  # type: ignore[union-attr]
+                if self.large:  # of a size that may have changed since
                     self.large.pop(allocation.number, None)  # type: ignore[union-attr]
         return found
 
@@ -257,10 +257,10 @@ class Mailbox:
         self.forget(allocation)
 
 
-_CPU = torch._C.DispatchKey.CPU
-_as_strided = torch.ops.aten.as_strided.default
+_as_strided = torch.library.get_kernel(torch.ops.aten.as_strided.default, "CPU").call_boxed
+_CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def as_strided(t: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int | None) -> torch.Tensor:
     """A view sharing ``t``'s storage. PyTorch's CPU kernel is device-agnostic and never touches the data."""
-    return _as_strided._op_dk(_CPU, t, shape, strides, offset)
+    return _as_strided(_CPU_KEYS, t, shape, strides, offset)

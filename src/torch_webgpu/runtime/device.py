@@ -273,6 +273,12 @@ class Device:
         self._raise_errors(opened)
 
     @property
+    def work(self) -> object:
+        """Stands for everything submitted until now: another value means that there has been more."""
+        native = self._open.native
+        return native, native.submissions
+
+    @property
     def has_timestamps(self) -> bool:
         """Whether the adapter tells what time it is on the GPU."""
         return "timestamp-query" in self.features
