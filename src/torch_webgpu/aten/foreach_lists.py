@@ -119,7 +119,9 @@ def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
     offsets = [(address & OFFSET_MASK) - FIRST_BYTE >> shift for address in addresses]
     largest = largest_bytes(form.device)
     assert form.layout is not None
-    if any(offset & 3 for offset in offsets) or any(a.size_bytes > largest for a in allocations):
+    if any(offsets) and any(offset & 3 for offset in offsets):
+        return None
+    if max([a.size_bytes for a in allocations]) > largest:  # a list: a generator takes three times as long
         return None
     return Bundle(form.layout, form.dtype, form.device, allocations, offsets)
 
