@@ -80,6 +80,13 @@ class Trace(NamedTuple):
     results: tuple[int, ...]
     several: bool
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one operation with one new tensor, which is the result."""
+        return (
+            len(self.steps) == len(self.fresh) == len(self.results) == 1 and self.results[0] >= 0 and not self.several
+        )
+
 
 def traced(fn: Kernel) -> Kernel:
     """``fn``, a kernel that records nodes as its arguments' layouts and plain values tell it to, and nothing else does.
@@ -90,7 +97,8 @@ def traced(fn: Kernel) -> Kernel:
     if hasattr(fn, "is_traced"):
         return fn
     traces: dict[Any, Trace] = {}
-    forms: Forms[tuple[Trace, int]] = Forms()  # with the device; of arguments that share no memory
+    # With the device, and the operation if it is all there is; of arguments that share no memory.
+    forms: Forms[tuple[Trace, int, Step | None]] = Forms()
     misses = 0
 
     @wraps(fn)
@@ -100,11 +108,16 @@ def traced(fn: Kernel) -> Kernel:
             return fn(*args, **kwargs)
         eng = engine()
         if args:
-            for match, (trace, device) in forms.known.get(getattr(args[0], "shape", None), ()):
+            for match, (trace, device, single) in forms.known.get(getattr(args[0], "shape", None), ()):
                 starts = match(args, kwargs)
                 if starts is not None and are_apart(starts):
                     with eng.lock:
-                        return replay(eng, trace, args, starts, device)
+                        if single is None:
+                            return replay(eng, trace, args, starts, device)
+                        tensor, allocation = eng.make_with(trace.fresh[0].template(eng, device))
+                        starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
+                        eng.append(device, single.op, single.addresses(starts), single.params)
+                        return tensor
         tensors: list[torch.Tensor] = []
         key = part(args, tensors), tuple([(k, part(v, tensors)) for k, v in kwargs.items()]) if kwargs else None
         with eng.lock:
@@ -124,7 +137,8 @@ def traced(fn: Kernel) -> Kernel:
                     traces.pop(next(iter(traces)))
                 traces[signature] = made
                 if arguments.aliasing is None:
-                    forms.add(args, kwargs, (made, arguments.device))
+                    single = made.steps[0] if made.is_single else None
+                    forms.add(args, kwargs, (made, arguments.device, single))
             return result
 
     kernel.is_traced = True  # type: ignore[attr-defined]
@@ -183,7 +197,9 @@ class Arguments(NamedTuple):
 
 def are_apart(addresses: Sequence[int]) -> bool:
     """Whether each lies in an allocation of its own."""
-    return len(addresses) == 1 or len({a >> ADDRESS_BITS for a in addresses}) == len(addresses)
+    if len(addresses) < 3:
+        return len(addresses) == 1 or bool((addresses[0] ^ addresses[1]) >> ADDRESS_BITS)
+    return len({a >> ADDRESS_BITS for a in addresses}) == len(addresses)
 
 
 def replay(eng: Engine, trace: Trace, tensors: Sequence[torch.Tensor], starts: list[int], device: int) -> Any:
