@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from foreach_lists import lists, moved, outcome, pending, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing._internal import common_methods_invocations as database
@@ -25,28 +26,6 @@ DATABASE = (
 DTYPES = (torch.float32, torch.bfloat16, torch.int32, torch.bool)
 # The operators without lists are not as on the CPU here either: a power of booleans is an integer, a quotient is made.
 DIFFERENT = frozenset({"_foreach_pow", "_foreach_addcdiv"})
-
-
-def moved(value: Any, device: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().to(device)
-    if isinstance(value, (list, tuple)):
-        return type(value)(moved(v, device) for v in value)
-    return value
-
-
-def outcome(fn: Callable[[], Any]) -> tuple[type | None, Any]:
-    """What ``fn`` returns, moved to the CPU, or the type of its exception."""
-    try:
-        return None, moved(fn(), "cpu")
-    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
-        return type(error), None
-
-
-def same(actual: Any, expected: Any, dtype: torch.dtype) -> None:
-    # Eight bits, and where an intermediate result is rounded is open.
-    tolerance = {"rtol": 1.6e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {"rtol": 2e-5, "atol": 2e-5}
-    torch.testing.assert_close(actual, expected, equal_nan=True, **tolerance)
 
 
 def samples(info: Any, dtype: torch.dtype) -> list[Any]:
@@ -78,19 +57,6 @@ def test_database(request: pytest.FixtureRequest, device: Any, info: Any, dtype:
             assert (actual_error is None) == (error is None), (sample, error, actual_error)
             if error is None:
                 same(list(actual), list(expected), dtype)
-
-
-def lists(device: Any, *seeds: int, shapes: Sequence[tuple[int, ...]] = ((3, 5), (7,), (1030,))) -> list[Any]:
-    """Positive numbers, so that divisors and roots are harmless."""
-    made = []
-    for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
-        made.append([(torch.rand(shape, generator=generator) + 0.5).to(device) for shape in shapes])
-    return made
-
-
-def pending() -> int:
-    return torch.webgpu.get_pending_count()
 
 
 def test_a_list_is_one_operation(device: Any) -> None:
@@ -470,63 +436,3 @@ def test_a_list_at_addresses_that_were_others_is_looked_at_again(
     monkeypatch.setattr(mailbox, "mark", first)
     monkeypatch.setattr(mailbox, "rounds", 1)
     assert step() == [0, 2, 4]
-
-
-@pytest.mark.parametrize("name", ["clamp_min", "clamp_max", "maximum", "minimum", "pow"])
-@pytest.mark.parametrize("numbers", [[0.75, 1.25, 2.5], [4, 5, 7], [float("nan"), 1.0, 0.5], [2, 3, -1]], ids=str)
-def test_lists_of_numbers_with_special_ones(device: Any, name: str, numbers: list[float]) -> None:
-    for suffix in ("", "_"):
-        for dtype in (torch.float32, torch.int32):
-            results = []
-            for where in ("cpu", device):
-                (values,) = lists(where, 0)
-                values = [(3 * v).to(dtype) for v in values]
-                operator = getattr(torch, f"_foreach_{name}{suffix}")
-                run = (lambda o, v: o(v, numbers) and v) if suffix else (lambda o, v: o(v, numbers))
-                results.append(outcome(lambda run=run, o=operator, v=values: run(o, v)))
-            (error, expected), (actual_error, actual) = results
-            assert (actual_error is None) == (error is None)
-            if error is None:
-                same(list(actual), list(expected), torch.float32)
-
-
-def test_bounds_are_one_operation(device: Any) -> None:
-    (values,) = lists(device, 0)
-    torch.webgpu.synchronize()
-    torch._foreach_clamp_min_(values, [0.6, 0.7, 0.8])
-    torch._foreach_pow_(values, [1.5, 2.5, 3.5])
-    assert pending() == 2
-
-
-@pytest.mark.skipif(not hasattr(torch, "_foreach_clone"), reason="a newer PyTorch's")
-def test_clones(device: Any) -> None:
-    values = [*lists(device, 0)[0], torch.rand(6, 5, device=device).t()]
-    torch.webgpu.synchronize()
-    copies = torch._foreach_clone(values)
-    assert pending() == 1
-    torch._foreach_zero_(values)
-    assert all(c.stride() == v.stride() and c.data_ptr() != v.data_ptr() for c, v in zip(copies, values))
-    expected = [*lists("cpu", 0)[0]]
-    same(moved(list(copies[:3]), "cpu"), expected, torch.float32)
-    flat = torch._foreach_clone(values, memory_format=torch.contiguous_format)
-    assert flat[-1].is_contiguous()
-
-
-def test_gradients_in_one_buffer_are_read_as_a_list(device: Any) -> None:
-    """As DistributedDataParallel's ``gradient_as_bucket_view`` leaves them."""
-    results = []
-    for where in ("cpu", device):
-        bucket = torch.arange(40.0).to(where)
-        views = [bucket[:12].view(3, 4), bucket[12:20], bucket[20:]]
-        (params,) = lists(where, 0, shapes=((3, 4), (8,), (20,)))
-        if where == device:
-            torch.webgpu.synchronize()
-        torch._foreach_add_(params, views, alpha=0.5)
-        if where == device:
-            assert pending() == 1
-        torch._foreach_mul_(views, 2.0)  # written, they are looked at one by one
-        torch._foreach_add_(params, views)
-        overlapping = [bucket[:8], bucket[4:12]]
-        torch._foreach_add_(overlapping, 1.0)
-        results.append(moved([*params, bucket], "cpu"))
-    same(results[1], results[0], torch.float32)
