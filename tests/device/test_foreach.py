@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from foreach_lists import lists, moved, outcome, pending, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing._internal import common_methods_invocations as database
 
 from torch_webgpu.engine.record import engine
+
+from .foreach_lists import lists, moved, outcome, pending, same
 
 DATABASE = (
     *database.foreach_unary_op_db,

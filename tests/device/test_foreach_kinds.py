@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from foreach_lists import lists, moved, outcome, pending, same
+
+from .foreach_lists import lists, moved, outcome, pending, same
 
 
 @pytest.mark.parametrize("name", ["clamp_min", "clamp_max", "maximum", "minimum", "pow"])
