@@ -24,6 +24,8 @@ from torch_webgpu.layout import is_dense
 from .torch_abi import DEVICE_TYPE, list_guard
 
 BUNDLE_CACHE_TENSORS = 100_000
+NEW_TENSORS = 4096
+"""After so many the bundles of tensors that have died, which nobody will ask for again, are dropped."""
 LAYOUT_CACHE_SIZE = 10_000
 RECENT_FORMS = 8
 LARGEST_NUMEL = 1 << 31
@@ -42,7 +44,7 @@ class Form:
 
 
 _bundles: OrderedDict[tuple[int, ...], Bundle] = OrderedDict()
-_cached = [0]  # tensors in the bundles
+_cached = [0, 0]  # tensors in the bundles, and those that came after the dead ones were last dropped
 _forms: dict[int, list[Form]] = {}
 _layouts: dict[Any, Layout] = {}
 
@@ -93,7 +95,13 @@ def remember(addresses: tuple[int, ...], bundle: Bundle) -> None:
     """Makes ``bundle`` what is found at these addresses."""
     if _bundles.pop(addresses, None) is None:
         _cached[0] += len(addresses)
+        _cached[1] += len(addresses)
     _bundles[addresses] = bundle
+    if _cached[1] > NEW_TENSORS:
+        for key in [key for key, old in _bundles.items() if not old.is_alive]:
+            _cached[0] -= len(key)
+            del _bundles[key]
+        _cached[1] = 0
     while _cached[0] > BUNDLE_CACHE_TENSORS and len(_bundles) > 1:
         oldest, _ = _bundles.popitem(last=False)
         _cached[0] -= len(oldest)
