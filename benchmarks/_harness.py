@@ -108,13 +108,15 @@ KEPT = 256
 """How many results of small work stay alive: more than a batch holds."""
 
 
-def measure(work: Work, device: Device, effort: Effort, *, host_only: bool = False, small: bool = False) -> Timing:
+def measure(
+    work: Work, device: Device, effort: Effort, *, host_only: bool = False, small: bool = False, keep_last: int = 0
+) -> Timing:
     """Time ``work``, which returns its result.
 
-    With ``host_only`` the clock stops before the wait: what the calls cost the program's thread. ``small`` results are
-    kept and left to the device's own batching; others are submitted with each call.
+    With ``host_only`` the clock stops before the wait: what the calls cost the program's thread. ``small`` results, or
+    the last so many, are kept and left to the device's own batching; others are submitted with each call.
     """
-    kept: deque[Any] = deque(maxlen=KEPT)
+    kept: deque[Any] = deque(maxlen=KEPT if small else keep_last)
 
     def keep() -> None:
         kept.append(work())
@@ -124,7 +126,7 @@ def measure(work: Work, device: Device, effort: Effort, *, host_only: bool = Fal
         device.submit()
         del result
 
-    return _measure(keep if small else submit, device, effort, host_only)
+    return _measure(keep if small or keep_last else submit, device, effort, host_only)
 
 
 def _measure(work: Work, device: Device, effort: Effort, host_only: bool) -> Timing:

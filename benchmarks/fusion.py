@@ -42,16 +42,22 @@ from torch import nn
 CHAINS = (2, 4, 8, 12, 16, 32)
 PARAMETERS = 200
 FLOAT_BYTES = 4
+BATCH = 64
+"""Operators that a device may hold back: results live longer than that, so that all of them must be stored."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``work`` cannot do with fewer than ``must_move_bytes``; it computes ``elements`` results."""
+    """``work`` cannot do with fewer than ``must_move_bytes``; it computes ``elements`` results.
+
+    ``keep_last``: how many results stay alive while the device batches as it likes; with 0 each call is submitted.
+    """
 
     name: str
     work: Callable[[], object]
     must_move_bytes: int
     elements: int
+    keep_last: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,18 +79,22 @@ class Sizes:
 
 
 def chains(device: Device, sizes: Sizes, options: argparse.Namespace) -> Iterator[Case]:
-    """``(x * a + b).tanh()`` over and over, cut off after so many operators. Reads once, writes once."""
-    x = torch.rand(sizes.elements, device=device.device)
+    """``(x * a + b).tanh()`` over and over, cut off after so many operators. Reads once, writes once.
+
+    Each call has another input than the one before, so that no two of a batch could share what they read.
+    """
+    inputs = cycle([torch.rand(sizes.elements, device=device.device) for _ in range(8)])
     operators: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (lambda t: t * 1.01, lambda t: t + 0.1, torch.tanh)
 
     def chain(length: int) -> torch.Tensor:
-        y = x
+        y = next(inputs)
         for operator in islice(cycle(operators), length):
             y = operator(y)
         return y
 
     for length in (2, 8) if options.quick else CHAINS:
-        yield Case(f"chain of {length}", partial(chain, length), 2 * FLOAT_BYTES * x.numel(), x.numel())
+        moved = 2 * FLOAT_BYTES * sizes.elements
+        yield Case(f"chain of {length}", partial(chain, length), moved, sizes.elements, BATCH // length + 2)
 
 
 def normalisations(device: Device, sizes: Sizes, options: argparse.Namespace) -> Iterator[Case]:
@@ -160,10 +170,10 @@ BENCHMARKS = {"chains": chains, "normalisations": normalisations, "networks": ne
 
 def figures(case: Case, device: Device, effort: Effort) -> Iterator[Result]:
     """All there is to say of a case."""
-    timing = measure(case.work, device, effort)
+    timing = measure(case.work, device, effort, keep_last=case.keep_last)
     yield duration("time", timing, op=case.name)
     yield rate("must move", case.must_move_bytes, "GB/s", timing, op=case.name)
-    host = measure(case.work, device, replace(effort, warm_up_s=0), host_only=True)
+    host = measure(case.work, device, replace(effort, warm_up_s=0), host_only=True, keep_last=case.keep_last)
     yield duration("host", host, op=case.name)
     picoseconds = [1e12 * s / case.elements for s in (timing.median_s, timing.min_s, timing.max_s)]
     yield Result("time per element", picoseconds[0], "ps", *picoseconds[1:], timing.calls, {"op": case.name})
