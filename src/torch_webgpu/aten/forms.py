@@ -17,7 +17,8 @@ from torch_webgpu.engine.tensor import FIRST_ADDRESS
 
 from .torch_abi import is_webgpu, list_guard
 
-CACHE_SIZE = 50_000
+CACHE_SIZE = 1024
+"""Shapes for which a kernel has forms."""
 FORMS_PER_SHAPE = 4
 
 Found = TypeVar("Found")
@@ -44,17 +45,20 @@ def same_keywords(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def matcher(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool) -> Match | None:
-    """What recognises calls with the signature of this one; None where no form can tell it.
+    """What recognises calls with the signature of this one, whose first argument is a webgpu tensor; None where no form
+    can tell it.
 
-    A form can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, the
-    first argument among them, and plain values, of which ``numbers_vary`` says that only their classes decide anything.
+    A form can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, and
+    plain values, of which ``numbers_vary`` says that only their classes decide anything.
     """
     size = len(args)
+    if not are_aligned([args[0].data_ptr()]):
+        return None
     tensors = [k for k, v in enumerate(args) if is_webgpu(v)]
     others = [k for k in range(size) if k not in tensors]
     pick_tensors, pick_others = picker(tensors), picker(others)
     values = tuple([v.copy() if isinstance(v, list) else v for v in pick_others(args)])
-    if not tensors or tensors[0] or not all(map(is_plain, (*values, *kwargs.values()))):
+    if not all(map(is_plain, (*values, *kwargs.values()))):
         return None
     given: list[torch.Tensor] = [args[k] for k in tensors]
     if not are_aligned([t.data_ptr() for t in given]):
@@ -121,14 +125,18 @@ class Forms(Generic[Found]):
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Found, numbers_vary: bool = False) -> None:
         """Remembers what was found out about a call, if there is a :func:`matcher` for it."""
-        match = matcher(args, kwargs, numbers_vary) if args else None
+        if not args or not is_webgpu(args[0]):
+            return
+        forms = self.known.get(args[0].shape, [])
+        if len(forms) >= FORMS_PER_SHAPE:
+            return
+        match = matcher(args, kwargs, numbers_vary)
         if match is None:
             return
         if len(self.known) >= CACHE_SIZE:
             self.known.clear()
-        forms = self.known.setdefault(args[0].shape, [])
-        if len(forms) < FORMS_PER_SHAPE:
-            forms.append((match, found))
+        forms.append((match, found))
+        self.known[args[0].shape] = forms
 
 
 def is_plain(value: Any) -> bool:

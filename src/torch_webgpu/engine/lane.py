@@ -87,7 +87,8 @@ class Lanes:
         lane = self._lanes.get(key)
         if lane is None:
             # Threads come and go: lanes in which nothing is recorded are made again when they are needed.
-            self._lanes = {k: other for k, other in self._lanes.items() if other in self.busy}
+            used = (*self.busy, *self.current.values())
+            self._lanes = {k: other for k, other in self._lanes.items() if other in used}
             lane = self._lanes[key] = Lane(*key)
         self.current[device] = lane
         return lane
