@@ -8,7 +8,7 @@ their first value are *poisoned* and raise the error when they are read, tensors
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError
@@ -21,7 +21,7 @@ from .program import Undo, alias_pattern
 from .tensor import Allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from torch_webgpu.runtime.runtime import Buffer, Device
 
@@ -79,8 +79,17 @@ def execute(device: Device, nodes: list[Node], dead: Container[Allocation], enco
         raise failures.first.pop()
 
 
-def replay(device: Device, plan: Plan, recording: Recording) -> bool:
-    """Runs a recording whose plan has run before, by its program.
+class Sequel(Protocol):
+    """Commands that would do well at the end of a submission. ``submitted``: whether they were."""
+
+    submitted: bool
+
+    def commands(self) -> Iterable[Command]:
+        """Asked for when everything before them is encoded."""
+
+
+def replay(device: Device, plan: Plan, recording: Recording, sequel: Sequel | None) -> bool:
+    """Runs a recording whose plan has run before, by its program, and in the same submission its ``sequel``.
 
     False, and nothing has happened, if something is wrong: :func:`execute` finds out what, and whose fault it is.
     """
@@ -92,7 +101,8 @@ def replay(device: Device, plan: Plan, recording: Recording) -> bool:
     undo = Undo(device)
     submitted = device.submissions
     try:
-        device.submit(program.commands(recording, undo))
+        commands = program.commands(recording, undo)
+        device.submit(commands if sequel is None else _then(commands, sequel))
     except (DeviceLostError, ForkError):
         raise
     except Exception:
@@ -100,7 +110,14 @@ def replay(device: Device, plan: Plan, recording: Recording) -> bool:
             raise
         undo.run()
         return False
+    if sequel is not None:
+        sequel.submitted = True
     return True
+
+
+def _then(commands: Iterable[Command], sequel: Sequel) -> Iterator[Command]:
+    yield from commands
+    yield from sequel.commands()
 
 
 class Failures:

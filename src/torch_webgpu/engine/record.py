@@ -22,7 +22,7 @@ from torch_webgpu.wgsl.expr import split_scalar
 
 from .capture import Capture, Graphs
 from .clock import FlushClock
-from .flush import execute, replay
+from .flush import Sequel, execute, replay
 from .interrupt import Uninterrupted
 from .lane import Lane, Lanes, Recording
 from .layouts import copy_body, layout_key, spec_of, tangled
@@ -72,6 +72,7 @@ class Engine(Store):
         self.graphs = Graphs()
         self.threshold = 64
         self.delay_ms = 16.0
+        self.sequel: Sequel | None = None  # of the flush that is underway
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(self)
@@ -266,12 +267,16 @@ class Engine(Store):
             if not lanes:
                 self.reclaim()
 
-    def flush_for(self, allocation: Allocation) -> None:
+    def flush_for(self, allocation: Allocation, sequel: Sequel) -> None:
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
         own = self.lane(allocation.device)
-        for lane in self.lanes.on(allocation.device):
-            if lane is own or allocation.number in lane.writes:
+        lanes = [n for n in self.lanes.on(allocation.device) if n is own or allocation.number in n.writes]
+        for lane in lanes:
+            self.sequel = sequel if lane is lanes[-1] else None
+            try:
                 self.flush_lane(lane)
+            finally:
+                self.sequel = None
 
     def flush_lane(self, lane: Lane) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""
@@ -300,7 +305,7 @@ class Engine(Store):
             run_watched(self, device, recording)
         else:
             plan = self.plan(recording, device)
-            if plan.is_new or "record" in config().debug or not replay(device, plan, recording):
+            if plan.is_new or "record" in config().debug or not replay(device, plan, recording, self.sequel):
                 execute(device, plan.nodes(recording.nodes()), recording.dead)
             self.pressure.submitted(device)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +15,12 @@ from torch_webgpu.layout import is_contiguous
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
+from .tensor import Allocation
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.commands import Command
+    from torch_webgpu.runtime.runtime import Buffer, Device
+    from torch_webgpu.runtime.transfer import ReadBack
 
 ERROR_WORDS = 8
 """Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
@@ -74,14 +82,43 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
             t = eng.copy_of(t)
             offset = 0
         allocation = eng.allocation(t)
-        eng.flush_for(allocation)
+        read = _Read(eng.device(allocation.device), allocation, offset, size, host)
+        eng.flush_for(allocation, read)
         eng.raise_pending()
-        device = eng.device(allocation.device)
-        buffer = materialise(device, allocation)
-        flags = (device.error_buffer, 0, ERROR_WORDS * 4)
-        _, errors = device.download([(buffer, offset, size), flags], [np.frombuffer(host_bytes(host), np.uint8)])
-        check_flags(device.index, errors)
-        eng.waited_for[device.index] = device.work
+        check_flags(allocation.device, read.finish())
+        eng.waited_for[allocation.device] = read.device.work
+
+
+class _Read:
+    """A download of an allocation's bytes and of the error flags: the sequel of a flush, if that goes smoothly."""
+
+    def __init__(self, device: Device, allocation: Allocation, offset: int, size: int, host: torch.Tensor) -> None:
+        self.device = device
+        self.allocation, self.offset, self.size = allocation, offset, size
+        self.target = np.frombuffer(host_bytes(host), np.uint8)
+        self.flags = np.empty(ERROR_WORDS * 4, np.uint8)
+        self.begun: ReadBack | None = None
+        self.submitted = False
+
+    def commands(self) -> Sequence[Command]:
+        """The copies, once the allocation has its buffer."""
+        begun = self.device.begin_download(self._requests(self.allocation.buffer), [self.target, self.flags])
+        if begun is None:
+            return ()
+        self.begun, copies = begun
+        return copies
+
+    def finish(self) -> np.ndarray:
+        """Waits; the error flags' bytes."""
+        if self.begun is not None and self.submitted:
+            self.device.finish_download(self.begun)
+        else:
+            buffer = materialise(self.device, self.allocation)
+            self.device.download(self._requests(buffer), [self.target, self.flags])
+        return self.flags
+
+    def _requests(self, buffer: Buffer) -> list[tuple[Buffer, int, int]]:
+        return [(buffer, self.offset, self.size), (self.device.error_buffer, 0, ERROR_WORDS * 4)]
 
 
 def synchronize(index: int) -> None:

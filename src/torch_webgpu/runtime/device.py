@@ -14,7 +14,7 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool
-from torch_webgpu.runtime.commands import Clear, Command, Dispatch
+from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.observer import Observer, span
@@ -22,7 +22,7 @@ from torch_webgpu.runtime.pipelines import PipelineCache
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
-from torch_webgpu.runtime.transfer import Request, Transfer
+from torch_webgpu.runtime.transfer import ReadBack, Request, Transfer
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
 
@@ -248,6 +248,19 @@ class Device:
                 results = opened.transfer.download(requests, into)
         self._raise_errors(opened)
         return results
+
+    def begin_download(
+        self, requests: Sequence[Request], into: Sequence[np.ndarray]
+    ) -> tuple[ReadBack, list[Copy]] | None:
+        """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large."""
+        return self._open.transfer.begin(requests, into)
+
+    def finish_download(self, read: ReadBack) -> None:
+        """Waits for what was submitted, and ends the download."""
+        opened = self._open
+        with span(self, "wait", "download"):
+            opened.transfer.finish(read)
+        self._raise_errors(opened)
 
     def mark(self) -> Callable[[], bool]:
         """A function that tells, without waiting, whether everything submitted until now is done.

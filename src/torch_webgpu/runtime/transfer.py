@@ -9,14 +9,45 @@ import numpy as np
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
+from torch_webgpu.runtime.buffers import Buffer
+from torch_webgpu.runtime.commands import Copy
+from torch_webgpu.runtime.encoder import Encoder
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.buffers import Buffer
     from torch_webgpu.runtime.ffi import NativeDevice
 
 _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed, little enough to keep
 
-Request = tuple["Buffer", int, int]  # buffer, offset in bytes, number of bytes
+Request = tuple[Buffer, int, int]  # buffer, offset in bytes, number of bytes
+
+
+class ReadBack:
+    """Bytes on their way to the host, through the staging buffer: its size in bytes, and from where to where."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.parts: list[tuple[Buffer, int, int, np.ndarray]] = []  # source, first byte, bytes of whole words, target
+
+    def add(self, buffer: Buffer, offset: int, words: int, target: np.ndarray) -> None:
+        self.parts.append((buffer, offset, words, target))
+        self.size_bytes += words
+
+    def copies(self, staging: Buffer) -> list[Copy]:
+        """What the GPU does first."""
+        copies, position = [], 0
+        for buffer, offset, words, _ in self.parts:
+            copies.append(Copy(buffer, offset & ~3, staging, position, words))
+            position += words
+        return copies
+
+    def take(self, mapped: Any) -> None:
+        """What the host does when the staging buffer is mapped."""
+        host = np.frombuffer(mapped, np.uint8)
+        position = 0
+        for _, offset, words, target in self.parts:
+            first = position + offset % 4
+            target[:] = host[first : first + target.size]
+            position += words
 
 
 class Transfer:
@@ -25,8 +56,7 @@ class Transfer:
     def __init__(self, native: NativeDevice) -> None:
         self._native = native
         self._pending_bytes = 0
-        self._staging: Any = None
-        self._staging_bytes = 0
+        self._staging: Buffer | None = None
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview | bytes) -> None:
         """Writes ``data`` at ``offset``, after the submitted work. Any alignment; whole words are the fast case."""
@@ -60,51 +90,55 @@ class Transfer:
 
         The first of them are ``into``, which have the right sizes; the caller owns the others.
         """
+        results, reads = self._plan(requests, into)
+        for read in reads:
+            copies = read.copies(self._staging_buffer(read.size_bytes))
+            encoder = self._native.create_encoder()
+            for copy in copies:
+                Encoder.encode_transfer(encoder, copy)
+            if self._native.run(encoder):
+                self.finish(read)
+        return results
+
+    def begin(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[ReadBack, list[Copy]] | None:
+        """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`finish`.
+
+        None for more than one staging buffer holds. There may be no other download in between.
+        """
+        _, reads = self._plan(requests, into)
+        return (reads[0], reads[0].copies(self._staging_buffer(reads[0].size_bytes))) if len(reads) == 1 else None
+
+    def finish(self, read: ReadBack) -> None:
+        """Waits until what was submitted is done."""
+        staging = self._staging_buffer(read.size_bytes).handle
+        mapped = self._native.map(staging, read.size_bytes)
+        if mapped is not None:  # else the reason is among the device's errors, which the caller raises
+            read.take(mapped)
+            ffi.unmap(staging)
+
+    @staticmethod
+    def _plan(requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[ReadBack]]:
+        """The results of a download, and what fills them, each through one staging buffer."""
         results = list(into)
         for k, (buffer, offset, nbytes) in enumerate(requests):
             if offset < 0 or nbytes < 0 or offset + nbytes > buffer.size_bytes:
                 raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
             if k >= len(into):
                 results.append(np.empty(nbytes, np.uint8))
-        batch: list[tuple[Buffer, int, int, np.ndarray]] = []  # source, first word, bytes of whole words, destination
-        batch_bytes = 0
+        reads = [ReadBack()]
         for (buffer, offset, nbytes), result in zip(requests, results, strict=True):
             done = 0
             while done < nbytes:
+                if reads[-1].size_bytes >= _CHUNK_BYTES - 4:
+                    reads.append(ReadBack())
                 at = offset + done
-                part = min(nbytes - done, _CHUNK_BYTES - batch_bytes - at % 4)
-                words = -(-(at % 4 + part) // 4) * 4
-                batch.append((buffer, at, words, result[done : done + part]))
-                batch_bytes += words
+                part = min(nbytes - done, _CHUNK_BYTES - reads[-1].size_bytes - at % 4)
+                reads[-1].add(buffer, at, -(-(at % 4 + part) // 4) * 4, result[done : done + part])
                 done += part
-                if batch_bytes >= _CHUNK_BYTES - 4:
-                    self._read_back(batch, batch_bytes)
-                    batch, batch_bytes = [], 0
-        if batch:
-            self._read_back(batch, batch_bytes)
-        return results
+        return results, [read for read in reads if read.parts]
 
-    def _read_back(self, batch: Sequence[tuple[Buffer, int, int, np.ndarray]], total_bytes: int) -> None:
-        native = self._native
-        staging = self._staging_buffer(total_bytes)
-        encoder = native.create_encoder()
-        position = 0
-        for buffer, at, words, _ in batch:
-            ffi.copy_buffer(encoder, buffer.handle, at & ~3, staging, position, words)
-            position += words
-        mapped = native.map(staging, total_bytes) if native.run(encoder) else None
-        if mapped is None:
-            return  # the reason is among the device's errors, which the caller raises
-        host = np.frombuffer(mapped, np.uint8)
-        position = 0
-        for _, at, words, destination in batch:
-            first = position + at % 4
-            destination[:] = host[first : first + destination.size]
-            position += words
-        ffi.unmap(staging)
-
-    def _staging_buffer(self, size_bytes: int) -> Any:
-        if size_bytes > self._staging_bytes:
+    def _staging_buffer(self, size_bytes: int) -> Buffer:
+        if self._staging is None or size_bytes > self._staging.size_bytes:
             self.release_staging()
             wanted_bytes = max(1 << 16, 1 << (size_bytes - 1).bit_length())
             staging = self._native.create_buffer(wanted_bytes, ffi.READBACK)
@@ -113,11 +147,11 @@ class Transfer:
                 self._native.release_buffer(staging)
                 reason = "; ".join(message for _, message in errors)
                 raise OutOfMemoryError(f"webgpu: no memory for a download of {size_bytes} bytes: {reason}")
-            self._staging, self._staging_bytes = staging, wanted_bytes
+            self._staging = Buffer(staging, wanted_bytes)
         return self._staging
 
     def release_staging(self) -> None:
         """Gives the staging buffer back."""
         if self._staging is not None:
-            self._native.release_buffer(self._staging)
-            self._staging, self._staging_bytes = None, 0
+            self._native.release_buffer(self._staging.handle)
+            self._staging = None
