@@ -137,6 +137,14 @@ def test_traces_tell_plain_values_apart(device):
     assert len(ran) == 6
 
 
+def test_zeros_of_both_signs(device):
+    x, first = torch.ones(4, device=device), torch.tensor([0], device=device)
+    for _ in range(2):
+        for zero in (0.0, -0.0):
+            made = (x.index_fill(0, first, zero), torch.full_like(x, zero), x * zero, x.clamp(max=zero))
+            assert [t.cpu()[0].signbit().item() for t in made] == [str(zero) == "-0.0"] * 4
+
+
 def test_what_no_form_can_tell(device):
     x = torch.rand(8, device=device)
     assert matcher((x, x), {}, False) is not None

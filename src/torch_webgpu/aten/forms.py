@@ -58,8 +58,9 @@ def matcher(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool
     others = [k for k in range(size) if k not in tensors]
     pick_tensors, pick_others = picker(tensors), picker(others)
     values = tuple([v.copy() if isinstance(v, list) else v for v in pick_others(args)])
-    if not all(map(is_plain, (*values, *kwargs.values()))):
-        return None
+    decisive = (*kwargs.values(),) if numbers_vary else (*values, *kwargs.values())
+    if not all(map(is_plain, (*values, *kwargs.values()))) or any(v.__class__ is float and not v for v in decisive):
+        return None  # 0.0 and -0.0 are equal
     given: list[torch.Tensor] = [args[k] for k in tensors]
     if not are_aligned([t.data_ptr() for t in given]):
         return None

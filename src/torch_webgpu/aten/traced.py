@@ -153,8 +153,8 @@ def part(value: Any, tensors: list[torch.Tensor]) -> Any:
         return value.shape, value.stride(), value.dtype, value.storage_offset() & 3, value.is_conj(), value.is_neg()
     if isinstance(value, (tuple, list)):
         return tuple([part(v, tensors) for v in value])
-    # 1, 1.0 and True are equal and hash alike, but promote differently.
-    return value.__class__, value
+    # 1, 1.0 and True are equal and hash alike, but promote differently; so do 0.0 and -0.0, which are not the same.
+    return value.__class__, value if value.__class__ is not float or value else str(value)
 
 
 class Arguments(NamedTuple):
