@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
+
+from torch_webgpu.engine.record import engine
 
 
 def moved(value: Any, device: Any) -> Any:
@@ -41,3 +44,19 @@ def lists(device: Any, *seeds: int, shapes: Sequence[tuple[int, ...]] = ((3, 5),
 
 def pending() -> int:
     return torch.webgpu.get_pending_count()
+
+
+def commands_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The commands submitted after this call, as they come."""
+    torch.webgpu.synchronize()
+    gpu = engine().device(0)
+    commands: list[Any] = []
+    submit = gpu.submit
+
+    def record(submitted: Any) -> None:
+        submitted = list(submitted)
+        commands.extend(submitted)
+        submit(submitted)
+
+    monkeypatch.setattr(gpu, "submit", record)
+    return commands

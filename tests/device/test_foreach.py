@@ -14,7 +14,7 @@ from torch.testing._internal import common_methods_invocations as database
 
 from torch_webgpu.engine.record import engine
 
-from .foreach_lists import lists, moved, outcome, pending, same
+from .foreach_lists import commands_from_now_on, lists, moved, outcome, pending, same
 
 DATABASE = (
     *database.foreach_unary_op_db,
@@ -82,20 +82,7 @@ def test_a_list_is_one_operation(device: Any) -> None:
 @pytest.fixture
 def dispatches(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The commands submitted from now on."""
-    from torch_webgpu.engine.record import engine
-
-    torch.webgpu.synchronize()
-    gpu = engine().device(0)
-    commands: list[Any] = []
-    submit = gpu.submit
-
-    def record(submitted: Any) -> None:
-        submitted = list(submitted)
-        commands.extend(submitted)
-        submit(submitted)
-
-    monkeypatch.setattr(gpu, "submit", record)
-    return commands
+    return commands_from_now_on(monkeypatch)
 
 
 def test_operations_on_the_same_lists_are_one_pass(device: Any, dispatches: list[Any]) -> None:

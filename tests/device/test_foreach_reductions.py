@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.lower import list_reduction
+
+from .foreach_lists import commands_from_now_on
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 SHAPES = ((3,), (), (0,), (7, 5), (1030,), (33, 65), (20_000,), *((n,) for n in range(1, 40)))
@@ -35,18 +36,7 @@ def close(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> N
 @pytest.fixture
 def launched(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The commands submitted from now on; none of them by a fallback."""
-    torch.webgpu.synchronize()
-    gpu = engine().device(0)
-    commands: list[Any] = []
-    submit = gpu.submit
-
-    def record(submitted: Any) -> None:
-        submitted = list(submitted)
-        commands.extend(submitted)
-        submit(submitted)
-
-    monkeypatch.setattr(gpu, "submit", record)
-    return commands
+    return commands_from_now_on(monkeypatch)
 
 
 @pytest.mark.parametrize("wide", [False, True])

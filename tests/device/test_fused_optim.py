@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from .foreach_lists import commands_from_now_on
+
 SHAPES = ((7, 5), (3,), (1030,), (), (2, 3, 4, 4))
 
 CONFIGURATIONS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -120,19 +122,8 @@ def test_tensors_that_lists_do_not_take(device: Any) -> None:
 def submitted(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     from torch_webgpu.engine.record import engine
 
-    torch.webgpu.synchronize()
     monkeypatch.setattr(engine(), "delay_ms", 0.0)  # a slow first step would be submitted in pieces
-    gpu = engine().device(0)
-    commands: list[Any] = []
-    submit = gpu.submit
-
-    def record(submission: Any) -> None:
-        submission = list(submission)
-        commands.extend(submission)
-        submit(submission)
-
-    monkeypatch.setattr(gpu, "submit", record)
-    return commands
+    return commands_from_now_on(monkeypatch)
 
 
 def adam_over(device: Any, count: int, **how: Any) -> Callable[[], None]:

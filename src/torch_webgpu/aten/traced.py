@@ -82,10 +82,11 @@ class Trace(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one operation with one new tensor, which is the result."""
-        return (
-            len(self.steps) == len(self.fresh) == len(self.results) == 1 and self.results[0] >= 0 and not self.several
-        )
+        """Whether it is one operation on the tensor arguments as they are, and what it writes is new and the result."""
+        if self.several or self.results[0] < 0 or not len(self.steps) == len(self.fresh) == len(self.results) == 1:
+            return False
+        step = self.steps[0]
+        return step.places == tuple(range(len(step.places))) and not any(step.bytes)
 
 
 def traced(fn: Kernel) -> Kernel:
@@ -111,13 +112,11 @@ def traced(fn: Kernel) -> Kernel:
             for match, (trace, device, single) in forms.known.get(getattr(args[0], "shape", None), ()):
                 starts = match(args, kwargs)
                 if starts is not None and are_apart(starts):
+                    if single is not None:
+                        template = trace.fresh[0].template(eng, device)
+                        return eng.append_new(single.op, starts, template, single.params)
                     with eng.lock:
-                        if single is None:
-                            return replay(eng, trace, args, starts, device)
-                        tensor, allocation = eng.make_with(trace.fresh[0].template(eng, device))
-                        starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
-                        eng.append(device, single.op, single.addresses(starts), single.params)
-                        return tensor
+                        return replay(eng, trace, args, starts, device)
         tensors: list[torch.Tensor] = []
         key = part(args, tensors), tuple([(k, part(v, tensors)) for k, v in kwargs.items()]) if kwargs else None
         with eng.lock:

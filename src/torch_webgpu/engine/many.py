@@ -80,7 +80,7 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
     words[:, DATA] = (numbers << np.uint64(ADDRESS_BITS)) + np.uint64(FIRST_BYTE)
     places: list[int] = []
     while len(places) < count:
-        slab = _open_slab(mailbox)
+        slab = mailbox.open[-1] if mailbox.open else mailbox.new_slab()
         start = max(0, len(slab.free) - count + len(places))
         slots = slab.free[start:]
         del slab.free[start:]
@@ -100,13 +100,6 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
 def free_slots(mailbox: Mailbox) -> int:
     """How many tensors can be made without a new slab."""
     return sum([len(slab.free) for slab in mailbox.open])
-
-
-def _open_slab(mailbox: Mailbox) -> Slab:
-    if not mailbox.open:
-        mailbox._slabs.append(Slab())
-        mailbox.open.append(mailbox._slabs[-1])
-    return mailbox.open[-1]
 
 
 def _write(

@@ -169,10 +169,7 @@ class Mailbox:
 
     def make(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """A new tensor over a new, unmaterialised allocation just large enough for it."""
-        if not self.open:
-            self._slabs.append(Slab())
-            self.open.append(self._slabs[-1])
-        slab = self.open[-1]
+        slab = self.open[-1] if self.open else self.new_slab()
         index = slab.free.pop()
         if not slab.free:
             self.open.pop()
@@ -196,6 +193,12 @@ class Mailbox:
         if template.offset_view is not None:
             tensor = as_strided(tensor, *template.offset_view, 0)
         return tensor, allocation
+
+    def new_slab(self) -> Slab:
+        """Room for more tensors, which is used next."""
+        self._slabs.append(Slab())
+        self.open.append(self._slabs[-1])
+        return self._slabs[-1]
 
     def _next_free(self) -> int:
         """The start of the next stretch of free numbers; ``_end`` is where it ends."""

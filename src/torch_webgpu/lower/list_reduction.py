@@ -19,10 +19,10 @@ from torch_webgpu.wgsl.list_reduction import (
 )
 from torch_webgpu.wgsl.quads import QUAD
 
+from .horizontal import ALONE_NUMEL
+
 MAX_TENSORS = 28
 """In one dispatch: some adapters bind many more buffers, but each kind of kernel takes time to compile."""
-ALONE_NUMEL = 1 << 20
-"""A tensor of so many elements has a dispatch of its own, whose kernel need not look for the tensor."""
 PIECE = UNROLL * WORKGROUP * QUAD * 2
 """Elements that one workgroup takes at least."""
 MOST_PIECES = 1024

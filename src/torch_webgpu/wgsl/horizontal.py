@@ -172,21 +172,11 @@ class _Builder:
             suffix, value = ("load4", f"vec4<{column.compute}>") if four else ("load", column.compute)
             if k in self.loaded or column.written:
                 calls = [f"return {name}_{suffix}(at);" for name in self.names(k)]
-                text += self.switch(f"load_{k}(own: u32, at: u32) -> {value}", calls)
+                text += switch(f"load_{k}(own: u32, at: u32) -> {value}", calls)
             if column.written:
                 calls = [f"{name}_store4(at, v);" for name in self.names(k)]
-                text += self.switch(f"store_{k}(own: u32, at: u32, v: {value})", calls)
+                text += switch(f"store_{k}(own: u32, at: u32, v: {value})", calls)
         return text
-
-    @staticmethod
-    def switch(signature: str, calls: Sequence[str]) -> list[str]:
-        *cases, last = calls
-        if not cases:
-            return [f"fn {signature} {{ {last} }}"]
-        leave = "" if last.startswith("return") else " return;"
-        # The last one follows the switch: every path of a function must be seen to return.
-        lines = [f"    case {j}u: {{ {call}{leave} }}" for j, call in enumerate(cases)]
-        return [f"fn {signature} {{", "  switch own {", *lines, "    default: {}", "  }", f"  {last}", "}"]
 
     def main(self, variables: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
         body = self.body
@@ -233,3 +223,14 @@ class _Builder:
             f"  if (!whole) {{ r{k} = select(load_{k}(own, {place}), r{k}, vec4<bool>({inside})); }}",
             f"  store_{k}(own, {place}, r{k});",
         ]
+
+
+def switch(signature: str, calls: Sequence[str]) -> list[str]:
+    """A function that does the ``own``-th of ``calls``."""
+    *cases, last = calls
+    if not cases:
+        return [f"fn {signature} {{ {last} }}"]
+    leave = "" if last.startswith("return") else " return;"
+    # The last one follows the switch: every path of a function must be seen to return.
+    lines = [f"    case {j}u: {{ {call}{leave} }}" for j, call in enumerate(cases)]
+    return [f"fn {signature} {{", "  switch own {", *lines, "    default: {}", "  }", f"  {last}", "}"]

@@ -17,6 +17,7 @@ from torch_webgpu.ir.graph import Expr, walk
 
 from .builder import WORKGROUP, stored
 from .expr import convert, emit
+from .horizontal import switch
 from .kernel import Binding, Kernel, Param
 from .quads import LANES, QUAD
 
@@ -89,14 +90,6 @@ def chosen(first: Sequence[str], of: str, count: int, names: Sequence[str]) -> l
     return text
 
 
-def switch(signature: str, calls: Sequence[str]) -> list[str]:
-    """A function that does the ``own``-th of ``calls``, which return."""
-    *cases, last = calls
-    lines = [f"    case {j}u: {{ {call} }}" for j, call in enumerate(cases)]
-    body = ["  switch own {", *lines, "    default: {}", "  }"] if cases else []
-    return [f"fn {signature} {{", *body, f"  {last}", "}"]
-
-
 @lru_cache(KERNEL_CACHE_SIZE)
 def build_partials(reduction: ListReduction, count: int) -> Kernel:
     """Leaves a state for each workgroup, for ``count`` tensors.
@@ -158,7 +151,7 @@ def build_results(reduction: ListReduction, count: int) -> Kernel:
     kind = COMPUTE_TYPE[BY_NAME[out].kind]
     root = stored(reduction.result, out)
     lines, (value,) = emit([root], leaf)
-    stores = [f"y{j}_store4(0u, v); return;" for j in range(count)]
+    stores = [f"y{j}_store4(0u, v);" for j in range(count)]
     text = [
         *reduction.functions(),
         *switch(f"store(own: u32, v: vec4<{kind}>)", stores),
