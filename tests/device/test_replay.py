@@ -11,10 +11,13 @@ from tests.device.processes import assert_ends_well
 from torch import nn
 
 from torch_webgpu.engine import tensor as engine_tensor
+from torch_webgpu.engine.program import Program
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Mailbox, Template
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.runtime.device import Device
+from torch_webgpu.runtime.buffers import BufferPool
+from torch_webgpu.runtime.encoder import Encoder
+from torch_webgpu.runtime.pipelines import PipelineCache
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +48,18 @@ def test_a_program_gives_what_its_first_run_gave(device: torch.device) -> None:
             torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("commands_before", [0, 1, 3, 100])
+@pytest.mark.parametrize(
+    ("owner", "part", "calls_before"),
+    [
+        (BufferPool, "_take", 0),
+        (BufferPool, "_take", 3),
+        (PipelineCache, "bound", 0),
+        (PipelineCache, "bound", 3),
+        (Encoder, "submit_prepared", 0),
+    ],
+)
 def test_a_program_that_fails_is_undone_and_run_step_by_step(
-    commands_before: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    owner: type, part: str, calls_before: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(8, 5)
     on_device = x.to(device)
@@ -56,27 +68,69 @@ def test_a_program_that_fails_is_undone_and_run_step_by_step(
         torch.webgpu.flush_batch()
     del results
     torch.webgpu.synchronize()
-    before = torch.webgpu.memory_allocated()
-    submit, failures = Device.submit, []
+    torch.webgpu.empty_cache()  # buffers and bind groups are to be made anew
+    before = torch.webgpu.memory_allocated(), torch.webgpu.memory_stats()["active.all.current"]
+    real, run, calls = getattr(owner, part), Program.run, []
 
-    def fail_once(self: Device, commands: object) -> None:
-        if isinstance(commands, (list, tuple)) or failures:
-            return submit(self, commands)  # type: ignore[arg-type]
-        failures.append(commands)
-        for _, _command in zip(range(commands_before), commands):  # type: ignore[call-overload]
-            pass
-        raise WebGPUError("out of luck")
+    def fail_once(self: object, *args: object, **kwargs: object) -> object:
+        calls.append(in_program[-1])
+        if calls.count(True) == calls_before + 1 and calls[-1]:
+            raise WebGPUError("out of luck")
+        return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(Device, "submit", fail_once)
+    in_program = [False]
+
+    def run_program(*args: object) -> None:
+        in_program.append(True)
+        try:
+            run(*args)  # type: ignore[arg-type]
+        finally:
+            in_program.pop()
+
+    monkeypatch.setattr(owner, part, fail_once)
+    monkeypatch.setattr(Program, "run", run_program)
     results = program(on_device)
     torch.webgpu.flush_batch()
     monkeypatch.undo()
-    assert failures, "the recording did not come back as a program"
+    assert calls.count(True) > calls_before, "the recording did not come back as a program"
     for actual, expected in zip(results, program(x), strict=True):
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
     del results, actual
     torch.webgpu.synchronize()
-    assert torch.webgpu.memory_allocated() == before
+    assert (torch.webgpu.memory_allocated(), torch.webgpu.memory_stats()["active.all.current"]) == before
+
+
+def test_a_program_follows_moving_offsets_changing_numbers_and_other_buffers(device: torch.device) -> None:
+    base = torch.randn(64)
+    on_device, kept = base.to(device), []
+    for step in range(12):
+        start, number = 8 * (step // 2 % 3), 0.5 * (step // 4)  # each stays for a while, then changes
+        for where in (on_device, base):
+            results = program(where[start : start + 40].view(8, 5))
+            kept.append([*results, where[start : start + 8] * number - number])
+        torch.webgpu.flush_batch()
+        if step % 3 == 2:
+            del kept[:-2]
+    assert engine().planner.hits
+    for actual, expected in zip(kept[::2], kept[1::2], strict=True):
+        for a, e in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+
+
+def test_a_program_looks_up_again_what_was_evicted(device: torch.device) -> None:
+    x = torch.randn(8, 5)
+    on_device = x.to(device)
+    for step in range(8):
+        results = program(on_device)
+        torch.webgpu.flush_batch()
+        if step == 4:
+            engine().device(0)._open.pipelines._evict()
+        if step == 6:
+            del results
+            torch.webgpu.empty_cache()
+            continue
+        for actual, expected in zip(results, program(x), strict=True):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_loop_finds_its_plans_and_bind_groups_again_wherever_its_first_batch_began(device: torch.device) -> None:
@@ -115,14 +169,14 @@ def test_numbers_of_allocations_begin_again_and_pass_over_those_in_use(monkeypat
     kept = [mailbox.make(template) for _ in range(10)]
     stays = [kept[k] for k in (0, 3, 4, 9)]
     del kept
-    list(map(mailbox.forget, mailbox.dead()))
+    mailbox.forget(mailbox.dead())
     seen = []
     for _ in range(40):
         tensor, allocation = mailbox.make(template)
         seen.append(allocation.number - first)
         assert mailbox.find(tensor) is allocation
         del tensor
-        list(map(mailbox.forget, mailbox.dead()))
+        mailbox.forget(mailbox.dead())
     assert set(seen) == {1, 2, 5, 6, 7, 8}
     assert mailbox.rounds > 1
     assert all(mailbox.find(tensor) is allocation for tensor, allocation in stays)

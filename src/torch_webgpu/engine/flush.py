@@ -17,11 +17,11 @@ from torch_webgpu.lower.lower import lower
 from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.wgsl.launch import Lowered
 
-from .program import Undo, alias_pattern
+from .program import alias_pattern
 from .tensor import Allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable
 
     from torch_webgpu.runtime.runtime import Buffer, Device
 
@@ -98,26 +98,18 @@ def replay(device: Device, plan: Plan, recording: Recording, sequel: Sequel | No
     program = plan.program(recording, device)
     if program.is_poisoned(recording):
         return False
-    undo = Undo(device)
     submitted = device.submissions
     try:
-        commands = program.commands(recording, undo)
-        device.submit(commands if sequel is None else _then(commands, sequel))
+        program.run(recording, None if sequel is None else sequel.commands)
     except (DeviceLostError, ForkError):
         raise
     except Exception:
         if device.submissions != submitted:
             raise
-        undo.run()
         return False
     if sequel is not None:
         sequel.submitted = True
     return True
-
-
-def _then(commands: Iterable[Command], sequel: Sequel) -> Iterator[Command]:
-    yield from commands
-    yield from sequel.commands()
 
 
 class Failures:

@@ -2,12 +2,13 @@
 
 The first time a plan is run, :mod:`.flush` lowers its nodes one by one, and knows whose fault an error is. When the
 plan comes back, its program does the same with look-ups by number: which allocation lies where in the recording, which
-buffers a dispatch binds, when memory is taken and given back.
+buffers a dispatch binds, when memory is taken and given back. When the pool gives it buffers that it had before, as it
+does in a loop, only the parameters that changed are written, and the commands are encoded as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,10 +22,17 @@ from torch_webgpu.wgsl.launch import Launch
 from .tensor import FIRST_BYTE, OFFSET_MASK
 
 if TYPE_CHECKING:
+    from torch_webgpu.runtime.buffers import Exchange
+    from torch_webgpu.runtime.calls import Prepared
     from torch_webgpu.runtime.runtime import Buffer, Device
 
-    from .lane import Recording
-    from .tensor import Allocation
+    from .lane import Entry, Recording
+
+KEPT_RUNS = 8
+"""Sets of buffers for which a program keeps its commands ready."""
+
+Pack = Callable[[Sequence[int], Sequence[int | float]], bytes]
+"""Makes a dispatch's parameters of offsets and scalars."""
 
 
 def alias_pattern(node: Node) -> tuple[int, ...]:
@@ -48,42 +56,46 @@ class _Dispatch(NamedTuple):
     kernel: Kernel
     buffers: Callable[[list[Any]], tuple[Any, ...]]
     fixed: bytes
-    pack: Callable[[Sequence[int], Sequence[int | float]], bytes] | None
+    pack: Pack | None
     grid: tuple[int, int, int]
 
 
 class _Stage(NamedTuple):
-    """One step: what it needs memory for, what it runs, whose memory nobody needs afterwards.
+    """One step: what it runs, and what its parameters come from.
 
     ``places``: of each argument the place and the shift from bytes to elements. ``scalars``: whose are its own.
+    ``cleared``: numbers and sizes in bytes. ``packs``: of its dispatches whose parameters change, the numbers among all
+    commands.
     """
 
     places: tuple[tuple[int, int], ...]
     scalars: tuple[int, ...]
-    first_used: tuple[int, ...]
-    temporaries: tuple[tuple[int, int], ...]  # number and size in bytes
     cleared: tuple[tuple[int, int], ...]
     dispatches: tuple[_Dispatch, ...]
-    last_used: tuple[int, ...]
+    packs: tuple[tuple[int, Pack], ...]
+
+    def arguments(self, entries: Sequence[Entry], starts: Sequence[int]) -> tuple[list[int], Sequence[int | float]]:
+        """What its parameters are made of: offsets in elements, and scalars."""
+        numbers = self.scalars
+        scalars = entries[numbers[0]][2] if len(numbers) == 1 else [p for n in numbers for p in entries[n][2]]
+        return [starts[place] >> shift for place, shift in self.places], scalars
 
 
-class Undo:
-    """What a program did to allocations before its commands were submitted, to be taken back if they never are."""
+class _Run:
+    """The commands for certain buffers; the parameters are those for places that start at ``starts``."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        # Whether it was allocated or released, for which allocation if not as a temporary.
-        self.done: list[tuple[bool, Allocation | None, Buffer]] = []
+    __slots__ = ("prepared", "starts")
 
-    def run(self) -> None:
-        for allocated, allocation, buffer in reversed(self.done):
-            (self._device.release if allocated else self._device.retake)(buffer)
-            if allocation is not None:
-                allocation.buffer = None if allocated else buffer
+    def __init__(self, prepared: Prepared, starts: list[int]) -> None:
+        self.prepared = prepared
+        self.starts = starts
 
 
 class Program:
-    """The commands of a plan's ``steps`` for one device."""
+    """The commands of a plan's ``steps`` for one device.
+
+    Buffers have numbers: those of the recording's allocations, then each step's temporaries, then the error flags'.
+    """
 
     def __init__(self, steps: Sequence[Step], recording: Recording, device: Device) -> None:
         nodes = recording.nodes()
@@ -92,47 +104,45 @@ class Program:
             sources = [(step.nodes[0], k) for k in range(len(step.op.args))] if step.unchanged else step.sources
             rows.append([places[n][k] for n, k in sources])
         self._device = device
-        self._temporaries = len(recording.allocations)
-        self._extra = 0
+        self._allocations = len(recording.allocations)
+        self._temporaries: list[int] = []  # their sizes in bytes
         used = [[owners[place] for place in row] for row in rows]
         first = {number: s for s, row in reversed(list(enumerate(used))) for number in row}
         last = {number: s for s, row in enumerate(used) for number in row}
         self._used = tuple(first)
-        self._starts: list[int] = []  # of the places in their allocations, the last time
-        self._packed: dict[tuple[int, int], bytes] = {}  # the parameters that depend on nothing else
-        self._stages = [
-            self._stage(
-                step,
-                row,
-                owned,
-                fused_node(step, nodes),
-                tuple(dict.fromkeys(n for n in owned if first[n] == s)),
-                tuple(dict.fromkeys(n for n in owned if last[n] == s and not recording.alive[n])),
-            )
-            for s, (step, row, owned) in enumerate(zip(steps, rows, used, strict=True))
-        ]
+        self._kept = tuple([n for n in first if recording.alive[n]])
+        self._lost = tuple([n for n in first if not recording.alive[n]])
+        self._takes: list[tuple[int, bool]] = []  # the numbers whose memory is needed, or not any more
+        self._stages: list[_Stage] = []
+        commands = 0
+        for s, (step, row, owned) in enumerate(zip(steps, rows, used, strict=True)):
+            self._takes += [(n, True) for n in dict.fromkeys(owned) if first[n] == s]
+            stage = self._stage(step, row, owned, fused_node(step, nodes), commands)
+            self._takes += [(n, False) for n in dict.fromkeys(owned) if last[n] == s and not recording.alive[n]]
+            self._stages.append(stage)
+            commands += len(stage.cleared) + len(stage.dispatches)
+        self._scalar_stages = [stage for stage in self._stages if stage.scalars and stage.packs]
+        self._sizes: list[int] = []  # of the allocations, the last time
+        self._memory: list[Exchange] = []  # for allocations of these sizes
+        self._runs: dict[tuple[Buffer, ...], _Run] = {}
 
-    def _stage(
-        self,
-        step: Step,
-        row: Sequence[int],
-        owned: Sequence[int],
-        node: Node,
-        first: tuple[int, ...],
-        last: tuple[int, ...],
-    ) -> _Stage:
+    def _stage(self, step: Step, row: Sequence[int], owned: Sequence[int], node: Node, commands: int) -> _Stage:
         lowered = lower(node.op, alias_pattern(node), self._device.index, self._device.caps)
-        base = self._temporaries
-        self._extra = max(self._extra, len(lowered.temporaries))
-        known = [*owned, *range(base, base + len(lowered.temporaries)), -1]  # the error buffer is the last of the list
+        base = self._allocations + len(self._temporaries)
+        temporaries = range(base, base + len(lowered.temporaries))
+        self._temporaries += lowered.temporaries
+        self._takes += [(n, True) for n in temporaries]
+        self._takes += [(n, False) for n in temporaries]
+        known = [*owned, *temporaries, -1]  # the error buffer is the last of the list
+        dispatches = tuple([_dispatch(launch, [known[k] for k in launch.bindings]) for launch in lowered.launches])
+        commands += len(lowered.cleared)
+        scalars = (step.nodes[0],) if step.unchanged else step.scalars
         return _Stage(
             tuple(zip(row, step.op.shifts, strict=True)),
-            (step.nodes[0],) if step.unchanged else step.scalars,
-            first,
-            tuple([(base + t, size) for t, size in enumerate(lowered.temporaries)]),
+            scalars if node.params else (),
             tuple([(base + t, lowered.temporaries[t]) for t in lowered.cleared]),
-            tuple([_dispatch(launch, [known[k] for k in launch.bindings]) for launch in lowered.launches]),
-            last,
+            dispatches,
+            tuple([(k, dispatch.pack) for k, dispatch in enumerate(dispatches, commands) if dispatch.pack is not None]),
         )
 
     def is_poisoned(self, recording: Recording) -> bool:
@@ -140,48 +150,71 @@ class Program:
         allocations = recording.allocations
         return any([allocations[n].error is not None for n in self._used])  # noqa: C419  generators are slower
 
-    def commands(self, recording: Recording, undo: Undo) -> Iterator[Command]:
-        """The commands for this time's recording, taking memory as they need it."""
-        allocations, entries, device = recording.allocations, recording.entries, self._device
-        buffers: list[Any] = [a.buffer for a in allocations]
-        buffers += [None] * self._extra
-        buffers.append(device.error_buffer)
+    def run(self, recording: Recording, last: Callable[[], Iterable[Command]] | None) -> None:
+        """Submits this time's recording, and after it what ``last`` gives when everything else is encoded.
+
+        On an exception nothing has happened, unless the device says that it was submitted.
+        """
+        allocations, device = recording.allocations, self._device
+        submitted = device.submissions
+        before: list[Buffer | None] = [a.buffer for a in allocations]
+        sizes = [a.size_bytes for a in allocations]
+        if sizes != self._sizes:
+            self._sizes, self._memory = sizes, self._exchanges(sizes)
+        buffers = [*before, *[None] * len(self._temporaries), device.error_buffer]
+        device.exchange(self._memory, buffers)
+        try:
+            for n in self._kept:
+                allocations[n].buffer = buffers[n]
+            for n in self._lost:
+                allocations[n].buffer = None
+            self._submit(recording, buffers, last)
+        except BaseException:
+            if device.submissions == submitted:
+                device.undo_exchange(self._memory, before, buffers)
+                for allocation, buffer in zip(allocations, before):
+                    allocation.buffer = buffer
+            raise
+
+    def _submit(
+        self, recording: Recording, buffers: list[Buffer | None], last: Callable[[], Iterable[Command]] | None
+    ) -> None:
+        entries, device = recording.entries, self._device
         starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in recording.places]
-        if starts != self._starts:
-            self._starts, self._packed = starts, {}
-        packed_before = self._packed
-        allocate, release, done = device.allocate, device.release, undo.done.append
-        for s, (places, scalars, first_used, temporaries, cleared, dispatches, last_used) in enumerate(self._stages):
-            for number in first_used:
-                if buffers[number] is None:
-                    allocation = allocations[number]
-                    buffers[number] = allocation.buffer = buffer = allocate(allocation.size_bytes, False)
-                    done((True, allocation, buffer))
-            for number, size in temporaries:
-                buffers[number] = buffer = allocate(size, False)
-                done((True, None, buffer))
-            for number, size in cleared:
-                yield Clear(buffers[number], 0, size)
-            params = entries[scalars[0]][2] if len(scalars) == 1 else [p for n in scalars for p in entries[n][2]]
-            offsets = None
-            for d, (kernel, bound, packed, pack, grid) in enumerate(dispatches):
-                if pack is not None:
-                    known = None if params else packed_before.get((s, d))
-                    if known is None:
-                        if offsets is None:
-                            offsets = [starts[place] >> shift for place, shift in places]
-                        known = pack(offsets, params)
-                        if not params:
-                            packed_before[s, d] = known
-                    packed = known
-                yield Dispatch(kernel, bound(buffers), packed, grid)
-            for number, _ in temporaries:
-                release(buffers[number])
-                done((False, None, buffers[number]))
-            for number in last_used:
-                release(buffers[number])
-                done((False, allocations[number], buffers[number]))
-                allocations[number].buffer = None
+        key: Any = tuple(buffers)
+        run = self._runs.get(key)
+        if run is None or not device.is_current(run.prepared):
+            commands = self._commands(entries, buffers, starts)
+            prepared = device.prepare_again(commands)
+            if prepared is None:
+                device.submit(commands if last is None else (*commands, *last()))
+                return
+            if len(self._runs) >= KEPT_RUNS:
+                self._runs.clear()
+            run = self._runs[key] = _Run(prepared, starts)
+        else:
+            changed, run.starts = self._stages if starts != run.starts else self._scalar_stages, starts
+            params: Any = run.prepared.params
+            for stage in changed:
+                offsets, scalars = stage.arguments(entries, starts)
+                for k, pack in stage.packs:
+                    params[k][:] = pack(offsets, scalars)
+        device.submit_prepared(run.prepared, last)
+
+    def _exchanges(self, sizes: Sequence[int]) -> list[Exchange]:
+        """How memory is taken and given back for allocations of these sizes."""
+        capacities = [self._device.capacity(size) for size in (*sizes, *self._temporaries)]
+        return [(n, capacities[n] if taken else 0) for n, taken in self._takes]
+
+    def _commands(self, entries: Sequence[Entry], buffers: list[Any], starts: Sequence[int]) -> list[Command]:
+        commands: list[Command] = []
+        for stage in self._stages:
+            commands += [Clear(buffers[number], 0, size) for number, size in stage.cleared]
+            offsets, scalars = stage.arguments(entries, starts)
+            for kernel, bound, fixed, pack, grid in stage.dispatches:
+                params = fixed if pack is None else pack(offsets, scalars)
+                commands.append(Dispatch(kernel, bound(buffers), params, grid))
+        return commands
 
 
 def _places(recording: Recording) -> Iterator[list[int]]:

@@ -202,16 +202,17 @@ class Store:
         if not self.dying:
             return
         waiting = self.lanes.needed_beside(None)
-        kept = []
-        for allocation in self.dying:
-            if allocation.number in running or allocation.number in waiting:
-                kept.append(allocation)
-                continue
-            self.mailbox.forget(allocation)
-            if allocation.buffer is not None:
-                self.devices[allocation.device].release(allocation.buffer)
-                allocation.buffer = None
-        self.dying = kept
+        gone, self.dying = self.dying, []
+        if running or waiting:
+            self.dying = [a for a in gone if a.number in running or a.number in waiting]
+            gone = [a for a in gone if a.number not in running and a.number not in waiting]
+        self.mailbox.forget(gone)
+        for device in self.live_bytes:
+            buffers = [a.buffer for a in gone if a.buffer is not None and a.device == device]
+            if buffers:
+                self.devices[device].release_all(buffers)
+        for allocation in gone:
+            allocation.buffer = None
 
     def reclaim(self) -> None:
         """Returns the memory of tensors that died and that nothing recorded needs."""

@@ -16,7 +16,7 @@ import ctypes
 import struct
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -227,15 +227,17 @@ class Mailbox:
             slab.heads[indexes] = FREE
             if not slab.free:
                 self.open.append(slab)
+            freed = indexes.tolist()
+            slab.free += freed
             owners = slab.owners
-            for index in indexes.tolist():
-                slab.free.append(index)
-                allocation = owners[index]
+            for index in freed:
+                allocation: Any = owners[index]
                 owners[index] = None
-                allocation.alive = False  # type: ignore[union-attr]
-                found.append(allocation)  # type: ignore[arg-type]
-                if self.large:  # of a size that may have changed since
-                    self.large.pop(allocation.number, None)  # type: ignore[union-attr]
+                allocation.alive = False
+                found.append(allocation)
+        if self.large:  # of a size that may have changed since
+            for allocation in found:
+                self.large.pop(allocation.number, None)
         return found
 
     def dead_large(self) -> list[Allocation]:
@@ -245,9 +247,11 @@ class Mailbox:
             del self.large[number]
         return [self.allocations[number] for number in dead]
 
-    def forget(self, allocation: Allocation) -> None:
-        """Frees the number of a dead allocation, which nothing recorded names any more."""
-        del self.allocations[allocation.number]
+    def forget(self, allocations: Iterable[Allocation]) -> None:
+        """Frees the numbers of dead allocations, which nothing recorded names any more."""
+        known = self.allocations
+        for allocation in allocations:
+            del known[allocation.number]
 
     def self_test(self) -> None:
         """Checks that this platform's zeroing function and PyTorch's DLPack import do what the mailbox needs."""
@@ -257,7 +261,7 @@ class Mailbox:
         del tensor
         if allocation not in self.dead():
             raise WebGPUError(f"no storage mailbox on {sys.platform}: the deleter left its argument as it was")
-        self.forget(allocation)
+        self.forget([allocation])
 
 
 _as_strided = torch.library.get_kernel(torch.ops.aten.as_strided.default, "CPU").call_boxed

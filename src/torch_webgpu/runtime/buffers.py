@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
@@ -23,13 +24,14 @@ _MIB = 1 << 20
 class Buffer:
     """A piece of GPU memory of ``size_bytes``, usable by kernels and copies. Compared by identity."""
 
-    __slots__ = ("bind_groups", "handle", "number", "owner", "pins", "released", "size_bytes")
+    __slots__ = ("bind_groups", "handle", "idle_since", "number", "owner", "pins", "released", "size_bytes")
     _numbers = count()
 
     def __init__(self, handle: Any, size_bytes: int) -> None:
         self.handle = handle  # None once the pool gave the memory back to the adapter
         self.size_bytes = size_bytes
         self.number = next(Buffer._numbers)
+        self.idle_since = 0  # on its pool's clock; 0 while it is in use
         self.bind_groups: set[Any] = set()  # keys of the pipeline cache's entries that name this buffer
         self.owner: PrivatePool | None = None  # the captured graphs it is set apart for
         self.pins = 0  # captured graphs that name it without owning it
@@ -37,6 +39,12 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.size_bytes} bytes at {id(self):#x}>"
+
+
+_idle_since = attrgetter("idle_since", "number")
+
+Exchange = tuple[int, int]
+"""A step of :meth:`BufferPool.exchange`: a buffer's number, and the capacity it is to have, or 0 where it goes back."""
 
 
 def size_class(size_bytes: int) -> int:
@@ -49,7 +57,7 @@ def size_class(size_bytes: int) -> int:
 
 
 class BufferPool:
-    """Buffers of one device. Freed ones wait for a request of their size class, oldest evicted first.
+    """Buffers of one device. Freed ones wait for a request of their size class; the longest unused go first.
 
     The one that was made first serves a request: which one does then depends on nothing but the set of free ones, and a
     loop soon gets the same buffers at the same places each time, whose bind groups are there already.
@@ -67,13 +75,13 @@ class BufferPool:
         self._on_evict = on_evict
         self._usage = usage
         self._max_buffer_bytes = max_buffer_bytes // 4 * 4
-        self._free: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)  # heaps
+        self._buffers: dict[int, Buffer] = {}  # by number, until the adapter has them back
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # heaps of numbers
         self._capacities: dict[int, int] = {}  # of sizes asked for lately
-        self._ages: OrderedDict[Buffer, None] = OrderedDict()  # the free buffers, the longest unused first
+        self._clock = 0  # counts releases
         self._evicted: list[Buffer] = []
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
-        self.pooled_bytes = 0
         self.live_buffers = 0
         self.peak_live_buffers = 0
         self.returned_buffers = 0
@@ -90,7 +98,7 @@ class BufferPool:
     @property
     def free_sizes(self) -> list[int]:
         """The size in bytes of every buffer that is not in use."""
-        return [buffer.size_bytes for buffer in (*self._ages, *self._evicted)]
+        return [buffer.size_bytes for buffer in self._buffers.values() if buffer.idle_since]
 
     def reset_peaks(self) -> None:
         """The most there ever was starts again from what is in use now."""
@@ -115,8 +123,13 @@ class BufferPool:
         )
 
     @property
+    def pooled_bytes(self) -> int:
+        """Of the buffers that are kept for reuse."""
+        return self.reserved.current - self.allocated_bytes - sum([buffer.size_bytes for buffer in self._evicted])
+
+    @property
     def pooled_buffers(self) -> int:
-        return len(self._ages)
+        return self.created.current - self.live_buffers - len(self._evicted)
 
     def capacity(self, size_bytes: int) -> int:
         """The size of the buffer that :meth:`allocate` would give."""
@@ -133,12 +146,13 @@ class BufferPool:
 
         ``make_room``: evicted buffers may go back to the adapter at once, since all commands have been submitted.
         """
-        capacity = self._capacities.get(size_bytes) or self.capacity(size_bytes)
+        return self._take(size_bytes, self.capacity(size_bytes), make_room)
+
+    def _take(self, size_bytes: int, capacity: int, make_room: bool) -> Buffer:
         free = self._free[capacity]
         if free:
-            buffer = heappop(free)[1]
-            del self._ages[buffer]
-            self.pooled_bytes -= capacity
+            buffer = self._buffers[heappop(free)]
+            buffer.idle_since = 0
         else:
             self._trim(capacity)
             if make_room:
@@ -146,40 +160,112 @@ class BufferPool:
             buffer = self._create(size_bytes, capacity)
         self.live_buffers += 1
         self.allocated_bytes += capacity
-        if self.allocated_bytes > self.peak_allocated_bytes:
-            self.peak_allocated_bytes = self.allocated_bytes
-        if self.live_buffers > self.peak_live_buffers:
-            self.peak_live_buffers = self.live_buffers
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        self.peak_live_buffers = max(self.peak_live_buffers, self.live_buffers)
         return buffer
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back. All work that uses it has been submitted, and queues run in order: it can be reused."""
         capacity = buffer.size_bytes
-        if buffer in self._ages:
+        if buffer.idle_since:
             raise WebGPUError(f"{buffer} was released twice")
-        heappush(self._free[capacity], (buffer.number, buffer))
-        self._ages[buffer] = None
+        heappush(self._free[capacity], buffer.number)
+        self._clock += 1
+        buffer.idle_since = self._clock
         self.returned_buffers += 1
         self.returned_bytes += capacity
         self.live_buffers -= 1
         self.allocated_bytes -= capacity
-        self.pooled_bytes += capacity
 
     def retake(self, buffer: Buffer) -> None:
         """Undoes a :meth:`release`."""
         capacity = buffer.size_bytes
-        self._remove(buffer)
-        del self._ages[buffer]
-        self.pooled_bytes -= capacity
+        if buffer in self._evicted:
+            self._evicted.remove(buffer)
+        else:
+            self._remove(buffer)
+        buffer.idle_since = 0
         self.returned_buffers -= 1
         self.returned_bytes -= capacity
         self.live_buffers += 1
         self.allocated_bytes += capacity
 
+    def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
+        """Takes and gives back memory, in this order, as commands will need it: all of a submission in one call.
+
+        ``(number, capacity)`` takes a buffer of that capacity as ``buffers[number]``, if there is none; with capacity 0
+        that buffer goes back, and stays in the list. On an exception it is as if nothing had happened, but for some
+        entries of ``buffers``.
+        """
+        before = buffers.copy()
+        heaps, known, clock = self._free, self._buffers, self._clock + 1
+        self._clock = clock
+        done = 0
+        try:
+            for number, capacity in steps:
+                buffer = buffers[number]
+                if not capacity:
+                    if buffer.pins or buffer.owner is not None:  # type: ignore[union-attr]
+                        self.give_back(buffer)  # type: ignore[arg-type]
+                    else:
+                        size = buffer.size_bytes  # type: ignore[union-attr]
+                        heappush(heaps[size], buffer.number)  # type: ignore[union-attr]
+                        buffer.idle_since = clock  # type: ignore[union-attr]
+                        self.allocated_bytes -= size
+                        self.live_buffers -= 1
+                        self.returned_buffers += 1
+                        self.returned_bytes += size
+                elif buffer is None:
+                    free = heaps[capacity]
+                    if free:
+                        buffers[number] = buffer = known[heappop(free)]
+                        buffer.idle_since = 0
+                        self.live_buffers += 1
+                        self.allocated_bytes = allocated = self.allocated_bytes + capacity
+                        if allocated > self.peak_allocated_bytes:
+                            self.peak_allocated_bytes = allocated
+                        if self.live_buffers > self.peak_live_buffers:
+                            self.peak_live_buffers = self.live_buffers
+                    else:
+                        buffers[number] = self._take(capacity, capacity, make_room=False)
+                done += 1
+        except BaseException:
+            self.undo_exchange(steps[:done], before, buffers)
+            raise
+
+    def undo_exchange(
+        self, steps: Sequence[Exchange], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
+    ) -> None:
+        """Undoes an :meth:`exchange` that made ``buffers`` of the list ``before``, for commands never submitted."""
+        for number, capacity in reversed(steps):
+            buffer: Any = buffers[number]
+            if not capacity:
+                self.take_back(buffer)
+            elif before[number] is None:
+                self.release(buffer)
+
+    def give_back(self, buffer: Buffer) -> None:
+        """:meth:`release`, to the pool it came from, and not before no captured graph names it any more."""
+        if buffer.pins:
+            buffer.released = True
+        else:
+            (buffer.owner or self).release(buffer)
+
+    def give_back_all(self, buffers: Sequence[Buffer]) -> None:
+        """:meth:`give_back` of many."""
+        self.exchange([(number, 0) for number in range(len(buffers))], list(buffers))
+
+    def take_back(self, buffer: Buffer) -> None:
+        """Undoes a :meth:`give_back`."""
+        if buffer.pins:
+            buffer.released = False
+        else:
+            (buffer.owner or self).retake(buffer)
+
     def empty(self) -> None:
         """Gives every pooled buffer back to the adapter. All commands that name one have been submitted."""
-        while self._ages:
-            self._evict()
+        self._evicted += self._idle()
+        self._free.clear()
         self.retire()
 
     def retire(self) -> None:
@@ -188,6 +274,7 @@ class BufferPool:
             self._on_evict(buffer)
             self._native.release_buffer(buffer.handle)
             buffer.handle = None
+            del self._buffers[buffer.number]
             self.created.remove(1)
             self.reserved.remove(buffer.size_bytes)
         self._evicted.clear()
@@ -203,7 +290,9 @@ class BufferPool:
         if not errors:
             self.created.add(1)
             self.reserved.add(capacity)
-            return Buffer(handle, capacity)
+            buffer = Buffer(handle, capacity)
+            self._buffers[buffer.number] = buffer
+            return buffer
         self._native.release_buffer(handle)
         if any(kind != "out of memory" for kind, _ in errors):
             raise WebGPUError("\n".join(message for _, message in errors))
@@ -214,18 +303,31 @@ class BufferPool:
     def _trim(self, wanted_bytes: int) -> None:
         peak = max(self.peak_allocated_bytes, self.allocated_bytes + wanted_bytes)
         limit = peak + max(peak // 4, 64 * _MIB)
-        while self._ages and self.allocated_bytes + self.pooled_bytes + wanted_bytes > limit:
-            self._evict()
+        excess = self.allocated_bytes + self.pooled_bytes + wanted_bytes - limit
+        if excess <= 0:
+            return
+        excess += limit // 16  # looking for the longest unused ones takes time: not for every new buffer
+        leaving = []
+        for buffer in self._idle():
+            leaving.append(buffer)
+            excess -= buffer.size_bytes
+            if excess <= 0:
+                break
+        self._evict(leaving)
 
-    def _evict(self) -> None:
-        buffer, _ = self._ages.popitem(last=False)
-        self._remove(buffer)
-        self.pooled_bytes -= buffer.size_bytes
-        self._evicted.append(buffer)
+    def _idle(self) -> list[Buffer]:
+        """The free buffers, the longest unused first."""
+        free = [self._buffers[number] for numbers in self._free.values() for number in numbers]
+        return sorted(free, key=_idle_since)
+
+    def _evict(self, leaving: Sequence[Buffer]) -> None:
+        for buffer in leaving:
+            self._remove(buffer)
+        self._evicted += leaving
 
     def _remove(self, buffer: Buffer) -> None:
         free = self._free[buffer.size_bytes]
-        free.remove((buffer.number, buffer))
+        free.remove(buffer.number)
         heapify(free)
 
     def summary(self) -> str:

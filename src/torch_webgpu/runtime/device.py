@@ -13,7 +13,8 @@ import numpy as np
 from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
-from torch_webgpu.runtime.buffers import Buffer, BufferPool
+from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
+from torch_webgpu.runtime.calls import Prepared
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
@@ -137,21 +138,13 @@ class Device:
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back into the pool it came from. All work that uses it must have been submitted."""
-        if self._unusable is not None:
-            return
-        if buffer.pins:
-            buffer.released = True
-        else:
-            (buffer.owner or self._opened.pool).release(buffer)
+        if self._unusable is None:
+            self._opened.pool.give_back(buffer)
 
-    def retake(self, buffer: Buffer) -> None:
-        """Undoes a :meth:`release`, of work that was never submitted."""
-        if self._unusable is not None:
-            return
-        if buffer.pins:
-            buffer.released = False
-        else:
-            (buffer.owner or self._opened.pool).retake(buffer)
+    def release_all(self, buffers: Sequence[Buffer]) -> None:
+        """:meth:`release` of many buffers."""
+        if self._unusable is None:
+            self._opened.pool.give_back_all(buffers)
 
     def prepare(self, commands: Sequence[Command]) -> None:
         """Compiles what ``commands`` need and is not compiled yet, several kernels at a time."""
@@ -169,6 +162,41 @@ class Device:
         opened = self._open
         opened.encoder.submit(commands)
         self._raise_errors(opened)
+
+    def prepare_again(self, commands: Sequence[Command]) -> Prepared | None:
+        """``commands`` with everything looked up, for :meth:`submit_prepared`; None where that cannot be done ahead.
+
+        Raises what :meth:`submit` would; nothing runs.
+        """
+        return self._open.encoder.prepare(commands)
+
+    def is_current(self, prepared: Prepared) -> bool:
+        """Whether everything that was looked up is still there."""
+        return prepared.edition is self._open.pipelines.edition
+
+    def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None = None) -> None:
+        """:meth:`submit` of what was prepared and is current, then of the transfers that ``last`` gives.
+
+        Nobody observes the device: an observer is shown commands.
+        """
+        opened = self._open
+        opened.encoder.submit_prepared(prepared, last)
+        self._raise_errors(opened)
+
+    def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
+        """Takes and gives back all the memory of a submission: see :meth:`BufferPool.exchange`."""
+        self._open.pool.exchange(steps, buffers)
+
+    def undo_exchange(
+        self, steps: Sequence[Exchange], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
+    ) -> None:
+        """Undoes an :meth:`exchange`, for work that was never submitted."""
+        if self._unusable is None:
+            self._opened.pool.undo_exchange(steps, before, buffers)
+
+    def capacity(self, size_bytes: int) -> int:
+        """The size of the buffer that :meth:`allocate` would give."""
+        return self._open.pool.capacity(size_bytes)
 
     # Captured graphs
 

@@ -1,19 +1,20 @@
-"""Commands to one queue submission: the hot loop of the package, about a microsecond and a half a dispatch."""
+"""Commands to one queue submission."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+from torch_webgpu.runtime.calls import Call, Prepared, Step, encode, encode_transfer, end_pass
+from torch_webgpu.runtime.commands import Command, Dispatch
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice
-    from torch_webgpu.runtime.pipelines import PipelineCache
+    from torch_webgpu.runtime.pipelines import Bound, PipelineCache
 
 UNIFORM_BYTES = 1 << 18
 
@@ -63,6 +64,68 @@ class Encoder:
                 return  # the reason is among the device's errors, which the caller raises
             self.submissions += 1
 
+    def prepare(self, commands: Sequence[Command]) -> Prepared | None:
+        """Looks everything up for :meth:`submit_prepared`. None for parameters that must go through the uniform buffer.
+
+        Raises what :meth:`submit` would; nothing runs.
+        """
+        edition: object = None
+        while edition is not self._pipelines.edition:  # what was found first may be gone before the last is found
+            edition = self._pipelines.edition
+            steps: list[Step] = []
+            params: list[bytearray | None] = []
+            calls: list[Call] | None = None
+            before: Any = None
+            for command in commands:
+                if not isinstance(command, Dispatch):
+                    steps.append(command)
+                    params.append(None)
+                    calls = None
+                    continue
+                bound = self._look_up(command)
+                size = len(command.params)
+                if size and not bound.uses_immediates:
+                    return None
+                if calls is None:
+                    calls, before = [], None
+                    steps.append(calls)
+                data = bytearray(command.params) if size else None
+                pipeline = None if bound.pipeline is before else bound.pipeline
+                immediates = None if data is None else ffi.host_memory(data)
+                calls.append((pipeline, bound.group, 0, ffi.NULL, immediates, size, *command.grid))
+                params.append(data)
+                before = bound.pipeline
+        return Prepared(steps, params, edition)
+
+    def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None) -> None:
+        """Encodes and queues what was prepared, in the cache's present edition, and transfers that come last.
+
+        Those are asked for when everything else is encoded. On an exception nothing was queued.
+        """
+        encoder = self._native.create_encoder()
+        try:
+            encode(self._native, encoder, prepared.steps)
+            if last is not None:
+                for transfer in last():
+                    assert not isinstance(transfer, Dispatch)
+                    encode_transfer(encoder, transfer)
+        except BaseException:
+            ffi.release_encoder(encoder)
+            raise
+        if self._native.run(encoder):
+            self.submissions += 1
+
+    def _look_up(self, dispatch: Dispatch) -> Bound:
+        """Its pipeline and bind group. Raises WebGPUError for parameters or a grid that do not fit."""
+        kernel, buffers, params, (x, y, z) = dispatch
+        bound = self._pipelines.recent.get((kernel.key, buffers)) or self._pipelines.bound(dispatch)
+        if len(params) != bound.param_bytes:
+            raise WebGPUError(f"kernel {kernel.name} takes {bound.param_bytes} bytes of parameters, not {len(params)}")
+        limit = self._max_grid
+        if x > limit or y > limit or z > limit:
+            raise WebGPUError(f"kernel {kernel.name}: grid {(x, y, z)} exceeds {limit} workgroups a dimension")
+        return bound
+
     def check(self, commands: Iterable[Command]) -> None:
         """Raises what :meth:`submit` would for kernels that do not compile and buffers that do not fit."""
         for command in commands:
@@ -74,7 +137,7 @@ class Encoder:
     ) -> Iterator[Command] | None:
         """Encodes commands; the rest of them, from the first that found no room for its parameters."""
         begin_pass = begin_timed or self._native.begin_pass
-        recent, find, max_grid = self._pipelines.recent, self._pipelines.bound, self._max_grid
+        look_up = self._look_up
         set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
         dispatch_workgroups, null = ffi.dispatch_workgroups, ffi.NULL
         self._uniform_data = bytearray()
@@ -84,20 +147,12 @@ class Encoder:
             for command in commands:
                 if command.__class__ is not Dispatch:
                     if compute is not None:
-                        self._end(compute)
+                        end_pass(compute)
                         compute = None
-                    self.encode_transfer(encoder, command)  # type: ignore[arg-type]
+                    encode_transfer(encoder, command)  # type: ignore[arg-type]
                     continue
-                kernel, buffers, params, (x, y, z) = command
-                bound = recent.get((kernel.key, buffers)) or find(command)
-                if len(params) != bound.param_bytes:
-                    raise WebGPUError(
-                        f"kernel {kernel.name} takes {bound.param_bytes} bytes of parameters, not {len(params)}"
-                    )
-                if x > max_grid or y > max_grid or z > max_grid:
-                    raise WebGPUError(
-                        f"kernel {kernel.name}: grid {(x, y, z)} exceeds {max_grid} workgroups a dimension"
-                    )
+                bound = look_up(command)
+                _, _, params, (x, y, z) = command
                 if compute is None:
                     compute, current = begin_pass(encoder), None
                 if bound.pipeline is not current:
@@ -114,27 +169,12 @@ class Encoder:
                     return chain((command,), commands)
                 dispatch_workgroups(compute, x, y, z)
                 if begin_timed is not None:
-                    self._end(compute)
+                    end_pass(compute)
                     compute = None
             return None
         finally:
             if compute is not None:
-                self._end(compute)
-
-    @staticmethod
-    def _end(compute: Any) -> None:
-        ffi.end_pass(compute)
-        ffi.release_pass(compute)
-
-    @staticmethod
-    def encode_transfer(encoder: Any, command: Copy | Clear) -> None:
-        """Encodes a command that is no dispatch, outside of passes."""
-        if isinstance(command, Copy):
-            ffi.copy_buffer(
-                encoder, command.src.handle, command.src_offset, command.dst.handle, command.dst_offset, command.nbytes
-            )
-        else:
-            ffi.clear_buffer(encoder, command.buffer.handle, command.offset, command.nbytes)
+                end_pass(compute)
 
     def _place(self, params: bytes) -> bool:
         """Appends parameters to the uniform data, and their place to the offsets; False when there is no room."""

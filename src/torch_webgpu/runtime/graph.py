@@ -1,17 +1,18 @@
 """A captured graph as the GPU sees it: commands with everything looked up, to be encoded again and again.
 
-WebGPU has no command buffers that can be submitted twice, so a replay encodes its commands anew. It does nothing else:
-pipelines, bind groups, parameters and grids lie ready in flat tuples.
+A replay encodes its commands anew and does nothing else: pipelines, bind groups, parameters and grids lie ready in flat
+tuples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+from torch_webgpu.runtime.calls import Call, Step, encode
+from torch_webgpu.runtime.commands import Command, Dispatch
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Buffer
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 DISPATCHES_PER_SUBMISSION = 512
 """The GPU starts on the first of these while the host encodes the next."""
-
-Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
-"""Pipeline (None: as before), bind group, dynamic offsets: count and array; immediates (None: none) and size; grid."""
 
 
 class EncodedGraph:
@@ -83,7 +81,7 @@ class EncodedGraph:
 
     # Preparing
 
-    def _prepare(self) -> list[list[list[Call] | Copy | Clear]]:
+    def _prepare(self) -> list[list[Step]]:
         fitted: list[tuple[Pipeline, list[Range]] | None] = []
         for index, command in enumerate(self.commands):
             if isinstance(command, Dispatch):
@@ -97,7 +95,7 @@ class EncodedGraph:
                     "webgpu: a captured graph's parameters: " + "; ".join(text for _, text in errors)
                 )
             self.native.write_buffer(self._uniform, 0, self._uniform_data)
-        submissions: list[list[list[Call] | Copy | Clear]] = []
+        submissions: list[list[Step]] = []
         count = DISPATCHES_PER_SUBMISSION
         before: Any = None
         for index, (command, fit) in enumerate(zip(self.commands, fitted, strict=True)):
@@ -164,33 +162,13 @@ class EncodedGraph:
         for steps in self._submissions:
             encoder = native.create_encoder()
             try:
-                for step in steps:
-                    if isinstance(step, list):
-                        self._encode_pass(encoder, step)
-                    else:
-                        self._encoder.encode_transfer(encoder, step)
+                encode(native, encoder, steps)
             except BaseException:
                 ffi.release_encoder(encoder)
                 raise
             if not native.run(encoder):
                 return
             self._encoder.submissions += 1
-
-    def _encode_pass(self, encoder: Any, calls: Iterable[Call]) -> None:
-        set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
-        dispatch_workgroups = ffi.dispatch_workgroups
-        compute = self.native.begin_pass(encoder)
-        try:
-            for pipeline, group, count, offsets, data, size, x, y, z in calls:
-                if pipeline is not None:
-                    set_pipeline(compute, pipeline)
-                set_bind_group(compute, 0, group, count, offsets)
-                if data is not None:
-                    set_immediates(compute, 0, data, size)
-                dispatch_workgroups(compute, x, y, z)
-        finally:
-            ffi.end_pass(compute)
-            ffi.release_pass(compute)
 
     def release(self) -> None:
         """Lets go of what the adapter holds for it. What was submitted keeps its own references."""

@@ -89,6 +89,8 @@ class PipelineCache:
         # The young generation: the encoder looks here before it calls :meth:`bound`. Always this same dictionary.
         self.recent: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
+        self.edition = object()
+        """Another one as soon as any pipeline or bind group is released: what was looked up before may be gone."""
 
     @property
     def pipeline_count(self) -> int:
@@ -163,6 +165,7 @@ class PipelineCache:
 
         What is encoded or running keeps its own references.
         """
+        self.edition = object()
         for generation in (self.recent, self._old):
             for key, bound in generation.items():
                 self._release(key, bound)
@@ -176,8 +179,8 @@ class PipelineCache:
             generation = self.recent if key in self.recent else self._old
             self._release(key, generation.pop(key))
 
-    @staticmethod
-    def _release(key: tuple[str, tuple[Buffer, ...]], bound: Bound) -> None:
+    def _release(self, key: tuple[str, tuple[Buffer, ...]], bound: Bound) -> None:
+        self.edition = object()
         for buffer in key[1]:
             buffer.bind_groups.discard(key)
         ffi.release_bind_group(bound.group)

@@ -10,8 +10,8 @@ import numpy as np
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer
+from torch_webgpu.runtime.calls import encode_transfer
 from torch_webgpu.runtime.commands import Copy
-from torch_webgpu.runtime.encoder import Encoder
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice
@@ -95,7 +95,7 @@ class Transfer:
             copies = read.copies(self._staging_buffer(read.size_bytes))
             encoder = self._native.create_encoder()
             for copy in copies:
-                Encoder.encode_transfer(encoder, copy)
+                encode_transfer(encoder, copy)
             if self._native.run(encoder):
                 self.finish(read)
         return results
