@@ -65,7 +65,7 @@ class Encoder:
             self.submissions += 1
 
     def prepare(self, commands: Sequence[Command]) -> Prepared | None:
-        """Looks everything up for :meth:`submit_prepared`. None for parameters that must go through the uniform buffer.
+        """Looks everything up for :meth:`submit_prepared`. None for more parameters than the uniform buffer holds.
 
         Raises what :meth:`submit` would; nothing runs.
         """
@@ -73,7 +73,8 @@ class Encoder:
         while edition is not self._pipelines.edition:  # what was found first may be gone before the last is found
             edition = self._pipelines.edition
             steps: list[Step] = []
-            params: list[bytearray | None] = []
+            params: list[bytearray | slice | None] = []
+            uniform = bytearray()
             calls: list[Call] | None = None
             before: Any = None
             for command in commands:
@@ -83,28 +84,40 @@ class Encoder:
                     calls = None
                     continue
                 bound = self._look_up(command)
-                size = len(command.params)
-                if size and not bound.uses_immediates:
-                    return None
+                pipeline = bound.pipeline
                 if calls is None:
                     calls, before = [], None
                     steps.append(calls)
-                data = bytearray(command.params) if size else None
-                pipeline = None if bound.pipeline is before else bound.pipeline
-                immediates = None if data is None else ffi.host_memory(data)
-                calls.append((pipeline, bound.group, 0, ffi.NULL, immediates, size, *command.grid))
-                params.append(data)
-                before = bound.pipeline
-        return Prepared(steps, params, edition)
+                handle = None if pipeline is before else pipeline
+                before = pipeline
+                size = len(command.params)
+                if not size:
+                    params.append(None)
+                    calls.append((handle, bound.group, 0, ffi.NULL, None, 0, *command.grid))
+                elif bound.uses_immediates:
+                    data = bytearray(command.params)
+                    params.append(data)
+                    calls.append((handle, bound.group, 0, ffi.NULL, ffi.host_memory(data), size, *command.grid))
+                else:
+                    offsets = ffi.offsets(1)
+                    offsets[0] = start = len(uniform)
+                    params.append(slice(start, start + size))
+                    uniform += command.params + bytes(-size % self._uniform_alignment)
+                    calls.append((handle, bound.group, 1, offsets, None, 0, *command.grid))
+        if len(uniform) > UNIFORM_BYTES:
+            return None
+        view = memoryview(uniform)
+        return Prepared(steps, [view[p] if isinstance(p, slice) else p for p in params], uniform, edition)
 
     def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None) -> None:
         """Encodes and queues what was prepared, in the cache's present edition, and transfers that come last.
 
         Those are asked for when everything else is encoded. On an exception nothing was queued.
         """
-        encoder = self._native.create_encoder()
+        native = self._native
+        encoder = native.create_encoder()
         try:
-            encode(self._native, encoder, prepared.steps)
+            encode(native, encoder, prepared.steps)
             if last is not None:
                 for transfer in last():
                     assert not isinstance(transfer, Dispatch)
@@ -112,7 +125,9 @@ class Encoder:
         except BaseException:
             ffi.release_encoder(encoder)
             raise
-        if self._native.run(encoder):
+        if prepared.uniform:
+            native.write_buffer(self._uniform.handle, 0, prepared.uniform)
+        if native.run(encoder):
             self.submissions += 1
 
     def _look_up(self, dispatch: Dispatch) -> Bound:
