@@ -23,13 +23,9 @@ from .tensor import FIRST_BYTE, OFFSET_MASK
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Exchange
-    from torch_webgpu.runtime.calls import Prepared
     from torch_webgpu.runtime.runtime import Buffer, Device
 
     from .lane import Entry, Recording
-
-KEPT_RUNS = 8
-"""Sets of buffers for which a program keeps its commands ready."""
 
 Pack = Callable[[Sequence[int], Sequence[int | float]], bytes]
 """Makes a dispatch's parameters of offsets and scalars."""
@@ -81,16 +77,6 @@ class _Stage(NamedTuple):
         return [starts[place] >> shift for place, shift in self.places], scalars
 
 
-class _Run:
-    """The commands for certain buffers; the parameters are those for places that start at ``starts``."""
-
-    __slots__ = ("prepared", "starts")
-
-    def __init__(self, prepared: Prepared, starts: list[int]) -> None:
-        self.prepared = prepared
-        self.starts = starts
-
-
 class Program:
     """The commands of a plan's ``steps`` for one device.
 
@@ -124,7 +110,6 @@ class Program:
         self._scalar_stages = [stage for stage in self._stages if stage.scalars and stage.packs]
         self._sizes: list[int] = []  # of the allocations, the last time
         self._memory: list[Exchange] = []  # for allocations of these sizes
-        self._runs: dict[tuple[Buffer, ...], _Run] = {}
 
     def _stage(self, step: Step, row: Sequence[int], owned: Sequence[int], node: Node, commands: int) -> _Stage:
         lowered = lower(node.op, alias_pattern(node), self._device.index, self._device.caps)
@@ -181,25 +166,22 @@ class Program:
     ) -> None:
         entries, device = recording.entries, self._device
         starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in recording.places]
-        key: Any = tuple(buffers)
-        run = self._runs.get(key)
-        if run is None or not device.is_current(run.prepared):
+        key = self, tuple(buffers)
+        prepared = device.prepared(key)
+        if prepared is None:
             commands = self._commands(entries, buffers, starts)
-            prepared = device.prepare_again(commands)
+            prepared = device.prepare_again(key, commands)
             if prepared is None:
                 device.submit(commands if last is None else (*commands, *last()))
                 return
-            if len(self._runs) >= KEPT_RUNS:
-                self._runs.clear()
-            run = self._runs[key] = _Run(prepared, starts)
         else:
-            changed, run.starts = self._stages if starts != run.starts else self._scalar_stages, starts
-            params: Any = run.prepared.params
-            for stage in changed:
+            params: Any = prepared.params
+            for stage in self._scalar_stages if starts == prepared.made_for else self._stages:
                 offsets, scalars = stage.arguments(entries, starts)
                 for k, pack in stage.packs:
                     params[k][:] = pack(offsets, scalars)
-        device.submit_prepared(run.prepared, last)
+        prepared.made_for = starts
+        device.submit_prepared(prepared, last)
 
     def _exchanges(self, sizes: Sequence[int]) -> list[Exchange]:
         """How memory is taken and given back for allocations of these sizes."""

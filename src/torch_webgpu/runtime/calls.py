@@ -5,7 +5,7 @@ WebGPU has no command buffers that can be submitted twice, so what runs again is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.runtime import ffi
@@ -19,24 +19,6 @@ Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
 
 Step = list[Call] | Copy | Clear
 """A compute pass, or what has no place in one."""
-
-
-class Prepared:
-    """Steps to be encoded any number of times, as long as ``edition`` is that of the pipeline cache they are from.
-
-    ``params``: of each command the parameters, which may be changed in between; None for one that takes none.
-    ``uniform``: those among them that are no immediates, as they lie in the uniform buffer.
-    """
-
-    __slots__ = ("edition", "params", "steps", "uniform")
-
-    def __init__(
-        self, steps: list[Step], params: Sequence[bytearray | memoryview | None], uniform: bytearray, edition: object
-    ) -> None:
-        self.steps = steps
-        self.params = params
-        self.uniform = uniform
-        self.edition = edition
 
 
 def encode(native: NativeDevice, encoder: Any, steps: Iterable[Step]) -> None:

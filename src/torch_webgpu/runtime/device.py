@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +14,12 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
-from torch_webgpu.runtime.calls import Prepared
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.observer import Observer, span
 from torch_webgpu.runtime.pipelines import PipelineCache
+from torch_webgpu.runtime.prepared import Prepared, PreparedCache
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
@@ -60,6 +60,7 @@ class _Open:
         self.private: PrivatePool | None = None
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
+        self.prepared = PreparedCache()
         self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
         self.error_buffer = self.pool.allocate(ERROR_BUFFER_BYTES)
         self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
@@ -163,16 +164,21 @@ class Device:
         opened.encoder.submit(commands)
         self._raise_errors(opened)
 
-    def prepare_again(self, commands: Sequence[Command]) -> Prepared | None:
+    def prepared(self, key: Hashable) -> Prepared | None:
+        """What :meth:`prepare_again` kept under that key, if everything it names is still there."""
+        opened = self._open
+        return opened.prepared.get(key, opened.pipelines.edition)
+
+    def prepare_again(self, key: Hashable, commands: Sequence[Command]) -> Prepared | None:
         """``commands`` with everything looked up, for :meth:`submit_prepared`; None where that cannot be done ahead.
 
         Raises what :meth:`submit` would; nothing runs.
         """
-        return self._open.encoder.prepare(commands)
-
-    def is_current(self, prepared: Prepared) -> bool:
-        """Whether everything that was looked up is still there."""
-        return prepared.edition is self._open.pipelines.edition
+        opened = self._open
+        made = opened.encoder.prepare(commands)
+        if made is not None:
+            opened.prepared.keep(key, made)
+        return made
 
     def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None = None) -> None:
         """:meth:`submit` of what was prepared and is current, then of the transfers that ``last`` gives.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.calls import Call, Prepared, Step, encode, encode_transfer, end_pass
+from torch_webgpu.runtime.calls import Call, Step, encode, encode_transfer, end_pass
 from torch_webgpu.runtime.commands import Command, Dispatch
+from torch_webgpu.runtime.prepared import Prepared
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice

@@ -1,0 +1,62 @@
+"""Submissions that come again, kept as they will be encoded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.calls import Step
+
+MAX_COMMANDS = 1 << 16
+"""That a device keeps prepared: some 400 bytes of the host's memory each."""
+
+
+class Prepared:
+    """Steps to be encoded any number of times, as long as ``edition`` is that of the pipeline cache they are from.
+
+    ``params``: of each command the parameters, which may be changed in between; None for one that takes none.
+    ``uniform``: those among them that are no immediates, as they lie in the uniform buffer.
+    ``made_for``: what the parameters were made of the last time, for whoever makes them.
+    """
+
+    __slots__ = ("edition", "made_for", "params", "steps", "uniform")
+
+    def __init__(
+        self, steps: list[Step], params: Sequence[bytearray | memoryview | None], uniform: bytearray, edition: object
+    ) -> None:
+        self.steps = steps
+        self.params = params
+        self.uniform = uniform
+        self.edition = edition
+        self.made_for: Any = None
+
+
+class PreparedCache:
+    """What a device has prepared, by whatever its callers tell submissions apart by; the most recently used stay."""
+
+    def __init__(self, max_commands: int = MAX_COMMANDS) -> None:
+        self._kept: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._commands = 0
+        self._max_commands = max_commands
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, edition: object) -> Prepared | None:
+        """What was kept, if it is of this edition."""
+        found = self._kept.get(key)
+        if found is None or found.edition is not edition:
+            return None
+        self._kept.move_to_end(key)
+        return found
+
+    def keep(self, key: Hashable, prepared: Prepared) -> None:
+        """Keeps it, in place of what was there."""
+        old = self._kept.pop(key, None)
+        self._commands += len(prepared.params) - (len(old.params) if old is not None else 0)
+        self._kept[key] = prepared
+        while self._commands > self._max_commands:
+            _, oldest = self._kept.popitem(last=False)
+            self._commands -= len(oldest.params)
