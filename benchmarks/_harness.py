@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -245,15 +248,42 @@ def as_json(result: Result, device: Device, fallbacks: int) -> str:
     return json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
 
-def print_table(results: list[tuple[Device, Result]]) -> None:
+def run_in_process(script: str, device: str, flags: Sequence[str]) -> tuple[list[dict[str, Any]], int]:
+    """One device's rows, printed as they come, and the exit status of ``script`` for it alone.
+
+    PyTorch's autograd knows one accelerator per process, so CUDA's backward passes fail once another is registered
+    (https://github.com/pytorch/pytorch/issues/161129). ``--in-process`` tells the script that it is the only one.
+    """
+    command = [sys.executable, str(Path(script).resolve()), "--in-process", "--device", device, *flags]
+    # Loaded by `Device.of` where it is the one that is measured, and nowhere else.
+    alone = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    rows = []
+    with subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            rows.append(json.loads(line))
+    return rows, process.returncode
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
     """A row for each figure, a column for each device, on standard error; through rich where it is installed."""
-    devices = list(dict.fromkeys(device for device, _ in results))
-    rows: dict[tuple[str, str], dict[Device, Result]] = {}
-    for device, result in results:
-        rows.setdefault((_label(result), result.unit), {})[device] = result
-    header = ["benchmark", "unit", *(f"{device.device} ({device.name})" for device in devices)]
-    body = [[label, unit, *(_cell(found.get(device)) for device in devices)] for (label, unit), found in rows.items()]
-    print_rows(header, body)
+    devices = list(dict.fromkeys(_device_of(row) for row in rows))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        cell = f"{row['value']:.4g} ({row['low']:.4g}–{row['high']:.4g})"
+        cells.setdefault((_label(row), row["unit"]), {})[_device_of(row)] = cell
+    body = [[*key, *(found.get(device, "") for device in devices)] for key, found in cells.items()]
+    print_rows(["benchmark", "unit", *devices], body)
+
+
+def _device_of(row: dict[str, Any]) -> str:
+    return f"{row['device']} ({row['device_name']})"
+
+
+def _label(row: dict[str, Any]) -> str:
+    parameters = ", ".join(f"{key}={value}" for key, value in row["parameters"].items())
+    return f"{row['benchmark']} [{parameters}]" if parameters else row["benchmark"]
 
 
 def print_rows(header: list[str], body: list[list[str]]) -> None:
@@ -272,12 +302,3 @@ def print_rows(header: list[str], body: list[list[str]]) -> None:
         table.add_row(*map(escape, row))
     # A file has no width of its own; 80 columns would break every cell.
     Console(stderr=True, width=None if sys.stderr.isatty() else 180).print(table)
-
-
-def _label(result: Result) -> str:
-    parameters = ", ".join(f"{key}={value}" for key, value in result.parameters.items())
-    return f"{result.benchmark} [{parameters}]" if parameters else result.benchmark
-
-
-def _cell(result: Result | None) -> str:
-    return "" if result is None else f"{result.value:.4g} ({result.low:.4g}–{result.high:.4g})"

@@ -1,7 +1,8 @@
 """Eager-mode speed of any torch device, as JSON lines: ``python benchmarks/eager.py --device webgpu --device cuda``.
 
 Measured are what an operator costs the program's thread, what a chain of dependent tiny operators takes, how long a
-wait takes, transfers, memory bandwidth, and arithmetic throughput. float32 means float32: TF32 is switched off.
+wait takes, transfers, memory bandwidth, and arithmetic throughput. float32 means float32: TF32 is switched off. Each
+device has a process of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from _harness import QUICK, Device, Effort, Result, as_json, duration, is_slow, measure, print_table, rate
+from _harness import (
+    QUICK,
+    Device,
+    Effort,
+    Result,
+    as_json,
+    duration,
+    is_slow,
+    measure,
+    print_table,
+    rate,
+    run_in_process,
+)
 
 Benchmark = Callable[[Device, Effort, bool], Iterator[Result]]
 CHAIN = 64
@@ -176,32 +189,41 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--table", action="store_true", help="a table for people, after the JSON lines (on standard error)"
     )
+    parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def run_device(options: argparse.Namespace) -> int:
+    """Everything about one device, as JSON lines."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.manual_seed(0)
+    failed = False
+    device = Device.of(options.device[0])
+    for name in options.only.split(",") if options.only else BENCHMARKS:
+        fallbacks = device.fallbacks()
+        try:
+            for result in BENCHMARKS[name](device, QUICK if options.quick else Effort(), options.quick):
+                print(as_json(result, device, device.fallbacks() - fallbacks), flush=True)
+                fallbacks = device.fallbacks()
+        except (RuntimeError, TypeError) as error:  # one missing operator must not cost the other benchmarks' figures
+            print(f"{device.device} {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed = True
+    return int(failed)
 
 
 def main() -> int:
     options = arguments()
-    names = options.only.split(",") if options.only else list(BENCHMARKS)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.manual_seed(0)
-    devices = [Device.of(name) for name in options.device or ["webgpu"]]
-    results = [(device, result) for device in devices for name in names for result in run(name, device, options.quick)]
+    if options.in_process:
+        return run_device(options)
+    flags = ["--quick"] * options.quick + (["--only", options.only] if options.only else [])
+    rows, failed = [], False
+    for name in options.device or ["webgpu"]:
+        found, status = run_in_process(__file__, name, flags)
+        rows += found
+        failed |= status != 0
     if options.table:
-        print_table([(device, result) for device, result in results if result is not None])
-    return int(any(result is None for _, result in results))
-
-
-def run(name: str, device: Device, quick: bool) -> Iterator[Result | None]:
-    """The figures of one benchmark, printed as they come; None stands for what could not be measured."""
-    fallbacks = device.fallbacks()
-    try:
-        for result in BENCHMARKS[name](device, QUICK if quick else Effort(), quick):
-            print(as_json(result, device, device.fallbacks() - fallbacks), flush=True)
-            fallbacks = device.fallbacks()
-            yield result
-    except (RuntimeError, TypeError) as error:  # one missing operator must not cost the other benchmarks' figures
-        print(f"{device.device} {name}: {type(error).__name__}: {error}", file=sys.stderr)
-        yield None
+        print_table(rows)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -4,22 +4,17 @@ Chains of elementwise operators, softmax, layer_norm, an MLP, cross-entropy and 
 they take, how long they keep the GPU and the host busy, and what share of the bytes that *must* move moves in a second.
 A device that fuses (one with ``enable_fusion``) is measured with fusion and without it.
 
-Each device has a process of its own: PyTorch's autograd knows one accelerator per process, so CUDA's backward passes
-fail once another is registered (https://github.com/pytorch/pytorch/issues/161129).
+Each device has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +31,7 @@ from _harness import (
     measure,
     print_rows,
     rate,
+    run_in_process,
 )
 from torch import nn
 
@@ -217,29 +213,6 @@ def run_device(options: argparse.Namespace) -> int:
     return int(failed)
 
 
-def run_in_process(name: str, options: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
-    """One device's rows, printed as they come, and its exit status."""
-    command = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        "--in-process",
-        "--device",
-        name,
-        "--sizes",
-        options.sizes,
-    ]
-    command += ["--quick"] * options.quick + (["--only", options.only] if options.only else [])
-    # Loaded by `Device.of` where it is the one that is measured, and nowhere else.
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    rows = []
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            rows.append(json.loads(line))
-    return rows, process.returncode
-
-
 COLUMNS = {
     "time": "time us",
     "must move": "GB/s",
@@ -305,9 +278,11 @@ def main() -> int:
     options = arguments()
     if options.in_process:
         return run_device(options)
+    flags = ["--sizes", options.sizes, *["--quick"] * options.quick]
+    flags += ["--only", options.only] if options.only else []
     rows, failed = [], False
     for name in options.device or ["webgpu"]:
-        found, status = run_in_process(name, options)
+        found, status = run_in_process(__file__, name, flags)
         rows += found
         failed |= status != 0
     if options.table:
