@@ -66,6 +66,7 @@ class Engine(Store):
         self.fusion = config().fusion
         self.fusion_window = config().fusion_window
         self.fusion_min_size = 0
+        self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
         self.pressure = Pressure()
         self.capture: Capture | None = None  # what takes in the flushes of its device instead of running them
@@ -298,7 +299,8 @@ class Engine(Store):
     def _flush_entries(self, lane: Lane, device: Device) -> None:
         needed = self.lanes.needed_beside(lane)
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
-        self.sweep({a.number for a in recording.allocations})
+        if self.dying:
+            self.sweep({a.number for a in recording.allocations})
         if self.capture is not None and self.capture.device is device:
             self.capture.run(recording)
         elif is_watched(device):
@@ -313,10 +315,15 @@ class Engine(Store):
         """How a recording runs."""
         if not self.fusion:
             return self.planner.plan(recording, None)
-        # One buffer is the kernel's error flags.
-        buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
-        binding_bytes = device.limits["max-storage-buffer-binding-size"]
-        return self.planner.plan(recording, Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes))
+        key = device.index, self.fusion_window, self.fusion_min_size
+        limits = self._limits.get(key)
+        if limits is None:
+            # One buffer is the kernel's error flags.
+            buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
+            binding_bytes = device.limits["max-storage-buffer-binding-size"]
+            limits = Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes)
+            self._limits[key] = limits
+        return self.planner.plan(recording, limits)
 
     def collect(self) -> None:
         """Also returns the memory of discarded graphs."""

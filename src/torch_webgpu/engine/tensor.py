@@ -219,11 +219,9 @@ class Mailbox:
         """The allocations whose storages died since the last call."""
         found: list[Allocation] = []
         for slab in self._slabs:
-            if len(slab.free) == SLAB_SLOTS:
+            if len(slab.free) == SLAB_SLOTS or np.count_nonzero(slab.heads) == SLAB_SLOTS:
                 continue
             indexes = np.flatnonzero(slab.heads == 0)
-            if not len(indexes):
-                continue
             slab.heads[indexes] = FREE
             if not slab.free:
                 self.open.append(slab)
