@@ -44,7 +44,9 @@ def test_soak(device, tmp_path):
     found = run("soak.py", "--minutes", "0.5", "--interval", "4", "--warm-up", "6", "--device", str(device),
                 "--json", str(told))  # fmt: skip
     result = json.loads(told.read_text())
-    # Half a minute is all warm-up to the cache of kernels: whether the process grows takes a longer run to say.
-    assert [wrong for wrong in result["wrong"] if "the process grew" not in wrong] == [], found.stderr
+    # Half a minute is all warm-up to the cache of kernels, and a busy machine may compile most of it away: whether
+    # memory stays flat takes a longer run to say.
+    for_longer_runs = ("the process grew", "too short")
+    assert [wrong for wrong in result["wrong"] if not any(text in wrong for text in for_longer_runs)] == [], found.stderr
     assert result["compared"] > 0
     assert found.returncode == bool(result["wrong"])

@@ -36,7 +36,8 @@ class FlushClock:
             except RuntimeError:  # the interpreter is shutting down
                 return
             self._thread = thread
-        self._wake.set()
+        if not self._wake.is_set():  # it looks at all there is after it has cleared this
+            self._wake.set()
 
     def stop(self) -> None:
         """Ends the thread, and waits for that."""

@@ -221,7 +221,7 @@ class Mailbox:
         for slab in self._slabs:
             if len(slab.free) == SLAB_SLOTS or np.count_nonzero(slab.heads) == SLAB_SLOTS:
                 continue
-            indexes = np.flatnonzero(slab.heads == 0)
+            (indexes,) = (slab.heads == 0).nonzero()
             slab.heads[indexes] = FREE
             if not slab.free:
                 self.open.append(slab)
