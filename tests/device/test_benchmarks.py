@@ -47,6 +47,8 @@ def test_soak(device, tmp_path):
     # Half a minute is all warm-up to the cache of kernels, and a busy machine may compile most of it away: whether
     # memory stays flat takes a longer run to say.
     for_longer_runs = ("the process grew", "too short")
-    assert [wrong for wrong in result["wrong"] if not any(text in wrong for text in for_longer_runs)] == [], found.stderr
+    assert [wrong for wrong in result["wrong"] if not any(text in wrong for text in for_longer_runs)] == [], (
+        found.stderr
+    )
     assert result["compared"] > 0
     assert found.returncode == bool(result["wrong"])
