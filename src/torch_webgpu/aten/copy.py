@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, upload
-from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
 from .fallback import count
+from .forms import Forms
 from .register import check_writable
 from .torch_abi import aten, impl, is_webgpu
+from .traced import traced
 
 
 def from_bytes(t: torch.Tensor) -> torch.Tensor:
@@ -49,13 +53,20 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
 
     ``non_blocking`` changes nothing: uploads and copies on the device never wait, downloads always do.
     """
+    tensors = source, target
+    for match, op in forms.known.get(source.shape, ()):
+        addresses = match(tensors, {})
+        if addresses is not None and engine().append_over(op, addresses, ()):
+            return target
     if source.shape != target.shape:
         source = source.expand(target.shape)
     if target.numel() == 0 or source is target:
         return target
     check_writable(target.shape, target.stride())
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
-        on_device(source, target)
+        made = on_device(source, target)
+        if made is not None and source is tensors[0]:
+            forms.add(tensors, {}, made)
     elif is_webgpu(source):
         from_device(source, target)
     elif source.device.type == "cpu":
@@ -79,10 +90,15 @@ def plain(t: torch.Tensor) -> torch.Tensor:
     return t.resolve_conj().resolve_neg()
 
 
-def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
+forms: Forms[Operation] = Forms()
+"""The operations of copies seen so far."""
+
+
+def on_device(source: torch.Tensor, target: torch.Tensor) -> Operation | None:
+    """A copy between tensors of one shape; the operation, if there is one for tensors that look like these."""
     if source.dtype not in BY_TORCH or target.dtype not in BY_TORCH:
         reinterpreted(source, target)
-        return
+        return None
     conj = source.is_conj() != target.is_conj()
     neg = source.is_neg() != target.is_neg()
 
@@ -94,7 +110,7 @@ def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
         value = ops.neg(value) if neg else value
         return Pointwise((ops.to_dtype(value, specs[1].dtype),))
 
-    engine().record("copy", [source], [target], body, (conj, neg))
+    return engine().record("copy", [source], [target], body, (conj, neg))
 
 
 def reinterpreted(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -176,15 +192,24 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """As PyTorch's, but a non-blocking copy to the host does not ask for pinned memory: webgpu has none."""
+    memory_format = memory_format or torch.preserve_format
+    if is_webgpu(self) and (device is None or device == self.device):
+        return converted(self, dtype=dtype, layout=layout, memory_format=memory_format)
     out = torch.empty_like(
-        self,
-        dtype=dtype,
-        layout=layout,
-        device=device,
-        pin_memory=bool(pin_memory),
-        memory_format=memory_format or torch.preserve_format,
+        self, dtype=dtype, layout=layout, device=device, pin_memory=bool(pin_memory), memory_format=memory_format
     )
     return out.copy_(self)
+
+
+@traced
+def converted(self: torch.Tensor, **layout: Any) -> torch.Tensor:
+    """A copy on the same device."""
+    return torch.empty_like(self, **layout).copy_(self)
+
+
+def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+    """As PyTorch's, whose kernel would make two calls of it."""
+    return converted(self, memory_format=memory_format or torch.preserve_format)
 
 
 def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
@@ -194,6 +219,7 @@ def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
 def register() -> None:
     impl(aten._copy_from.default, copy_from)
     impl(aten._to_copy.default, to_copy)
+    impl(aten.clone.default, clone)
     for key in ("Conjugate", "Negative"):
         # Their fallback would clone the source first, and cloning is copying: copy_from carries them out itself.
         impl(aten._copy_from.default, torch.library.fallthrough_kernel, key)

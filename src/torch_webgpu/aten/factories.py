@@ -10,9 +10,10 @@ import torch
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
+from .forms import Forms
 from .register import opmath
 from .torch_abi import aten, impl
 
@@ -72,10 +73,20 @@ SURELY_FITS = (-128, 127)
 """Numbers that every dtype takes (unsigned ones wrap)."""
 
 
+forms: Forms[Operation] = Forms()
+"""The operations that fill float32 tensors seen so far."""
+
+
 def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
+    small = value.__class__ in (int, float) and SURELY_FITS[0] <= value <= SURELY_FITS[1]
+    if small:
+        for match, op in forms.known.get(self.shape, ()):
+            addresses = match((self,), {})
+            if addresses is not None and engine().append_over(op, addresses, (float(value),)):
+                return self
     if self.dtype not in BY_TORCH:
         return self.copy_(torch.tensor(value, dtype=self.dtype, device="cpu"))
-    if not isinstance(value, (int, float)) or not SURELY_FITS[0] <= value <= SURELY_FITS[1]:
+    if not small:
         torch.full((2,), value, dtype=self.dtype, device="cpu")  # raises for what does not fit
     if self.numel():
         dtype = opmath(self.dtype)
@@ -83,7 +94,9 @@ def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
         def body(specs: tuple[Spec, ...]) -> Body:
             return Pointwise((ops.to_dtype(ops.param(0, dtype), specs[0].dtype),))
 
-        engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, value)])
+        op = engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, value)])
+        if self.dtype == torch.float32:
+            forms.add((self,), {}, op)
     return self
 
 

@@ -65,7 +65,7 @@ def matcher(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool
     if not are_aligned([t.data_ptr() for t in given]):
         return None
     check, classes, keywords = list_guard(given), tuple(map(type, values)), dict(kwargs)
-    if not keywords and (numbers_vary or not others):
+    if not keywords and (numbers_vary or not others) and tensors == list(range(len(tensors))):
         match_few = few_matcher(check, len(tensors), classes)
         if match_few is not None:
             return match_few
@@ -88,7 +88,7 @@ def matcher(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool
 
 
 def few_matcher(check: Callable[..., bool], tensors: int, classes: tuple[type, ...]) -> Match | None:
-    """The commonest matchers, which take a third of the general one's time: one tensor, one and a number, or two."""
+    """The commonest matchers, which take a third of the general one's time: one tensor or two, perhaps a number."""
 
     def match_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
         if len(args) == 1 and not kwargs and check(*args):
@@ -109,7 +109,15 @@ def few_matcher(check: Callable[..., bool], tensors: int, classes: tuple[type, .
                 return [first, second]
         return None
 
-    return {(1, 0): match_one, (1, 1): match_number, (2, 0): match_two}.get((tensors, len(classes)))
+    def match_two_and_number(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        if len(args) == 3 and args[2].__class__ is classes[0] and not kwargs and check(args[0], args[1]):
+            first, second = args[0].data_ptr(), args[1].data_ptr()
+            if first >= FIRST_ADDRESS and second >= FIRST_ADDRESS and not (first | second) & 15:
+                return [first, second]
+        return None
+
+    known = {(1, 0): match_one, (1, 1): match_number, (2, 0): match_two, (2, 1): match_two_and_number}
+    return known.get((tensors, len(classes)))
 
 
 def are_aligned(addresses: Sequence[int]) -> bool:
@@ -143,5 +151,6 @@ class Forms(Generic[Found]):
 def is_plain(value: Any) -> bool:
     """Whether equality of such values, and of their classes, is all there is to tell."""
     if isinstance(value, list):
-        return len({v.__class__ for v in value} | {int}) == 1  # shapes and dimensions; others compare like numbers
+        # Shapes, dimensions and masks: which of them is the schema's choice. Floats compare like numbers.
+        return {v.__class__ for v in value} in (set(), {int}, {bool})
     return not isinstance(value, (torch.Tensor, tuple, dict))

@@ -390,8 +390,8 @@ def parameters_for(slots: Sequence[ScalarSlot], values: Sequence[Any]) -> tuple[
     if len(slots) == 1:
         slot = slots[0]
         value = values[slot.argument]
-        if value.__class__ is float and slot.dtype == "f32" and -FLOAT_MAX <= value <= FLOAT_MAX:
-            return (value,)  # nearly always; the rest of this module comes to the same
+        if slot.dtype == "f32" and value.__class__ in (float, int) and -FLOAT_MAX <= value <= FLOAT_MAX:
+            return (float(value),)  # nearly always; the rest of this module comes to the same
     return tuple([part for slot in slots for part in split_scalar(number_for(values[slot.argument], slot), slot.kind)])
 
 

@@ -14,6 +14,7 @@ from torch_webgpu.kernels import rnn
 
 from .results import name_of
 from .torch_abi import aten, impl
+from .traced import traced
 
 Optional = torch.Tensor | None
 
@@ -100,7 +101,7 @@ def gru_cell_backward(
 
 
 def register() -> None:
-    impl(aten._thnn_fused_lstm_cell.default, lstm_cell)
-    impl(aten._thnn_fused_lstm_cell_backward_impl.default, lstm_cell_backward)
-    impl(aten._thnn_fused_gru_cell.default, gru_cell)
-    impl(aten._thnn_fused_gru_cell_backward.default, gru_cell_backward)
+    impl(aten._thnn_fused_lstm_cell.default, traced(lstm_cell))
+    impl(aten._thnn_fused_lstm_cell_backward_impl.default, traced(lstm_cell_backward))
+    impl(aten._thnn_fused_gru_cell.default, traced(gru_cell))
+    impl(aten._thnn_fused_gru_cell_backward.default, traced(gru_cell_backward))

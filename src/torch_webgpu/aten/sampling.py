@@ -10,10 +10,12 @@ from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Pointwise, Spec
+from torch_webgpu.engine.tensor import Template
+from torch_webgpu.ir.graph import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .factories import device_index
+from .forms import Forms
 from .random import (
     STREAM_PARAMS,
     bernoulli_float,
@@ -164,39 +166,58 @@ def check_probabilities(weights: torch.Tensor) -> None:
 # Dropout --------------------------------------------------------------------------------------------------------------
 
 
-def native_dropout(self: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+dropouts: Forms[tuple[Operation, list[Template]]] = Forms()
+"""The operations of :func:`native_dropout` on float32 tensors seen so far, and what they make."""
+
+
+def native_dropout(self: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, ...]:
     """``(self * mask / (1 - p), mask)``; p = 1 gives zeros."""
+    if train is not False:
+        for match, (op, templates) in dropouts.known.get(self.shape, ()):
+            if match((self,), {}) is not None:
+                scalars = dropout_scalars(self, 1 - p, None)
+                return tuple(engine().push_new(op, [self], templates, tuple([value for _, value in scalars])))
     out, mask = outputs_of(aten.native_dropout.default, self, p, train)
     if train is False:
         return out.copy_(self), mask.fill_(True)
-    return kept(self, out, mask, 1 - p, None)
+    made = keep(self, out, mask, 1 - p, None)
+    if made is not None and self.dtype == torch.float32:
+        index = self.device.index
+        templates = [engine().template(t.shape, t.dtype, index, t.stride()) for t in (out, mask)]
+        dropouts.add((self,), {}, (made, templates))
+    return out, mask
 
 
 def fused_dropout(self: torch.Tensor, p: float, generator: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
     """``(self * mask / p, mask)`` with a uint8 mask; here ``p`` is the probability to keep."""
-    mask = torch.empty_like(self, dtype=torch.uint8)
-    return kept(self, torch.empty_like(self), mask, p, generator)
+    out, mask = torch.empty_like(self), torch.empty_like(self, dtype=torch.uint8)
+    keep(self, out, mask, p, generator)
+    return out, mask
 
 
-def kept(
+def keep(
     self: torch.Tensor, out: torch.Tensor, mask: torch.Tensor, probability: float, generator: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fills ``mask`` with whether each element stays, ``out`` with those that do, scaled."""
+) -> Operation | None:
+    """Fills ``mask`` with whether each element stays, ``out`` with those that do, scaled; the operation, if any."""
     if out.numel() == 0:
-        return out, mask
+        return None
     dtype = opmath(self.dtype)
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
-        keep = stream("random_uniform") < ops.param(STREAM_PARAMS, "f32")
+        stays = stream("random_uniform") < ops.param(STREAM_PARAMS, "f32")
         x = ops.to_dtype(ops.load(0, specs[0].dtype), dtype)
         scaled = x * ops.to_dtype(ops.param(STREAM_PARAMS + 1, "f32"), dtype)
-        result = ops.where(keep, scaled, ops.like(x, 0))
-        return Pointwise((ops.to_dtype(result, specs[1].dtype), ops.to_dtype(keep, specs[2].dtype)))
+        result = ops.where(stays, scaled, ops.like(x, 0))
+        return Pointwise((ops.to_dtype(result, specs[1].dtype), ops.to_dtype(stays, specs[2].dtype)))
 
+    scalars = dropout_scalars(self, probability, generator)
+    return engine().record("aten.native_dropout", [self], [out, mask], body, dtype, scalars)
+
+
+def dropout_scalars(self: torch.Tensor, probability: float, generator: Any) -> list[tuple[str, Any]]:
+    """What the kernel takes: a stretch of the stream, how likely an element stays, what those that do are scaled by."""
     scale = 1 / probability if probability else 0.0
-    scalars = [*stream_scalars(generator, self), ("f", probability), ("f", scale)]
-    engine().record("aten.native_dropout", [self], [out, mask], body, dtype, scalars)
-    return out, mask
+    return [*stream_scalars(generator, self), ("f", float(probability)), ("f", float(scale))]
 
 
 FUNCTIONAL: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (

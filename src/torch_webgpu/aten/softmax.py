@@ -13,7 +13,7 @@ from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 
 from .reduce import Epilogue, own, record_reduction, reduced_dims
-from .torch_abi import aten, impl, outputs_of
+from .torch_abi import aten, outputs_of
 from .variants import register_functional
 
 Write = Callable[..., tuple[Expr, Callable[..., Expr]]]
@@ -163,6 +163,7 @@ def masked_softmax_backward(
 def register() -> None:
     table: dict[OpOverload, Callable[..., Any]] = {
         aten._softmax.default: softmax,
+        aten._safe_softmax.default: safe_softmax,
         aten._log_softmax.default: log_softmax,
         aten._softmax_backward_data.default: softmax_backward,
         aten._log_softmax_backward_data.default: log_softmax_backward,
@@ -171,4 +172,3 @@ def register() -> None:
     }
     for overload, kernel in table.items():
         register_functional(overload, kernel)
-    impl(aten._safe_softmax.default, safe_softmax)

@@ -72,18 +72,22 @@ class Fresh:
 class Trace(NamedTuple):
     """What operations lie in is numbered: the tensor arguments, then the fresh allocations.
 
-    ``results``: what is returned, by number: a fresh tensor, or for ``-1 - k`` the ``k``-th tensor argument itself.
+    ``results``: what is returned, by number: a fresh tensor, or for ``-1 - k`` the ``k``-th tensor argument itself;
+    None for None.
     """
 
     steps: tuple[Step, ...]
     fresh: tuple[Fresh, ...]
-    results: tuple[int, ...]
+    results: tuple[int | None, ...]
     several: bool
+    returns_given: bool
 
     @property
     def is_single(self) -> bool:
         """Whether it is one operation on the tensor arguments as they are, and what it writes is new and the result."""
-        if self.several or self.results[0] < 0 or not len(self.steps) == len(self.fresh) == len(self.results) == 1:
+        if self.several or not len(self.steps) == len(self.fresh) == len(self.results) == 1:
+            return False
+        if self.results[0] is None or self.results[0] < 0:
             return False
         step = self.steps[0]
         return step.places == tuple(range(len(step.places))) and not any(step.bytes)
@@ -92,8 +96,8 @@ class Trace(NamedTuple):
 def traced(fn: Kernel) -> Kernel:
     """``fn``, a kernel that records nodes as its arguments' layouts and plain values tell it to, and nothing else does.
 
-    It must return new tensors or tensor arguments. Calls in which it reads values back, uploads some or draws random
-    numbers are not kept.
+    It must return new tensors, tensor arguments or None. Calls in which it reads values back, uploads some or draws
+    random numbers are not kept.
     """
     if hasattr(fn, "is_traced"):
         return fn
@@ -212,7 +216,11 @@ def replay(eng: Engine, trace: Trace, tensors: Sequence[torch.Tensor], starts: l
     for step in trace.steps:
         eng.append(device, step.op, step.addresses(starts), step.params)
     results = [
-        made[r - first] if r >= 0 else [v for v in tensors if isinstance(v, torch.Tensor)][-1 - r]
+        None
+        if r is None
+        else made[r - first]
+        if r >= 0
+        else [v for v in tensors if isinstance(v, torch.Tensor)][-1 - r]
         for r in trace.results
     ]
     return tuple(results) if trace.several else results[0]
@@ -237,7 +245,7 @@ class Recording:
         if (
             RandomState.draws != self.draws
             or self.eng.flushes != self.flushes
-            or not all(isinstance(r, torch.Tensor) for r in results)
+            or not all(r is None or isinstance(r, torch.Tensor) for r in results)
         ):
             return None
         self.numbers: dict[int, int] = {}  # of what operations lie in, by allocation
@@ -245,8 +253,11 @@ class Recording:
             self.numbers.setdefault(address >> ADDRESS_BITS, k)
         self.starts = self.arguments.addresses.copy()
         self.fresh: list[Fresh] = []
-        places: list[int] = []
+        places: list[int | None] = []
         for r in results:
+            if r is None:
+                places.append(None)
+                continue
             place = self.place_of(r)
             if place is None:
                 return None
@@ -264,7 +275,8 @@ class Recording:
             in_order = [self.numbers[number] for number in lie_in]
             offsets = [a - self.starts[p] for a, p in zip(addresses, in_order, strict=True)]
             steps.append(Step.of(op, in_order, offsets, params))
-        return Trace(tuple(steps), tuple(self.fresh), tuple(places), several)
+        returns_given = any(place is not None and place < 0 for place in places)
+        return Trace(tuple(steps), tuple(self.fresh), tuple(places), several, returns_given)
 
     def add(self, allocation: Allocation, fresh: Fresh) -> int:
         """The number of a new allocation, which the kernel made."""

@@ -119,8 +119,8 @@ class Engine(Store):
         body: Callable[[tuple[Spec, ...]], Body],
         static: Hashable = (),
         scalars: Sequence[Scalar] = (),
-    ) -> None:
-        """Records one operation that reads ``inputs`` and writes ``outputs`` (tensors of one device).
+    ) -> Operation:
+        """Records one operation, and returns it, that reads ``inputs`` and writes ``outputs`` (tensors of one device).
 
         ``body(specs)`` builds the operation's body for the layouts of inputs and outputs; it is called once per
         ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary.
@@ -137,7 +137,7 @@ class Engine(Store):
             self.operations[key] = op
         params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
         if self.push_over(op, inputs, outputs, params):
-            return
+            return op
         overlapping = tangled(tensors, op.args, len(inputs))
         if overlapping:
             # Copies, so that writes cannot be seen by later reads.
@@ -145,6 +145,7 @@ class Engine(Store):
             self.record(name, inputs, outputs, body, static, scalars)
         else:
             self.push(op, tensors, params)
+        return op
 
     def copy_of(self, t: torch.Tensor) -> torch.Tensor:
         """A contiguous copy in a storage of its own."""

@@ -118,7 +118,7 @@ class Template:
         self.device = device
         self.size_bytes = elements * bits // 8
         # A storage's size is that of its first tensor, read off a contiguous shape: make that, then the view.
-        plain = elements == 0 or strides == contiguous_strides(shape)
+        plain = strides == contiguous_strides(shape)
         self.offset_view = None if plain else (shape, strides)
         dims = shape if plain else (elements,)
         numbers = (*dims, *contiguous_strides(dims))
