@@ -208,23 +208,6 @@ def test_sharing_between_processes_is_refused(device: torch.device) -> None:
     assert not x.is_shared()
 
 
-def test_pinning_degrades_to_plain_memory(device: torch.device) -> None:
-    if device.type != "webgpu":
-        pytest.skip("about a device without pinned memory")
-    x = torch.arange(3.0)
-    for pinned in (x.pin_memory("webgpu"), x.pin_memory(device)):
-        assert torch.equal(pinned, x)
-        assert pinned.data_ptr() != x.data_ptr()
-        assert not pinned.is_pinned("webgpu")
-    assert torch.equal(x.pin_memory(), x)
-    if torch.cuda.is_available():
-        assert x.pin_memory().is_pinned()
-        assert x.pin_memory("cuda").is_pinned("cuda")
-    assert not x.to(device).is_pinned()
-    with pytest.raises(RuntimeError, match="cannot pin"):
-        x.to(device).pin_memory("webgpu")
-
-
 # Canaries: each fails when PyTorch no longer needs a patch of aten/torch_patches.py.
 
 

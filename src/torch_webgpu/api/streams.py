@@ -88,6 +88,7 @@ class Event(torch.Event):
         self._home: int | None = None  # where it is recorded if no stream says so; None for the current adapter
         self._index: int | None = None
         self._reached: Callable[[], bool] = lambda: True
+        self._landings = 0  # downloads begun before it
         self._stamp: Any = None  # the runtime's, until it is read
         self._time_ns = 0
 
@@ -111,6 +112,7 @@ class Event(torch.Event):
                 eng.flush(index)
                 self._stamp = found.stamp() if self._timed else None
             self._reached = found.mark()
+            self._landings = eng.landings.begun(index)
             self._index = index
 
     def _place(self, stream: Any) -> int:
@@ -121,8 +123,12 @@ class Event(torch.Event):
 
     def query(self) -> bool:
         """Whether the work before it is done. True if it was never recorded."""
-        with engine().lock:
-            return self._reached()
+        eng = engine()
+        with eng.lock:
+            reached = self._reached()
+            if reached and self._landings and self._index is not None:
+                eng.landings.land(eng.device(self._index), self._landings)
+            return reached
 
     def synchronize(self) -> None:
         """Waits for the work before it (and for what was recorded after it)."""

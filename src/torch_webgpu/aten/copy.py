@@ -9,13 +9,14 @@ import torch
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.sync import download, upload
+from torch_webgpu.engine.sync import download, download_later, upload
 from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
 from .fallback import count
 from .forms import Forms
+from .pinned import is_pinned
 from .register import check_writable
 from .torch_abi import aten, impl, is_webgpu
 from .traced import traced
@@ -51,7 +52,8 @@ def words(t: torch.Tensor) -> torch.Tensor:
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
 
-    ``non_blocking`` changes nothing: uploads and copies on the device never wait, downloads always do.
+    Uploads and copies on the device never wait. Downloads do, but for ``non_blocking`` ones into pinned memory: see
+    :mod:`torch_webgpu.engine.landings`.
     """
     tensors = source, target
     for match, op in forms.known.get(source.shape, ()):
@@ -68,7 +70,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         if made is not None and source is tensors[0]:
             forms.add(tensors, {}, made)
     elif is_webgpu(source):
-        from_device(source, target)
+        from_device(source, target, non_blocking)
     elif source.device.type == "cpu":
         to_device(source, target)
     else:
@@ -76,11 +78,14 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     return target
 
 
-def from_device(source: torch.Tensor, target: torch.Tensor) -> None:
+def from_device(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> None:
     """A copy to any other device; straight into the target's memory where that is laid out like the values' bytes."""
     lazy = source.is_conj() or source.is_neg() or target.is_conj() or target.is_neg()
     if target.is_cpu and target.dtype == source.dtype and target.is_contiguous() and not lazy:
-        download(words(source), target)
+        if non_blocking and is_pinned(target):
+            download_later(words(source), target)
+        else:
+            download(words(source), target)
     else:
         target.copy_(to_host(source))
 

@@ -21,6 +21,7 @@ from torch.utils._device import _device_constructors
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import WebGPUError
 
+from . import pinned
 from .torch_abi import DEVICE_TYPE, is_webgpu
 
 Storage = torch.UntypedStorage
@@ -137,7 +138,7 @@ def _printed_part(t: torch.Tensor, options: Any) -> torch.Tensor:
 
 
 def pin_without_allocator() -> None:
-    """``pin_memory()`` for webgpu gives a plain copy: it has no pinned memory, and PyTorch asks its allocator for some.
+    """``pin_memory()`` for webgpu gives a copy that counts as pinned (see :mod:`.pinned`); PyTorch asks our allocator.
 
     PyTorch takes webgpu for the current accelerator as soon as it is registered, also beside CUDA or XPU
     (at::getAccelerator); memory is then pinned for those, as it was before.
@@ -151,12 +152,12 @@ def pin_without_allocator() -> None:
             return plain_pin(self, target)
         if self.device.type != "cpu":
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-        return self.clone()
+        return pinned.pin(self)
 
     @wraps(plain_pinned)
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
         target = _pinning_device(device)
-        return target != DEVICE_TYPE and plain_pinned(self, target)
+        return pinned.is_pinned(self) if target == DEVICE_TYPE else plain_pinned(self, target)
 
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]

@@ -24,6 +24,7 @@ from .capture import Capture, Graphs
 from .clock import FlushClock
 from .flush import Sequel, execute, replay
 from .interrupt import Uninterrupted
+from .landings import Landings
 from .lane import Lane, Lanes, Recording
 from .layouts import copy_body, layout_key, spec_of, tangled
 from .lists import flush_lists
@@ -71,6 +72,7 @@ class Engine(Store):
         self.pressure = Pressure()
         self.capture: Capture | None = None  # what takes in the flushes of its device instead of running them
         self.graphs = Graphs()
+        self.landings = Landings()
         self.threshold = 64
         self.delay_ms = 16.0
         self.sequel: Sequel | None = None  # of the flush that is underway
@@ -85,7 +87,7 @@ class Engine(Store):
         self.lock = threading.RLock()
         self.is_forked = True
         # Every use of a device that is not in these asks check_process first.
-        self.lanes, self.live_bytes, self.templates = Lanes(), {}, {}
+        self.lanes, self.live_bytes, self.templates, self.landings = Lanes(), {}, {}, Landings()
 
     def stop(self) -> None:
         """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
@@ -110,6 +112,7 @@ class Engine(Store):
             self.error = None
             device.reopen()
             self.pressure.forget(index)
+            self.landings.forget(index)
 
     def record(
         self,

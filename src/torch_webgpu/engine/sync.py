@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
     from torch_webgpu.runtime.transfer import ReadBack
 
+    from .record import Engine
+
 ERROR_WORDS = 8
 """Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
 INDEX_OUT_OF_RANGE = 1
@@ -74,19 +76,38 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
     """
     eng = engine()
     with eng.lock, Uninterrupted():
-        if eng.capture is not None:
-            eng.capture.refuse(t.device.index, "a tensor's values cannot be read on the host")
-        size = t.numel() * t.element_size()
-        offset = int(t.storage_offset()) * t.element_size()
-        if not is_contiguous(t.shape, t.stride()) or offset % 4:
-            t = eng.copy_of(t)
-            offset = 0
+        t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
         read = _Read(eng.device(allocation.device), allocation, offset, size, host)
         eng.flush_for(allocation, read)
         eng.raise_pending()
         check_flags(allocation.device, read.finish())
+        eng.landings.land(read.device)
         eng.waited_for[allocation.device] = read.device.work
+
+
+def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
+    """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
+    eng = engine()
+    with eng.lock, Uninterrupted():
+        t, offset, _ = _in_order(eng, t)
+        allocation = eng.allocation(t)
+        eng.flush(allocation.device)
+        device = eng.device(allocation.device)
+        eng.landings.begin(
+            device, (materialise(device, allocation), offset), host, np.frombuffer(host_bytes(host), np.uint8)
+        )
+
+
+def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+    """A tensor in row-major order that starts at a whole word, a copy if need be; its offset and size in bytes."""
+    if eng.capture is not None:
+        eng.capture.refuse(t.device.index, "a tensor's values cannot be read on the host")
+    size = t.numel() * t.element_size()
+    offset = int(t.storage_offset()) * t.element_size()
+    if not is_contiguous(t.shape, t.stride()) or offset % 4:
+        return eng.copy_of(t), 0, size
+    return t, offset, size
 
 
 class _Read:
@@ -130,6 +151,7 @@ def synchronize(index: int) -> None:
         eng.flush(index)
         eng.raise_pending()
         device = eng.device(index)
+        eng.landings.land(device)
         if eng.waited_for.get(index) != device.work:
             (errors,) = device.download([(device.error_buffer, 0, ERROR_WORDS * 4)])
             check_flags(index, errors)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
+from torch_webgpu.runtime.caps import host_caps
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
@@ -23,7 +22,7 @@ from torch_webgpu.runtime.prepared import Prepared, PreparedCache
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
-from torch_webgpu.runtime.transfer import ReadBack, Request, Transfer
+from torch_webgpu.runtime.transfer import Flight, ReadBack, Request, Transfer
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
 
@@ -296,6 +295,24 @@ class Device:
             opened.transfer.finish(read)
         self._raise_errors(opened)
 
+    def start_download(self, request: Request, into: np.ndarray) -> list[Flight]:
+        """Submits a download, in parts, that nobody waits for before :meth:`land`. ``into`` must live until then."""
+        opened = self._open
+        try:
+            flights = opened.transfer.depart(request, into)
+        except OutOfMemoryError:
+            self.empty_cache()
+            flights = opened.transfer.depart(request, into)
+        self._raise_errors(opened)
+        return flights
+
+    def land(self, flight: Flight) -> None:
+        """Waits until a part of a download is there."""
+        opened = self._open
+        with span(self, "wait", "download"):
+            opened.transfer.land(flight)
+        self._raise_errors(opened)
+
     def mark(self) -> Callable[[], bool]:
         """A function that tells, without waiting, whether everything submitted until now is done.
 
@@ -469,22 +486,6 @@ class Device:
             raise WebGPUError(text)
         if self._unusable is not None:
             raise copy(self._unusable)
-
-
-def host_caps(adapter: ffi.Adapter) -> HostCaps:
-    """What kernels may assume of an adapter, less what the environment tells us to pretend away."""
-    flags, features, limits = config(), adapter.features, adapter.limits
-    binding_bytes: Any = limits["max-storage-buffer-binding-size"]
-    return HostCaps(
-        int64="shader-int64" in features and not flags.emulate_int64,
-        float16="shader-f16" in features and not flags.emulate_float16,
-        float64="shader-f64" in features and flags.float64,
-        immediates_bytes=limits["max-immediate-size"] if "immediates" in features and flags.immediates else 0,
-        max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
-        float32_atomics="shader-float32-atomic" in features,
-        subgroups="subgroup" in features,
-        software=adapter.info["adapter_type"] == "CPU",
-    )
 
 
 FORKED = ForkError(

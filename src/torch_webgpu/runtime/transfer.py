@@ -50,6 +50,16 @@ class ReadBack:
             position += words
 
 
+class Flight:
+    """A part of a download that nobody waits for yet, and the staging buffer it has to itself."""
+
+    __slots__ = ("read", "staging")
+
+    def __init__(self, read: ReadBack, staging: Buffer) -> None:
+        self.read = read
+        self.staging = staging
+
+
 class Transfer:
     """Uploads and downloads of one device."""
 
@@ -57,6 +67,7 @@ class Transfer:
         self._native = native
         self._pending_bytes = 0
         self._staging: Buffer | None = None
+        self._spare: list[Buffer] = []  # staging buffers of flights that have landed
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview | bytes) -> None:
         """Writes ``data`` at ``offset``, after the submitted work. Any alignment; whole words are the fast case."""
@@ -116,6 +127,33 @@ class Transfer:
             read.take(mapped)
             ffi.unmap(staging)
 
+    def depart(self, request: Request, into: np.ndarray) -> list[Flight]:
+        """Submits a download ``into`` an array, which is the caller's to keep until each part has landed."""
+        flights = []
+        for read in self._plan([request], [into])[1]:
+            flight = Flight(read, self._spare_staging(read.size_bytes))
+            encoder = self._native.create_encoder()
+            for copy in read.copies(flight.staging):
+                encode_transfer(encoder, copy)
+            self._native.run(encoder)
+            flights.append(flight)
+        return flights
+
+    def land(self, flight: Flight) -> None:
+        """Waits until a part of a download is there, and writes it where it belongs."""
+        mapped = self._native.map(flight.staging.handle, flight.read.size_bytes)
+        if mapped is not None:
+            flight.read.take(mapped)
+            ffi.unmap(flight.staging.handle)
+            self._spare.append(flight.staging)
+
+    def _spare_staging(self, size_bytes: int) -> Buffer:
+        fitting = [buffer for buffer in self._spare if size_bytes <= buffer.size_bytes <= max(4 * size_bytes, 1 << 16)]
+        if fitting:
+            self._spare.remove(fitting[0])
+            return fitting[0]
+        return self._new_staging(size_bytes)
+
     @staticmethod
     def _plan(requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[ReadBack]]:
         """The results of a download, and what fills them, each through one staging buffer."""
@@ -140,18 +178,22 @@ class Transfer:
     def _staging_buffer(self, size_bytes: int) -> Buffer:
         if self._staging is None or size_bytes > self._staging.size_bytes:
             self.release_staging()
-            wanted_bytes = max(1 << 16, 1 << (size_bytes - 1).bit_length())
-            staging = self._native.create_buffer(wanted_bytes, ffi.READBACK)
-            errors = self._native.sink.take()
-            if errors:
-                self._native.release_buffer(staging)
-                reason = "; ".join(message for _, message in errors)
-                raise OutOfMemoryError(f"webgpu: no memory for a download of {size_bytes} bytes: {reason}")
-            self._staging = Buffer(staging, wanted_bytes)
+            self._staging = self._new_staging(size_bytes)
         return self._staging
 
+    def _new_staging(self, size_bytes: int) -> Buffer:
+        wanted_bytes = max(1 << 16, 1 << (size_bytes - 1).bit_length())
+        staging = self._native.create_buffer(wanted_bytes, ffi.READBACK)
+        errors = self._native.sink.take()
+        if errors:
+            self._native.release_buffer(staging)
+            reason = "; ".join(message for _, message in errors)
+            raise OutOfMemoryError(f"webgpu: no memory for a download of {size_bytes} bytes: {reason}")
+        return Buffer(staging, wanted_bytes)
+
     def release_staging(self) -> None:
-        """Gives the staging buffer back."""
-        if self._staging is not None:
-            self._native.release_buffer(self._staging.handle)
-            self._staging = None
+        """Gives the staging buffers back that are not in use."""
+        idle = self._spare if self._staging is None else [*self._spare, self._staging]
+        for buffer in idle:
+            self._native.release_buffer(buffer.handle)
+        self._staging, self._spare = None, []
