@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
     import torch
 
-    from torch_webgpu.runtime.runtime import Buffer, Device
+    from torch_webgpu.runtime.runtime import Device
     from torch_webgpu.runtime.transfer import Flight
 
 MAX_WAITING_BYTES = 256 << 20
@@ -40,13 +38,16 @@ class Landings:
         """How many there have been on a device: a place in its queue, for :meth:`land`."""
         return self._begun.get(index, 0)
 
-    def begin(self, device: Device, source: tuple[Buffer, int], target: torch.Tensor, into: np.ndarray) -> None:
-        """Submits a download from a place in a buffer into the bytes of ``target``."""
-        waiting = self._waiting.setdefault(device.index, deque())
-        while waiting and sum([landing.size_bytes for landing in waiting]) + into.size > MAX_WAITING_BYTES:
+    def make_room(self, device: Device, size_bytes: int) -> None:
+        """Before a download of so many bytes begins: waits for old ones while too much is under way."""
+        waiting = self._waiting.get(device.index)
+        while waiting and sum([landing.size_bytes for landing in waiting]) + size_bytes > MAX_WAITING_BYTES:
             self._land_oldest(device, waiting)
-        flights = device.start_download((*source, into.size), into)
-        waiting.append(_Landing(flights, target, into.size))
+
+    def begin(self, device: Device, flights: list[Flight], target: torch.Tensor) -> None:
+        """A download into ``target`` has been submitted."""
+        size_bytes = sum([flight.read.size_bytes for flight in flights])
+        self._waiting.setdefault(device.index, deque()).append(_Landing(flights, target, size_bytes))
         self._begun[device.index] = self.begun(device.index) + 1
 
     def land(self, device: Device, place: int | None = None) -> None:

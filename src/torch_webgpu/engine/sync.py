@@ -20,7 +20,7 @@ from .tensor import Allocation
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
-    from torch_webgpu.runtime.transfer import ReadBack
+    from torch_webgpu.runtime.transfer import Flight, ReadBack
 
     from .record import Engine
 
@@ -90,13 +90,13 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
     eng = engine()
     with eng.lock, Uninterrupted():
-        t, offset, _ = _in_order(eng, t)
+        t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
-        eng.flush(allocation.device)
         device = eng.device(allocation.device)
-        eng.landings.begin(
-            device, (materialise(device, allocation), offset), host, np.frombuffer(host_bytes(host), np.uint8)
-        )
+        eng.landings.make_room(device, size)
+        departure = _Departure(device, allocation, offset, host)
+        eng.flush_for(allocation, departure)
+        eng.landings.begin(device, departure.flights_under_way(), host)
 
 
 def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
@@ -140,6 +140,30 @@ class _Read:
 
     def _requests(self, buffer: Buffer) -> list[tuple[Buffer, int, int]]:
         return [(buffer, self.offset, self.size), (self.device.error_buffer, 0, ERROR_WORDS * 4)]
+
+
+class _Departure:
+    """A download that nobody waits for: the sequel of a flush, if that goes smoothly."""
+
+    def __init__(self, device: Device, allocation: Allocation, offset: int, host: torch.Tensor) -> None:
+        self.device = device
+        self.allocation, self.offset = allocation, offset
+        self.target = np.frombuffer(host_bytes(host), np.uint8)
+        self.flights: list[Flight] = []
+        self.submitted = False
+
+    def commands(self) -> Sequence[Command]:
+        """The copies, once the allocation has its buffer."""
+        if not self.flights:
+            buffer = materialise(self.device, self.allocation)
+            self.flights = self.device.book_download((buffer, self.offset, self.target.size), self.target)
+        return [copy for flight in self.flights for copy in flight.copies]
+
+    def flights_under_way(self) -> list[Flight]:
+        """Its parts, submitted by now."""
+        if not self.submitted:
+            self.device.submit(self.commands())
+        return self.flights
 
 
 def synchronize(index: int) -> None:

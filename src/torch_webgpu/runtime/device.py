@@ -295,16 +295,9 @@ class Device:
             opened.transfer.finish(read)
         self._raise_errors(opened)
 
-    def start_download(self, request: Request, into: np.ndarray) -> list[Flight]:
-        """Submits a download, in parts, that nobody waits for before :meth:`land`. ``into`` must live until then."""
-        opened = self._open
-        try:
-            flights = opened.transfer.depart(request, into)
-        except OutOfMemoryError:
-            self.empty_cache()
-            flights = opened.transfer.depart(request, into)
-        self._raise_errors(opened)
-        return flights
+    def book_download(self, request: Request, into: np.ndarray) -> list[Flight]:
+        """A download, in parts, whose copies the caller submits and that nobody waits for before :meth:`land`."""
+        return self._open.transfer.book(request, into)
 
     def land(self, flight: Flight) -> None:
         """Waits until a part of a download is there."""

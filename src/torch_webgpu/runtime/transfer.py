@@ -59,6 +59,11 @@ class Flight:
         self.read = read
         self.staging = staging
 
+    @property
+    def copies(self) -> list[Copy]:
+        """What the GPU does first."""
+        return self.read.copies(self.staging)
+
 
 class Transfer:
     """Uploads and downloads of one device."""
@@ -127,17 +132,12 @@ class Transfer:
             read.take(mapped)
             ffi.unmap(staging)
 
-    def depart(self, request: Request, into: np.ndarray) -> list[Flight]:
-        """Submits a download ``into`` an array, which is the caller's to keep until each part has landed."""
-        flights = []
-        for read in self._plan([request], [into])[1]:
-            flight = Flight(read, self._spare_staging(read.size_bytes))
-            encoder = self._native.create_encoder()
-            for copy in read.copies(flight.staging):
-                encode_transfer(encoder, copy)
-            self._native.run(encoder)
-            flights.append(flight)
-        return flights
+    def book(self, request: Request, into: np.ndarray) -> list[Flight]:
+        """A download ``into`` an array, whose copies (:attr:`Flight.copies`) the caller submits.
+
+        The array is the caller's to keep until each part has landed.
+        """
+        return [Flight(read, self._spare_staging(read.size_bytes)) for read in self._plan([request], [into])[1]]
 
     def land(self, flight: Flight) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
