@@ -13,6 +13,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import synchronize as _synchronize
 from torch_webgpu.runtime.runtime import devices
 
+from .adapter_memory import adapter_memory
 from .records import Record
 
 _initialized = True
@@ -96,7 +97,7 @@ class device_of(device):  # noqa: N801
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What is known of an adapter. Sizes in bytes; ``total_memory`` is 0 where WebGPU does not tell."""
+    """What is known of an adapter. Sizes in bytes; ``total_memory`` is 0 where nobody tells."""
 
     name: str
     vendor: str
@@ -115,7 +116,8 @@ class DeviceProperties:
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """The adapter's identity and limits."""
-    found = engine().device(index_of(device))
+    index = index_of(device)
+    found, memory = engine().device(index), adapter_memory(index)
     info, limits = found.info, found.limits
     return DeviceProperties(
         name=found.name,
@@ -125,7 +127,7 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
         adapter_type=info.get("adapter_type", ""),
         backend_type=info.get("backend_type", ""),
         driver=info.get("description", ""),
-        total_memory=0,
+        total_memory=0 if memory is None else memory.total,
         max_buffer_size=limits["max-buffer-size"],
         max_binding_size=limits["max-storage-buffer-binding-size"],
         max_workgroup_storage=limits["max-compute-workgroup-storage-size"],

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.runtime.tally import Tally
 
+from .adapter_memory import adapter_memory
 from .device import DeviceLike, index_of
 from .records import Record
 
@@ -112,28 +112,18 @@ def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """(free, total) bytes of an adapter that computes on the CPU: the machine's memory.
+    """(free, total) bytes of an adapter: the machine's memory for one that computes on the CPU, else the GPU's own.
 
-    Raises RuntimeError for a GPU: WebGPU does not tell how much memory one has, let alone how much of it is free.
+    WebGPU does not tell; Vulkan does, by an extension that nearly every driver has. Raises RuntimeError elsewhere.
     """
-    found = engine().device(index_of(device))
-    machine = _machine_memory() if found.caps.software else None
-    if machine is None:
+    found = adapter_memory(index_of(device))
+    if found is None or found.free is None:
         raise RuntimeError(
-            "WebGPU does not tell how much memory an adapter has; torch.webgpu.memory_stats() tells what is used, and "
+            "WebGPU does not tell how much memory an adapter has, and neither does this one's driver; "
+            "torch.webgpu.memory_stats() tells what is used, and "
             "torch.webgpu.get_device_properties().max_buffer_size how large one tensor can be"
         )
-    return machine
-
-
-def _machine_memory() -> tuple[int, int] | None:
-    """(available, total) bytes; None where the operating system has no /proc."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return kibibytes["MemAvailable"] << 10, kibibytes["MemTotal"] << 10
+    return found.free, found.total
 
 
 def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:

@@ -1,0 +1,38 @@
+"""How much memory an adapter has: the machine's for a software adapter, what Vulkan tells of a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.runtime.vulkan_memory import Memory, memory_of
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Device
+
+
+def adapter_memory(index: int) -> Memory | None:
+    """None where neither WebGPU nor the operating system nor Vulkan tells."""
+    eng = engine()
+    found = eng.device(index)
+    if found.caps.software:
+        return machine_memory()
+    if found.info["backend_type"] != "Vulkan":
+        return None
+    identity = _identity(found)
+    return memory_of(*identity, sum(_identity(other) == identity for other in eng.devices[:index]))
+
+
+def _identity(device: Device) -> tuple[int, int, str]:
+    return device.info["vendor_id"], device.info["device_id"], device.name
+
+
+def machine_memory() -> Memory | None:
+    """What is available of the machine's memory, and all of it; None where the operating system has no /proc."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return Memory(kibibytes["MemAvailable"] << 10, kibibytes["MemTotal"] << 10)
