@@ -66,47 +66,51 @@ class Encoder:
             self.submissions += 1
 
     def prepare(self, commands: Sequence[Command]) -> Prepared | None:
-        """Looks everything up for :meth:`submit_prepared`. None for more parameters than the uniform buffer holds.
+        """Looks everything up for :meth:`submit_prepared`.
 
-        Raises what :meth:`submit` would; nothing runs.
+        None for more parameters than the uniform buffer holds, or more bind groups than are kept. Raises what
+        :meth:`submit` would; nothing runs.
         """
-        edition: object = None
-        while edition is not self._pipelines.edition:  # what was found first may be gone before the last is found
+        for _ in range(2):  # what was found first may be gone before the last is found
             edition = self._pipelines.edition
-            steps: list[Step] = []
-            params: list[bytearray | slice | None] = []
-            uniform = bytearray()
-            calls: list[Call] | None = None
-            before: Any = None
-            for command in commands:
-                if not isinstance(command, Dispatch):
-                    steps.append(command)
-                    params.append(None)
-                    calls = None
-                    continue
-                bound = self._look_up(command)
-                pipeline = bound.pipeline
-                if calls is None:
-                    calls, before = [], None
-                    steps.append(calls)
-                handle = None if pipeline is before else pipeline
-                before = pipeline
-                size = len(command.params)
-                if not size:
-                    params.append(None)
-                    calls.append((handle, bound.group, 0, ffi.NULL, None, 0, *command.grid))
-                elif bound.uses_immediates:
-                    data = bytearray(command.params)
-                    params.append(data)
-                    calls.append((handle, bound.group, 0, ffi.NULL, ffi.host_memory(data), size, *command.grid))
-                else:
-                    offsets = ffi.offsets(1)
-                    offsets[0] = start = len(uniform)
-                    params.append(slice(start, start + size))
-                    uniform += command.params + bytes(-size % self._uniform_alignment)
-                    calls.append((handle, bound.group, 1, offsets, None, 0, *command.grid))
-        if len(uniform) > UNIFORM_BYTES:
-            return None
+            made = self._prepare(commands, edition)
+            if edition is self._pipelines.edition:
+                return made if len(made.uniform) <= UNIFORM_BYTES else None
+        return None
+
+    def _prepare(self, commands: Sequence[Command], edition: object) -> Prepared:
+        steps: list[Step] = []
+        params: list[bytearray | slice | None] = []
+        uniform = bytearray()
+        calls: list[Call] | None = None
+        before: Any = None
+        for command in commands:
+            if not isinstance(command, Dispatch):
+                steps.append(command)
+                params.append(None)
+                calls = None
+                continue
+            bound = self._look_up(command)
+            pipeline = bound.pipeline
+            if calls is None:
+                calls, before = [], None
+                steps.append(calls)
+            handle = None if pipeline is before else pipeline
+            before = pipeline
+            size = len(command.params)
+            if not size:
+                params.append(None)
+                calls.append((handle, bound.group, 0, ffi.NULL, None, 0, *command.grid))
+            elif bound.uses_immediates:
+                data = bytearray(command.params)
+                params.append(data)
+                calls.append((handle, bound.group, 0, ffi.NULL, ffi.host_memory(data), size, *command.grid))
+            else:
+                offsets = ffi.offsets(1)
+                offsets[0] = start = len(uniform)
+                params.append(slice(start, start + size))
+                uniform += command.params + bytes(-size % self._uniform_alignment)
+                calls.append((handle, bound.group, 1, offsets, None, 0, *command.grid))
         view = memoryview(uniform)
         return Prepared(steps, [view[p] if isinstance(p, slice) else p for p in params], uniform, edition)
 
