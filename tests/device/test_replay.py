@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tests.device.processes import assert_ends_well
 from torch import nn
 
 from torch_webgpu.engine import tensor as engine_tensor
-from torch_webgpu.engine.program import Program
+from torch_webgpu.engine.program import Program, _Stage
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Mailbox, Template
 from torch_webgpu.errors import WebGPUError
@@ -115,6 +116,31 @@ def test_a_program_follows_moving_offsets_changing_numbers_and_other_buffers(dev
     for actual, expected in zip(kept[::2], kept[1::2], strict=True):
         for a, e in zip(actual, expected, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_that_were_written_in_part_are_written_again(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error between them, and then a recording with the offsets of the one before."""
+    base = torch.randn(64)
+    on_device = base.to(device)
+
+    def products(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x.t() @ x  # without numbers: only where x starts is a parameter
+        return [y, y @ y, y.cumsum(0)]
+
+    def run(start: int, fails: bool) -> None:
+        results = products(on_device[start : start + 40].view(8, 5))
+        if fails:
+            arguments, calls = _Stage.arguments, count()
+            monkeypatch.setattr(_Stage, "arguments", lambda *a: arguments(*a) if next(calls) < 1 else 1 / 0)
+        torch.webgpu.flush_batch()
+        monkeypatch.undo()
+        for actual, expected in zip(results, products(base[start : start + 40].view(8, 5)), strict=True):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+    for start, fails in [(0, False)] * 3 + [(8, True), (0, False), (8, False)]:
+        run(start, fails)
 
 
 def test_a_program_looks_up_again_what_was_evicted(device: torch.device) -> None:

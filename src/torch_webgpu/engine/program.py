@@ -176,7 +176,8 @@ class Program:
                 return
         else:
             params: Any = prepared.params
-            for stage in self._scalar_stages if starts == prepared.made_for else self._stages:
+            made_for, prepared.made_for = prepared.made_for, None  # until all are written
+            for stage in self._scalar_stages if starts == made_for else self._stages:
                 offsets, scalars = stage.arguments(entries, starts)
                 for k, pack in stage.packs:
                     params[k][:] = pack(offsets, scalars)
