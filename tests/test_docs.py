@@ -1,0 +1,22 @@
+"""What the documentation derives from the sources is current."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+WRITTEN_WITH = (2, 13)
+
+
+def test_the_operators_page_is_current() -> None:
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if version != WRITTEN_WITH:
+        pytest.skip(f"docs/operators.md lists the operators of PyTorch {WRITTEN_WITH}; this one has others")
+    command = [sys.executable, str(ROOT / "scripts" / "docs.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
