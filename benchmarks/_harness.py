@@ -248,22 +248,24 @@ def as_json(result: Result, device: Device, fallbacks: int) -> str:
     return json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
 
-def run_in_process(script: str, device: str, flags: Sequence[str]) -> tuple[list[dict[str, Any]], int]:
-    """One device's rows, printed as they come, and the exit status of ``script`` for it alone.
+def run_in_processes(script: str, devices: Sequence[str], flags: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
+    """The rows of ``script`` for each device by itself, printed as they come, and whether one of them failed.
 
     PyTorch's autograd knows one accelerator per process, so CUDA's backward passes fail once another is registered
     (https://github.com/pytorch/pytorch/issues/161129). ``--in-process`` tells the script that it is the only one.
     """
-    command = [sys.executable, str(Path(script).resolve()), "--in-process", "--device", device, *flags]
     # Loaded by `Device.of` where it is the one that is measured, and nowhere else.
     alone = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    rows = []
-    with subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            rows.append(json.loads(line))
-    return rows, process.returncode
+    rows, failed = [], False
+    for device in devices:
+        command = [sys.executable, str(Path(script).resolve()), "--in-process", "--device", device, *flags]
+        with subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                rows.append(json.loads(line))
+        failed |= process.returncode != 0
+    return rows, failed
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

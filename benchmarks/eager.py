@@ -24,7 +24,7 @@ from _harness import (
     measure,
     print_table,
     rate,
-    run_in_process,
+    run_in_processes,
 )
 
 Benchmark = Callable[[Device, Effort, bool], Iterator[Result]]
@@ -216,11 +216,7 @@ def main() -> int:
     if options.in_process:
         return run_device(options)
     flags = ["--quick"] * options.quick + (["--only", options.only] if options.only else [])
-    rows, failed = [], False
-    for name in options.device or ["webgpu"]:
-        found, status = run_in_process(__file__, name, flags)
-        rows += found
-        failed |= status != 0
+    rows, failed = run_in_processes(__file__, options.device or ["webgpu"], flags)
     if options.table:
         print_table(rows)
     return int(failed)

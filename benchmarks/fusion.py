@@ -31,7 +31,7 @@ from _harness import (
     measure,
     print_rows,
     rate,
-    run_in_process,
+    run_in_processes,
 )
 from torch import nn
 
@@ -280,11 +280,7 @@ def main() -> int:
         return run_device(options)
     flags = ["--sizes", options.sizes, *["--quick"] * options.quick]
     flags += ["--only", options.only] if options.only else []
-    rows, failed = [], False
-    for name in options.device or ["webgpu"]:
-        found, status = run_in_process(__file__, name, flags)
-        rows += found
-        failed |= status != 0
+    rows, failed = run_in_processes(__file__, options.device or ["webgpu"], flags)
     if options.table:
         print_rows(*table(rows))
     if options.plot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +23,15 @@ def nothing_under_way(device: torch.device) -> None:
 
 @pytest.fixture
 def landed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A list that grows with each part of a download that is waited for."""
+    """A list that grows with each part of a download that nobody waited for at first, and that is now."""
     seen: list[object] = []
-    land = Device.land
-    monkeypatch.setattr(Device, "land", lambda self, flight: (seen.append(flight), land(self, flight))[1])
+    land = landings.Landings._land_oldest
+
+    def noting(device: Device, waiting: Any) -> None:
+        seen.extend(waiting[0].flights)
+        land(device, waiting)
+
+    monkeypatch.setattr(landings.Landings, "_land_oldest", staticmethod(noting))
     return seen
 
 

@@ -107,6 +107,10 @@ def test_an_exchange_is_what_its_steps_are_one_by_one(device: Device) -> None:  
     assert device.stats.buffers == before.buffers - 1
     with pytest.raises(WebGPUError, match="released twice"):
         device.release(held)
+    for twice in ([held], [buffers[2]]):
+        with pytest.raises(WebGPUError, match="released twice"):
+            device.release_all(twice)
+    assert device.stats.buffers == before.buffers - 1
 
 
 def test_an_exchange_that_fails_has_not_happened(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -15,7 +15,7 @@ from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
 from .fallback import count
-from .forms import Forms
+from .forms import Forms, write_again
 from .pinned import is_pinned
 from .register import check_writable
 from .torch_abi import aten, impl, is_webgpu
@@ -56,19 +56,17 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     :mod:`torch_webgpu.engine.landings`.
     """
     tensors = source, target
-    for match, op in forms.known.get(source.shape, ()):
-        addresses = match(tensors, {})
-        if addresses is not None and engine().append_over(op, addresses, ()):
-            return target
+    if write_again(forms, tensors):
+        return target
     if source.shape != target.shape:
         source = source.expand(target.shape)
     if target.numel() == 0 or source is target:
         return target
     check_writable(target.shape, target.stride())
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
-        made = on_device(source, target)
-        if made is not None and source is tensors[0]:
-            forms.add(tensors, {}, made)
+        op = on_device(source, target)
+        if op is not None and source is tensors[0]:
+            forms.add(tensors, {}, op)
     elif is_webgpu(source):
         from_device(source, target, non_blocking)
     elif source.device.type == "cpu":

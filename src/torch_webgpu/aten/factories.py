@@ -13,7 +13,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
-from .forms import Forms
+from .forms import Forms, write_again
 from .register import opmath
 from .torch_abi import aten, impl
 
@@ -79,11 +79,8 @@ forms: Forms[Operation] = Forms()
 
 def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
     small = value.__class__ in (int, float) and SURELY_FITS[0] <= value <= SURELY_FITS[1]
-    if small:
-        for match, op in forms.known.get(self.shape, ()):
-            addresses = match((self,), {})
-            if addresses is not None and engine().append_over(op, addresses, (float(value),)):
-                return self
+    if small and write_again(forms, (self,), (float(value),)):
+        return self
     if self.dtype not in BY_TORCH:
         return self.copy_(torch.tensor(value, dtype=self.dtype, device="cpu"))
     if not small:

@@ -13,7 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import FIRST_ADDRESS
+from torch_webgpu.ir.graph import Operation
 
 from .torch_abi import is_webgpu, list_guard
 
@@ -146,6 +148,20 @@ class Forms(Generic[Found]):
             self.known.clear()
         forms.append((match, found))
         self.known[args[0].shape] = forms
+
+
+def write_again(
+    forms: Forms[Operation], tensors: tuple[torch.Tensor, ...], params: tuple[int | float, ...] = ()
+) -> bool:
+    """Records the operation that tensors which look like these had before, if it writes into the last of them.
+
+    False, and nothing is recorded, for others, and where an input may share elements with what is written.
+    """
+    for match, op in forms.known.get(tensors[0].shape, ()):
+        addresses = match(tensors, {})
+        if addresses is not None and engine().append_over(op, addresses, params):
+            return True
+    return False
 
 
 def is_plain(value: Any) -> bool:

@@ -138,7 +138,7 @@ def _printed_part(t: torch.Tensor, options: Any) -> torch.Tensor:
 
 
 def pin_without_allocator() -> None:
-    """``pin_memory()`` for webgpu gives a copy that counts as pinned (see :mod:`.pinned`); PyTorch asks our allocator.
+    """``pin_memory()`` for webgpu gives a copy that counts as pinned (see :mod:`.pinned`); PyTorch needs an allocator.
 
     PyTorch takes webgpu for the current accelerator as soon as it is registered, also beside CUDA or XPU
     (at::getAccelerator); memory is then pinned for those, as it was before.

@@ -80,7 +80,6 @@ class Trace(NamedTuple):
     fresh: tuple[Fresh, ...]
     results: tuple[int | None, ...]
     several: bool
-    returns_given: bool
 
     @property
     def is_single(self) -> bool:
@@ -215,15 +214,13 @@ def replay(eng: Engine, trace: Trace, tensors: Sequence[torch.Tensor], starts: l
         starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
     for step in trace.steps:
         eng.append(device, step.op, step.addresses(starts), step.params)
-    results = [
-        None
-        if r is None
-        else made[r - first]
-        if r >= 0
-        else [v for v in tensors if isinstance(v, torch.Tensor)][-1 - r]
-        for r in trace.results
-    ]
+    results = [None if r is None else made[r - first] if r >= 0 else given(tensors, -1 - r) for r in trace.results]
     return tuple(results) if trace.several else results[0]
+
+
+def given(values: Sequence[Any], k: int) -> torch.Tensor:
+    """The ``k``-th tensor among a call's arguments."""
+    return [v for v in values if isinstance(v, torch.Tensor)][k]
 
 
 class Recording:
@@ -275,8 +272,7 @@ class Recording:
             in_order = [self.numbers[number] for number in lie_in]
             offsets = [a - self.starts[p] for a, p in zip(addresses, in_order, strict=True)]
             steps.append(Step.of(op, in_order, offsets, params))
-        returns_given = any(place is not None and place < 0 for place in places)
-        return Trace(tuple(steps), tuple(self.fresh), tuple(places), several, returns_given)
+        return Trace(tuple(steps), tuple(self.fresh), tuple(places), several)
 
     def add(self, allocation: Allocation, fresh: Fresh) -> int:
         """The number of a new allocation, which the kernel made."""

@@ -20,7 +20,7 @@ from .tensor import Allocation
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
-    from torch_webgpu.runtime.transfer import Flight, ReadBack
+    from torch_webgpu.runtime.transfer import Flight
 
     from .record import Engine
 
@@ -118,21 +118,18 @@ class _Read:
         self.allocation, self.offset, self.size = allocation, offset, size
         self.target = np.frombuffer(host_bytes(host), np.uint8)
         self.flags = np.empty(ERROR_WORDS * 4, np.uint8)
-        self.begun: ReadBack | None = None
+        self.flight: Flight | None = None
         self.submitted = False
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
-        begun = self.device.begin_download(self._requests(self.allocation.buffer), [self.target, self.flags])
-        if begun is None:
-            return ()
-        self.begun, copies = begun
-        return copies
+        self.flight = self.device.begin_download(self._requests(self.allocation.buffer), [self.target, self.flags])
+        return () if self.flight is None else self.flight.copies
 
     def finish(self) -> np.ndarray:
         """Waits; the error flags' bytes."""
-        if self.begun is not None and self.submitted:
-            self.device.finish_download(self.begun)
+        if self.flight is not None and self.submitted:
+            self.device.land(self.flight)
         else:
             buffer = materialise(self.device, self.allocation)
             self.device.download(self._requests(buffer), [self.target, self.flags])

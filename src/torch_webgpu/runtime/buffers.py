@@ -205,8 +205,8 @@ class BufferPool:
             for number, capacity in steps:
                 buffer = buffers[number]
                 if not capacity:
-                    if buffer.pins or buffer.owner is not None:  # type: ignore[union-attr]
-                        self.give_back(buffer)  # type: ignore[arg-type]
+                    if buffer.pins or buffer.owner is not None or buffer.idle_since:  # type: ignore[union-attr]
+                        self.give_back(buffer)  # type: ignore[arg-type]  # which refuses one that was released
                     else:
                         size = buffer.size_bytes  # type: ignore[union-attr]
                         heappush(heaps[size], buffer.number)  # type: ignore[union-attr]

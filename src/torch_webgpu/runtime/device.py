@@ -13,7 +13,7 @@ from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, We
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
 from torch_webgpu.runtime.caps import host_caps
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.observer import Observer, span
@@ -22,7 +22,7 @@ from torch_webgpu.runtime.prepared import Prepared, PreparedCache
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
-from torch_webgpu.runtime.transfer import Flight, ReadBack, Request, Transfer
+from torch_webgpu.runtime.transfer import Flight, Request, Transfer
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
 
@@ -282,25 +282,19 @@ class Device:
         self._raise_errors(opened)
         return results
 
-    def begin_download(
-        self, requests: Sequence[Request], into: Sequence[np.ndarray]
-    ) -> tuple[ReadBack, list[Copy]] | None:
-        """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large."""
+    def begin_download(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Flight | None:
+        """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large.
+
+        It ends with :meth:`land`, before any other begins.
+        """
         return self._open.transfer.begin(requests, into)
 
-    def finish_download(self, read: ReadBack) -> None:
-        """Waits for what was submitted, and ends the download."""
-        opened = self._open
-        with span(self, "wait", "download"):
-            opened.transfer.finish(read)
-        self._raise_errors(opened)
-
     def book_download(self, request: Request, into: np.ndarray) -> list[Flight]:
-        """A download, in parts, whose copies the caller submits and that nobody waits for before :meth:`land`."""
+        """:meth:`begin_download` of any size, in parts, with any others before they :meth:`land`."""
         return self._open.transfer.book(request, into)
 
     def land(self, flight: Flight) -> None:
-        """Waits until a part of a download is there."""
+        """Waits until a part of a download that was submitted is there."""
         opened = self._open
         with span(self, "wait", "download"):
             opened.transfer.land(flight)

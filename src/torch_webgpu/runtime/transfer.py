@@ -51,7 +51,7 @@ class ReadBack:
 
 
 class Flight:
-    """A part of a download that nobody waits for yet, and the staging buffer it has to itself."""
+    """A part of a download, to be submitted and waited for, and the staging buffer it goes through."""
 
     __slots__ = ("read", "staging")
 
@@ -108,32 +108,24 @@ class Transfer:
         """
         results, reads = self._plan(requests, into)
         for read in reads:
-            copies = read.copies(self._staging_buffer(read.size_bytes))
+            flight = Flight(read, self._staging_buffer(read.size_bytes))
             encoder = self._native.create_encoder()
-            for copy in copies:
+            for copy in flight.copies:
                 encode_transfer(encoder, copy)
             if self._native.run(encoder):
-                self.finish(read)
+                self.land(flight)
         return results
 
-    def begin(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[ReadBack, list[Copy]] | None:
-        """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`finish`.
+    def begin(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Flight | None:
+        """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`land`.
 
         None for more than one staging buffer holds. There may be no other download in between.
         """
         _, reads = self._plan(requests, into)
-        return (reads[0], reads[0].copies(self._staging_buffer(reads[0].size_bytes))) if len(reads) == 1 else None
-
-    def finish(self, read: ReadBack) -> None:
-        """Waits until what was submitted is done."""
-        staging = self._staging_buffer(read.size_bytes).handle
-        mapped = self._native.map(staging, read.size_bytes)
-        if mapped is not None:  # else the reason is among the device's errors, which the caller raises
-            read.take(mapped)
-            ffi.unmap(staging)
+        return Flight(reads[0], self._staging_buffer(reads[0].size_bytes)) if len(reads) == 1 else None
 
     def book(self, request: Request, into: np.ndarray) -> list[Flight]:
-        """A download ``into`` an array, whose copies (:attr:`Flight.copies`) the caller submits.
+        """:meth:`begin`, but with staging buffers of its own: others may come in between.
 
         The array is the caller's to keep until each part has landed.
         """
@@ -142,10 +134,11 @@ class Transfer:
     def land(self, flight: Flight) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
         mapped = self._native.map(flight.staging.handle, flight.read.size_bytes)
-        if mapped is not None:
+        if mapped is not None:  # else the reason is among the device's errors, which the caller raises
             flight.read.take(mapped)
             ffi.unmap(flight.staging.handle)
-            self._spare.append(flight.staging)
+            if flight.staging is not self._staging:
+                self._spare.append(flight.staging)
 
     def _spare_staging(self, size_bytes: int) -> Buffer:
         fitting = [buffer for buffer in self._spare if size_bytes <= buffer.size_bytes <= max(4 * size_bytes, 1 << 16)]
