@@ -7,10 +7,10 @@ bin    := $(VENV)/bin
 stamp  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan demo test lint types format bench soak docs clean
+.PHONY: help setup vulkan demo test pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
 
 setup: vulkan $(stamp) ## virtual environment, pinned torch, Vulkan driver where there is none
 
@@ -26,6 +26,9 @@ demo: setup ## train a convolutional network on handwritten digits with device="
 
 test: setup ## the whole test suite, on every core
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS)
+
+pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
+	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)
 
 lint: $(stamp) ## ruff: rules and formatting
 	$(bin)/ruff check .

@@ -1,0 +1,70 @@
+"""The runner of PyTorch's own tests tells passes, the device's failures, shared failures, skips and crashes apart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from .plugin import neutral
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITE = """
+import os
+import torch
+from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, onlyCUDA
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+class TestSample(TestCase):
+    @dtypes(torch.float32, torch.complex128)
+    def test_right(self, device, dtype):
+        self.assertEqual((torch.ones(3, device=device, dtype=dtype) + 1).tolist(), [2, 2, 2])
+        self.assertEqual(torch.device(device).type, "cpu" if device == "cpu" else "webgpu")
+    def test_wrong_here(self, device):
+        self.assertEqual(torch.device(device).type, "cpu")
+    def test_wrong_everywhere(self, device):
+        self.assertEqual(1, 2)
+    def test_crashes(self, device):
+        if device != "cpu":
+            os._exit(3)
+    @onlyCUDA
+    def test_elsewhere(self, device):
+        pass
+
+class TestPlain(TestCase):
+    def test_of_no_device(self):
+        self.fail()
+
+instantiate_device_type_tests(TestSample, globals())
+"""
+
+
+def test_names_without_device() -> None:
+    assert neutral("a/t.py::TestXPRIVATEUSE1::test_y_webgpu_float32") == "a/t.py::TestX::test_y_float32"
+    assert neutral("a/t.py::TestXCPU::test_y_cpu") == "a/t.py::TestX::test_y"
+
+
+def test_outcomes(tmp_path: Path) -> None:
+    (tmp_path / "test_sample.py").write_text(SUITE)
+    (tmp_path / "test_broken.py").write_text("import torch.no_such_module\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pytorch", str(tmp_path), "--files", "test_sample test_broken test_absent"]
+        + ["--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    found = {k.rpartition("::")[2]: v["verdict"] for k, v in json.loads((tmp_path / "out.json").read_text()).items()}
+    assert found == {
+        "test_right_float32": "passed",
+        "test_wrong_here": "failed",
+        "test_wrong_everywhere": "fails on the CPU, too",
+        "test_crashes": "failed",
+        "test_elsewhere": "skipped",
+        "test_broken.py": "not imported",
+    }, done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "absent: test_absent.py" in done.stdout
+    assert "No module named 'torch.no_such_module'" in done.stdout
