@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
@@ -196,6 +197,8 @@ def to_copy(
 ) -> torch.Tensor:
     """As PyTorch's, but a non-blocking copy to the host does not ask for pinned memory: webgpu has none."""
     memory_format = memory_format or torch.preserve_format
+    if is_lazy(self):
+        self = self.data  # its own class does not say its shape
     if is_webgpu(self) and (device is None or device == self.device):
         return converted(self, dtype=dtype, layout=layout, memory_format=memory_format)
     out = torch.empty_like(

@@ -74,4 +74,3 @@ def register() -> None:
     torch_patches.print_on_host()
     torch_patches.pin_without_allocator()
     torch_patches.save_on_cpu_without_pinning()
-    torch_patches.move_modules_in_place()

@@ -137,6 +137,17 @@ def is_webgpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
 
 
+_ORDINARY = tuple(
+    getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA", "HIP", "MPS", "XPU", "HPU", "MTIA", BACKEND_KEY)
+)
+
+
+def have_compatible_keys(t: torch.Tensor, other: torch.Tensor) -> bool:
+    """``TensorImpl::has_compatible_shallow_copy_type``, whose list of devices with ordinary tensors lacks this one."""
+    keys, others = torch._C._dispatch_keys(t), torch._C._dispatch_keys(other)
+    return keys == others or (any(map(keys.has, _ORDINARY)) and any(map(others.has, _ORDINARY)))
+
+
 def is_wrapped_number(t: torch.Tensor) -> bool:
     """Whether a 0-dim CPU tensor stands for a Python number, which yields in type promotion."""
     if t.dim() or t.device.type != "cpu":

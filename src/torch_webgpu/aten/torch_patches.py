@@ -300,38 +300,3 @@ def replace_constructor(name: str, make: Callable[..., Any]) -> None:
 
     ours = Meta(name, (plain,), {"__module__": "torch", "__qualname__": name, "__doc__": plain.__doc__})
     setattr(torch, name, ours)
-
-
-def move_modules_in_place() -> None:
-    """Keeps parameters the same objects when a module moves to or from webgpu, as they are between CPU and CUDA.
-
-    PyTorch would make new ones, since a CPU tensor cannot take a webgpu tensor's data in C++
-    (TensorImpl::has_compatible_shallow_copy_type lists the devices that can): tied weights would come apart and
-    optimizers be left with the old ones. Swapping the tensors' contents, PyTorch's own alternative, keeps them.
-    """
-    plain = torch.nn.Module._apply
-
-    @wraps(plain)
-    def apply(self: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
-        if torch.__future__.get_swap_module_params_on_conversion() or not _changes_device(self, fn):
-            return plain(self, fn, recurse)
-        attributes = {p: dict(p.__dict__) for p in self.parameters(recurse)}
-        torch.__future__.set_swap_module_params_on_conversion(True)
-        try:
-            return plain(self, fn, recurse)
-        finally:
-            torch.__future__.set_swap_module_params_on_conversion(False)
-            for p, own in attributes.items():
-                p.__dict__.update(own)
-
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
-
-
-@torch.no_grad()
-def _changes_device(module: torch.nn.Module, fn: Callable[..., Any]) -> bool:
-    """Whether ``fn`` moves the module's parameters to webgpu or away from it, tried on one number."""
-    for p in module.parameters():
-        probe = torch.empty(1, dtype=p.dtype, device=p.device)
-        before, after = probe.device.type, fn(probe).device.type
-        return before != after and DEVICE_TYPE in (before, after)
-    return False

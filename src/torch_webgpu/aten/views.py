@@ -15,7 +15,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.layout import contiguous_strides, extent
 
 from .storage import ensure_size
-from .torch_abi import aten, cpu_kernel, impl, on_cpu_key
+from .torch_abi import aten, cpu_kernel, have_compatible_keys, impl, on_cpu_key
 from .variants import register_functional
 
 SHARED_WITH_CPU = (
@@ -81,6 +81,8 @@ def register() -> None:
     for overload in SHARED_WITH_CPU:
         impl(overload, cpu_kernel(overload))
     register_functional(aten.narrow_copy.default, narrow_copy)
+    # What `t.data = other` and `Module.to` ask, and what answers like CPU and CUDA among themselves.
+    impl(aten._has_compatible_shallow_copy_type.default, have_compatible_keys)
     impl(aten.resize_.default, resize_)
     impl(aten.set_.default, set_nothing)
     impl(aten.set_.source_Storage, set_whole_storage)
