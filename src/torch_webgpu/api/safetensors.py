@@ -7,16 +7,14 @@ is imported, or now if it is already: it may be what imported torch.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import sys
-from collections.abc import Sequence
 from functools import wraps
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import torch
+
+from torch_webgpu.on_import import when_imported
 
 PACKAGE = "safetensors"
 
@@ -38,30 +36,9 @@ def patch(module: ModuleType) -> None:
     module.safe_open = safe_open  # type: ignore[attr-defined]
 
 
-class PatchOnImport(importlib.abc.MetaPathFinder):
-    """Lets the import of safetensors go on as usual, and patches what comes of it."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != PACKAGE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                patch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def register() -> None:
     """Puts the patch in place, now or at the import."""
-    loaded = [sys.modules.get(name) for name in (PACKAGE, f"{PACKAGE}.torch")]
-    for module in loaded:
-        if hasattr(module, "safe_open"):
-            patch(module)  # type: ignore[arg-type]
-    if loaded[0] is None:
-        sys.meta_path.insert(0, PatchOnImport())
+    loaded = sys.modules.get(f"{PACKAGE}.torch")  # has a name of its own for it
+    if hasattr(loaded, "safe_open"):
+        patch(loaded)  # type: ignore[arg-type]
+    when_imported(PACKAGE, patch)

@@ -35,6 +35,7 @@ FAMILIES = (
     "foreach_reductions",
     "foreach_scope",
     "autocast",
+    "flex_attention",
     "linalg",
     "conv",
     "fold",

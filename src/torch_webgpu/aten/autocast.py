@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .torch_abi import DEVICE_TYPE, exclude_autocast, is_out, library, overloads
+from .torch_abi import DEVICE_TYPE, exclude_autocast, is_out, library, overloads, pass_autocast_through
 
 KEY = "AutocastPrivateUse1"
 
@@ -116,6 +116,7 @@ def half(args: Any) -> torch.dtype:
 
 
 def register() -> None:
+    pass_autocast_through()
     library(KEY, "_").fallback(torch.library.fallthrough_kernel, KEY)
     policies: list[tuple[tuple[str, ...] | list[str], Callable[[OpOverload], Callable[..., Any]]]] = [
         (LOWER_PRECISION, lambda op: caster(op, half)),

@@ -84,12 +84,23 @@ def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
     return partial(kernel.call_boxed, torch._C.DispatchKeySet(CPU_KEY))
 
 
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+AUTOCAST_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+_AUTOCAST = torch._C.DispatchKeySet(AUTOCAST_KEY)
 
 
 def exclude_autocast() -> Any:
     """Context manager: autocast off for this device, as its own kernels need it."""
     return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
+
+
+def pass_autocast_through() -> None:
+    """Lets higher-order operators without autocast of their own skip this device's key, as they skip CPU's and CUDA's.
+
+    https://github.com/pytorch/pytorch/blob/main/torch/_ops.py
+    """
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(AUTOCAST_KEY)
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(AUTOCAST_KEY)
 
 
 def overloads(packet_name: str) -> dict[str, OpOverload]:
