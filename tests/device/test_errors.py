@@ -70,6 +70,26 @@ def test_a_dtype_the_device_cannot_hold_says_what_to_do(device, dtype):
             use()
 
 
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.uint64], ids=str)
+def test_a_dtype_that_is_only_held_has_no_kernels(device, dtype):
+    x, index = torch.ones(3, 2).to(dtype).to(device), torch.tensor([0, 2], device=device)
+    for use in (
+        lambda: x[index],
+        lambda: x.index_put_((index,), x[:2].clone()),
+        lambda: x.index_put_((index,), x[:2].clone(), accumulate=True),
+        lambda: x.index_add_(0, index, x[:2].clone()),
+        lambda: x.index_fill_(0, index, 1),
+        lambda: x.index_copy_(0, index, x[:2].clone()),
+        lambda: x.scatter_(0, index[:, None], 1),
+        lambda: x.scatter_add_(0, index[:, None], x.clone()),
+        lambda: x.sort(),
+        lambda: x.cumsum(0),
+        lambda: x.sum(),
+    ):
+        with pytest.raises(TypeError, match=f"{dtype} has no kernel on the webgpu device"):
+            use()
+
+
 def test_float64_without_shader_f64_says_what_to_do():
     script = """
         x = torch.ones(3, device="webgpu")

@@ -240,7 +240,7 @@ def test_embedding(device, options, dtype):
         )
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("padding", [None, 4])
 @pytest.mark.parametrize("last", [False, True])
@@ -258,8 +258,20 @@ def test_embedding_bag(device, last, padding, mode, dtype):
         check(device, bag, weight, index, offsets, values(dtype, 12), backward=True)
 
 
-def test_embedding_renorm(device):
-    check(device, lambda w, i: F.embedding(i, w.clone(), max_norm=1.0), torch.randn(10, 6), indices(10, 9))
+def test_embedding_bag_errors(device):
+    weight, index, offsets = torch.ones(3, 4, device=device), torch.tensor([0, 1], device=device), torch.tensor([0])
+    for wrong in (weight.long(), weight.to(torch.complex64)):
+        with pytest.raises(RuntimeError, match="argument #1 'weight' to have one of the following scalar types"):
+            F.embedding_bag(index, wrong, offsets.to(device))
+    with pytest.raises(RuntimeError, match="same type as tensor for argument #1 'per_sample_weights'"):
+        F.embedding_bag(
+            index, weight.double(), offsets.to(device), mode="sum", per_sample_weights=torch.ones(2, device=device)
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_embedding_renorm(device, dtype):
+    check(device, lambda w, i: F.embedding(i, w.clone(), max_norm=1.0), torch.randn(10, 6, dtype=dtype), indices(10, 9))
 
 
 # Indices out of range

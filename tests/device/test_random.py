@@ -150,6 +150,11 @@ CONTINUOUS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Any]] = {
     ),
     "normal mean": (lambda x: torch.normal(torch.full_like(x, 3), 0.5), scipy.stats.norm(3, 0.5)),
     "normal std": (lambda x: torch.normal(-1.0, torch.full_like(x, 2)), scipy.stats.norm(-1, 2)),
+    "normal of deviation 1": (lambda x: torch.normal(torch.full_like(x, 3)), scipy.stats.norm(3, 1)),
+    "normal out": (
+        lambda x: torch.normal(torch.full_like(x, 3), 1.0, out=torch.empty_like(x)),
+        scipy.stats.norm(3, 1),
+    ),
 }
 DISCRETE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Any]] = {
     "geometric": (lambda x: x.geometric_(0.3), scipy.stats.geom(0.3)),
@@ -359,11 +364,15 @@ def test_invalid_parameters(device: torch.device) -> None:
         lambda: x.log_normal_(0, 0),
         lambda: x.bernoulli_(1.5),
         lambda: torch.normal(x, x - 1),
+        lambda: torch.normal(x, -1.0),
+        lambda: torch.normal(x, torch.ones(2, device=device)),
     ):
         with pytest.raises(RuntimeError):
             make()
     with pytest.raises(NotImplementedError, match="uniform_"):
         torch.zeros(3, dtype=torch.int64, device=device).uniform_()
+    with pytest.raises(NotImplementedError, match=r"normal.* not implemented for 'Long'"):
+        torch.normal(x, 1.0, out=torch.zeros(3, dtype=torch.int64, device=device))
     assert torch.poisson(torch.tensor([-1.0, float("nan"), 0.0], device=device)).isnan().tolist() == [True, True, False]
 
 
@@ -425,6 +434,10 @@ def test_generators(device: torch.device) -> None:
     assert torch.randint(3, (5,), device=device, generator=generator).shape == (5,)
     assert torch.zeros(3, device=device).bernoulli_(0.5, generator=generator).shape == (3,)
     assert torch.normal(0.0, 1.0, (3,), device=device, generator=generator).shape == (3,)
+    for parameters in ((default,), (default, 1.0), (1.0, default), (default, default)):
+        made = torch.normal(*parameters, generator=generator.manual_seed(3))
+        assert torch.equal(torch.normal(*parameters, generator=generator.manual_seed(3)), made)
+        assert not torch.equal(torch.normal(*parameters, generator=generator), made)
     if device.type == "webgpu":
         with pytest.raises(RuntimeError, match="device type for generator"):
             torch.rand(3, device=device, generator=torch.Generator())

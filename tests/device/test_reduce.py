@@ -209,3 +209,21 @@ def test_trace_and_complex(device):
     check(device, lambda x: (x.trace(), x.int().trace()), torch.randn(5, 7) * 10, tol=1e-4)
     z = torch.randn(4, 6, dtype=torch.complex64)
     check(device, lambda z: (z.sum(0), z.mean(1), z.prod(1), z.var(0), torch.linalg.vector_norm(z)), z, tol=1e-4)
+
+
+def test_norm_of_complex_numbers_into_an_output(device):
+    """Whose dtype is that of the sizes, in which the numbers are not."""
+    z = torch.randn(4, 6, dtype=torch.complex64)
+    out = torch.empty(0, device=device)
+    assert torch.linalg.vector_norm(z.to(device), 3, 1, out=out) is out
+    torch.testing.assert_close(out.cpu(), torch.linalg.vector_norm(z, 3, 1))
+    with pytest.raises(RuntimeError, match="dtype should be complex"):
+        torch.linalg.vector_norm(z.to(device), dtype=torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:aten._?logcumsumexp.* runs on the CPU")
+def test_logsumexp_of_complex_numbers(device):
+    z = torch.randn(4, 6, dtype=torch.complex64)
+    z[0, 0], z[1, 1] = -float("inf"), complex(float("inf"), 1)
+    check(device, lambda z: (z.logsumexp(1), z.logsumexp((0, 1), True), z[:0].logsumexp(1), z.logcumsumexp(0)), z)
+    check(device, lambda z: torch.logsumexp(z, 0, out=torch.empty(6, dtype=z.dtype, device=z.device)), z)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.device.against_cpu import check, layouts
+from tests.device.against_cpu import check, layouts, same
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+DTYPES = (*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool)
 SHAPES = (((6, 5), 0), ((3, 1000), 1), ((2, 1025), 1), ((5000,), 0), ((300, 3), -1), ((4, 1), 1), ((), 0), ((0, 3), 1))
 
 
@@ -95,10 +96,13 @@ def test_medians(device, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mode(device, dtype):
-    x = (torch.randn(5, 40) * 4).to(dtype)
+    x = (torch.randn(5, 40) * 4).round().to(dtype)
     for dim in (0, 1):
         check(device, lambda x, d=dim: torch.mode(x, d)[0], x)
         check(device, lambda x, d=dim: torch.mode(x, d, keepdim=True)[0], x)
+    if dtype.is_floating_point:  # which the CPU does not sort apart from the numbers
+        x = torch.tensor([float("nan"), 2.0, 1.0, float("nan"), 2.0, 3.0, float("nan")], dtype=dtype, device=device)
+        assert torch.mode(x)[0].item() == 2.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -131,6 +135,16 @@ def test_searches(device, dtype):
     check(device, lambda x: torch.isin(x, 3), x)
 
 
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU")
+def test_complex_numbers_have_no_order(device):
+    """And the device says so as the CPU does."""
+    x = torch.tensor([1j, 2.0])
+    for fn in (torch.sort, torch.median, torch.mode, torch.unique, lambda x: torch.searchsorted(x, x), torch.argmax):
+        assert not same(device, fn, x)
+    for fn in (torch.amax, lambda x: torch.topk(x, 1), lambda x: torch.cummin(x, 0), lambda x: torch.softmax(x, 0)):
+        assert not same(device, fn, x)
+
+
 def test_bad_sorter(device):
     edges = torch.arange(4.0, device=device)
     torch.searchsorted(edges, edges, sorter=torch.tensor([0, 1, 9, 3], device=device))
@@ -150,3 +164,41 @@ def test_histograms(device):
         check(device, lambda y: torch.histc(y, 7), y)
     with pytest.raises(RuntimeError, match="non-negative"):
         torch.bincount(torch.tensor([1, -1], device=device))
+    for weights in (torch.randn(500).double(), torch.arange(500), torch.randn(500).half()):
+        check(device, torch.bincount, x, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_histogram_of_integers(device, dtype):
+    """The CPU counts no integers; CUDA does, in their dtype. In float64 the CPU puts them in the same bins."""
+    x = torch.randint(0, 100, (20, 25)).to(dtype)
+    for bins, *bounds in ((10,), (7, 3, 90), (100, -5, 300), (3, 50, 50), (8, 0, 7), (4, 0.5, 3.5)):
+        expected = torch.histc(x.double(), bins, *map(int, bounds)).long().to(dtype)
+        assert torch.equal(torch.histc(x.to(device), bins, *bounds).cpu(), expected)
+    out = torch.empty(0, dtype=dtype, device=device)
+    assert torch.histc(x.to(device).t(), 5, 0, 4, out=out) is out
+    assert torch.equal(out.cpu(), torch.histc(x.float(), 5, 0, 4).to(dtype))
+    assert torch.histc(x[:0].to(device), 3).tolist() == [0, 0, 0]
+
+
+def test_histogram_errors(device):
+    outcomes = []
+    for values, *bounds in (
+        ([1.0, float("inf")],),
+        ([1.0], 2, 1),
+        ([1.0], 0, float("inf")),
+        ([1.0, float("nan"), float("inf"), 2.0, -1.0], 0, 2),
+        ([],),
+    ):
+        x = torch.tensor(values)
+        outcomes.append(same(device, lambda x, b=bounds: torch.histc(x, 3, *b), x))
+    assert outcomes == [False, False, False, True, True]
+    with pytest.raises(RuntimeError, match="not finite"):
+        torch.histc(torch.tensor([1.0, float("nan")], device=device), 3)
+    for wrong in (torch.tensor([True]), torch.tensor([1j])):
+        with pytest.raises(NotImplementedError, match="not implemented for"):
+            torch.histc(wrong.to(device), 3)
+    with pytest.raises(RuntimeError, match="bins must be > 0"):
+        torch.histc(torch.ones(3, device=device), 0)
+    for wrong in (torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]])):
+        same(device, torch.bincount, wrong)

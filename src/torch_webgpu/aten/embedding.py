@@ -12,6 +12,7 @@ from torch_webgpu.kernels.embedding_bag import MAX, MEAN, SUM, lower_embedding_b
 
 from .indexing import check_index_dtype, index_select
 from .register import check_devices
+from .results import name_of
 from .torch_abi import aten, impl
 from .traced import traced
 from .variants import register_functional
@@ -50,7 +51,8 @@ def embedding_renorm_(self: torch.Tensor, indices: torch.Tensor, max_norm: float
     if flat.numel() == 0:
         return self
     rows = index_select(self, 0, flat)
-    norms = torch.linalg.vector_norm(rows.float(), norm_type, 1, keepdim=True)
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    norms = torch.linalg.vector_norm(rows, norm_type, 1, keepdim=True, dtype=dtype)
     scale = torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
     return self.index_copy_(0, flat, (rows * scale).to(self.dtype))
 
@@ -72,8 +74,7 @@ def embedding_bag(
     check_index_dtype("embedding_bag: expected int32 or int64 indices and offsets", indices, offsets)
     if weighted and mode != SUM:
         raise RuntimeError("embedding_bag: per_sample_weights was not None. It is only supported for mode='sum'")
-    if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise RuntimeError(f"expected weight to be float32, float16 or bfloat16, but got {weight.dtype}")
+    check_weights(weight, per_sample_weights, indices)
     bags = offsets.shape[0] - include_last_offset
     output = weight.new_empty((bags, weight.shape[1]))
     bag_size = indices.new_empty(bags, dtype=torch.int64)
@@ -93,6 +94,25 @@ def embedding_bag(
             (mode, padding_idx, weighted),
         )
     return output, bag_of, bag_size, largest if mode == MAX else bag_size.clone()
+
+
+def check_weights(weight: torch.Tensor, per_sample_weights: torch.Tensor | None, indices: torch.Tensor) -> None:
+    while_checking = "(while checking arguments for embedding_bag)"
+    if not weight.is_floating_point():
+        raise RuntimeError(
+            "Expected tensor for argument #1 'weight' to have one of the following scalar types: Half, BFloat16, "
+            f"Float, Double; but got torch.{name_of(weight.dtype)}Tensor instead {while_checking}"
+        )
+    if per_sample_weights is None:
+        return
+    if per_sample_weights.dtype != weight.dtype:
+        raise RuntimeError(
+            "Expected tensor for argument #1 'weight' to have the same type as tensor for argument #1 "
+            f"'per_sample_weights'; but type torch.{name_of(weight.dtype)}Tensor does not equal "
+            f"torch.{name_of(per_sample_weights.dtype)}Tensor {while_checking}"
+        )
+    if per_sample_weights.numel() != indices.numel():
+        raise RuntimeError("Expected per_sample_weights.value().numel() == indices.numel() to be true, but got false.")
 
 
 def embedding_bag_dense_backward(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.ir.graph import Extern, Spec
 from torch_webgpu.kernels import compact, indexed
@@ -85,7 +85,7 @@ def write(
     else:
         scalars.append(source)
     geometry = geometry_of(shape, strides, indices, other)
-    dim = None if indexed.combines_atomically(BY_TORCH[data.dtype].name, combine) else serial_dim
+    dim = None if indexed.combines_atomically(dtype_of(data.dtype).name, combine) else serial_dim
 
     def body(specs: tuple[Spec, ...]) -> Extern:
         if dim is None:

@@ -38,8 +38,9 @@ def forward(overload: OpOverload) -> Callable[..., tuple[torch.Tensor, torch.Ten
         target = target.to(torch.int64)  # PyTorch takes uint8, too
         output, total = outputs_of(overload, self, target, weight, reduction, ignore_index)
         x, t = as_images(self, classes=True), as_images(target, classes=False)
-        each = as_images(output, classes=False) if reduction == NONE else self.new_empty(t.shape, dtype=torch.float32)
-        share = self.new_empty(t.shape, dtype=torch.float32)
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        each = as_images(output, classes=False) if reduction == NONE else self.new_empty(t.shape, dtype=wide)
+        share = self.new_empty(t.shape, dtype=wide)
         inputs = [x, t] if weight is None else [x, t, weight]
         if each.numel():
             scalars = [("l", ignore_index)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._prims_common import canonicalize_dim
 
@@ -279,6 +280,8 @@ def spread(acc: tuple[Expr, ...], root: bool, with_mean: bool) -> tuple[Expr, ..
 
 
 def logsumexp(self: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
+    if self.is_complex():
+        return decomposition_table[aten.logsumexp.default](self, dim, keepdim)
     outputs = outputs_of(aten.logsumexp.default, self, dim, keepdim)
     target, dims = outputs[0].dtype, reduced_dims(dim, self.dim())
     return reduce(
@@ -375,11 +378,12 @@ def register() -> None:
         (aten.trace.default, trace),
         (aten.count_nonzero.dim_IntList, count_nonzero),
         (aten.logsumexp.default, logsumexp),
-        (aten.linalg_vector_norm.default, vector_norm),
         (aten.norm.ScalarOpt_dim, norm),
         (aten.norm.ScalarOpt_dim_dtype, norm_dtype),
     ):
         register_functional(overload, kernel)
+    # Its meta kernel lets an output have no other dtype than the result's, which for complex numbers is not theirs.
+    register_functional(aten.linalg_vector_norm.default, vector_norm, out_decides=False)
     for overload, kernel in ((aten.sum.default, sum_dims), (aten.mean.default, mean)):
         register_functional(overload, over_all(overload, kernel))
     for overload, combine in (

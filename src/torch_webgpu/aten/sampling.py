@@ -24,6 +24,7 @@ from .random import (
     largest_integer,
     normal_,
     random_from_to,
+    require_floating,
     sampled,
     stream,
     stream_scalars,
@@ -73,7 +74,7 @@ def sample_dirichlet(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
     return (gamma / gamma.sum(-1, keepdim=True)).clamp_(info.tiny, 1 - info.eps).to(self.dtype)
 
 
-def normal(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
+def normal(mean: Any, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
     """Normal numbers with means, standard deviations or both from tensors. Waits to check the deviations."""
     tensors = [t for t in (mean, std) if isinstance(t, torch.Tensor)]
     if isinstance(std, torch.Tensor):
@@ -82,14 +83,15 @@ def normal(mean: Any, std: Any, *, generator: Any = None) -> torch.Tensor:
         if std.numel() and not bool((std >= 0).all()):
             raise RuntimeError("normal expects all elements of std >= 0.0")
     elif std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
+    shape = torch.broadcast_tensors(*tensors)[0].shape
     dtype = mean.dtype if isinstance(mean, torch.Tensor) else std.dtype
     out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
     return normal_(out, generator=generator).mul_(std).add_(mean)
 
 
-def normal_out(mean: Any, std: Any, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+def normal_out(mean: Any, std: Any = 1.0, *, generator: Any = None, out: torch.Tensor) -> torch.Tensor:
+    require_floating("normal_", out, complex_too=True)
     return write(normal(mean, std, generator=generator), out)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.ir.graph import Expr
-from torch_webgpu.ir.ops import ops
+from torch_webgpu.ir.ops import MissingKindError, ops
 
 from .reduce import Dtype, Epilogue, record_reduction, reduced_dims, widened
 from .torch_abi import aten, outputs_of
@@ -52,6 +53,8 @@ def extreme(overload: OpOverload, combine: str) -> Callable[..., tuple[torch.Ten
 
 
 def logcumsumexp(self: torch.Tensor, dim: int) -> torch.Tensor:
+    if self.is_complex():
+        raise MissingKindError("logsumexp", dtype_of(self.dtype).name)
     outputs = outputs_of(aten.logcumsumexp.default, self, dim)
     return scan("aten::logcumsumexp", self, outputs, dim, "logsumexp", lambda top, total: (top + ops.log(total),))[0]
 

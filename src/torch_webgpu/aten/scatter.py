@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
@@ -59,7 +59,7 @@ def reduce_into(
     if self.dtype == torch.int64 and reduce in ("amax", "amin"):
         return self.copy_(extremes_of_halves(name, self, place, source, reduce, include_self))
     if not include_self:
-        write(name, self, strides, indices, (BY_TORCH[self.dtype].kind, identity(reduce, self.dtype)), shape)
+        write(name, self, strides, indices, (dtype_of(self.dtype).kind, identity(reduce, self.dtype)), shape)
     write(name, self, strides, indices, source, shape, COMBINE[reduce], dim)
     if reduce == "mean":
         count = (torch.ones_like if include_self else torch.zeros_like)(self, memory_format=torch.contiguous_format)
@@ -126,7 +126,7 @@ def scatter_(
     dim = wrap_dim(dim, target.dim())
     if reduce is None and not isinstance(source, torch.Tensor):
         strides, indices = points_of(dim, index)(target)
-        write("scatter", target, strides, indices, (BY_TORCH[self.dtype].kind, source), index.shape)
+        write("scatter", target, strides, indices, (dtype_of(self.dtype).kind, source), index.shape)
         return self
     if isinstance(source, torch.Tensor):
         (source,) = lifted(source)
@@ -277,7 +277,7 @@ def index_fill_scalar_(self: torch.Tensor, dim: int, index: torch.Tensor, value:
     dim = wrap_dim(dim, target.dim())
     strides, indices = slices_of(dim, index, wraps=True)(target)
     shape = (*target.shape[:dim], index.numel(), *target.shape[dim + 1 :])
-    write("index_fill", target, strides, indices, (BY_TORCH[self.dtype].kind, value), shape)
+    write("index_fill", target, strides, indices, (dtype_of(self.dtype).kind, value), shape)
     return self
 
 

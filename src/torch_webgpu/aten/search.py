@@ -7,8 +7,10 @@ from math import isfinite
 
 import torch
 
+from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.search import lower_search
 
 from .indexing import index_select, nonzero, wrap_dim
@@ -34,6 +36,8 @@ def searchsorted(
     if not isinstance(values, torch.Tensor):
         values = torch.full((), values, dtype=common, device=sequence.device)
     check_search(sequence, values, right, side, sorter)
+    if common.is_complex:
+        raise MissingKindError("ge", dtype_of(common).name)
     out = values.new_empty(values.shape, dtype=torch.int32 if out_int32 else torch.int64)
     if out.numel() == 0:
         return out
@@ -223,8 +227,10 @@ def bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength:
     """Waits for the device, to learn the largest value."""
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
-    if self.dim() != 1 or self.dtype.is_floating_point or self.dtype.is_complex or self.dtype == torch.bool:
+    if self.dim() != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if self.dtype.is_floating_point or self.dtype.is_complex or self.dtype == torch.bool:
+        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{name_of(self.dtype)}'")
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     dtype = torch.int64 if weights is None else weights.dtype if weights.dtype == torch.float32 else torch.float64
@@ -239,25 +245,38 @@ def bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength:
 
 
 def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
-    """Counts in ``bins`` equal intervals; of the data's range, which the host waits for, when min equals max."""
+    """Counts in ``bins`` equal intervals; of the data's range, which the host waits for, when min equals max.
+
+    Integers, which the CPU refuses, are counted as on CUDA: in integers throughout, the bounds cut to whole numbers.
+    """
     if bins <= 0:
-        raise RuntimeError(f"bins must be > 0, but got {bins} for dimension 0")
-    if not self.is_floating_point():
-        raise NotImplementedError(f'"histogram_cpu" not implemented for {self.dtype}')
-    low, high = float(min), float(max)
-    values = self.reshape(-1)
+        raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
+    if self.is_complex() or self.dtype == torch.bool:
+        raise NotImplementedError(f"\"histogram_cpu\" not implemented for '{name_of(self.dtype)}'")
+    whole = not self.is_floating_point()
+    values = self.reshape(-1).long() if whole else self.reshape(-1)
+    low, high = (whole_number(bound) if whole else float(bound) for bound in (min, max))
     if low == high and values.numel():
         low, high = torch.stack([values.min(), values.max()]).tolist()
     if low == high:
         low, high = low - 1, high + 1
     if not (isfinite(low) and isfinite(high)):
-        raise RuntimeError(f"range of [{low}, {high}] is not finite")
+        raise RuntimeError(f"torch.histc: range of [{low:g}, {high:g}] is not finite")
     if low > high:
-        raise RuntimeError("max must be larger than min")
-    inside = values.ge(low).logical_and_(values.le(high))
+        raise RuntimeError("torch.histc: max must be larger than min")
     # Rounded to the dtype of the data at each step, as PyTorch does it: that decides where values on an edge go.
-    places = torch.where(inside, (values - low) * bins / (high - low), 0).long().clamp_(max=bins - 1)
+    scaled = (values - low) * bins
+    places = scaled.div(high - low, rounding_mode="trunc") if whole else scaled / (high - low)
+    # Not a number, where the range overflows, is nowhere.
+    inside = values.ge(low).logical_and_(values.le(high)).logical_and_(places.ge(0))
+    places = torch.where(inside, places, 0).long().clamp_(max=bins - 1)
     return values.new_zeros(bins, dtype=torch.int32).scatter_add_(0, places, inside.int()).to(self.dtype)
+
+
+def whole_number(bound: float) -> int:
+    if not isfinite(bound):
+        raise RuntimeError("value cannot be converted to type int64_t without overflow")
+    return int(bound)
 
 
 def wrong_places(result: torch.Tensor, out: torch.Tensor) -> Exception:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.sort import lower_sort
 
-from .fallback import run_on_cpu
 from .indexing import gather, wrap_dim
 from .strict import register_strict
 from .torch_abi import aten, outputs_of
@@ -20,6 +21,8 @@ from .torch_abi import aten, outputs_of
 
 def first_places(rows: torch.Tensor, k: int, descending: bool) -> torch.Tensor:
     """Places of the first ``k`` elements of each row of a (..., n) tensor in order, int64 (..., k)."""
+    if rows.is_complex():
+        raise MissingKindError("order", dtype_of(rows.dtype).name)
     rows = rows.contiguous()
     n = rows.shape[-1]
     out = engine().empty((rows.numel() // n, k), torch.int64, rows.device.index)
@@ -43,16 +46,11 @@ def laid_out(like: torch.Tensor, value: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def orders(overload: Any) -> Callable[..., Any]:
-    """Makes a kernel of ``overload`` run on the CPU for the dtypes that have no sorting key here (float64)."""
+    """Registers the kernel of ``overload`` and of its ``out=`` form."""
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-        def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.dtype == torch.float64:
-                return run_on_cpu(overload, (self, *args), kwargs, "float64 has no sorting key on webgpu")
-            return fn(self, *args, **kwargs)
-
-        register_strict(overload, kernel)
-        return kernel
+        register_strict(overload, fn)
+        return fn
 
     return wrap
 
@@ -99,8 +97,8 @@ def pick(
 
 @orders(aten.kthvalue.default)
 def kthvalue(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    if self.is_complex() or self.dtype == torch.bool:
-        raise RuntimeError(f"kthvalue is not implemented for {self.dtype}")
+    if self.dtype == torch.bool:
+        raise NotImplementedError("\"kthvalue_cpu\" not implemented for 'Bool'")
     dim = wrap_dim(dim, self.dim())
     size = self.shape[dim] if self.dim() else 1
     if self.dim() and size == 0:
@@ -185,7 +183,10 @@ def mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torc
     if self.numel() == 0:
         return empty_pair(self, dim, keepdim)
     values, places = in_order(self, dim, self.shape[dim], descending=False)
-    # A NaN equals nothing, so it is in no interval of equals and counts as occurring once.
-    frequency = (torch.searchsorted(values, values, right=True) - torch.searchsorted(values, values)).clamp_(min=1)
+    ends = torch.searchsorted(values, values, right=True)
+    if values.is_floating_point():
+        # A NaN, which comes last, equals nothing: the last of the numbers end before the first, and it occurs once.
+        ends = ends.minimum(torch.isnan(values).logical_not_().sum(-1, keepdim=True))
+    frequency = (ends - torch.searchsorted(values, values)).clamp_(min=1)
     longest = frequency.argmax(-1, keepdim=True)
     return pick(values, places, longest + gather(frequency, -1, longest) - 1, dim, keepdim)

@@ -15,7 +15,7 @@ from .register import check_writable
 from .results import name_of
 from .torch_abi import functional_of, impl, is_out, overloads
 from .traced import traced
-from .variants import check_devices, check_meta
+from .variants import check_devices, check_meta, guarded
 
 WrongDtype = Callable[[torch.Tensor, torch.Tensor], Exception]
 """The error for a result and the output of another dtype that it was to be written to."""
@@ -56,6 +56,7 @@ def register_strict(
 
     ``casts``: outputs of dtypes that PyTorch would cast the result to are fine.
     """
+    fn = guarded(functional, fn)
     impl(functional, traced(fn))
     for candidate in overloads(functional._schema.name.split("::")[1]).values():
         if is_out(candidate) and functional_of(candidate) is functional:

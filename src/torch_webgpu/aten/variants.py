@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -20,18 +21,19 @@ from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace
 from .traced import traced
 
 
-def register_functional(target: str | OpOverload, fn: Callable[..., Any]) -> None:
+def register_functional(target: str | OpOverload, fn: Callable[..., Any], *, out_decides: bool = True) -> None:
     """Registers ``fn`` as the kernel of an operator and derives the kernels of what PyTorch derives from it.
 
     ``target`` is a functional overload (``aten.sum.dim_IntList``) or a name (``"cumsum"``), which stands for every
     functional overload of that name. ``fn`` takes the overload's arguments and returns new tensors; what it records
     follows from their layouts (:func:`.traced.traced`). Its ``out=`` and
-    in-place overloads get kernels that check as PyTorch's meta kernels do, call ``fn`` and copy.
+    in-place overloads get kernels that check as PyTorch's meta kernels do, call ``fn`` and copy. ``out_decides``:
+    whether one that takes a dtype computes, unless it is given one, in that of its output.
     """
     if isinstance(target, str):
         for overload in overloads(target).values():
             if not is_out(overload) and not is_inplace(overload) and is_numeric(overload):
-                register_functional(overload, fn)
+                register_functional(overload, fn, out_decides=out_decides)
         return
     fn = guarded(target, traced(fn))
     impl(target, fn)
@@ -39,13 +41,14 @@ def register_functional(target: str | OpOverload, fn: Callable[..., Any]) -> Non
     for candidate in (*overloads(name).values(), *overloads(f"{name}_").values()):
         if candidate is target or functional_of(candidate) is not target:
             continue
-        variant = out_variant if is_out(candidate) else inplace_variant
-        impl(candidate, variant(candidate, fn))
+        kernel = out_variant(candidate, fn, out_decides) if is_out(candidate) else inplace_variant(candidate, fn)
+        impl(candidate, kernel)
 
 
 def guarded(overload: OpOverload, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn``, or the CPU where the op table lacks an operation on a dtype."""
+    """``fn``, or the CPU where the op table lacks an operation on a dtype; a dtype that the CPU refuses, it refuses."""
 
+    @wraps(fn)
     def kernel(*args: Any, **kwargs: Any) -> Any:
         try:
             return fn(*args, **kwargs)
@@ -61,11 +64,11 @@ def is_numeric(overload: OpOverload) -> bool:
     return any("Tensor" in t for t in types) and not any("Dimname" in t or t == "str" for t in types)
 
 
-def out_variant(overload: OpOverload, fn: Callable[..., Any]) -> Callable[..., Any]:
+def out_variant(overload: OpOverload, fn: Callable[..., Any], out_decides: bool = True) -> Callable[..., Any]:
     """The kernel of an ``out=`` overload over the functional kernel ``fn``."""
     arguments = overload._schema.arguments
     names = [a.name for a in arguments if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write]
-    position = next((i for i, a in enumerate(arguments) if a.name == "dtype"), None)
+    position = next((i for i, a in enumerate(arguments) if a.name == "dtype" and out_decides), None)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         outs = [kwargs.pop(name) for name in names]

@@ -225,5 +225,9 @@ COMBINES: dict[str, Combine] = {
 
 
 def accumulators(values: tuple[Expr, ...], combine: tuple[str, ...]) -> list[str]:
-    """The dtypes of the ``acc`` leaves of a reduction."""
-    return [d for value, name in zip(values, combine) for d in COMBINES[name].dtypes(value.dtype)]
+    """The dtypes of the ``acc`` leaves of a reduction; MissingKindError where values of a dtype do not combine."""
+    dtypes = [COMBINES[name].dtypes(value.dtype) for value, name in zip(values, combine)]
+    for name, state in zip(combine, dtypes):
+        leaves = tuple([ops.acc(k, d) for k, d in enumerate(state)])
+        COMBINES[name].merge(leaves, leaves)
+    return [d for state in dtypes for d in state]

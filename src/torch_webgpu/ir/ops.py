@@ -249,7 +249,10 @@ class MissingKindError(NotImplementedError):
     """The table has no template of this op for this dtype; the caller falls back."""
 
     def __init__(self, op: str, dtype: str) -> None:
-        super().__init__(f"the op table has no {op} for {dtype}")
+        super().__init__(op, dtype)  # what a copy is made from
+
+    def __str__(self) -> str:
+        return "the op table has no {} for {}".format(*self.args)
 
 
 ops = Ops()

@@ -11,6 +11,8 @@ from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
+from .points import arithmetic
+
 SUM, MEAN, MAX = 0, 1, 2
 NONE = 0xFFFFFFFF
 
@@ -42,14 +44,15 @@ def lower_embedding_bag(
         "padding": padding if padding >= 0 else NONE,
     }
     index, offset = BY_NAME[specs["indices"].dtype].kind, BY_NAME[specs["offsets"].dtype].kind
-    sample = "sample_load(P.sample_offset + i)" if weighted else "1.0"
+    sample = "sample_load(P.sample_offset + i)" if weighted else "T(1.0)"
     index_at = f"checked_index_{index}(P.op, indices_load(P.indices_offset + i), P.rows)"
     prelude = [
+        arithmetic(weight.dtype, "truediv"),
         f"const MODE = {mode}u;",
         f"fn index_at(i: u32) -> u32 {{ return {index_at}; }}",
         f"fn offset_at(bag: u32) -> u32 {{ return min(P.n, "
         f"checked_index_{offset}(P.op, offsets_load(P.offsets_offset + bag), P.n + 1u)); }}",
-        f"fn sample_weight(i: u32) -> f32 {{ return {sample}; }}",
+        f"fn sample_weight(i: u32) -> T {{ return {sample}; }}",
     ]
     text = (files("torch_webgpu") / "kernels" / "embedding_bag.wgsl").read_text("utf-8")
     if mode != MAX:

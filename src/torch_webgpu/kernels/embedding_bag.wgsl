@@ -1,7 +1,7 @@
 // Bags of rows, each reduced to one row: the sum, mean or maximum over the bag's indices. A thread computes one feature of
 // one bag. Rows of padding count for nothing; an index out of range is flagged and left out.
 //
-// The prelude declares MODE (0 sum, 1 mean, 2 maximum), index_at(i), offset_at(bag) and sample_weight(i).
+// The prelude declares T, MODE (0 sum, 1 mean, 2 maximum), index_at(i), offset_at(bag) and sample_weight(i).
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,
@@ -12,7 +12,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   let feature = t % P.features;
   var end = P.n;
   if (bag + 1u < P.offsets) { end = offset_at(bag + 1u); }
-  var reduced = 0.0;
+  var reduced = T();
   var members = 0u;
   var largest = 0u;
   for (var i = offset_at(bag); i < end; i += 1u) {
@@ -27,7 +27,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }
     members += 1u;
   }
-  if (MODE == 1u && members > 0u) { reduced = div_f(reduced, f32(members)); }
+  if (MODE == 1u && members > 0u) { reduced = t_truediv(reduced, T(members)); }
   output_store(P.output_offset + t, reduced);
   if (MODE == 2u) { largest_store(P.largest_offset + t, i64_from_u32(largest)); }
   if (feature == 0u) { bag_size_store(P.bag_size_offset + bag, i64_from_u32(members)); }

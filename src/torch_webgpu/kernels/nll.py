@@ -8,7 +8,7 @@ from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import ERRORS, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
-from .points import PointKernel, source
+from .points import PointKernel, arithmetic, source
 
 COORDINATES = ("n", "h", "w")
 
@@ -20,6 +20,7 @@ def lower_nll(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     loss = op.n_inputs
     kernel = PointKernel(op.name, caps, COORDINATES)
     pixels = x._replace(shape=(x.shape[0], *x.shape[2:]), strides=(x.strides[0], *x.strides[2:]))
+    kernel.add(arithmetic(x.dtype))
     kernel.input("input", 0, pixels)
     kernel.input("target", 1, target)
     kernel.param("classes", x.shape[1])
@@ -31,9 +32,9 @@ def lower_nll(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
         kernel.binding(Binding("weight", op.args[2].dtype), 2)
         kernel.param("weight_offset", Source("offset", 2))
         kernel.param("weight_step", op.args[2].strides[0])
-        kernel.add("fn weight_of(c: u32) -> f32 { return weight_load(P.weight_offset + c * P.weight_step); }")
+        kernel.add("fn weight_of(c: u32) -> T { return weight_load(P.weight_offset + c * P.weight_step); }")
     else:
-        kernel.add("fn weight_of(c: u32) -> f32 { return 1.0; }")
+        kernel.add("fn weight_of(c: u32) -> T { return T(1.0); }")
     kernel.binding(Binding("errors", "u32", "read_write", "atomic"), ERRORS)
     kernel.output("loss", loss, op.args[loss])
     kernel.output("share", loss + 1, op.args[loss + 1])

@@ -16,6 +16,7 @@ from torch_webgpu.wgsl.link import HostCaps
 _COMPARE = {
     "b": ("(a || !b)", "(a && !b)"),
     "f": ("(!isnan_f(a) && !isnan_f(b) && a >= b)", "(!isnan_f(a) && !isnan_f(b) && a > b)"),
+    "d": ("(a == a && b == b && a >= b)", "(a == a && b == b && a > b)"),
     "l": ("i64_ge(a, b)", "i64_gt(a, b)"),
 }
 _BY_SORTER = "row + min(checked_index_l(P.op, sorter_load(P.sorter_offset + row + i), P.n), P.n - 1u)"

@@ -73,7 +73,7 @@ class Sorter:
 
     @property
     def key(self) -> str:
-        return "i64" if BY_NAME[self.dtype].kind == "l" else "u32"
+        return "i64" if BY_NAME[self.dtype].kind in "ld" else "u32"
 
     def key_bytes(self, count: int) -> int:
         return self.rows * count * BY_NAME[self.key].itemsize
@@ -90,7 +90,7 @@ class Sorter:
         if source is VALUES:
             key = f"key_{BY_NAME[self.dtype].kind}(x_load(P.x_offset + i))"
             prelude.append(_LOAD_VALUES.format(key=f"flipped({key})" if self.descending else key))
-            bindings, order = (Binding("x", self.dtype),), (0,)
+            bindings, order = (Binding("x", "i64" if self.dtype == "f64" else self.dtype),), (0,)
             values["x_offset"] = Source("offset", 0)
         else:
             prelude += [_LOAD_PAIRS] if name == "block_sort" else []
