@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from tests.device.processes import assert_ends_well
 from torch import nn
 
+from torch_webgpu.engine import program as programs
 from torch_webgpu.engine import tensor as engine_tensor
-from torch_webgpu.engine.program import Program, _Stage
+from torch_webgpu.engine.program import Program
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Mailbox, Template
 from torch_webgpu.errors import WebGPUError
@@ -132,8 +133,8 @@ def test_parameters_that_were_written_in_part_are_written_again(
     def run(start: int, fails: bool) -> None:
         results = products(on_device[start : start + 40].view(8, 5))
         if fails:
-            arguments, calls = _Stage.arguments, count()
-            monkeypatch.setattr(_Stage, "arguments", lambda *a: arguments(*a) if next(calls) < 1 else 1 / 0)
+            write, calls = programs._write_word, count()
+            monkeypatch.setattr(programs, "_write_word", lambda *a: write(*a) if next(calls) < 1 else 1 / 0)
         torch.webgpu.flush_batch()
         monkeypatch.undo()
         for actual, expected in zip(results, products(base[start : start + 40].view(8, 5)), strict=True):

@@ -16,14 +16,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.ir.graph import Node
-from torch_webgpu.lower.lower import lower
 from torch_webgpu.runtime.commands import Command, Copy
 from torch_webgpu.wgsl.builder import Source
 
-from .flush import Failures, encode, execute, materialise
+from .flush import Failures, encode, execute, lowered_node, materialise
 from .interrupt import Uninterrupted
 from .lists import execute_lists
-from .program import alias_pattern
 from .random import SEED_MASK, RandomState, default_state
 
 if TYPE_CHECKING:
@@ -183,7 +181,7 @@ class Capture:
         """Keeps the node's commands, and leaves none to be submitted."""
         commands = encode(device, node, failures)
         if any(p.__class__ is StreamWord for p in node.params):
-            lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
+            lowered = lowered_node(node, device)
             first = len(self._commands) + len(lowered.cleared)
             for index, launch in enumerate(lowered.launches, first):
                 for position, value in enumerate(launch.values):

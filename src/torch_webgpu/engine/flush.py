@@ -14,10 +14,10 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.lower import lower
+from torch_webgpu.lower.planning import alias_pattern
 from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.wgsl.launch import Lowered
 
-from .program import alias_pattern
 from .tensor import Allocation
 
 if TYPE_CHECKING:
@@ -96,11 +96,12 @@ def replay(device: Device, plan: Plan, recording: Recording, sequel: Sequel | No
     if not plan.steps:
         return True
     program = plan.program(recording, device)
-    if program.is_poisoned(recording):
+    if program.is_poisoned(recording.allocations):
         return False
     submitted = device.submissions
     try:
-        program.run(recording, None if sequel is None else sequel.commands)
+        last = None if sequel is None else sequel.commands
+        program.run(recording.allocations, recording.starts, recording.numbers, last)
     except (DeviceLostError, ForkError):
         raise
     except Exception:
@@ -150,9 +151,14 @@ def submit(device: Device, nodes: list[Node], commands: list[Command], ends: lis
             failures.add(node, error)
 
 
+def lowered_node(node: Node, device: Device) -> Lowered:
+    """What one node comes down to."""
+    return lower(node.op, alias_pattern([id(a) for a in node.allocations]), device.caps)
+
+
 def encode(device: Device, node: Node, failures: Failures) -> list[Command]:
     """The commands of one node."""
-    lowered: Lowered = lower(node.op, alias_pattern(node), device.index, device.caps)
+    lowered: Lowered = lowered_node(node, device)
     failures.new.update([id(allocation) for allocation in node.allocations if allocation.buffer is None])
     buffers = [materialise(device, allocation, make_room=False) for allocation in node.allocations]
     temporaries: list[Buffer] = []

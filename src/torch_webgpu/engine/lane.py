@@ -163,6 +163,16 @@ class Recording(NamedTuple):
         return cls(entries, ops, places, numbered, tuple(map(order.__getitem__, numbers)), allocations, alive)
 
     @property
+    def starts(self) -> list[int]:
+        """How many bytes after the start of its allocation each place is."""
+        return [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
+
+    @property
+    def numbers(self) -> list[tuple[int | float, ...]]:
+        """The scalars of each operation."""
+        return [params for _, _, params in self.entries]
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What recordings with the same plan have in common: all but offsets and scalars, which are parameters."""
         return self.ops, self.numbered, self.owners, self.alive
@@ -174,8 +184,7 @@ class Recording(NamedTuple):
 
     def nodes(self) -> list[Node]:
         """The operations over allocations and offsets in elements."""
-        numbers = iter(self.numbered)
-        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
+        numbers, starts = iter(self.numbered), self.starts
         nodes = []
         for op, addresses, params in self.entries:
             places = [next(numbers) for _ in addresses]

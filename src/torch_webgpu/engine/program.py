@@ -1,146 +1,132 @@
-"""Programs: a plan's commands with everything worked out that its next recording will share.
+"""Programs: plans bound to a device, with everything worked out that runs over other tensors share.
 
-The first time a plan is run, :mod:`.flush` lowers its nodes one by one, and knows whose fault an error is. When the
-plan comes back, its program does the same with look-ups by number: which allocation lies where in the recording, which
-buffers a dispatch binds, when memory is taken and given back. When the pool gives it buffers that it had before, as it
-does in a loop, only the parameters that changed are written, and the commands are encoded as they were.
+The first time a recording is run, :mod:`.flush` lowers its nodes one by one, and knows whose fault an error is. When
+it comes back, the program of its plan does the same with look-ups by number: which buffers a dispatch binds, when
+memory is taken and given back. When the pool gives it buffers that it had before, as it does in a loop, only the
+parameters that changed are written, and the commands are encoded as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Container, Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_webgpu.ir.graph import Node
-from torch_webgpu.lower.fuse import Step
-from torch_webgpu.lower.lower import lower
-from torch_webgpu.runtime.commands import Clear, Command, Dispatch
+from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
+from torch_webgpu.runtime import commands
 from torch_webgpu.wgsl.kernel import Kernel
-from torch_webgpu.wgsl.launch import Launch
-
-from .tensor import FIRST_BYTE, OFFSET_MASK
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Exchange
+    from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
 
-    from .lane import Entry, Recording
-
-Pack = Callable[[Sequence[int], Sequence[int | float]], bytes]
-"""Makes a dispatch's parameters of offsets and scalars."""
-
-
-def alias_pattern(node: Node) -> tuple[int, ...]:
-    """For each argument the first one that lies in the same allocation."""
-    first: dict[int, int] = {}
-    return tuple([first.setdefault(id(a), k) for k, a in enumerate(node.allocations)])
-
-
-def fused_node(step: Step, recorded: Sequence[Node]) -> Node:
-    """The node that a step of a plan stands for, over this time's allocations, offsets and scalars."""
-    if step.unchanged:
-        return recorded[step.nodes[0]]
-    allocations = tuple([recorded[n].allocations[k] for n, k in step.sources])
-    offsets = tuple([recorded[n].offsets[k] for n, k in step.sources])
-    return Node(step.op, allocations, offsets, tuple([p for n in step.scalars for p in recorded[n].params]))
+    from .tensor import Allocation
 
 
 class _Dispatch(NamedTuple):
-    """A dispatch over buffers by number. ``pack``: None where its parameters are always the same."""
+    """A dispatch over buffers by number, its parameters those that are always the same, the others zero."""
 
     kernel: Kernel
-    buffers: Callable[[list[Any]], tuple[Any, ...]]
-    fixed: bytes
-    pack: Pack | None
+    buffers: Callable[[Sequence[Any]], tuple[Any, ...]]
+    words: bytes
     grid: tuple[int, int, int]
 
 
-class _Stage(NamedTuple):
-    """One step: what it runs, and what its parameters come from.
+class _OffsetWord(NamedTuple):
+    """A parameter of command ``command``, at ``byte``, that says where a place starts: see :class:`plan.Offset`."""
 
-    ``places``: of each argument the place and the shift from bytes to elements. ``scalars``: whose are its own.
-    ``cleared``: numbers and sizes in bytes. ``packs``: of its dispatches whose parameters change, the numbers among all
-    commands.
-    """
+    command: int
+    byte: int
+    place: int
+    shift: int
+    ahead: int
 
-    places: tuple[tuple[int, int], ...]
-    scalars: tuple[int, ...]
-    cleared: tuple[tuple[int, int], ...]
-    dispatches: tuple[_Dispatch, ...]
-    packs: tuple[tuple[int, Pack], ...]
 
-    def arguments(self, entries: Sequence[Entry], starts: Sequence[int]) -> tuple[list[int], Sequence[int | float]]:
-        """What its parameters are made of: offsets in elements, and scalars."""
-        numbers = self.scalars
-        scalars = entries[numbers[0]][2] if len(numbers) == 1 else [p for n in numbers for p in entries[n][2]]
-        return [starts[place] >> shift for place, shift in self.places], scalars
+class _ScalarWord(NamedTuple):
+    """A parameter of command ``command``, at ``byte``: number ``part`` of row ``row``. ``write`` packs it."""
+
+    command: int
+    byte: int
+    write: Callable[..., None]
+    row: int
+    part: int
+
+
+class _RandomWord(NamedTuple):
+    """A parameter of command ``command``, at ``byte``, that follows from where a run starts in the random stream."""
+
+    command: int
+    byte: int
+    source: Random
+
+
+Numbers = Sequence[Sequence[int | float]]
+"""The scalars of a run, in rows: those of each recorded operation."""
+_write_word = struct.Struct("<I").pack_into
 
 
 class Program:
-    """The commands of a plan's ``steps`` for one device.
+    """The commands of a plan on one device.
 
-    Buffers have numbers: those of the recording's allocations, then each step's temporaries, then the error flags'.
+    The first ``brought`` of the plan's buffers are allocations that each run is given, the last one is the error flags,
+    those between are its temporaries. ``kept``: the numbers of the allocations that can be read when it has run; the
+    others' memory goes back after their last step. ``widths``: how many scalars each row of numbers has.
     """
 
-    def __init__(self, steps: Sequence[Step], recording: Recording, device: Device) -> None:
-        nodes = recording.nodes()
-        owners, places, rows = recording.owners, list(_places(recording)), []
-        for step in steps:
-            sources = [(step.nodes[0], k) for k in range(len(step.op.args))] if step.unchanged else step.sources
-            rows.append([places[n][k] for n, k in sources])
+    def __init__(self, plan: Plan, device: Device, brought: int, kept: Container[int], widths: Sequence[int]) -> None:
         self._device = device
-        self._allocations = len(recording.allocations)
-        self._temporaries: list[int] = []  # their sizes in bytes
-        used = [[owners[place] for place in row] for row in rows]
-        first = {number: s for s, row in reversed(list(enumerate(used))) for number in row}
-        last = {number: s for s, row in enumerate(used) for number in row}
-        self._used = tuple(first)
-        self._kept = tuple([n for n in first if recording.alive[n]])
-        self._lost = tuple([n for n in first if not recording.alive[n]])
+        self._temporaries = [b.size_bytes for b in plan.buffers[brought:-1]]
+        lifetimes = {b: ends for b, ends in plan.lifetimes.items() if b < len(plan.buffers) - 1}
+        self._used = tuple([b for b in lifetimes if b < brought])
+        self._kept = tuple([n for n in self._used if n in kept])
+        self._lost = tuple([n for n in self._used if n not in kept])
         self._takes: list[tuple[int, bool]] = []  # the numbers whose memory is needed, or not any more
-        self._stages: list[_Stage] = []
-        commands = 0
-        for s, (step, row, owned) in enumerate(zip(steps, rows, used, strict=True)):
-            self._takes += [(n, True) for n in dict.fromkeys(owned) if first[n] == s]
-            stage = self._stage(step, row, owned, fused_node(step, nodes), commands)
-            self._takes += [(n, False) for n in dict.fromkeys(owned) if last[n] == s and not recording.alive[n]]
-            self._stages.append(stage)
-            commands += len(stage.cleared) + len(stage.dispatches)
-        self._scalar_stages = [stage for stage in self._stages if stage.scalars and stage.packs]
+        for number, step in enumerate(plan.steps):
+            buffers = [b for b in dict.fromkeys(touched(step)) if b in lifetimes]
+            self._takes += [(b, True) for b in buffers if lifetimes[b][0] == number]
+            self._takes += [(b, False) for b in buffers if lifetimes[b][1] == number and b not in self._kept]
+        self._commands = [_command(plan, step) for step in plan.steps]
+        self._offset_words: list[_OffsetWord] = []
+        self._scalar_words: list[_ScalarWord] = []
+        self._random_words: list[_RandomWord] = []
+        self._find_words(plan, widths)
         self._sizes: list[int] = []  # of the allocations, the last time
         self._memory: list[Exchange] = []  # for allocations of these sizes
 
-    def _stage(self, step: Step, row: Sequence[int], owned: Sequence[int], node: Node, commands: int) -> _Stage:
-        lowered = lower(node.op, alias_pattern(node), self._device.index, self._device.caps)
-        base = self._allocations + len(self._temporaries)
-        temporaries = range(base, base + len(lowered.temporaries))
-        self._temporaries += lowered.temporaries
-        self._takes += [(n, True) for n in temporaries]
-        self._takes += [(n, False) for n in temporaries]
-        known = [*owned, *temporaries, -1]  # the error buffer is the last of the list
-        dispatches = tuple([_dispatch(launch, [known[k] for k in launch.bindings]) for launch in lowered.launches])
-        commands += len(lowered.cleared)
-        scalars = (step.nodes[0],) if step.unchanged else step.scalars
-        return _Stage(
-            tuple(zip(row, step.op.shifts, strict=True)),
-            scalars if node.params else (),
-            tuple([(base + t, lowered.temporaries[t]) for t in lowered.cleared]),
-            dispatches,
-            tuple([(k, dispatch.pack) for k, dispatch in enumerate(dispatches, commands) if dispatch.pack is not None]),
-        )
+    def _find_words(self, plan: Plan, widths: Sequence[int]) -> None:
+        """Where the parameters lie that are only known at a run, and what they come from."""
+        numbers = [(row, part) for row, width in enumerate(widths) for part in range(width)]
+        for number, position, word in plan.variable_words():
+            step, byte = plan.steps[number], position * WORD_BYTES
+            assert isinstance(step, Step)
+            if isinstance(word, Scalar):
+                write = struct.Struct(plan.word_format(step, position)).pack_into
+                self._scalar_words.append(_ScalarWord(number, byte, write, *numbers[word.index]))
+            elif isinstance(word, Offset):
+                self._offset_words.append(_OffsetWord(number, byte, word.tensor, word.shift, word.ahead))
+            else:
+                self._random_words.append(_RandomWord(number, byte, word))
 
-    def is_poisoned(self, recording: Recording) -> bool:
+    def is_poisoned(self, allocations: Sequence[Allocation]) -> bool:
         """Whether an argument's value is an error."""
-        allocations = recording.allocations
         return any([allocations[n].error is not None for n in self._used])  # noqa: C419  generators are slower
 
-    def run(self, recording: Recording, last: Callable[[], Iterable[Command]] | None) -> None:
-        """Submits this time's recording, and after it what ``last`` gives when everything else is encoded.
+    def run(
+        self,
+        allocations: Sequence[Allocation],
+        starts: Sequence[int],
+        numbers: Numbers,
+        last: Callable[[], Iterable[Command]] | None = None,
+        stream: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
 
+        ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
         On an exception nothing has happened, unless the device says that it was submitted.
         """
-        allocations, device = recording.allocations, self._device
+        device = self._device
         submitted = device.submissions
         before: list[Buffer | None] = [a.buffer for a in allocations]
         sizes = [a.size_bytes for a in allocations]
@@ -153,7 +139,7 @@ class Program:
                 allocations[n].buffer = buffers[n]
             for n in self._lost:
                 allocations[n].buffer = None
-            self._submit(recording, buffers, last)
+            self._submit(buffers, starts, numbers, stream, last)
         except BaseException:
             if device.submissions == submitted:
                 device.undo_exchange(self._memory, before, buffers)
@@ -162,57 +148,60 @@ class Program:
             raise
 
     def _submit(
-        self, recording: Recording, buffers: list[Buffer | None], last: Callable[[], Iterable[Command]] | None
+        self,
+        buffers: list[Buffer | None],
+        starts: Sequence[int],
+        numbers: Numbers,
+        stream: tuple[int, int],
+        last: Callable[[], Iterable[Command]] | None,
     ) -> None:
-        entries, device = recording.entries, self._device
-        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in recording.places]
+        device = self._device
         key = self, tuple(buffers)
         prepared = device.prepared(key)
         if prepared is None:
-            commands = self._commands(entries, buffers, starts)
-            prepared = device.prepare_again(key, commands)
+            params: Any = [bytearray(c.words) if isinstance(c, _Dispatch) else None for c in self._commands]
+            self._write(params, starts, numbers, stream)
+            made = [_with_buffers(c, buffers, words) for c, words in zip(self._commands, params)]
+            prepared = device.prepare_again(key, made)
             if prepared is None:
-                device.submit(commands if last is None else (*commands, *last()))
+                device.submit(made if last is None else (*made, *last()))
                 return
         else:
-            params: Any = prepared.params
             made_for, prepared.made_for = prepared.made_for, None  # until all are written
-            for stage in self._scalar_stages if starts == made_for else self._stages:
-                offsets, scalars = stage.arguments(entries, starts)
-                for k, pack in stage.packs:
-                    params[k][:] = pack(offsets, scalars)
+            self._write(prepared.params, None if starts == made_for else starts, numbers, stream)
         prepared.made_for = starts
         device.submit_prepared(prepared, last)
+
+    def _write(self, params: Any, starts: Sequence[int] | None, numbers: Numbers, stream: tuple[int, int]) -> None:
+        """Writes the parameters that are only known now into those of each command; the places, unless None."""
+        if starts is not None:
+            for command, byte, place, shift, ahead in self._offset_words:
+                _write_word(params[command], byte, (starts[place] >> shift) + ahead)
+        for command, byte, write, row, part in self._scalar_words:
+            write(params[command], byte, numbers[row][part])
+        for command, byte, source in self._random_words:
+            _write_word(params[command], byte, source.at(*stream))
 
     def _exchanges(self, sizes: Sequence[int]) -> list[Exchange]:
         """How memory is taken and given back for allocations of these sizes."""
         capacities = [self._device.capacity(size) for size in (*sizes, *self._temporaries)]
         return [(n, capacities[n] if taken else 0) for n, taken in self._takes]
 
-    def _commands(self, entries: Sequence[Entry], buffers: list[Any], starts: Sequence[int]) -> list[Command]:
-        commands: list[Command] = []
-        for stage in self._stages:
-            commands += [Clear(buffers[number], 0, size) for number, size in stage.cleared]
-            offsets, scalars = stage.arguments(entries, starts)
-            for kernel, bound, fixed, pack, grid in stage.dispatches:
-                params = fixed if pack is None else pack(offsets, scalars)
-                commands.append(Dispatch(kernel, bound(buffers), params, grid))
-        return commands
+
+def _command(plan: Plan, step: Step | Clear) -> _Dispatch | Clear:
+    if isinstance(step, Clear):
+        return step
+    words = struct.pack(f"<{len(step.words)}I", *[w if isinstance(w, int) else 0 for w in step.words])
+    return _Dispatch(plan.kernels[step.kernel], _picker([buffer for buffer, _ in step.bindings]), words, step.grid)
 
 
-def _places(recording: Recording) -> Iterator[list[int]]:
-    """The places of each operation's arguments."""
-    numbers = iter(recording.numbered)
-    for op in recording.ops:
-        yield [next(numbers) for _ in op.args]
+def _with_buffers(command: _Dispatch | Clear, buffers: Sequence[Any], words: bytearray) -> Command:
+    if isinstance(command, Clear):
+        return commands.Clear(buffers[command.buffer], 0, command.size_bytes)
+    return commands.Dispatch(command.kernel, command.buffers(buffers), bytes(words), command.grid)
 
 
-def _dispatch(launch: Launch, numbers: list[int]) -> _Dispatch:
-    pack = launch.pack if launch.fixed is None else None
-    return _Dispatch(launch.kernel, _picker(numbers), launch.fixed or b"", pack, launch.grid)
-
-
-def _picker(numbers: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+def _picker(numbers: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function that picks these items of a list, as a tuple."""
     if len(numbers) > 1:
         return itemgetter(*numbers)

@@ -7,7 +7,7 @@ are still alive. Offsets and scalars are not part of it: they are parameters.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
+from torch_webgpu.lower.planning import make_plan, scalar_words
+from torch_webgpu.plan import Buffer, Role
 
-from .program import Program, fused_node
+from .program import Program
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -51,8 +53,43 @@ class Plan:
         """Its program; made from this recording if it is the first."""
         found = self.programs.get(device.index)
         if found is None:
-            found = self.programs[device.index] = Program(self.steps, recording, device)
+            nodes = recorded(recording)
+            widths = [len(row) for row in recording.numbers]
+            plan = make_plan(self.steps, nodes, _buffers(recording, nodes), scalar_words(widths), device.caps)
+            kept = [n for n, alive in enumerate(recording.alive) if alive]
+            found = self.programs[device.index] = Program(plan, device, len(recording.allocations), kept, widths)
         return found
+
+
+def fused_node(step: Step, recorded: Sequence[Node]) -> Node:
+    """The node that a step stands for, over this time's allocations, offsets and scalars."""
+    if step.unchanged:
+        return recorded[step.nodes[0]]
+    allocations = tuple([recorded[n].allocations[k] for n, k in step.sources])
+    offsets = tuple([recorded[n].offsets[k] for n, k in step.sources])
+    return Node(step.op, allocations, offsets, tuple([p for n in step.scalars for p in recorded[n].params]))
+
+
+def recorded(recording: Recording) -> list[Recorded]:
+    """The operations of a recording and where their arguments lie."""
+    numbers = iter(recording.numbered)
+    found = []
+    for op in recording.ops:
+        places = [next(numbers) for _ in op.args]
+        found.append(Recorded(op, tuple([Use(p, recording.owners[p]) for p in places])))
+    return found
+
+
+def _buffers(recording: Recording, nodes: Sequence[Recorded]) -> list[Buffer]:
+    """The buffers of a recording's allocations, with the sizes and the roles that they have this time."""
+    written = {use.allocation for node in nodes for use in node.uses[node.op.n_inputs :]}
+    found = []
+    for n, (allocation, alive) in enumerate(zip(recording.allocations, recording.alive)):
+        role: Role = "output" if alive else "temporary"
+        if allocation.buffer is not None:
+            role = "inout" if n in written else "input"
+        found.append(Buffer(allocation.size_bytes, role))
+    return found
 
 
 class Planner:
@@ -99,12 +136,7 @@ class Planner:
         ops = recording.ops
         if limits is None or len(ops) == 1:
             return Plan(tuple([Step(op, (), (n,), (n,)) for n, op in enumerate(ops)]), len(ops))
-        numbers = iter(recording.numbered)
-        recorded = []
-        for op in ops:
-            places = [next(numbers) for _ in op.args]
-            recorded.append(Recorded(op, tuple([Use(p, recording.owners[p]) for p in places])))
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = Matcher(tuple(self.patterns.values()))
-        steps = tuple(fuse(recorded, live, limits, matcher))
+        steps = tuple(fuse(recorded(recording), live, limits, matcher))
         return Plan(steps, len(ops), patterns=tuple(matcher.found.items()))

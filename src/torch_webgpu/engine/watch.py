@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 from torch.autograd import profiler
 
 from torch_webgpu.ir.graph import Node
-from torch_webgpu.lower.lower import lower
 from torch_webgpu.runtime.observer import Observer
 
-from .flush import Failures, encode, execute
-from .program import alias_pattern
+from .flush import Failures, encode, execute, lowered_node
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
@@ -58,5 +56,5 @@ def encode_watched(device: Device, node: Node, failures: Failures) -> list[Comma
     assert observer is not None
     with observer.span("encode", node.op.name):
         commands = encode(device, node, failures)
-        observer.encoded(node.op, lower(node.op, alias_pattern(node), device.index, device.caps), commands)
+        observer.encoded(node.op, lowered_node(node, device), commands)
     return commands

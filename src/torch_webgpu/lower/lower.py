@@ -24,9 +24,9 @@ def from_stages(stages: Stages) -> Lowered:
     return Lowered(launches, stages.temporaries)
 
 
-def lower(op: Operation, alias: tuple[int, ...], host: int, caps: HostCaps) -> Lowered:
-    """Lowers ``op`` for host number ``host``; ``alias[k]``: the first argument that shares argument ``k``'s storage."""
-    key: tuple[Any, ...] = (alias, host)
+def lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+    """Lowers ``op`` for such hosts; ``alias[k]``: the first argument that shares argument ``k``'s storage."""
+    key: tuple[Any, ...] = (alias, caps)
     found = op.lowered.get(key)
     if found is None:
         found = op.lowered[key] = _lower(op, alias, caps)

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
+from torch_webgpu.plan import ERROR_FLAG_BYTES
 from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
 from torch_webgpu.runtime.caps import host_caps
@@ -25,8 +26,6 @@ from torch_webgpu.runtime.timing import Stamp, Timer
 from torch_webgpu.runtime.transfer import Flight, Request, Transfer
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
-
-ERROR_BUFFER_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class _Open:
         self.transfer = Transfer(self.native)
         self.prepared = PreparedCache()
         self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
-        self.error_buffer = self.pool.allocate(ERROR_BUFFER_BYTES)
+        self.error_buffer = self.pool.allocate(ERROR_FLAG_BYTES)
         self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
 
 

@@ -1,0 +1,93 @@
+"""From fused operations to a plan: their kernels' dispatches in order, over numbered buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits
+from torch_webgpu.plan import Step as Dispatch
+from torch_webgpu.wgsl.builder import Source
+from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.launch import ERRORS, Launch
+from torch_webgpu.wgsl.link import HostCaps
+
+from .lower import lower
+from .recording import Recorded, Step, Use
+
+
+def arguments(step: Step, recorded: Sequence[Recorded]) -> list[Use]:
+    """Where each argument of a step lies."""
+    if step.unchanged:
+        return list(recorded[step.nodes[0]].uses)
+    return [recorded[n].uses[k] for n, k in step.sources]
+
+
+def alias_pattern(owners: Sequence[object]) -> tuple[int, ...]:
+    """For each argument the first one with the same owner."""
+    first: dict[object, int] = {}
+    return tuple([first.setdefault(owner, k) for k, owner in enumerate(owners)])
+
+
+Number = Word | float
+"""A scalar of a recorded operation: a number that will always be the same, or where it comes from."""
+
+
+def scalar_words(widths: Sequence[int]) -> list[list[Number]]:
+    """Scalars that each run is given anew: so many for each recorded operation."""
+    numbers = count()
+    return [[Scalar(next(numbers)) for _ in range(width)] for width in widths]
+
+
+def make_plan(
+    steps: Sequence[Step],
+    recorded: Sequence[Recorded],
+    buffers: Sequence[Buffer],
+    scalars: Sequence[Sequence[Number]],
+    caps: HostCaps,
+) -> Plan:
+    """The plan of ``steps`` over what was recorded.
+
+    ``buffers``: of each allocation. ``scalars``: of each recorded operation. The plan's tensors are the recorded
+    places. After the allocations' buffers come temporaries, the last buffer is the device's error flags.
+    """
+    owners = {use.place: use.allocation for node in recorded for use in node.uses}
+    planned = list(buffers)
+    errors = -1  # its number is known when all temporaries are
+    kernels: dict[Kernel, int] = {}
+    made: list[Dispatch | Clear] = []
+    for step in steps:
+        uses = arguments(step, recorded)
+        lowered = lower(step.op, alias_pattern([use.allocation for use in uses]), caps)
+        base = len(planned)
+        planned += [Buffer(size, "temporary") for size in lowered.temporaries]
+        known = [*(use.allocation for use in uses), *range(base, len(planned))]
+        nodes = (step.nodes[0],) if step.unchanged else step.scalars
+        numbers = [number for n in nodes for number in scalars[n]]
+        made += [Clear(base + t, lowered.temporaries[t]) for t in lowered.cleared]
+        for launch in lowered.launches:
+            kernel = kernels.setdefault(launch.kernel, len(kernels))
+            bindings = tuple([(errors if k == ERRORS else known[k], 0) for k in launch.bindings])
+            made.append(Dispatch(kernel, bindings, _words(launch, uses, step.op.shifts, numbers), launch.grid))
+    last = len(planned)
+    planned.append(Buffer(ERROR_FLAG_BYTES, "errors"))
+    resolved = tuple([_with_errors(step, last) for step in made])
+    return Plan(tuple(planned), tuple(kernels), resolved, tuple([owners[place] for place in range(len(owners))]))
+
+
+def _with_errors(step: Dispatch | Clear, errors: int) -> Dispatch | Clear:
+    if isinstance(step, Clear) or not any(buffer < 0 for buffer, _ in step.bindings):
+        return step
+    bindings = tuple([(errors if buffer < 0 else buffer, start) for buffer, start in step.bindings])
+    return Dispatch(step.kernel, bindings, step.words, step.grid)
+
+
+def _words(launch: Launch, uses: Sequence[Use], shifts: Sequence[int], numbers: Sequence[Number]) -> tuple[Word, ...]:
+    words: list[Word] = []
+    for value, param in zip(launch.values, launch.kernel.params):
+        if isinstance(value, Source) and value.kind == "offset":
+            words.append(Offset(uses[value.index].place, shifts[value.index]))
+            continue
+        number = numbers[value.index] if isinstance(value, Source) else value
+        words.append(bits(number, param.type) if isinstance(number, (int, float)) else number)
+    return tuple(words)
