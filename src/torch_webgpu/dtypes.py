@@ -75,7 +75,7 @@ COMPUTE_TYPE: dict[str, str] = {
 
 
 def of(dtype: torch.dtype) -> DType:
-    """The row of a torch dtype; UnsupportedDtypeError for one no kernel can hold (quantized, float8, complex128)."""
+    """The row of a torch dtype; UnsupportedDtypeError for one that kernels do not compute with (float8, complex128)."""
     try:
         return BY_TORCH[dtype]
     except KeyError:

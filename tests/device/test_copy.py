@@ -14,7 +14,7 @@ DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32,
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
 ]  # fmt: skip
-STORAGE_ONLY = [torch.uint64, torch.complex32, torch.complex128]
+STORAGE_ONLY = [torch.uint64, torch.complex32, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2]
 FORMATS = {
     "contiguous": ((2, 3, 4, 5), torch.contiguous_format),
     "channels_last": ((2, 3, 4, 5), torch.channels_last),

@@ -59,14 +59,12 @@ def test_without_an_adapter_everything_but_the_device_works():
 # ---- dtypes
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_a_dtype_the_device_cannot_hold_says_what_to_do(device, dtype):
+def test_a_dtype_the_device_cannot_hold_says_what_to_do(device):
     for use in (
-        lambda: torch.empty(3, dtype=dtype, device=device),
-        lambda: torch.ones(3, device=device).to(dtype),
-        lambda: torch.zeros(3).to(dtype).to(device),
+        lambda: torch.empty(3, dtype=torch.float4_e2m1fn_x2, device=device),
+        lambda: torch.empty(3, dtype=torch.float4_e2m1fn_x2).to(device),
     ):
-        with pytest.raises(TypeError, match=rf"cannot hold {dtype}.*convert"):
+        with pytest.raises(TypeError, match=r"cannot hold torch.float4_e2m1fn_x2.*convert"):
             use()
 
 

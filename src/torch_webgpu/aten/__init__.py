@@ -52,6 +52,8 @@ FAMILIES = (
     "search",
     "shape_ops",
     "embedding",
+    "scaled_mm",
+    "storage_only",
 )
 
 

@@ -15,6 +15,7 @@ from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
+from . import float8
 from .fallback import count
 from .forms import Forms, write_again
 from .pinned import is_pinned
@@ -38,11 +39,11 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(to_host(torch._neg_view(t))) if t.is_neg() else from_bytes(t)
 
 
-BITS = {2: torch.int16, 8: torch.int64}
+BITS = {1: torch.uint8, 2: torch.int16, 8: torch.int64}
 
 
 def words(t: torch.Tensor) -> torch.Tensor:
-    """``t``, or its bits as integers if no kernel can hold its dtype (uint64, complex32, complex128)."""
+    """``t``, or its bits as integers if no kernel can hold its dtype (uint64, complex32, complex128, 8-bit floats)."""
     if t.dtype in BY_TORCH:
         return t
     if t.is_complex():
@@ -123,6 +124,8 @@ def reinterpreted(source: torch.Tensor, target: torch.Tensor) -> None:
     complex_pair = source.is_complex() or target.is_complex()
     if not neg and source.dtype == target.dtype and source.is_conj() == target.is_conj():
         on_device(words(unconjugated(source)), words(unconjugated(target)))
+    elif not neg and float8.converts(source.dtype, target.dtype):
+        float8.convert(source, target)
     elif not neg and complex_pair and torch.uint64 not in (source.dtype, target.dtype):
         copy_parts(source, target)
     elif not neg and target.dtype == torch.uint64 and not source.is_floating_point() and not complex_pair:

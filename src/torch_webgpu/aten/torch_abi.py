@@ -6,6 +6,7 @@ Meta kernels are asked once per signature; schemas are read once per overload.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import repeat
@@ -45,6 +46,8 @@ REGISTRARS = frozenset({"torch_abi", "register", "variants", "traced", "strict",
 KERNELS: dict[OpOverload, str] = {}
 """Every overload with a kernel, and the module that registered it."""
 
+_registered: dict[OpOverload, Callable[..., Any]] = {}
+
 META_CACHE_SIZE = 50_000
 _metas: dict[Any, list[Meta]] = {}
 _libraries: dict[str, torch.library.Library] = {}
@@ -62,7 +65,18 @@ def impl(overload: OpOverload, fn: Callable[..., Any], key: str = BACKEND_KEY) -
     """Registers ``fn`` as ``overload``'s kernel for webgpu tensors."""
     if key == BACKEND_KEY:
         KERNELS[overload] = _family()
+        _registered[overload] = fn
     library(key).impl(overload, fn, key, allow_override=True)
+
+
+def wrap_kernels(wrap: Callable[[OpOverload, Callable[..., Any]], Callable[..., Any] | None]) -> None:
+    """Puts ``wrap(overload, kernel)`` in the place of every kernel for webgpu for which it is not None."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # C++ warns of kernels that replace others
+        for overload, kernel in _registered.items():
+            wrapped = wrap(overload, kernel)
+            if wrapped is not None:
+                library(BACKEND_KEY).impl(overload, wrapped, BACKEND_KEY, allow_override=True)
 
 
 def _family() -> str:

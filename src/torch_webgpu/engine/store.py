@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
+from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.errors import ForkError, NoAdapterError, OutOfMemoryError, UnsupportedDtypeError
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.runtime.runtime import devices
@@ -28,6 +29,9 @@ FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 
 class Store:
     """Tensors and devices. One per process; every method is thread-safe."""
+
+    on_storage_only: Callable[[], None] = staticmethod(lambda: None)
+    """Called when the first tensor of a dtype that no kernel computes with is made, and perhaps again."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -108,6 +112,8 @@ class Store:
                 self._is_mixed = len(self.live_bytes) > 1
         if dtype in FLOAT64_TYPES:
             self._check_float64(dtype, device)
+        if dtype not in BY_TORCH:
+            self.on_storage_only()
         return Template(shape, contiguous_strides(shape) if strides is None else strides, dtype, device)
 
     def make(self, template: Template) -> torch.Tensor:

@@ -55,6 +55,8 @@ _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.int64: (0, 64), torch.uint16: (1, 16), torch.uint32: (1, 32), torch.uint64: (1, 64),
     torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.float32: (2, 32), torch.float64: (2, 64),
     torch.complex32: (5, 32), torch.complex64: (5, 64), torch.complex128: (5, 128),
+    torch.float8_e4m3fn: (10, 8), torch.float8_e4m3fnuz: (11, 8), torch.float8_e5m2: (12, 8),
+    torch.float8_e5m2fnuz: (13, 8), torch.float8_e8m0fnu: (14, 8),
 }  # fmt: skip
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New

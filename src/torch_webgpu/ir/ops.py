@@ -156,6 +156,11 @@ row("frexp_exponent", {"f": "frexp_exponent_f({0})"}, result="i32")
 row("nextafter_bf16", {"f": "nextafter_bf16({0}, {1})"})
 row("nextafter_f16", {"f": "nextafter_f16({0}, {1})"})
 
+# 8-bit floats, whose codes are loaded and stored as uint8
+for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"):
+    row(f"f32_from_{_name}", {"i": f"f32_from_{_name}({{0}})"}, result="f32")
+    row(f"{_name}_from_f32", {"f": f"{_name}_from_f32({{0}})"}, result="u8")
+
 # Complex
 row("complex", {"f": "vec2<f32>({0}, {1})"}, result="c64")
 row("polar", {"f": "vec2<f32>({0} * cos_f({1}), {0} * sin_f({1}))"}, result="c64")

@@ -1,0 +1,60 @@
+"""The 8-bit floats, as on the CPU: stored, converted from and to every other type, and moved about; no arithmetic.
+
+Kernels see their codes, as uint8.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+
+NAMES = {
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
+    torch.float8_e4m3fnuz: "float8_e4m3fnuz",
+    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+    torch.float8_e8m0fnu: "float8_e8m0fnu",
+}
+
+
+@cache
+def overflow_limit(dtype: torch.dtype) -> float | None:
+    """Where numbers too large for ``dtype`` end up, if they become finite ones: float8_e4m3fn's do in later PyTorch."""
+    largest = torch.full((), torch.inf, dtype=torch.float32, device="cpu").to(dtype).float()
+    return largest.item() if largest.isfinite() else None
+
+
+def converts(source: torch.dtype, target: torch.dtype) -> bool:
+    """Whether :func:`convert` knows how, of two dtypes of which one is an 8-bit float."""
+    known = {source, target} - NAMES.keys()
+    return len(known) < 2 and known <= BY_TORCH.keys()
+
+
+def convert(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Writes one's numbers to the other, both of one shape and device."""
+    read, written = NAMES.get(source.dtype), NAMES.get(target.dtype)
+    limit = overflow_limit(target.dtype) if written else None
+
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        value = ops.load(0, specs[0].dtype)
+        value = decoded(value, read) if read else ops.to_dtype(value, "f32") if written else value
+        return Pointwise((encoded(value, written, limit) if written else ops.to_dtype(value, specs[1].dtype),))
+
+    tensors = [t.view(torch.uint8) if t.dtype in NAMES else t for t in (source, target)]
+    engine().record("convert_float8", tensors[:1], tensors[1:], body, (read, written))
+
+
+def decoded(code: Expr, name: str) -> Expr:
+    return getattr(ops, f"f32_from_{name}")(code)
+
+
+def encoded(value: Expr, name: str, limit: float | None) -> Expr:
+    if limit is not None:
+        value = ops.maximum(ops.minimum(value, limit), -limit)
+    return getattr(ops, f"{name}_from_f32")(value)
