@@ -8,6 +8,7 @@ from torch_webgpu.engine.random import new_generator
 
 FAMILIES = (
     "storage",
+    "pinned",
     "views",
     "copy",
     "factories",

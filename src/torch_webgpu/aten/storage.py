@@ -72,5 +72,5 @@ def register() -> None:
     torch_patches.replace_storage_methods(new_storage, resize_storage)
     torch_patches.move_storages()
     torch_patches.print_on_host()
-    torch_patches.pin_without_allocator()
+    torch_patches.pass_through_data_parallel()
     torch_patches.save_on_cpu_without_pinning()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, partial, wraps
 from itertools import repeat
 from typing import Any
 
@@ -162,6 +162,16 @@ def is_webgpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
 
 
+def device_meant(value: Any) -> torch.device | None:
+    """The device that an argument names; None where it names none, which PyTorch then says in its words."""
+    if isinstance(value, (str, int)):
+        try:
+            return torch.device(value)
+        except RuntimeError:
+            return None
+    return value if isinstance(value, torch.device) else None
+
+
 _ORDINARY = tuple(
     getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA", "HIP", "MPS", "XPU", "HPU", "MTIA", BACKEND_KEY)
 )
@@ -311,6 +321,11 @@ def list_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     return guards.check
 
 
+eval_frame: Any = torch._C._dynamo.eval_frame
+SKIP_FRAME = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+"""For Dynamo: run the function and what it calls as they are."""
+
+
 def replace_accelerator_hooks(table: dict[str, Callable[..., Any]]) -> None:
     """Gives ``torch.accelerator`` Python implementations where the C++ ones end at a missing device allocator or guard.
 
@@ -324,10 +339,13 @@ def replace_accelerator_hooks(table: dict[str, Callable[..., Any]]) -> None:
 
 
 def _when_current(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
     def hook(*args: Any) -> Any:
         current = torch._C._accelerator_getAccelerator()
         return (ours if current is not None and current.type == DEVICE_TYPE else original)(*args)
 
+    # Compiled functions ask for the current stream, and Dynamo would compile what it finds to be Python.
+    eval_frame.set_code_exec_strategy(hook.__code__, SKIP_FRAME)  # type: ignore[attr-defined]
     return hook
 
 
@@ -369,9 +387,9 @@ def replace_generator_constructor(make: Callable[[torch.device], torch.Generator
 
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is plain:
-            device = args[0] if args else kwargs.get("device", "cpu")
-            if torch.device(device).type == DEVICE_TYPE:
-                return make(torch.device(device))
+            device = device_meant(args[0] if args else kwargs.get("device"))
+            if device is not None and device.type == DEVICE_TYPE:
+                return make(device)
         return original(cls, *args, **kwargs)
 
     if metaclass is not type:

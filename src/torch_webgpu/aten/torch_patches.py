@@ -9,6 +9,8 @@ override three of them (torch/csrc/acc/Module.cpp), and neither ``resizePrivateU
 from __future__ import annotations
 
 import ctypes
+import inspect
+import sys
 from collections.abc import Callable
 from functools import cache, wraps
 from itertools import product
@@ -21,8 +23,7 @@ from torch.utils._device import _device_constructors
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import WebGPUError
 
-from . import pinned
-from .torch_abi import DEVICE_TYPE, is_webgpu
+from .torch_abi import DEVICE_TYPE, device_meant, is_webgpu
 
 Storage = torch.UntypedStorage
 WORD = ctypes.c_uint64
@@ -55,15 +56,24 @@ def set_storage_nbytes(storage: torch.UntypedStorage, size_bytes: int) -> None:
         raise WebGPUError(f"torch {torch.__version__}: a storage did not take its new size")
 
 
-def _replace_on_webgpu(name: str, ours: Callable[..., Any]) -> None:
-    """Makes ``UntypedStorage.name`` call ``ours`` for webgpu storages."""
+def _replace(name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Puts ``make(plain)`` in the place of the storages' method ``plain``, by the name under which it is pickled."""
     plain = getattr(Storage, name)
+    owner = next(c for c in Storage.__mro__ if name in vars(c))
+    if owner is torch._C.StorageBase:  # C classes cannot be changed
+        owner = Storage
+    method = wraps(plain)(make(plain))
+    method.__module__, method.__qualname__ = owner.__module__, f"{owner.__qualname__}.{name}"
+    setattr(owner, name, method)
 
-    @wraps(plain)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (ours if self.device.type == DEVICE_TYPE else plain)(self, *args, **kwargs)
 
-    setattr(Storage, name, method)
+def _replace_on_webgpu(name: str, ours: Callable[..., Any]) -> None:
+    """Makes the storages' method ``name`` call ``ours`` for webgpu storages."""
+
+    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *args, **kwargs: (ours if self.device.type == DEVICE_TYPE else plain)(self, *args, **kwargs)
+
+    _replace(name, make)
 
 
 def replace_storage_methods(
@@ -73,21 +83,20 @@ def replace_storage_methods(
     crashes; ``resize_`` calls ``resize``, where C++ asks a hook that Python backends cannot set; sharing between
     processes is refused, where PyTorch takes every device but the CPU for CUDA.
     """
-    plain_new = Storage.__new__
 
-    @wraps(plain_new)
-    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is not None:
-            device = torch.device(device)
-            if device.type == DEVICE_TYPE:
-                return make(device, *args, **kwargs)
-            kwargs["device"] = device
-        return plain_new(cls, *args, **kwargs)
+    def construct(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            device = device_meant(kwargs.get("device"))
+            if device is None or device.type != DEVICE_TYPE:
+                return plain(cls, *args, **kwargs)
+            return make(device, *args, **{k: v for k, v in kwargs.items() if k != "device"})
+
+        return new
 
     def refuse(self: Any, *args: Any) -> Any:
         raise RuntimeError("webgpu memory cannot be shared between processes; use tensor.cpu() first")
 
-    Storage.__new__ = new  # type: ignore[method-assign]
+    _replace("__new__", construct)
     _replace_on_webgpu("new", lambda self: make(self.device))
     _replace_on_webgpu("resize_", resize)
     _replace_on_webgpu("is_shared", lambda self: False)
@@ -100,13 +109,14 @@ def move_storages() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
-    plain_to = Storage.to
 
-    @wraps(plain_to)
-    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        return plain_to(self, device=device, non_blocking=non_blocking and self.device.type != DEVICE_TYPE)
+    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+            return plain(self, device=device, non_blocking=non_blocking and self.device.type != DEVICE_TYPE)
 
-    Storage.to = to  # type: ignore[method-assign]
+        return to
+
+    _replace("to", make)
 
 
 def print_on_host() -> None:
@@ -137,32 +147,6 @@ def _printed_part(t: torch.Tensor, options: Any) -> torch.Tensor:
     return host
 
 
-def pin_without_allocator() -> None:
-    """``pin_memory()`` for webgpu gives a copy that counts as pinned (see :mod:`.pinned`); PyTorch needs an allocator.
-
-    PyTorch takes webgpu for the current accelerator as soon as it is registered, also beside CUDA or XPU
-    (at::getAccelerator); memory is then pinned for those, as it was before.
-    """
-    plain_pin, plain_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
-
-    @wraps(plain_pin)
-    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-        target = _pinning_device(device)
-        if target != DEVICE_TYPE:
-            return plain_pin(self, target)
-        if self.device.type != "cpu":
-            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-        return pinned.pin(self)
-
-    @wraps(plain_pinned)
-    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
-        target = _pinning_device(device)
-        return pinned.is_pinned(self) if target == DEVICE_TYPE else plain_pinned(self, target)
-
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
-    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
-
-
 class _Scale:
     """A ``GradScaler``'s scale as its ``unscale_`` uses it, with the reciprocal taken in float32."""
 
@@ -185,7 +169,7 @@ def unscale_in_float32() -> None:
 
     @wraps(plain)
     def unscale_(self: Any, optimizer: torch.optim.Optimizer) -> None:
-        scale = self._scale
+        scale = getattr(self, "_scale", None)  # a scaler that is not enabled has none
         if scale is None or not is_webgpu(scale):
             return plain(self, optimizer)
         self._scale = _Scale(scale)
@@ -264,13 +248,21 @@ def save_on_cpu_without_pinning() -> None:
     save_on_cpu.__init__ = init  # type: ignore[method-assign]
 
 
-def _pinning_device(device: Any) -> Any:
-    """The device to pin for: the one asked for, else CUDA or XPU where present, else PyTorch's choice."""
-    if device is not None:
-        return torch.device(device).type
-    if torch.cuda.is_available():
-        return "cuda"
-    return "xpu" if torch.xpu.is_available() else DEVICE_TYPE
+def pass_through_data_parallel() -> None:
+    """``nn.DataParallel`` uses the module where it is, as it does where there is no accelerator, and on MPS.
+
+    PyTorch would move a CPU module to webgpu because webgpu is there, and scatter its inputs with functions that only
+    builds for CUDA have (``torch._C._scatter``).
+    """
+    parallel = sys.modules["torch.nn.parallel.data_parallel"]
+    plain = parallel._get_available_device_type
+
+    @wraps(plain)
+    def available() -> str | None:
+        found = plain()
+        return None if found == DEVICE_TYPE else found
+
+    parallel._get_available_device_type = available  # type: ignore[attr-defined]
 
 
 def replace_constructor(name: str, make: Callable[..., Any]) -> None:
@@ -282,12 +274,13 @@ def replace_constructor(name: str, make: Callable[..., Any]) -> None:
     PyTorch. A stream named by its number (``stream_id=…``) is C++'s.
     """
     plain = getattr(torch, name)
+    options = {"device", *inspect.signature(make).parameters} - {"kwargs"}
 
     class Meta(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if cls is ours and len(args) < 2 and "stream_id" not in kwargs:
-                device = args[0] if args else kwargs.get("device")
-                device = torch.accelerator.current_accelerator() if device is None else torch.device(device)
+            if cls is ours and len(args) < 2 and options.issuperset(kwargs):
+                given = args[0] if args else kwargs.get("device")
+                device = torch.accelerator.current_accelerator() if given is None else device_meant(given)
                 if device is not None and device.type == DEVICE_TYPE:
                     return make(device, **{k: v for k, v in kwargs.items() if k != "device"})
             return super().__call__(*args, **kwargs)

@@ -1,0 +1,50 @@
+"""Loading the package changes nothing for programs on the CPU: the same expressions, with it and without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ACCELERATOR = "# What PyTorch itself does otherwise"
+
+
+def accelerators() -> set[str]:
+    text = (HERE / "cpu_programs.txt").read_text()
+    return set(text[text.index(ACCELERATOR) :].splitlines()[1:])
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> tuple[dict[str, str], dict[str, str]]:
+    """What came of each expression: without the package, and with it."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{load}import runpy; runpy.run_path({path!r}, run_name='__main__')"],
+            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for load in ("", "import torch_webgpu; ")
+        for path in [str(HERE / "cpu_programs.py")]
+    ]
+    without, with_it = (json.loads(p.communicate(timeout=300)[0].splitlines()[-1]) for p in started)
+    return without, with_it
+
+
+def test_programs_on_the_cpu_see_no_difference(outcomes: tuple[dict[str, str], dict[str, str]]) -> None:
+    without, with_it = outcomes
+    expected = accelerators()
+    assert len(without) > 500
+    changed = {e: (without[e], with_it[e]) for e in without if e not in expected and without[e] != with_it[e]}
+    assert changed == {}
+
+
+def test_what_an_accelerator_changes_is_listed_for_a_reason(outcomes: tuple[dict[str, str], dict[str, str]]) -> None:
+    without, with_it = outcomes
+    assert [e for e in accelerators() if without[e] == with_it[e]] == []
