@@ -23,6 +23,7 @@ def register() -> None:
     from .aten import torch_abi
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
+    torch_abi.let_exceptions_leave_backward_passes()
     aten.register()
     accelerator.register()
     graphs.register()
