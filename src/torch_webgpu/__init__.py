@@ -18,13 +18,14 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from . import api, aten
-    from .api import accelerator, graphs, safetensors, streams, torch_profiler
+    from . import api, aten, plan
+    from .api import accelerator, graphs, plans, safetensors, streams, torch_profiler
     from .aten import torch_abi
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
     torch_abi.let_exceptions_leave_backward_passes()
     aten.register()
+    plan.trace, plan.bind = plans.trace, plans.bind
     accelerator.register()
     graphs.register()
     safetensors.register()

@@ -27,6 +27,10 @@ class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 
 
+class TraceError(WebGPUError):
+    """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
+
+
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
     """PyTorch's error for an operator whose tensors are not all on one device."""
     return RuntimeError(

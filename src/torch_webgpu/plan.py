@@ -3,16 +3,24 @@
 A plan is a list of steps over numbered buffers: which kernel runs on what, with which parameters, on how large a grid.
 It knows no process, no device and no tensor; what it needs of them it names: the buffers that its user brings and
 takes, the numbers that are only known when it runs. Equal work gives equal plans in every process.
+
+:func:`trace` makes the plan of a function, :func:`bind` a function of a plan; :meth:`Plan.save` and :meth:`Plan.load`
+carry one to another process.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
+from os import PathLike
 from typing import Any, Literal
+from zipfile import BadZipFile
+
+import numpy as np
 
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
@@ -25,7 +33,7 @@ ERROR_FLAG_BYTES = 64
 """Of the buffer in which kernels raise flags: u32 words, all zero as long as nothing went wrong."""
 STRUCT_FORMATS: dict[str, str] = {"u32": "<I", "i32": "<i", "f32": "<f"}
 
-Role = Literal["input", "output", "inout", "temporary", "errors"]
+Role = Literal["input", "output", "inout", "temporary", "constant", "errors"]
 
 
 @dataclass(frozen=True)
@@ -98,16 +106,39 @@ class Clear:
 
 
 @dataclass(frozen=True)
+class TensorSpec:
+    """A tensor in a buffer. ``dtype`` is a name of ``dtypes.BY_NAME``; shape and strides are in elements.
+
+    Of an input ``byte_offset`` is 0: where it starts is asked for by :class:`Offset` words.
+    """
+
+    buffer: int
+    byte_offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Steps in order, each seeing what those before it wrote.
 
-    ``tensors``: the buffer that each of the tensors lies in whose place :class:`Offset` words ask for.
+    ``tensors``: the buffer that each of the tensors lies in whose place :class:`Offset` words ask for; of a traced
+    plan they are its inputs. ``constants``: the SHA-256 digests of the contents of buffers, by their numbers;
+    ``contents`` has these, as far as they are at hand, and takes no part in comparisons. ``random_blocks``: how much of
+    the random stream a run uses. ``result``: how the outputs are arranged, as ``torch.utils._pytree`` writes it.
     """
 
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
     steps: tuple[Step | Clear, ...]
     tensors: tuple[int, ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    constants: tuple[tuple[int, str], ...] = ()
+    random_blocks: int = 0
+    result: str = ""
+    contents: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def lifetimes(self) -> dict[int, tuple[int, int]]:
@@ -144,6 +175,11 @@ class Plan:
                 "kernels": [_kernel_to_data(k) for k in self.kernels],
                 "steps": [_step_to_data(s) for s in self.steps],
                 "tensors": list(self.tensors),
+                "inputs": [astuple(t) for t in self.inputs],
+                "outputs": [astuple(t) for t in self.outputs],
+                "constants": self.constants,
+                "random_blocks": self.random_blocks,
+                "result": self.result,
             },
             separators=(",", ":"),
         )
@@ -160,6 +196,11 @@ class Plan:
                 tuple([_kernel_from_data(k) for k in data["kernels"]]),
                 tuple([_step_from_data(s) for s in data["steps"]]),
                 tuple(data["tensors"]),
+                tuple([_spec_from_data(t) for t in data["inputs"]]),
+                tuple([_spec_from_data(t) for t in data["outputs"]]),
+                tuple([(buffer, digest) for buffer, digest in data["constants"]]),
+                data["random_blocks"],
+                data["result"],
             )
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise WebGPUError(f"not a plan: {type(error).__name__}: {error}") from None
@@ -167,10 +208,54 @@ class Plan:
             raise WebGPUError(f"not a valid plan: {problems[0]}")
         return plan
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the plan and the contents of its constants into one file (numpy's ``.npz``)."""
+        missing = {digest for _, digest in self.constants} - self.contents.keys()
+        if missing:
+            raise WebGPUError(f"the contents of {len(missing)} constants of this plan are not at hand")
+        arrays = {digest: np.frombuffer(self.contents[digest], np.uint8) for _, digest in self.constants}
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, plan=np.array(self.to_json()), **arrays)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Plan:
+        """The plan that :meth:`save` wrote, with its constants. Raises WebGPUError for anything else."""
+        try:
+            with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
+                plan = cls.from_json(str(file["plan"]))
+                contents = {digest: file[digest].tobytes() for _, digest in plan.constants}
+        except (ValueError, KeyError, OSError, BadZipFile) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise WebGPUError(f"{path} holds no plan: {type(error).__name__}: {error}") from None
+        for digest, content in contents.items():
+            if sha256(content).hexdigest() != digest:
+                raise WebGPUError(f"{path}: the constant {digest[:12]}… is not what was saved")
+        return replace(plan, contents=contents)
+
 
 def touched(step: Step | Clear) -> tuple[int, ...]:
     """The buffers that a step reads or writes."""
     return (step.buffer,) if isinstance(step, Clear) else tuple([buffer for buffer, _ in step.bindings])
+
+
+def restarted(word: Word, starts: Sequence[tuple[int, int]]) -> Word:
+    """A word over other tensors: ``starts[t]`` says in which of the new ones tensor ``t`` lies, or -1 for none, and how
+    many bytes after the start of that one, or of its buffer.
+    """
+    if not isinstance(word, Offset):
+        return word
+    tensor, start = starts[word.tensor]
+    ahead = word.ahead + (start >> word.shift)
+    return ahead if tensor < 0 else Offset(tensor, word.shift, ahead)
+
+
+def renumbered(step: Step | Clear, buffers: Mapping[int, int], starts: Sequence[tuple[int, int]]) -> Step | Clear:
+    """A step over buffers with other numbers, and over other tensors: see :func:`restarted`."""
+    if isinstance(step, Clear):
+        return replace(step, buffer=buffers[step.buffer])
+    bindings = tuple([(buffers[buffer], start) for buffer, start in step.bindings])
+    return replace(step, bindings=bindings, words=tuple([restarted(word, starts) for word in step.words]))
 
 
 def bits(value: float, type_: str) -> int:
@@ -188,7 +273,8 @@ def _malformed(plan: Plan) -> Iterator[str]:
     for number, buffer in enumerate(plan.buffers):
         if buffer.role == "temporary" and buffer.size_bytes <= 0:
             yield f"temporary {number} has no size"
-    for tensor, owner in enumerate(plan.tensors):
+    owners = [*plan.tensors, *(t.buffer for t in (*plan.inputs, *plan.outputs)), *(b for b, _ in plan.constants)]
+    for tensor, owner in enumerate(owners):
         if owner not in buffers:
             yield f"tensor {tensor} lies in buffer {owner}, which does not exist"
     for number, step in enumerate(plan.steps):
@@ -223,7 +309,7 @@ def _malformed_dispatch(plan: Plan, number: int, step: Step) -> Iterator[str]:
 
 def _unwritten(plan: Plan) -> Iterator[str]:
     """Temporaries and outputs that are read before anything is written into them."""
-    written = {n for n, b in enumerate(plan.buffers) if b.role in ("input", "inout", "errors")}
+    written = {n for n, b in enumerate(plan.buffers) if b.role not in ("output", "temporary")}
     for number, step in enumerate(plan.steps):
         if isinstance(step, Step):
             kernel = plan.kernels[step.kernel]
@@ -233,7 +319,18 @@ def _unwritten(plan: Plan) -> Iterator[str]:
         written.update(touched(step))
 
 
+trace: Callable[..., Plan]
+"""``trace(fn, *inputs)``: see :func:`torch_webgpu.api.plans.trace`, which the package puts here when it is loaded."""
+bind: Callable[..., Any]
+"""``bind(plan, device=None, contents=None)``: see :func:`torch_webgpu.api.plans.bind`, likewise."""
+
+
 # JSON
+
+
+def _spec_from_data(data: Sequence[Any]) -> TensorSpec:
+    buffer, byte_offset, dtype, shape, strides = data
+    return TensorSpec(buffer, byte_offset, dtype, tuple(shape), tuple(strides))
 
 
 def _kernel_to_data(kernel: Kernel) -> dict[str, Any]:

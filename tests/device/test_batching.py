@@ -52,6 +52,20 @@ def test_a_batch_ends_when_a_value_is_read_and_with_an_error() -> None:
     assert engine().threshold == 64
 
 
+def test_resizing_a_new_tensor_ends_no_batch() -> None:
+    x = torch.ones(8, device="webgpu")
+    y = x + 1
+    before = submissions()
+    positions = torch.arange(8, device="webgpu")  # PyTorch makes an empty tensor and resizes it
+    used = torch.ones(4, device="webgpu")
+    assert webgpu.get_pending_count() > 1
+    assert submissions() == before
+    z = used * 2
+    used.resize_(2).zero_()  # what is recorded over it runs first
+    assert (y + positions).cpu().tolist() == [2.0 + i for i in range(8)]
+    assert z.cpu().tolist() == [2.0] * 4
+
+
 def test_the_threshold_submits() -> None:
     webgpu.set_batch_delay(0)
     webgpu.set_batch_threshold(4)

@@ -41,10 +41,11 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
 
 
 def resize_allocation(eng: Engine, allocation: Allocation, size_bytes: int) -> None:
-    """Gives an allocation a buffer of the new size. What is recorded still means the old one, and runs first."""
+    """Gives an allocation a buffer of the new size. What is recorded over it means the old one, and runs first."""
     if size_bytes > LARGE_BYTES:
         eng.check_size(size_bytes, allocation.device)
-    eng.flush(allocation.device)
+    for lane in eng.lanes.touching(allocation.device, allocation.number):
+        eng.flush_lane(lane)
     old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
     device = eng.device(allocation.device)
     if old is not None and not 0 < size_bytes <= old.size_bytes:

@@ -209,14 +209,22 @@ class Capture:
             words.append(word)
         return words
 
-    def write(self, allocation: Allocation, offset_bytes: int, data: bytes) -> None:
-        """Makes every replay write ``data``, whole words, at this place. After what was recorded."""
+    takes_lists = True
+
+    def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:
+        """Makes every replay write ``data``, one number, at this place, after what was recorded: it is frozen into the
+        graph, like any Python number.
+        """
+        if numel > 1:
+            self.refuse(self.device.index, "a CPU tensor cannot be copied to the device")
+        words = bytes(data).ljust(-(-len(data) // 4) * 4, b"\0")
         self.engine.flush(self.device.index)
         with self._taking_in([allocation]):
             if self.error is None:
-                target, source = materialise(self.device, allocation), self._memory.constant(len(data))
-                self.device.upload(source, 0, data)
-                self._commands.append(Copy(source, 0, target, offset_bytes, len(data)))
+                target, source = materialise(self.device, allocation), self._memory.constant(len(words))
+                self.device.upload(source, 0, words)
+                self._commands.append(Copy(source, 0, target, offset_bytes, len(words)))
+        return True
 
     def refuse(self, index: int, what: str) -> None:
         """Ends the capture and raises, if it is on this device: ``what`` cannot be part of a graph."""

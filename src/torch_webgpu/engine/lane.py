@@ -147,7 +147,7 @@ class Recording(NamedTuple):
     @classmethod
     def of(cls, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = _NONE) -> Recording:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
-        ops, addresses, _ = zip(*entries)
+        ops, addresses, _ = zip(*entries) if entries else ((), (), ())
         flat = tuple(chain.from_iterable(addresses))
         places = dict.fromkeys(flat, 0)
         places = dict(zip(places, range(len(places))))

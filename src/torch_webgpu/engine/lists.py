@@ -226,8 +226,13 @@ _plans: OrderedDict[Any, Plan] = OrderedDict()
 def record_list(
     engine: Engine, op: ListOperation, bundles: tuple[Bundle, ...], domain: Layout, numbers: tuple[Any, ...]
 ) -> bool:
-    """Records ``op`` over ``bundles``; False, and nothing is recorded, if two of them overlap."""
+    """Records ``op`` over ``bundles``.
+
+    False, and nothing is recorded, if two of them overlap, or if a plan is traced.
+    """
     device = bundles[op.targets[0]].device
+    if engine.capture is not None and not engine.capture.takes_lists:
+        return False
     with engine.lock:
         lane = engine.lane(device)
         if lane.entries:

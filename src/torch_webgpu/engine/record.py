@@ -37,6 +37,8 @@ from .watch import is_watched, run_watched
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
+    from .tracing import Tracing
+
 Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
@@ -70,7 +72,7 @@ class Engine(Store):
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
         self.pressure = Pressure()
-        self.capture: Capture | None = None  # what takes in the flushes of its device instead of running them
+        self.capture: Capture | Tracing | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
         self.landings = Landings()
         self.threshold = 64
@@ -319,15 +321,18 @@ class Engine(Store):
         """How a recording runs."""
         if not self.fusion:
             return self.planner.plan(recording, None)
-        key = device.index, self.fusion_window, self.fusion_min_size
-        limits = self._limits.get(key)
-        if limits is None:
+        return self.planner.plan(recording, self.limits(device, self.fusion_window))
+
+    def limits(self, device: Device, window: int) -> Limits:
+        """What fusion may do on a device, looking ``window`` kernels back."""
+        key = device.index, window, self.fusion_min_size
+        found = self._limits.get(key)
+        if found is None:
             # One buffer is the kernel's error flags.
             buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
             binding_bytes = device.limits["max-storage-buffer-binding-size"]
-            limits = Limits(buffers, self.fusion_window, self.fusion_min_size, binding_bytes)
-            self._limits[key] = limits
-        return self.planner.plan(recording, limits)
+            found = self._limits[key] = Limits(buffers, window, self.fusion_min_size, binding_bytes)
+        return found
 
     def collect(self) -> None:
         """Also returns the memory of discarded graphs."""

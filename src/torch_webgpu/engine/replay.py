@@ -105,6 +105,10 @@ class Planner:
         self.patterns = {pattern.name: pattern for pattern in BUILT_IN}
         self.pattern_counts: Counter[str] = Counter()
 
+    def matcher(self) -> Matcher:
+        """Finds the chains that have a name."""
+        return Matcher(tuple(self.patterns.values()))
+
     def set_patterns(self, patterns: Iterable[Pattern]) -> None:
         """What chains have a name, and perhaps a kernel, from now on."""
         self.patterns = {pattern.name: pattern for pattern in patterns}
@@ -137,6 +141,6 @@ class Planner:
         if limits is None or len(ops) == 1:
             return Plan(tuple([Step(op, (), (n,), (n,)) for n, op in enumerate(ops)]), len(ops))
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
-        matcher = Matcher(tuple(self.patterns.values()))
+        matcher = self.matcher()
         steps = tuple(fuse(recorded(recording), live, limits, matcher))
         return Plan(steps, len(ops), patterns=tuple(matcher.found.items()))

@@ -48,11 +48,8 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
             return False
         data = host_bytes(source)
-        if eng.capture is not None and eng.capture.device.index == allocation.device:
-            if source.numel() > 1:
-                eng.capture.refuse(allocation.device, "a CPU tensor cannot be copied to the device")
-            # A number: frozen into the graph, like any Python number.
-            eng.capture.write(allocation, offset, bytes(data).ljust(-(-size // 4) * 4, b"\0"))
+        capture = eng.capture if eng.capture is not None and eng.capture.device.index == allocation.device else None
+        if capture is not None and capture.write(allocation, offset, data, source.numel()):
             return True
         for lane in eng.lanes.touching(allocation.device, allocation.number):
             eng.flush_lane(lane)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
-from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits
+from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits, renumbered
 from torch_webgpu.plan import Step as Dispatch
 from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.kernel import Kernel
@@ -91,3 +92,16 @@ def _words(launch: Launch, uses: Sequence[Use], shifts: Sequence[int], numbers: 
         number = numbers[value.index] if isinstance(value, Source) else value
         words.append(bits(number, param.type) if isinstance(number, (int, float)) else number)
     return tuple(words)
+
+
+def arranged(plan: Plan, brought: Sequence[int], starts: Sequence[tuple[int, int]]) -> tuple[Plan, dict[int, int]]:
+    """The plan with the buffers ``brought`` first, then its temporaries, and without those that nothing touches.
+
+    ``starts``: of each of its tensors, see :func:`restarted`. Also gives the new number of each old buffer.
+    """
+    last = len(plan.buffers) - 1
+    rest = [b for b in sorted(plan.lifetimes) if b not in brought and b != last]
+    order = [*brought, *rest, last]
+    numbers = {old: new for new, old in enumerate(order)}
+    steps = tuple([renumbered(step, numbers, starts) for step in plan.steps])
+    return replace(plan, buffers=tuple([plan.buffers[b] for b in order]), steps=steps), numbers
