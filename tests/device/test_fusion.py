@@ -199,3 +199,36 @@ def test_what_nobody_sees_is_counted_as_eliminated() -> None:
 def test_negative_limits_are_refused(control: str) -> None:
     with pytest.raises(ValueError, match="negative: -1"):
         getattr(torch.webgpu, control)(-1)
+
+
+def test_functions_of_much_code_are_computed_point_by_point(device: str) -> None:
+    """What is too much code to have several copies of, in every way in which points are laid out and reduced."""
+
+    def much(x: torch.Tensor) -> torch.Tensor:
+        return torch.polygamma(2, torch.lgamma(x) + 3) * torch.special.bessel_y0(x) + torch.digamma(x)
+
+    torch.manual_seed(0)
+    for shape, dtype in (((6, 36), torch.float32), ((5, 7), torch.float16), ((3, 9), torch.bfloat16)):
+        x = (torch.rand(shape) + 0.5).to(dtype)
+        for view in (lambda t: t, lambda t: t.T, lambda t: t[1:, ::2], lambda t: t[:0]):
+            want = much(view(x).float()).to(dtype)
+            bound = 3e-5 if dtype == torch.float32 else 5 * torch.finfo(dtype).eps
+            torch.testing.assert_close(much(view(x.to(device))).cpu(), want, rtol=bound, atol=bound)
+    x = torch.rand(6, 36) + 0.5
+    for reduced in (lambda t: much(t).sum(1), lambda t: much(t).softmax(0), lambda t: much(t).amax(0)):
+        torch.testing.assert_close(reduced(x.to(device)).cpu(), reduced(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_chain_is_cut_where_it_would_take_long_to_compile(device: str) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            x = torch.sigmoid(torch.polygamma(2, x + 1))
+        return x
+
+    x = torch.rand(9) + 1
+    explained = torch.webgpu.explain(chain, x.to(device))
+    torch.testing.assert_close(explained.result.cpu(), chain(x), rtol=1e-4, atol=1e-4)
+    first, *others = explained.kernels
+    assert others
+    assert {kernel.reason for kernel in others} == {"together they would take long to compile"}
+    assert "does not join what came before: together they would take long to compile" in str(explained)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
+from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
 MATRIX = Spec("f32", (6, 6), (6, 1))
 TRANSPOSED = Spec("f32", (6, 6), (1, 6))
@@ -35,6 +37,10 @@ class Recording:
         op = Operation("add", (*specs, target), 1, Pointwise((total,)))
         self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
 
+    def unary(self, out: str, source: str, row: str) -> None:
+        op = Operation(row, (MATRIX, MATRIX), 1, Pointwise((getattr(ops, row)(ops.load(0, "f32")),)))
+        self.nodes.append(Recorded(op, (self.use(source), self.use(out))))
+
     def total(self, out: str, source: str, target: Spec = COLUMN) -> None:
         body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (ops.acc(0, "f32"),))
         self.nodes.append(Recorded(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
@@ -52,11 +58,11 @@ class Recording:
         op = Operation("fill", (ROW,), 1, Pointwise((ops.param(0, "f32"),)), ("f",))
         self.nodes.append(Recorded(op, (self.use(out),)))
 
-    def fuse(self, live: str, **limits: int) -> list[Step]:
+    def fuse(self, live: Iterable[str], **limits: int) -> list[Step]:
         alive = frozenset(self.allocations[name] for name in live)
         return fuse(self.nodes, alive, Limits(**limits))
 
-    def groups(self, live: str, **limits: int) -> list[tuple[int, ...]]:
+    def groups(self, live: Iterable[str], **limits: int) -> list[tuple[int, ...]]:
         return [step.nodes for step in self.fuse(live, **limits)]
 
 
@@ -319,3 +325,61 @@ def test_more_elements_than_were_filled_are_read() -> None:
     r.fill("z")
     r.pointwise("b", "z", "a")
     assert r.groups("abz") == [(0,), (1,)]
+
+
+def heavy_chain(*rows: str) -> Recording:
+    r = Recording()
+    for n, row in enumerate(rows):
+        r.unary(f"t{n + 1}", f"t{n}", row)
+    return r
+
+
+def test_functions_of_much_code_do_not_pile_up_in_a_kernel() -> None:
+    count = 2 * MAX_CODE // code_size([ops.bessel_y0(ops.load(0, "f32"))])
+    r = heavy_chain(*["bessel_y0"] * count)
+    steps = r.fuse([f"t{count}"])
+    assert 1 < len(steps) <= 4
+    assert [step.reason for step in steps[1:]] == ["together they would take long to compile"] * (len(steps) - 1)
+    for step in steps:
+        assert code_size(step.op.body.roots) <= MAX_CODE  # type: ignore[union-attr]
+
+
+def test_what_is_little_code_joins_what_is_much() -> None:
+    names = ["exp", "lgamma", *["tanh", "exp", "log"] * 4, "sigmoid"]
+    assert len(heavy_chain(*names).fuse([f"t{len(names)}"])) == 1
+    assert len(heavy_chain("exp", *["bessel_y0"] * 3, "exp").fuse(["t5"])) == 1
+
+
+def test_a_chain_of_ordinary_functions_is_one_kernel() -> None:
+    names = ["tanh", "exp", "erf", "sigmoid", "sin", "log1p", "sqrt", "cos", "expm1"] * 4
+    assert len(heavy_chain(*names).fuse([f"t{len(names)}"])) == 1
+
+
+def test_a_reduction_does_not_take_in_more_code_than_a_kernel_should_have() -> None:
+    def steps(count: int) -> list[Step]:
+        r = heavy_chain(*["bessel_y0"] * count)
+        r.nodes.append(Recorded(heavy_sum(), (r.use(f"t{count}"), r.use("sum"))))
+        return r.fuse(["sum"])
+
+    assert len(steps(2)) == 1
+    (*_, last) = steps(MAX_CODE // code_size([ops.bessel_y0(ops.load(0, "f32"))]))
+    assert last.reason == "together they would take long to compile"
+
+
+def heavy_sum() -> Operation:
+    value = ops.bessel_y0(ops.load(0, "f32"))
+    return Operation("sum", (MATRIX, COLUMN), 1, Reduction((6, 6), (1,), (value,), ("sum",), (ops.acc(0, "f32"),)))
+
+
+def test_the_epilogue_of_a_product_is_little_code() -> None:
+    def steps(count: int) -> list[Step]:
+        r = Recording()
+        r.product("t0", "a", "b")
+        for n in range(count):
+            r.unary(f"t{n + 1}", f"t{n}", "bessel_y0")
+        return r.fuse(["a", "b", f"t{count}"])
+
+    assert len(steps(1)) == 1
+    first, second = steps(2)
+    assert (first.nodes, second.nodes) == ((0, 1), (2,))
+    assert second.reason == "a product's kernel with it would take long to compile"

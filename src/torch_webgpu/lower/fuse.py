@@ -19,6 +19,7 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, extent, is_dense
+from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
 from .assemble import assemble, substitute
 from .constants import Constants
@@ -34,6 +35,11 @@ MAX_EPILOGUE_EXPRESSIONS = 60
 """Distinct expressions in the epilogue of a product, which its kernel repeats for each sum of a thread."""
 MAX_EPILOGUE_TENSORS = 3
 """Tensors of the product's size that its epilogue reads: a kernel of its own reads them faster."""
+
+LIGHT_CODE = 128
+"""Code (as ``wgsl.code_size`` counts) that joins any kernel: an exponential or a logarithm, say."""
+EPILOGUE_COPIES = 4
+"""How often a product's kernel has the code of its epilogue."""
 
 
 class Fuser:
@@ -143,7 +149,23 @@ class Fuser:
             return f"a kernel has at most {self.limits.buffers} buffers here"
         size = sum(1 for _ in walk([v.expr for v in group.values.values()])) + sum(1 for _ in walk(body.roots))
         most = MAX_EXPRESSIONS if group.product is None else MAX_EPILOGUE_EXPRESSIONS
-        return "the kernel would grow too large" if size > most else ""
+        if size > most:
+            return "the kernel would grow too large"
+        return self.too_much_code(group, body.roots)
+
+    def too_much_code(self, group: Group, roots: Sequence[Expr]) -> str:
+        """Why a kernel of what ``group`` computes and ``roots`` would be a burden to the compiler; empty if not.
+
+        Expressions of little code join whatever there is, as any join what is little: a kernel of their own saves
+        nothing, unless the group's kernel has several copies of them.
+        """
+        own = code_size(roots)
+        if own <= LIGHT_CODE:
+            return ""
+        both = own + code_size([value.expr for value in group.values.values()])
+        if group.product is not None:
+            return "a product's kernel with it would take long to compile" if EPILOGUE_COPIES * both > MAX_CODE else ""
+        return "together they would take long to compile" if both > MAX_CODE and both - own > LIGHT_CODE else ""
 
     def not_an_epilogue(self, group: Group, node: Recorded, mapping: Mapping) -> str:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
@@ -255,6 +277,8 @@ class Fuser:
                 return None, "what feeds it is needed by itself"
             if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(self.external(group)):
                 return None, "it writes what feeds it"
+            if refusal := self.too_much_code(group, (*body.values, *body.roots, *body.maps)):
+                return None, refusal
             if self.buffers(group, node) > self.limits.buffers:
                 return None, f"a kernel has at most {self.limits.buffers} buffers here"
             if any(other.conflicts(group.reads, group.writes) for other in self.groups[position + 1 :]):

@@ -14,6 +14,7 @@ from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
 from torch_webgpu.layout import broadcast_strides, collapse, contiguous_strides, iteration_order
 
+from .code_size import MAX_UNROLLED, code_size
 from .expr import convert, emit, join_param, param_parts
 from .kernel import Binding, Kernel, Mode, Param
 from .quad_runs import RUN, quad_runs_text, runs_of_quads
@@ -209,7 +210,8 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     params = ParamList()
     numel = params.add("numel", prod(shape))
     indexing = Indexing(sizes, strides, params)
-    if not in_order and moves_by_four(op, indexing):
+    one_by_one = QUAD * code_size(body.roots) > MAX_UNROLLED
+    if not in_order and not one_by_one and moves_by_four(op, indexing):
         turned = None if linear else turn(op, sizes, strides)
         if turned is not None:
             return build_transposed(op, alias, indexing, turned)
@@ -245,7 +247,7 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
             stores.append(f"  {names[k]}_store({indexing.element(k, k)}, {value});")
     if packed:
         words = [Packed(names[k], op.args[k].dtype, f"f{k}", params.add(f"o{k}", Source("offset", k))) for k in packed]
-        text = packed_text(words, coordinates + lines + stores, numel, run)
+        text = packed_text(words, coordinates + lines + stores, numel, run, one_by_one)
     else:
         call = f"  if (t < {numel}) {{ point(t); }}"
         text = "\n".join(["fn point(i: u32) {", *coordinates, *lines, *stores, "}", *MAIN, call, "}", ""])
@@ -398,10 +400,11 @@ class Packed:
         return 4 // BY_NAME[self.dtype].itemsize
 
 
-def packed_text(outputs: Sequence[Packed], point: Sequence[str], numel: str, run: int) -> str:
+def packed_text(outputs: Sequence[Packed], point: Sequence[str], numel: str, run: int, one_by_one: bool = False) -> str:
     """A kernel in which a thread computes ``run`` points and stores their packed outputs a word at a time.
 
-    The tensor's last word may be partly somebody else's: what lies beyond the tensor is kept.
+    The tensor's last word may be partly somebody else's: what lies beyond the tensor is kept. ``one_by_one``: the
+    points are computed in a loop.
     """
     fields = ", ".join(f"{o.field}: {COMPUTE_TYPE[BY_NAME[o.dtype].kind]}" for o in outputs)
     text = [f"struct Packed {{ {fields} }}", "fn point(i: u32) -> Packed {", "  var packed: Packed;", *point]
@@ -416,6 +419,15 @@ def packed_text(outputs: Sequence[Packed], point: Sequence[str], numel: str, run
                 f"{{ {word} = {o.binding}_load_word({at}); }}"
             )
             stores.append(f"  if (base + {first}u < {numel}) {{ {o.binding}_store_word({at}, {word}); }}")
+    if one_by_one:
+        text += [f"  for (var e = 0u; e < {run}u; e += 1u) {{", f"    if (base + e >= {numel}) {{ break; }}"]
+        text.append("    let q = point(base + e);")
+        for o in outputs:
+            for first in range(0, run, o.per_word):
+                word = f"{o.field}_w{first}"
+                pack = f"{word} = {o.dtype}_pack({word}, e % {o.per_word}u, q.{o.field});"
+                text.append(f"    if (e / {o.per_word}u == {first // o.per_word}u) {{ {pack} }}")
+        return "\n".join([*text, "  }", *stores, "}", ""])
     for e in range(run):
         text.append(f"  if (base + {e}u < {numel}) {{")
         text.append(f"    let q = point(base + {e}u);")

@@ -16,7 +16,7 @@ from .builder import WORKGROUP, Built, Value, grid_for
 from .expr import convert, emit
 from .kernel import Binding, Kernel
 from .operands import Operands, combines, compute_type
-from .tiling import UNROLL, Space, Tiling
+from .tiling import Space, Tiling, in_flight
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class FoldWriter:
         self.operands = Operands(op, alias, space, tiling.width, op.body.values if reads else (), stores)
         self.states = accumulators(op.body.values, op.body.combine)
         self.unit = tiling.lanes * tiling.width
-        self.unroll = UNROLL[tiling.width]
+        self.unroll = in_flight(op.body, tiling.width)
 
     def param(self, name: str, value: Value) -> str:
         return self.operands.param(name, value)
@@ -164,7 +164,7 @@ class FoldWriter:
         many: list[str] = []
         for u in range(unroll):
             many += operands.contributions(f"s{u}", f"i + {u * unit}u" if u else "i")
-        return [
+        bulk = [
             "  let last = select(start, end, live);",
             f"  let bulk = last - min(last, {(unroll - 1) * unit}u);",
             "  var acc = identity();",
@@ -173,6 +173,11 @@ class FoldWriter:
             *("    " + operands.load(f"s{u}", f"i + {u * unit}u" if u else "i") for u in range(unroll)),
             f"    acc = merge(acc, gather{len(many)}({', '.join(many)}));",
             "  }",
+        ]
+        if unroll == 1:
+            return bulk
+        return [
+            *bulk,
             f"  for (; i < last; i += {unit}u) {{",
             "    " + operands.load("s", "i"),
             f"    acc = merge(acc, {self.gather(operands.contributions('s', 'i'))});",

@@ -161,6 +161,12 @@ def _library(int64: bool) -> dict[str, str]:
     return {name: text for stem, found in _files().items() if stem != left_out for name, text in found.items()}
 
 
+def library_function(name: str) -> str | None:
+    """The body of a library function, for hosts with 64-bit integers; None where the library has none of this name."""
+    text = _own.get(name) or _library(True).get(name, "")
+    return text[text.index("{") :] if text.startswith("fn ") else None
+
+
 def _parts() -> dict[str, tuple[str, ...]]:
     found = {stem: tuple(names) for stem, names in _files().items() if stem not in _INT64_VARIANTS.values()}
     return found | {"i64": tuple(_files()[_INT64_VARIANTS[True]]) + found["i64"]}

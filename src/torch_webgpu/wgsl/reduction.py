@@ -18,7 +18,7 @@ from .kernel import Binding
 from .operands import combines, compute_type, in_fours
 from .quads import QUAD
 from .scan import ScanWriter
-from .tiling import Tiling, power_of_two, space_of, tile
+from .tiling import Tiling, is_heavy, power_of_two, space_of, tile
 
 
 def build_reduction(op: Operation, alias: tuple[int, ...]) -> Stages:
@@ -26,7 +26,7 @@ def build_reduction(op: Operation, alias: tuple[int, ...]) -> Stages:
     body = op.body
     assert isinstance(body, Reduction)
     space = space_of(op, body)
-    tiling = tile(space, body, QUAD if in_fours(op, space, space.driver) else 1)
+    tiling = tile(space, body, QUAD if in_fours(op, space, space.driver) and not is_heavy(body) else 1)
     split = tiling.splits > 1
     if body.running:
         last = ScanWriter(op, alias, space, tiling, reads=True, stores=True).build()

@@ -10,6 +10,8 @@ from torch_webgpu.ir.graph import Operation, Reduction, Spec, walk
 from torch_webgpu.layout import Shape, broadcast_strides, collapse, iteration_order
 
 from .builder import WORKGROUP
+from .code_size import MAX_UNROLLED, code_size
+from .quads import QUAD
 
 TARGET_GROUPS = 1024
 """Workgroups that fill a large GPU (132 multiprocessors of 2048 threads); fewer, and a reduction is split."""
@@ -25,6 +27,21 @@ MAX_RESIDENT = 16
 are normalised 1.2 to 1.4 times as fast on an H200 as when they are read twice."""
 REGISTERS = 64
 """Elements that a thread keeps in registers at most."""
+
+
+def in_flight(body: Reduction, width: int) -> int:
+    """How many runs of ``width`` points a thread has in flight at once: one where the points' code is much."""
+    return UNROLL[width] if width * UNROLL[width] * point_size(body) <= MAX_UNROLLED else 1
+
+
+def is_heavy(body: Reduction) -> bool:
+    """Whether the points' code is so much that threads should compute them one by one."""
+    return QUAD * point_size(body) > MAX_UNROLLED
+
+
+def point_size(body: Reduction) -> int:
+    """The code that a point takes."""
+    return code_size((*body.values, *body.maps))
 
 
 @dataclass(frozen=True)
@@ -120,7 +137,7 @@ def tile(space: Space, body: Reduction, width: int) -> Tiling:
         rows = min(power_of_two(space.outputs), max(32, WORKGROUP // batches(space.extent, width)))
         return Tiling(WORKGROUP // rows, across, splits(space, body, WORKGROUP // rows))
     runs = -(-space.extent // width)
-    if body.maps and not body.running:
+    if body.maps and not body.running and not is_heavy(body):
         streams = {e.args[0] for e in walk(body.values) if e.op == "load" and any(space.reduced_strides[e.args[0]])}
         lanes, resident = resident_runs(runs, min(MAX_RESIDENT, REGISTERS // (width * max(1, len(streams)))))
         if resident:

@@ -1,36 +1,38 @@
 // The logarithm of the gamma function, its derivatives, and the Hurwitz zeta function.
 
+// One logarithm whatever x is: compilers make a copy of a function for each call.
 fn lgamma_f(x: f32) -> f32 {
   if (!isfinite_f(x)) { return abs(x); }
-  if (x >= 0.0) { return lgamma_positive(x); }
   let a = abs(x);
+  let positive = lgamma_positive(a);
+  if (x >= 0.0 || a < 1e-8) { return positive; }
   if (floor(a) == a) { return inf_f(); }
-  if (a < 1e-8) { return -log_f(a); }
   // The reflection formula; sin(pi * x) from the exact distance to the nearest integer.
   let distance = abs(a - round(a));
-  return 1.1447298858494002 - log_f(sin_f(3.14159265358979324 * distance)) - log_f(a) - lgamma_positive(a);
+  let near_half = distance > 0.25;
+  let angle = 3.14159265358979324 * select(distance, 0.5 - distance, near_half);
+  let sine = select(sin_polynomial(angle), cos_polynomial(angle), near_half);
+  return 1.1447298858494002 - log_f(sine * a) - positive;
 }
 
 fn lgamma_positive(x: f32) -> f32 {
-  if (x == 0.0) { return inf_f(); }
-  if (x < 0.5) { return x * lgamma_near_one(x) - log_f(x); }
-  if (x < 0.75) { return (x - 1.0) * lgamma_near_two(x - 1.0) - log_f(x); }
-  if (x < 1.5) { return (1.0 - x) * -lgamma_near_one(x - 1.0); }
-  if (x < 8.0) {
-    var product = 1.0;
-    var rest = x;
-    while (rest >= 3.0) {
-      rest -= 1.0;
-      product *= rest;
-    }
-    let near_two = (rest - 2.0) * lgamma_near_two(rest - 2.0);
-    if (x < 3.0) { return near_two; }
-    return near_two + log_f(product);
+  var product = 1.0;
+  var rest = x;
+  while (rest >= 3.0 && x < 8.0) {
+    rest -= 1.0;
+    product *= rest;
   }
-  if (x > 1e8) { return x * (log_f(x) - 1.0); }
-  let z = 1.0 / (x * x);
-  let series = ((z * 7.93650794e-4 - 2.77777778e-3) * z + 8.33333333e-2) / x;
-  return (x - 0.5) * (log_f(x) - 1.0) + (0.41893853320467274 + series);
+  let logarithm = log_f(select(product, x, x < 0.75 || x >= 8.0));
+  if (x > 1e8) { return x * (logarithm - 1.0); }
+  if (x >= 8.0) {
+    let z = 1.0 / (x * x);
+    let series = ((z * 7.93650794e-4 - 2.77777778e-3) * z + 8.33333333e-2) / x;
+    return (x - 0.5) * (logarithm - 1.0) + (0.41893853320467274 + series);
+  }
+  if (x < 0.5) { return x * lgamma_near_one(x) - logarithm; }
+  let t = select(rest - 2.0, x - 1.0, x < 1.5);
+  if (x >= 0.75 && x < 1.5) { return t * lgamma_near_one(t); }
+  return t * lgamma_near_two(t) + select(logarithm, -logarithm, x < 0.75);
 }
 
 // lgamma(1 + t) / t for -1/4 <= t <= 1/2.

@@ -1,0 +1,53 @@
+"""How much code a compiler makes of expressions: operators and calls, library functions counted where they are called.
+
+GPU compilers, Mesa's among them, inline every function, so a kernel's code is not what its source looks like: one
+``lgamma`` is a thousand times an addition. What they need for it grows faster than the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.ops import TABLE
+
+from .expr import convert
+from .link import library_function
+
+MAX_CODE = 8192
+"""The most that one kernel should have: Mesa's software adapter compiles it in a second or two."""
+MAX_UNROLLED = MAX_CODE // 2
+"""The most that several points side by side should have, which take compilers longer. With more, threads compute their
+points one after another: memory is not what such a kernel waits for."""
+
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_OPERATOR = re.compile(r"[-+*/%<>=!&|^~]+")
+_KEYWORDS = frozenset({"if", "else", "while", "for", "switch", "return"})
+
+
+def code_size(roots: Sequence[Expr]) -> int:
+    """The operators and calls that compute ``roots`` at one point."""
+    return sum(_own_size(e.op, e.dtype, tuple([a.dtype for a in e.args if isinstance(a, Expr)])) for e in walk(roots))
+
+
+@cache
+def _own_size(op: str, dtype: str, operands: tuple[str, ...]) -> int:
+    if op == "to_dtype":
+        return _text_size(convert("x", operands[0], dtype))
+    row = TABLE.get(op)
+    return 1 if row is None else _text_size(row.wgsl[BY_NAME[operands[0]].kind])
+
+
+def _text_size(text: str) -> int:
+    calls = sum(_function_size(name) for name in _CALL.findall(text) if name not in _KEYWORDS)
+    return len(_OPERATOR.findall(text)) + calls
+
+
+@cache
+def _function_size(name: str) -> int:
+    """The code of a call: 1 for what WGSL has built in."""
+    body = library_function(name)
+    return 1 if body is None else _text_size(body)
