@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_webgpu.aten import launch
 from torch_webgpu.kernels import conv, tile
@@ -99,6 +100,82 @@ def test_layouts(device):
         check(device, lambda x, w: F.conv2d(x, w.transpose(2, 3)), value, w, tol=1e-3)
     channels_last = w.to(memory_format=torch.channels_last)
     check(device, lambda x, w: F.conv2d(x, w), variants["channels last"], channels_last, backward=True, tol=1e-3)
+
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@pytest.mark.parametrize("last", ["input", "weight"])
+@pytest.mark.parametrize(
+    "name", ["2d strided", "2d grouped", "2d depthwise", "2d pointwise", "3d", "transposed 2d strided", "transposed 3d"]
+)
+def test_memory_formats(device, name, last):
+    """Channels last in, channels last out, and so are the gradients; where what comes back from after it is laid out
+    in either way."""
+    fn, x_shape, w_shape, options = CASES[name]
+    format = FORMATS[len(x_shape)]
+    x, w = torch.randn(x_shape), torch.randn(w_shape)
+    found = []
+    for where in ("cpu", device):
+        here, kernel = x.to(where), w.to(where)
+        here = here.contiguous(memory_format=format) if last == "input" else here
+        kernel = kernel.contiguous(memory_format=format) if last == "weight" else kernel
+        y = fn(here.requires_grad_(), kernel.requires_grad_(), **options)
+        seed = torch.linspace(-1, 1, y.numel()).view(y.shape).to(where)
+        results = [y]
+        for layout in (torch.contiguous_format, format):
+            back = seed.contiguous(memory_format=layout)
+            results += torch.autograd.grad(y, (here, kernel), back, retain_graph=True)
+        found.append(results)
+    for expected, actual in zip(*found, strict=True):
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types_with_channels_last(device, dtype):
+    x, w = torch.randn(2, 5, 9, 7).to(dtype), (torch.randn(6, 5, 3, 3) / 8).to(dtype)
+    check(
+        device, lambda x, w: F.conv2d(x, w), x.to(memory_format=torch.channels_last), w, backward=True, tol=6e-2
+    )  # fmt: skip
+
+
+def test_what_follows_a_convolution_keeps_channels_last(device):
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Upsample(scale_factor=2, mode="bilinear"),
+        torch.nn.AvgPool2d(2),
+        torch.nn.ConvTranspose2d(8, 4, 2, stride=2),
+        torch.nn.AdaptiveAvgPool2d(2),
+    ).to(device, memory_format=torch.channels_last)
+    y = torch.randn(2, 3, 14, 14, device=device)
+    for layer in net:
+        y = layer(y)
+        assert y.is_contiguous(memory_format=torch.channels_last), layer
+    y.sum().backward()
+    assert net[0].weight.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_fake_convolutions_are_laid_out_as_real_ones(device, transposed):
+    """And a canary for aten/torch_patches.py: lay_out_fake_convolutions."""
+    w = torch.randn(4, 4, 3, 3, device=device)
+    rest = ([1, 1], [0, 0], [1, 1], transposed, [0, 0], 1)
+    for format in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(2, 4, 8, 8, device=device).contiguous(memory_format=format)
+        real = torch.ops.aten.convolution(x, w, None, *rest)
+        real_grads = torch.ops.aten.convolution_backward(real, x, w, None, *rest, [True, True, False])
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(t) for t in (x, w)]
+            fake = torch.ops.aten.convolution(*fakes, None, *rest)
+            fake_grads = torch.ops.aten.convolution_backward(fake, *fakes, None, *rest, [True, True, False])
+        assert fake.stride() == real.stride()
+        assert [g.stride() for g in fake_grads[:2]] == [g.stride() for g in real_grads[:2]]
+    backend = torch._C._select_conv_backend(x, w, None, *rest)
+    assert torch._C._conv_determine_backend_memory_format.__wrapped__(x, w, backend) == torch.contiguous_format
 
 
 def test_nothing(device):

@@ -6,13 +6,14 @@ from collections.abc import Callable, Hashable, Sequence
 from math import prod
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.ir.graph import Body, Spec
 from torch_webgpu.kernels.conv import Geometry, extern
-from torch_webgpu.layout import contiguous_strides
 
 from .launch import launch
 from .torch_abi import Meta, aten, impl, infer
+from .torch_patches import lay_out_fake_convolutions
 
 
 def recorded(
@@ -37,9 +38,16 @@ def recorded(
     return out
 
 
-def contiguous(like: torch.Tensor) -> list[Meta]:
-    """The layout of a gradient for ``like``: PyTorch takes this one for granted on devices it does not know."""
-    return [(tuple(like.shape), contiguous_strides(like.shape), like.dtype)]
+def memory_format(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """That of all results of a convolution of these two: channels last if one of them is, as on the CPU and on CUDA."""
+    formats = [suggest_memory_format(t) for t in (input, weight)]
+    return next((f for f in formats if f != torch.contiguous_format), torch.contiguous_format)
+
+
+def in_format(shape: Sequence[int], dtype: torch.dtype, format: torch.memory_format) -> list[Meta]:
+    """The one result of ``shape``, laid out in ``format``."""
+    made = torch.empty(tuple(shape), dtype=dtype, device="meta", memory_format=format)
+    return [(tuple(made.shape), made.stride(), dtype)]
 
 
 def geometry_of(
@@ -69,7 +77,8 @@ def convolution(
             if t is not None and t.dtype != input.dtype:
                 raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
         arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-        return infer(aten.convolution.default, *arguments)
+        ((shape, _, dtype),) = infer(aten.convolution.default, *arguments)
+        return in_format(shape, dtype, memory_format(input, weight))
 
     geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
     mode = "adjoint" if transposed else "forward"
@@ -91,19 +100,25 @@ def convolution_backward(
     """Gradients of input, weight and bias; None for those that ``output_mask`` leaves out."""
     geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
     grad_input = grad_weight = grad_bias = None
+
+    def like(t: torch.Tensor) -> list[Meta]:
+        return in_format(t.shape, t.dtype, memory_format(input, weight))
+
+    # With these a product's signature holds all that its result's layout follows from.
+    layouts = (input.shape, input.stride(), weight.shape, weight.stride())
     if output_mask[0]:
         mode = "forward" if transposed else "adjoint"
-        size = (input.shape,)
-        grad_input = recorded(mode, [grad_output, weight], geometry, lambda: contiguous(input), size)
+        grad_input = recorded(mode, [grad_output, weight], geometry, lambda: like(input), layouts[:2])
     if output_mask[1]:
         # The one that the convolution (not its adjoint) yields comes first.
         pair = [input, grad_output] if transposed else [grad_output, input]
-        grad_weight = recorded("weight", pair, geometry, lambda: contiguous(weight), (weight.shape,))
+        grad_weight = recorded("weight", pair, geometry, lambda: like(weight), layouts[2:])
     if output_mask[2]:
         grad_bias = grad_output.sum([0, *range(2, grad_output.dim())])
     return grad_input, grad_weight, grad_bias
 
 
 def register() -> None:
+    lay_out_fake_convolutions(memory_format)
     impl(aten.convolution_overrideable.default, convolution)
     impl(aten.convolution_backward_overrideable.default, convolution_backward)

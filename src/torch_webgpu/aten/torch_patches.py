@@ -265,6 +265,22 @@ def pass_through_data_parallel() -> None:
     parallel._get_available_device_type = available  # type: ignore[attr-defined]
 
 
+def lay_out_fake_convolutions(memory_format: Callable[[torch.Tensor, torch.Tensor], torch.memory_format]) -> None:
+    """Fake tensors get the memory formats that webgpu's convolutions have: ``memory_format(input, weight)``.
+
+    C++ takes the results of any device that it does not know for contiguous (determine_backend_memory_format in
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Convolution.cpp), and a compiled program would
+    view them so.
+    """
+    plain = torch._C._conv_determine_backend_memory_format
+
+    @wraps(plain)
+    def determine(input: torch.Tensor, weight: torch.Tensor, backend: Any) -> torch.memory_format:
+        return memory_format(input, weight) if input.device.type == DEVICE_TYPE else plain(input, weight, backend)
+
+    torch._C._conv_determine_backend_memory_format = determine
+
+
 def replace_constructor(name: str, make: Callable[..., Any]) -> None:
     """Makes ``torch.Event`` or ``torch.Stream`` call ``make(device, **options)`` for webgpu.
 
