@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.device.against_cpu import outcome
 
 Make = Callable[[torch.device], torch.Tensor]
 
@@ -200,6 +202,52 @@ def test_errors_are_pytorchs(device: torch.device) -> None:
     if device.type == "webgpu":
         with pytest.raises(RuntimeError, match="pinned"):
             torch.empty(3, device=device, pin_memory=True)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("name", OUT)
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (5, 4), (4,), (0, 3)], ids=str)
+def test_out_of_any_shape(name: str, shape: tuple[int, ...], device: torch.device) -> None:
+    """Into a part of a larger tensor: what is resized, what is written, and what is warned of."""
+    make, args = OUT[name]
+
+    def write(d: Any) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        whole = torch.full((6, 9), 7.0, device=d)
+        out = whole[1 : 1 + shape[0], 2 : 2 + shape[1]] if len(shape) == 2 else whole[2, 1::2]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            make(*args, out=out)
+        return whole.cpu(), out.cpu(), [str(w.message).split("(Triggered")[0].strip() for w in caught]
+
+    (whole, out, said), (on_cpu, out_on_cpu, cpu_said) = write(device), write("cpu")
+    torch.testing.assert_close(out, out_on_cpu)
+    torch.testing.assert_close(whole, on_cpu)
+    assert said == cpu_said
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("value", [-1, -2, 255, 300, -129, 2**31, 2**40, 1.7, -1.7, True], ids=str)
+def test_filled_integers_wrap_or_are_refused(dtype: torch.dtype, value: float, device: torch.device) -> None:
+    """Also in the registers of a kernel that fuses the fill with what reads it."""
+    index, mask = torch.tensor([0, 2]), torch.tensor([True, False, True])
+
+    def results(d: Any) -> list[Any]:
+        x = torch.zeros(3, dtype=dtype, device=d)
+        fills: list[Callable[[], torch.Tensor]] = [
+            lambda: torch.full((2, 2), value, dtype=dtype, device=d),
+            lambda: x.clone().fill_(value),
+            lambda: x.index_fill(0, index.to(d), value),
+            lambda: x.scatter(0, index.to(d), value),
+            lambda: x.masked_fill(mask.to(d), value),
+            lambda: torch.scalar_tensor(value, dtype=dtype, device=d),
+        ]
+        return [
+            outcome(lambda fill=fill: torch.stack([fill().sum().long(), *fill().reshape(-1).long()])) for fill in fills
+        ]
+
+    for found, expected in zip(results(device), results("cpu"), strict=True):
+        assert type(found) is type(expected)
+        assert torch.equal(found, expected) if isinstance(found, torch.Tensor) else found == expected
 
 
 def test_filling_an_expanded_tensor(device: torch.device) -> None:

@@ -304,6 +304,54 @@ def test_out_of_range(device, name, fn, bad, wraps, dtype):
     assert fn(x, torch.tensor([0, -1 if wraps else 1], device=device)).isfinite().all()
 
 
+def test_no_index_is_in_a_dimension_of_size_0(device):
+    """Seen by the shapes: raised at once, in PyTorch's words."""
+    for use in (
+        lambda d: torch.ones(10, 0, device=d)[:, [0, 1]],
+        lambda d: torch.ones(0, 3, device=d)[torch.zeros(2, dtype=torch.int64, device=d)],
+    ):
+        with pytest.raises(IndexError, match="index is out of bounds for dimension with size 0"):
+            use("cpu")
+        with pytest.raises(IndexError, match="index is out of bounds for dimension with size 0"):
+            use(device)
+    assert torch.ones(10, 0, device=device)[:, []].shape == (10, 0)
+
+
+def test_byte_masks_are_warned_of(device):
+    mask = torch.tensor([1, 0, 1], dtype=torch.uint8, device=device)
+    with pytest.warns(UserWarning, match="indexing with dtype torch.uint8 is now deprecated"):
+        assert torch.arange(3, device=device)[mask].tolist() == [0, 2]
+
+
+def test_means_of_complex_numbers(device):
+    x = torch.zeros(2, dtype=torch.complex64)
+    index, source = torch.tensor([0, 1, 0]), torch.tensor([1 + 1j, 2, 3])
+    for include_self in (True, False):
+        check(
+            device, lambda x, i, s, k=include_self: x.scatter_reduce(0, i, s, "mean", include_self=k), x, index, source
+        )
+    with pytest.raises(NotImplementedError):
+        x.to(device).scatter_reduce(0, index.to(device), source.to(device), "amax")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_embedding_with_max_norm(device, dtype):
+    """Renormalises the weights in place."""
+    weight, index = 3 * torch.randn(5, 4), torch.tensor([[1, 2], [4, 1]], dtype=dtype)
+    check(device, lambda w, i: (F.embedding(i, w, max_norm=0.5), w), weight, index)
+
+
+@pytest.mark.parametrize("method", ["index_add", "scatter", "index_copy"])
+def test_out_may_be_the_first_argument(device, method):
+    def run(d):
+        x = torch.tensor([[3.0, 1, 2], [5, 4, 6]], device=d)
+        if method == "scatter":
+            return torch.scatter(x, 1, torch.zeros(2, 3, dtype=torch.int64, device=d), 9.0, out=x)
+        return getattr(torch, method)(x, 0, torch.tensor([1, 0], device=d), torch.ones(2, 3, device=d), out=x)
+
+    assert torch.equal(run(device).cpu(), run("cpu"))
+
+
 def test_index_into_nothing(device):
     x = torch.empty(0, 4, device=device)
     x.index_select(0, torch.tensor([0], device=device))

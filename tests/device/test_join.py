@@ -26,6 +26,12 @@ def test_cat(device, dtype):
         check(device, lambda x: torch.cat([x, x], out=x.new_empty(0)), x)
 
 
+def test_cat_of_nothing_along_any_dimension(device):
+    empty = torch.randn(0, device=device)
+    assert torch.cat([empty, empty], 1).shape == (0,)
+    assert torch.cat([empty, torch.ones(2, 3, device=device)], 1).shape == (2, 3)
+
+
 def test_cat_of_many(device):
     parts = [torch.randn(2, k % 5) for k in range(70)]
     check(device, lambda *parts: torch.cat(parts, 1), *parts, backward=True)

@@ -351,6 +351,31 @@ def test_gradients(fn: Any, dtype: torch.dtype, device: torch.device) -> None:
     check(device, fn, x, backward=True, tol=1e-5 if dtype == torch.float32 else 0.04)
 
 
+SPECIAL_PARTS = [0.0, -0.0, 1.0, -2.5, float("inf"), float("-inf"), NAN]
+
+
+@pytest.mark.parametrize("other", ["complex", "real", "integer", "number"])
+def test_complex_products_and_quotients_of_what_is_not_finite(other: str, device: torch.device) -> None:
+    """Drivers fold products with the zero imaginary part of a real operand."""
+    z = torch.tensor([complex(x, y) for x in SPECIAL_PARTS for y in SPECIAL_PARTS])
+    many = {"complex": z, "real": torch.tensor(SPECIAL_PARTS), "integer": torch.tensor([0, 1, -3])}
+    if other == "number":
+        for number in (*SPECIAL_PARTS, 2j, complex(0, float("inf"))):
+            check(device, lambda z, n=number: (z * n, z / n, n / z), z)
+        return
+    w = many[other]
+    a, b = z.repeat_interleave(len(w)), w.repeat(len(z))
+    check(device, lambda a, b: (a * b, b * a), a, b)
+    check(device, lambda a, b: (a / b, b / a), a, b)
+
+
+@pytest.mark.parametrize(
+    "name", ["reciprocal", "sqrt", "abs", "angle", "isnan", "isinf", "neg", "sgn", "log", "square"]
+)
+def test_complex_functions_of_what_is_not_finite(name: str, device: torch.device) -> None:
+    check(device, getattr(torch, name), torch.tensor([complex(x, y) for x in SPECIAL_PARTS for y in SPECIAL_PARTS]))
+
+
 def test_complex_gradients(device: torch.device) -> None:
     def value(x: torch.Tensor) -> torch.Tensor:
         z = torch.complex(x[0], x[1])

@@ -107,6 +107,18 @@ def test_fractional(device):
         )
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_fractional_needs_samples_for_every_plane(device, dims):
+    pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
+    for samples in ((1, 3, dims), (2, 1, dims), (2, 3, 1)):
+        with pytest.raises(RuntimeError, match="Expect _random_samples") as on_cpu:
+            pool(torch.ones(2, 3, *[8] * dims), 2, output_size=4, _random_samples=torch.rand(samples))
+        x = torch.ones(2, 3, *[8] * dims, device=device)
+        with pytest.raises(RuntimeError) as raised:
+            pool(x, 2, output_size=4, _random_samples=torch.rand(samples, device=device))
+        assert str(raised.value) == str(on_cpu.value)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_unfold_and_fold(device, dtype):
     x = torch.randn(2, 3, 9, 10).to(dtype)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -251,13 +253,57 @@ def test_default_integers_span_their_type(dtype: torch.dtype, device: torch.devi
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0, 2**31), (-(2**31), 2**31), (-(2**40), 2**40), (-(2**63), 2**63 - 1), (0, 2**63 - 1), (5, 6)]
-)
+    ("low", "high"),
+    [
+        (0, 2**31), (-(2**31), 2**31), (-(2**40), 2**40), (-(2**63), 2**63 - 1), (0, 2**63 - 1), (5, 6),
+        (-(2**63), 42), (-(2**63), 0), (-(2**62), 2**63 - 1), (-(2**63), 2**62), (-1, 2**63 - 1),
+    ],
+)  # fmt: skip
 def test_wide_integer_ranges(low: int, high: int, device: torch.device) -> None:
-    x = torch.randint(low, high, (N,), device=device).cpu()
+    x = torch.empty(N, dtype=torch.int64, device=device).random_(low, high).cpu()
     assert int(x.min()) >= low
     assert int(x.max()) < high
-    assert abs((x.double().mean().item() - (low + high - 1) / 2) / (high - low)) < 0.02
+    # What 64 bits leave when they are divided by the span, as PyTorch takes it: the first numbers come twice as often.
+    span = high - low
+    twice = 2**64 - span if span > 2**63 else 0
+    mean = (twice * twice + (span - twice) * (span + twice) / 2) / (span + twice) - 0.5
+    assert abs((x.double().mean().item() - low - mean) / span) < 0.02
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32], ids=str
+)
+def test_integers_without_an_end_go_up_to_the_types(dtype: torch.dtype, device: torch.device) -> None:
+    low = 3 if dtype == torch.uint8 else -100
+    largest = torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+    largest = min(int(largest), 2**63 - 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers that a float rounds
+        x = torch.empty(N, dtype=dtype, device=device).random_(low, None).cpu().double()
+    assert x.min().item() >= low
+    assert x.max().item() <= float(largest)
+    assert abs((x.mean().item() - (low + largest) / 2) / (largest - low)) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (torch.float16, -5, 2**15), (torch.float32, 0, 2**25), (torch.bfloat16, -300, 4), (torch.float16, 0, 70000),
+        (torch.uint8, -1, 4), (torch.bool, 0, 3), (torch.int16, 0, 40000), (torch.float32, 7, 7),
+        (torch.complex64, 0, 3), (torch.float32, -(2**63), None),
+    ],
+)  # fmt: skip
+def test_integer_bounds_are_refused_and_warned_of_as_on_the_cpu(dtype, low, high, device: torch.device) -> None:
+    def said(where: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                torch.empty(2, dtype=dtype, device=where).random_(low, high)
+            except RuntimeError as error:
+                return [str(error)]
+        return [str(w.message).split("(Triggered")[0] for w in caught]
+
+    assert said(device) == said("cpu")
 
 
 def test_integer_bounds(device: torch.device) -> None:
@@ -294,8 +340,11 @@ def test_permutations(device: torch.device) -> None:
     assert torch.randperm(5, dtype=torch.int32, device=device).dtype == torch.int32
     out = torch.empty(0, dtype=torch.int16, device=device)
     assert torch.randperm(6, out=out).shape == (6,)
-    with pytest.raises(RuntimeError, match="too large"):
+    with pytest.raises(RuntimeError, match="without overflow"):
         torch.randperm(300, dtype=torch.uint8, device=device)
+    assert torch.randperm(256, dtype=torch.uint8, device=device).long().bincount().tolist() == [1] * 256
+    with pytest.raises(RuntimeError, match="greater than 2049"):
+        torch.randperm(2050, dtype=torch.float16, device=device)
     with pytest.raises(RuntimeError):
         torch.randperm(-1, device=device)
 
@@ -369,6 +418,16 @@ def test_invalid_parameters(device: torch.device) -> None:
     ):
         with pytest.raises(RuntimeError):
             make()
+    for dtype, low, high in (
+        (torch.float16, 0, 1e6),
+        (torch.float32, -3e38, 3e38),
+        (torch.bfloat16, -1e39, 0),
+        (torch.float32, 2, 1),
+    ):
+        with pytest.raises(RuntimeError) as on_cpu:
+            torch.empty(2, dtype=dtype).uniform_(low, high)
+        with pytest.raises(RuntimeError, match=re.escape(str(on_cpu.value))):
+            torch.empty(2, dtype=dtype, device=device).uniform_(low, high)
     with pytest.raises(NotImplementedError, match="uniform_"):
         torch.zeros(3, dtype=torch.int64, device=device).uniform_()
     with pytest.raises(NotImplementedError, match=r"normal.* not implemented for 'Long'"):

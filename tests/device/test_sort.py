@@ -145,6 +145,18 @@ def test_complex_numbers_have_no_order(device):
         assert not same(device, fn, x)
 
 
+@pytest.mark.parametrize("name", ["sort", "topk"])
+def test_out_may_be_the_input(device, name):
+    def run(d):
+        x = torch.tensor([[3.0, 1, 2], [5, 4, 6]], device=d)
+        places = torch.empty(2, 3, dtype=torch.int64, device=d)
+        args = (3,) if name == "topk" else ()
+        getattr(torch, name)(x, *args, out=(x, places))
+        return x.cpu(), places.cpu()
+
+    assert all(map(torch.equal, run(device), run("cpu")))
+
+
 def test_bad_sorter(device):
     edges = torch.arange(4.0, device=device)
     torch.searchsorted(edges, edges, sorter=torch.tensor([0, 1, 9, 3], device=device))

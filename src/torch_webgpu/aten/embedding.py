@@ -47,7 +47,7 @@ def embedding_renorm_(self: torch.Tensor, indices: torch.Tensor, max_norm: float
     if self.dim() != 2:
         raise RuntimeError(f"embedding_renorm_: 'self' must be 2-D, got {self.dim()}-D")
     check_devices([self, indices])
-    flat = indices.reshape(-1)
+    flat = indices.reshape(-1).long()
     if flat.numel() == 0:
         return self
     rows = index_select(self, 0, flat)

@@ -15,6 +15,7 @@ from torch_webgpu.ir.ops import ops
 
 from .forms import Forms, write_again
 from .register import opmath
+from .scalars import cast_scalar
 from .torch_abi import aten, impl
 
 
@@ -53,6 +54,10 @@ def empty_strided(
 ) -> torch.Tensor:
     check(layout, pin_memory)
     check_size(size)
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
+        )
     return engine().empty(size, dtype or torch.get_default_dtype(), device_index(device), stride)
 
 
@@ -70,7 +75,7 @@ def check(layout: torch.layout | None, pin_memory: bool | None) -> None:
 
 
 SURELY_FITS = (-128, 127)
-"""Numbers that every dtype takes (unsigned ones wrap)."""
+"""Numbers that every dtype takes (unsigned ones wrap integers, and refuse other negative numbers)."""
 
 
 forms: Forms[Operation] = Forms()
@@ -79,6 +84,8 @@ forms: Forms[Operation] = Forms()
 
 def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
     small = value.__class__ in (int, float) and SURELY_FITS[0] <= value <= SURELY_FITS[1]
+    if small and value < 0 and value.__class__ is float:
+        small = self.dtype.is_signed
     if small and write_again(forms, (self,), (float(value),)):
         return self
     if self.dtype not in BY_TORCH:
@@ -91,7 +98,7 @@ def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
         def body(specs: tuple[Spec, ...]) -> Body:
             return Pointwise((ops.to_dtype(ops.param(0, dtype), specs[0].dtype),))
 
-        op = engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, value)])
+        op = engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, cast_scalar(value, dtype))])
         if self.dtype == torch.float32:
             forms.add((self,), {}, op)
     return self

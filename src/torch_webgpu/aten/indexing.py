@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from math import prod
@@ -24,6 +25,7 @@ from .torch_abi import aten, impl, is_webgpu, outputs_of
 from .traced import traced
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
+BYTE_MASKS = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 
 class Index(NamedTuple):
@@ -183,6 +185,8 @@ def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
             found.append(index if index is None or is_webgpu(index) else index.to(self.device))
             continue
+        if index.dtype == torch.uint8:
+            warnings.warn(BYTE_MASKS, stacklevel=2)
         for d, size in enumerate(index.shape):
             at = len(found) + d
             if at >= self.dim() or self.shape[at] != size:
@@ -215,6 +219,8 @@ def resolve(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Index
         raise IndexError(
             f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
         ) from None
+    if prod(block) and any(self.shape[d] == 0 for d in dims):
+        raise IndexError("index is out of bounds for dimension with size 0")
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     at = dims[0] if adjacent else 0
     rest = [d for d in range(self.dim()) if d not in dims]

@@ -22,6 +22,8 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     check_ranks(tensors)
     (out,) = outputs_of(aten.cat.default, tensors, dim)
     kept = [t for t in tensors if t.shape != (0,)]
+    if not kept:
+        return out
     dim = wrap_dim(dim, out.dim())
     start = 0
     for t in kept:

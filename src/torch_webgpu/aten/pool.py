@@ -18,6 +18,7 @@ from torch_webgpu.kernels.resample import Axis, Resampling
 from torch_webgpu.layout import contiguous_strides
 
 from .launch import launch, static_of
+from .refusals import check_as_cpu
 from .torch_abi import Meta, aten, impl, infer
 from .variants import out_variant, register_functional
 
@@ -153,6 +154,7 @@ def fractional_max_pool(dims: int) -> None:
         self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: torch.Tensor
     ) -> Pair:
         args, inputs = (self, kernel_size, output_size, random_samples), [self, random_samples]
+        check_as_cpu(forward, *args)  # the meta kernel in three dimensions does not look at the samples
         out, indices = resampled(forward, args, inputs, resample.max_pool, lambda: axes(kernel_size))
         return out, indices
 

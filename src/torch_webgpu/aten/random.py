@@ -17,6 +17,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Expr, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
+from .refusals import check_parameters
 from .register import check_writable, opmath
 from .results import name_of
 from .torch_abi import aten, impl
@@ -27,6 +28,8 @@ STREAM_PARAMS = 4
 DRAWS_PER_BLOCK = {"random_bits64": 2}
 """How many draws of a kind share one block of the stream, if not four."""
 PI = 3.141592653589793
+SURELY_FITS = 127
+"""A bound that every dtype takes."""
 
 Expression = Callable[[Expr, list[Expr]], Expr]
 """From a draw and the distribution's parameters to a value."""
@@ -84,12 +87,11 @@ def truncated(u: Expr, digits: int) -> Expr:
 
 
 def uniform_(self: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> torch.Tensor:
-    require_floating("uniform_", self, complex_too=True)
+    if not -SURELY_FITS <= low <= high <= SURELY_FITS or not self.is_floating_point():
+        check_parameters("uniform_", self.dtype, low, high)
     if self.is_complex():
         uniform_(torch.view_as_real(self), low, high, generator=generator)
         return self
-    if low > high:
-        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     digits, stored = DIGITS[self.dtype], dtype_of(self.dtype).name
     double = self.dtype == torch.float64
     compute = "f64" if double else "f32"
@@ -111,9 +113,8 @@ def double_uniform(bits: Expr) -> Expr:
 
 def normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     """Float64 tensors get numbers of float32's resolution (and their own ``mean`` and ``std``)."""
-    if std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-    require_floating("normal_", self, complex_too=True)
+    if not std >= 0 or not self.is_floating_point():
+        check_parameters("normal_", self.dtype, mean, std)
     if self.is_complex():
         normal_(torch.view_as_real(self), mean, std / 2**0.5, generator=generator)
         return self
@@ -131,9 +132,8 @@ def standard_exponential(u: Expr) -> Expr:
 
 
 def exponential_(self: torch.Tensor, lambd: float = 1.0, *, generator: Any = None) -> torch.Tensor:
-    require_floating("exponential_", self)
-    if lambd <= 0:
-        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    if not lambd > 0 or not self.is_floating_point():
+        check_parameters("exponential_", self.dtype, lambd)
 
     def expression(u: Expr, p: list[Expr]) -> Expr:
         return standard_exponential(u) / p[0]
@@ -143,7 +143,7 @@ def exponential_(self: torch.Tensor, lambd: float = 1.0, *, generator: Any = Non
 
 def geometric_(self: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
     if not 0 < p < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+        check_parameters("geometric_", self.dtype, p)
 
     def expression(u: Expr, q: list[Expr]) -> Expr:
         return ops.maximum(ops.ceil(ops.log(u) / ops.log1p(-q[0])), 1.0)
@@ -152,9 +152,8 @@ def geometric_(self: torch.Tensor, p: float, *, generator: Any = None) -> torch.
 
 
 def cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
-    require_floating("cauchy_", self)
-    if sigma <= 0:
-        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    if not sigma > 0 or not self.is_floating_point():
+        check_parameters("cauchy_", self.dtype, median, sigma)
 
     def expression(u: Expr, p: list[Expr]) -> Expr:
         return ops.tan((u - 0.5) * PI) * p[1] + p[0]
@@ -163,9 +162,8 @@ def cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, gene
 
 
 def log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
-    require_floating("log_normal_", self)
-    if std <= 0:
-        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    if not std > 0 or not self.is_floating_point():
+        check_parameters("log_normal_", self.dtype, mean, std)
 
     def expression(z: Expr, p: list[Expr]) -> Expr:
         return ops.exp(z * p[1] + p[0])
@@ -175,7 +173,7 @@ def log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, gene
 
 def bernoulli_float(self: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
     if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+        check_parameters("bernoulli_", self.dtype, p)
 
     def expression(u: Expr, q: list[Expr]) -> Expr:
         return u < q[0]
@@ -216,14 +214,33 @@ def sampled(
 
 
 def random_from_to(self: torch.Tensor, low: int, high: int | None = None, *, generator: Any = None) -> torch.Tensor:
-    """Integers in [low, high); with no ``high`` up to and including the largest the type holds exactly.
+    """Integers in [low, high); with no ``high`` up to and including the largest number of the type and of int64."""
+    if high is None:
+        check_parameters("random_", self.dtype, low, None)
+        return integers(self, low, largest_number(self.dtype) + 1, generator)
+    if not (0 <= low < high <= SURELY_FITS) or self.is_complex() or self.dtype == torch.bool:
+        check_parameters("random_", self.dtype, low, high)
+    if self.is_floating_point():
+        high = rounded_end(self.dtype, low, high)
+    return integers(self, low, high, generator)
+
+
+def random_to(self: torch.Tensor, to: int, *, generator: Any = None) -> torch.Tensor:
+    return random_from_to(self, 0, to, generator=generator)
+
+
+def random_default(self: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    """Integers from 0 up to and including the last that the type holds without gaps."""
+    if self.is_complex():
+        check_parameters("random_", self.dtype)
+    return integers(self, 0, largest_integer(self.dtype) + 1, generator)
+
+
+def integers(self: torch.Tensor, low: int, end: int, generator: Any) -> torch.Tensor:
+    """Fills ``self`` with integers in [low, end).
 
     A remainder of 32 bits favours some numbers by up to span / 2³²; from 2²⁸ on 64 bits are drawn, as PyTorch does.
     """
-    end = largest_integer(self.dtype) + 1 if high is None else high
-    if low >= end:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={end}")
-    end = check_bounds(self.dtype, low, end)
     span = end - low
     if span < 1 << 28:
 
@@ -231,19 +248,24 @@ def random_from_to(self: torch.Tensor, low: int, high: int | None = None, *, gen
             return p[0] + ops.to_dtype(ops.remainder(bits, ops.to_dtype(p[1], "u32")), "i64")
 
         return draw("aten.random_", self, "random_bits", narrow, [low, span], generator, "i64")
+    scalars, remainder = wide_remainder(span)
 
     def wide(bits: Expr, p: list[Expr]) -> Expr:
-        if span >= 1 << 64:
-            return bits
-        if span > 1 << 63:
-            return bits + p[0]
-        positive = bits & ((1 << 63) - 1)
-        return p[0] + (positive if span == 1 << 63 else ops.remainder(positive, p[1]))
+        return p[0] + remainder(bits, p[1])
 
-    shape = (span >> 63, span == 1 << 63)
-    return draw(
-        "aten.random_", self, "random_bits64", wide, [low, span & ((1 << 63) - 1)], generator, "i64", ("wide", shape)
-    )
+    static = ("wide", span >> 63)
+    return draw("aten.random_", self, "random_bits64", wide, [low, scalars], generator, "i64", static)
+
+
+def wide_remainder(span: int) -> tuple[int, Callable[[Expr, Expr], Expr]]:
+    """How 64 bits, as int64, become a number in [0, span), modulo 2⁶⁴; and the parameter that this takes."""
+    if span >= 1 << 64:
+        return 0, lambda bits, _: bits
+    if span < 1 << 63:
+        return span, lambda bits, p: ops.remainder(bits & ((1 << 63) - 1), p)
+    # Unsigned numbers compare as signed ones 2⁶³ below them do; a remainder takes off the span at most once.
+    lowest = -(1 << 63)
+    return span + lowest, lambda bits, p: ops.where(bits + lowest >= p, bits + lowest - p, bits)
 
 
 def largest_integer(dtype: torch.dtype) -> int:
@@ -253,32 +275,20 @@ def largest_integer(dtype: torch.dtype) -> int:
     return 1 << DIGITS[dtype] if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-def check_bounds(dtype: torch.dtype, low: int, end: int) -> int:
-    """``end``, or for floating types what keeps rounded numbers below it. RuntimeError for numbers out of range."""
-    if dtype.is_floating_point:
-        last = float(torch.tensor(float(end - 1), dtype=dtype, device="cpu"))
-        if last > end - 1:
-            below = torch.tensor(float("-inf"), dtype=dtype, device="cpu")
-            last = float(torch.nextafter(torch.tensor(last, dtype=dtype, device="cpu"), below))
-        return max(int(last), low) + 1
-    first, largest = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    for name, value in (("from", low), ("to - 1", end - 1)):
-        if not first <= value <= largest:
-            raise RuntimeError(f"{name} is out of bounds for {name_of(dtype)}")
-    return end
+def largest_number(dtype: torch.dtype) -> int:
+    """The largest integer that ``dtype`` and int64 hold."""
+    if not dtype.is_floating_point:
+        return largest_integer(dtype)
+    return min(int(torch.finfo(dtype).max), (1 << 63) - 1)
 
 
-def random_to(self: torch.Tensor, to: int, *, generator: Any = None) -> torch.Tensor:
-    return random_from_to(self, 0, to, generator=generator)
-
-
-def random_default(self: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
-    return random_from_to(self, 0, None, generator=generator)
-
-
-def require_floating(name: str, self: torch.Tensor, complex_too: bool = False) -> None:
-    if not self.is_floating_point() and not (complex_too and self.is_complex()):
-        raise NotImplementedError(f"\"{name}\" not implemented for '{name_of(self.dtype)}'")
+def rounded_end(dtype: torch.dtype, low: int, end: int) -> int:
+    """``end``, or less, so that integers below it that are rounded to a floating type stay below ``end``."""
+    last = float(torch.tensor(float(end - 1), dtype=dtype, device="cpu"))
+    if last > end - 1:
+        below = torch.tensor(float("-inf"), dtype=dtype, device="cpu")
+        last = float(torch.nextafter(torch.tensor(last, dtype=dtype, device="cpu"), below))
+    return max(int(last), low) + 1
 
 
 def register() -> None:

@@ -109,8 +109,8 @@ def randperm(
 ) -> torch.Tensor:
     """The order that sorts 63-bit random keys (ties, a chance of n²/2⁶⁴, keep their order)."""
     dtype = dtype or torch.int64
-    check_permutation(n, dtype)
     keys = torch.empty(n, dtype=torch.int64, device=torch.device("webgpu", device_index(device)))
+    check_permutation(n, dtype)
     random_from_to(keys, 0, (1 << 63) - 1, generator=generator)
     return keys.argsort(stable=True).to(dtype)
 
@@ -121,10 +121,9 @@ def randperm_out(n: int, *, generator: Any = None, out: torch.Tensor) -> torch.T
 
 
 def check_permutation(n: int, dtype: torch.dtype) -> None:
-    if n < 0:
-        raise RuntimeError(f"n must be non-negative, got {n}")
-    if n > largest_integer(dtype):
-        raise RuntimeError(f"n is too large for result tensor type: '{dtype}'")
+    """Raises what PyTorch raises for fewer than no numbers, and for more than ``dtype`` can tell apart."""
+    if n < 0 or (n > largest_integer(dtype) + 1 and dtype != torch.bfloat16):  # bfloat16's are rounded
+        torch.randperm(n, out=torch.empty(0, dtype=dtype, device="cpu"))
 
 
 def multinomial(

@@ -9,12 +9,14 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.engine.record import Scalar
 from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
 from .indexing import Index, along, check_index_dtype, on_dim, read, without, wrap_dim, write
 from .register import check_devices
 from .results import name_of
+from .scalars import cast_scalar, check_fits
 from .strict import register_strict
 from .torch_abi import aten, impl, outputs_of, overloads
 from .traced import traced
@@ -62,10 +64,12 @@ def reduce_into(
         write(name, self, strides, indices, (dtype_of(self.dtype).kind, identity(reduce, self.dtype)), shape)
     write(name, self, strides, indices, source, shape, COMBINE[reduce], dim)
     if reduce == "mean":
-        count = (torch.ones_like if include_self else torch.zeros_like)(self, memory_format=torch.contiguous_format)
+        make = torch.ones_like if include_self else torch.zeros_like
+        number = self.real.dtype if self.is_complex() else self.dtype
+        count = make(self, dtype=number, memory_format=torch.contiguous_format)
         strides, indices = place(count)
         write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
-        self.div_(count.clamp_(min=1), rounding_mode=None if self.dtype.is_floating_point else "floor")
+        self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
     return self
 
 
@@ -95,6 +99,13 @@ def halves(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (t >> 32).int(), ((t & 0xFFFFFFFF) - 2**31).int()
 
 
+def element(like: torch.Tensor, value: float) -> Scalar:
+    """A number as an element of ``like``; RuntimeError, in PyTorch's words, for one that does not fit."""
+    dtype = dtype_of(like.dtype)
+    check_fits(value, dtype.name)
+    return dtype.kind, cast_scalar(value, dtype.name)
+
+
 # scatter: the index tensor has the shape of the points ---------------------------------------------------------------
 
 
@@ -118,6 +129,8 @@ def scatter_(
 ) -> torch.Tensor:
     if reduce is not None and reduce not in REDUCE_NAMES and reduce not in COMBINE:
         raise RuntimeError("reduce argument must be either sum, prod, mean, amax or amin")
+    if self.is_complex() and reduce in ("amax", "amin"):
+        raise NotImplementedError(f"complex numbers have no order: no {reduce} for '{name_of(self.dtype)}'")
     check_devices([self, index, *([source] if isinstance(source, torch.Tensor) else [])])
     if index.numel() == 0:
         return self
@@ -126,7 +139,7 @@ def scatter_(
     dim = wrap_dim(dim, target.dim())
     if reduce is None and not isinstance(source, torch.Tensor):
         strides, indices = points_of(dim, index)(target)
-        write("scatter", target, strides, indices, (dtype_of(self.dtype).kind, source), index.shape)
+        write("scatter", target, strides, indices, element(self, source), index.shape)
         return self
     if isinstance(source, torch.Tensor):
         (source,) = lifted(source)
@@ -277,7 +290,7 @@ def index_fill_scalar_(self: torch.Tensor, dim: int, index: torch.Tensor, value:
     dim = wrap_dim(dim, target.dim())
     strides, indices = slices_of(dim, index, wraps=True)(target)
     shape = (*target.shape[:dim], index.numel(), *target.shape[dim + 1 :])
-    write("index_fill", target, strides, indices, (dtype_of(self.dtype).kind, value), shape)
+    write("index_fill", target, strides, indices, element(self, value), shape)
     return self
 
 
@@ -304,7 +317,7 @@ def register_mutation(functional: OpOverload, fn: Callable[..., torch.Tensor]) -
         return fn(self, *args, **kwargs)
 
     impl(inplace, traced(in_place))
-    register_strict(functional, on_copy)
+    register_strict(functional, on_copy, apart="others")
 
 
 MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.record import engine
@@ -45,8 +45,15 @@ def computed_in(dtype: torch.dtype) -> str:
 
 def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
     """``start + i * step`` in [start, end)."""
-    _maybe_resize_out(out, (range_size(start, end, step, out.dtype),))
-    return ramp("aten.arange", out, start, step)
+    size = range_size(start, end, step, out.dtype)
+    if out.numel() not in (0, size):
+        warnings.warn(
+            f"The number of elements in the out tensor of shape {list(out.shape)} is {out.numel()} which does not "
+            f"match the computed number of elements {size}. Note that this may occur as a result of rounding error. "
+            f"The out tensor will be resized to a tensor of shape ({size},).",
+            stacklevel=2,
+        )
+    return ramp("aten.arange", with_numel(out, size), start, step)
 
 
 def arange_end(end: float, *, out: torch.Tensor) -> torch.Tensor:
@@ -78,8 +85,12 @@ def check_range(start: float, end: float, step: float) -> None:
 def inclusive_range(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
     """``torch.range``: like ``arange``, with ``end``."""
     check_range(start, end, step)
-    _maybe_resize_out(out, (math.floor((end - start) / step) + 1,))
-    return ramp("aten.range", out, start, step)
+    return ramp("aten.range", with_numel(out, math.floor((end - start) / step) + 1), start, step)
+
+
+def with_numel(out: torch.Tensor, size: int) -> torch.Tensor:
+    """``out``, in whatever shape if it has ``size`` elements; else made a vector of so many."""
+    return out if out.numel() == size else out.resize_((size,))
 
 
 def ramp(name: str, out: torch.Tensor, start: float, step: float) -> torch.Tensor:
@@ -117,8 +128,7 @@ def spaced(
     """
     if steps < 0:
         raise RuntimeError("number of steps must be non-negative")
-    if out.numel() != steps:
-        _maybe_resize_out(out, (steps,))
+    out = with_numel(out, steps)
     if not out.dtype.is_floating_point or (base and out.dtype == torch.float64):
         return out.copy_(on_cpu(start, end, steps, *base, dtype=out.dtype, device="cpu").view(out.shape))
     last = max(steps - 1, 1)
@@ -131,9 +141,10 @@ def eye(n: int, *, out: torch.Tensor) -> torch.Tensor:
 
 def eye_m(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
     """Ones on the diagonal of an n × m matrix, zeros elsewhere."""
-    if n < 0 or m < 0:
-        raise RuntimeError(f"n must be greater or equal to 0, got {min(n, m)}")
-    _maybe_resize_out(out, (n, m))
+    for name, size in (("n", n), ("m", m)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    out.resize_((n, m))
     if out.dtype not in BY_TORCH:
         return out.copy_(torch.eye(n, m, dtype=out.dtype, device="cpu"))
     check_writable(out.shape, out.stride())

@@ -49,7 +49,7 @@ def orders(overload: Any) -> Callable[..., Any]:
     """Registers the kernel of ``overload`` and of its ``out=`` form."""
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-        register_strict(overload, fn)
+        register_strict(overload, fn, apart="none")
         return fn
 
     return wrap

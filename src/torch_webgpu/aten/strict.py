@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._ops import OpOverload
@@ -17,6 +17,7 @@ from .torch_abi import functional_of, impl, is_out, overloads
 from .traced import traced
 from .variants import check_devices, check_meta, guarded
 
+Apart = Literal["all", "others", "none"]
 WrongDtype = Callable[[torch.Tensor, torch.Tensor], Exception]
 """The error for a result and the output of another dtype that it was to be written to."""
 
@@ -50,21 +51,26 @@ def cannot_cast(name: str) -> WrongDtype:
 
 
 def register_strict(
-    functional: OpOverload, fn: Callable[..., Any], wrong: WrongDtype = expected, casts: bool = False
+    functional: OpOverload,
+    fn: Callable[..., Any],
+    wrong: WrongDtype = expected,
+    casts: bool = False,
+    apart: Apart = "all",
 ) -> None:
     """Registers ``fn`` as ``functional``'s kernel and derives its ``out=`` overload.
 
-    ``casts``: outputs of dtypes that PyTorch would cast the result to are fine.
+    ``casts``: outputs of dtypes that PyTorch would cast the result to are fine. ``apart``: which inputs share no memory
+    with an output; among "others" the first argument is not, if it is the output itself.
     """
     fn = guarded(functional, fn)
     impl(functional, traced(fn))
     for candidate in overloads(functional._schema.name.split("::")[1]).values():
         if is_out(candidate) and functional_of(candidate) is functional:
-            impl(candidate, strict_out(candidate, fn, wrong, casts))
+            impl(candidate, strict_out(candidate, fn, wrong, casts, apart))
 
 
 def strict_out(
-    overload: OpOverload, fn: Callable[..., Any], wrong: WrongDtype, casts: bool = False
+    overload: OpOverload, fn: Callable[..., Any], wrong: WrongDtype, casts: bool = False, apart: Apart = "all"
 ) -> Callable[..., Any]:
     names = [a.name for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
@@ -78,7 +84,9 @@ def strict_out(
                 raise wrong(value, out)
             if out.numel():
                 check_writable(out.shape, out.stride())
-            check_apart(out, (*args, *kwargs.values()))
+            if apart != "none":
+                itself = apart == "others" and is_same(out, args[0])
+                check_apart(out, (*args[itself:], *kwargs.values()))
         check_meta(overload, args, {**kwargs, **dict(zip(names, outs, strict=True))})
         for out, value in zip(outs, results, strict=True):
             if out.shape != value.shape:
@@ -100,6 +108,11 @@ def check_apart(out: torch.Tensor, values: Sequence[Any]) -> None:
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
+
+
+def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are one part of one storage."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -21,6 +21,8 @@ from torch._ops import OpOverload
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import different_devices
 
+from .refusals import refusal
+
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
 BACKEND_KEY = "PrivateUse1"
@@ -264,12 +266,16 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
     found = _metas.get(key)
     if found is None:
+        asked = overload
         overload, kwargs = _asked(overload, kwargs)
         try:
             result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
-        except RuntimeError:
+        except NotImplementedError:
             check_devices((*args, *kwargs.values()))  # the meta kernel's complaint would be about device "meta"
             raise
+        except Exception as own:  # noqa: BLE001  meta kernels written in Python raise whatever trips them
+            check_devices((*args, *kwargs.values()))
+            raise (refusal(asked, args, kwargs) or own) from None
         found = [_meta_of(t) for t in _flatten(result)]
         if len(_metas) >= META_CACHE_SIZE:
             _metas.pop(next(iter(_metas)))

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch_webgpu.ir.ops import MissingKindError
 
 from .fallback import run_on_cpu
+from .refusals import check_as_cpu
 from .results import check_cast, write
 from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace, is_out, overloads
 from .traced import traced
@@ -79,6 +80,8 @@ def out_variant(overload: OpOverload, fn: Callable[..., Any], out_decides: bool 
             kwargs["dtype"] = outs[0].dtype
         result = fn(*args, **kwargs)
         results = (result,) if isinstance(result, torch.Tensor) else result
+        if any(out.dtype != value.dtype for out, value in zip(outs, results, strict=True)):
+            check_as_cpu(overload, *args, **kwargs, **dict(zip(names, outs)))  # some take no other dtype than theirs
         for out, value in zip(outs, results, strict=True):
             write(value, out)
         return outs[0] if len(outs) == 1 else tuple(outs)

@@ -1,20 +1,42 @@
 // Complex numbers as vec2<f32>(real, imaginary); branch cuts and signs of zero as in C's <complex.h>.
 
+// Drivers fold x * 0 and 0 / x to 0 where they know the zero, as the imaginary part of a real operand. A product of what
+// is not finite has a part that is not finite, whatever was folded: then it is formed again, by products that are not.
 fn c_mul(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
-  return vec2<f32>(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
+  let product = vec2<f32>(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
+  if (isfinite_f(product.x) && isfinite_f(product.y)) { return product; }
+  return vec2<f32>(
+    unfolded_product_f(a.x, b.x) - unfolded_product_f(a.y, b.y),
+    unfolded_product_f(a.x, b.y) + unfolded_product_f(a.y, b.x));
 }
 
-// Smith's division: scaled by the larger part of the divisor.
+// a * b, NaN for zero times infinity by their bits.
+fn unfolded_product_f(a: f32, b: f32) -> f32 {
+  let low = min(magnitude_bits(a), magnitude_bits(b));
+  let high = max(magnitude_bits(a), magnitude_bits(b));
+  return select(a * b, nan_f(), high > 0x7f800000u || (high == 0x7f800000u && low == 0u));
+}
+
+// x / 0 by the bits of x.
+fn over_zero_f(x: f32) -> f32 {
+  return select(copysign_f(inf_f(), x), nan_f(), magnitude_bits(x) == 0u || isnan_f(x));
+}
+
+// Smith's division: scaled by the larger part of the divisor. What is not finite is treated as in c_mul.
 fn c_div(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
-  if (b.x == 0.0 && b.y == 0.0) { return a / abs(b.x); }
-  if (abs(b.x) >= abs(b.y)) {
-    let ratio = quotient_f(b.y, b.x);
-    let divisor = b.x + b.y * ratio;
-    return vec2<f32>(quotient_f(a.x + a.y * ratio, divisor), quotient_f(a.y - a.x * ratio, divisor));
-  }
-  let ratio = quotient_f(b.x, b.y);
-  let divisor = b.x * ratio + b.y;
-  return vec2<f32>(quotient_f(a.x * ratio + a.y, divisor), quotient_f(a.y * ratio - a.x, divisor));
+  if (isnan_f(b.x) || isnan_f(b.y)) { return vec2<f32>(nan_f(), nan_f()); }
+  if (b.x == 0.0 && b.y == 0.0) { return vec2<f32>(over_zero_f(a.x), over_zero_f(a.y)); }
+  let by_real = abs(b.x) >= abs(b.y);
+  let ratio = select(quotient_f(b.x, b.y), quotient_f(b.y, b.x), by_real);
+  let divisor = select(b.x * ratio + b.y, b.x + b.y * ratio, by_real);
+  let large = select(vec2<f32>(a.y, -a.x), a, by_real);
+  let small = select(a, vec2<f32>(a.y, -a.x), by_real);
+  let quotient = vec2<f32>(
+    quotient_f(large.x + small.x * ratio, divisor), quotient_f(large.y + small.y * ratio, divisor));
+  if (isfinite_f(quotient.x) && isfinite_f(quotient.y)) { return quotient; }
+  return vec2<f32>(
+    quotient_f(large.x + unfolded_product_f(small.x, ratio), divisor),
+    quotient_f(large.y + unfolded_product_f(small.y, ratio), divisor));
 }
 
 fn c_reciprocal(z: vec2<f32>) -> vec2<f32> {

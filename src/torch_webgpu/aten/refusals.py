@@ -1,0 +1,64 @@
+"""What CPU PyTorch says of arguments that it refuses, in its own words.
+
+PyTorch's meta kernels are often written in Python and refuse in words, or with exceptions, of their own; some let
+through what the kernels of every device refuse. Only the CPU's kernel knows what it says: it is asked with zeros, off
+every path that a call that works takes twice.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map
+
+MAX_BYTES = 1 << 24
+"""Of all tensors together; for larger arguments asking would take time and memory that nobody expects of an error."""
+
+
+def refusal(overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
+    """What ``overload`` raises on the CPU for arguments with these layouts; None if nothing, or only that it has no
+    kernel for a dtype, which says nothing about other devices.
+    """
+    given = [v for v in tree_leaves((tuple(args), kwargs)) if isinstance(v, torch.Tensor)]
+    if sum(t.numel() * t.element_size() for t in given) > MAX_BYTES:
+        return None
+    try:
+        host_args, host_kwargs = tree_map(_on_cpu, (tuple(args), kwargs))
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            overload(*host_args, **host_kwargs)
+    except NotImplementedError:
+        return None
+    except Exception as error:  # noqa: BLE001  whatever it is, it is the answer
+        return error.with_traceback(None)
+    return None
+
+
+def check_as_cpu(overload: OpOverload, *args: Any, **kwargs: Any) -> None:
+    """Raises what the CPU's kernel raises for arguments with these layouts."""
+    error = refusal(overload, args, kwargs)
+    if error is not None:
+        raise error
+
+
+def check_parameters(method: str, dtype: torch.dtype, *parameters: Any) -> None:
+    """Raises, and warns of, what the CPU's in-place ``method`` does for these numbers and a tensor of ``dtype``, which
+    it looks at before it looks at elements. No random number of the CPU's is drawn."""
+    getattr(torch.empty(0, dtype=dtype, device="cpu"), method)(*parameters)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu":
+            return value
+        # As many bytes as the layout needs: zeros are also indices that every dimension has.
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu").zero_()
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, torch.Generator):
+        return None
+    return value

@@ -1,0 +1,75 @@
+"""Bad arguments are refused with the CPU's exception, word for word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.device.against_cpu import outcome
+
+from torch_webgpu.aten.refusals import MAX_BYTES, refusal
+
+Use = Callable[[Any], Any]
+
+REFUSED: dict[str, Use] = {
+    "broadcast": lambda d: torch.ones(10, device=d) + torch.ones(3, device=d),
+    "broadcast of two dimensions": lambda d: torch.ones(2, 3, device=d) * torch.ones(4, 3, device=d),
+    "broadcast in place": lambda d: torch.ones(4, 3, device=d).mul_(torch.ones(2, 3, device=d)),
+    "broadcast in place grows": lambda d: torch.ones(1, device=d).add_(torch.ones(3, device=d)),
+    "broadcast of a condition": lambda d: torch.where(
+        torch.ones(10, device=d) > 0, torch.ones(3, device=d), torch.ones(1, device=d)
+    ),
+    "broadcast of a comparison": lambda d: torch.ones(5, device=d) == torch.ones(4, device=d),
+    "lerp": lambda d: torch.lerp(torch.ones(10, device=d), torch.ones(3, device=d), 0.3),
+    "mse_loss": lambda d: F.mse_loss(torch.ones(3, 4, device=d), torch.ones(3, 5, device=d)),
+    "clamp without bounds": lambda d: torch.ones(2, device=d).clamp(None, None),
+    "nll_loss weights": lambda d: F.nll_loss(
+        torch.ones(3, 4, device=d), torch.zeros(3, dtype=torch.int64, device=d), weight=torch.ones(3, device=d)
+    ),
+    "cross_entropy of float classes": lambda d: F.cross_entropy(torch.ones(3, 4, device=d), torch.ones(3, device=d)),
+    "cross_entropy of float images": lambda d: F.cross_entropy(
+        torch.ones(1, 4, 2, 2, device=d), torch.ones(1, 2, 2, device=d)
+    ),
+    "cross_entropy of int32 classes": lambda d: F.cross_entropy(
+        torch.ones(3, 4, device=d), torch.ones(3, dtype=torch.int32, device=d)
+    ),
+    "empty_strided": lambda d: torch.empty_strided((2, 3), (1,), device=d),
+    "new_empty_strided": lambda d: torch.ones(2, device=d).new_empty_strided((2,), (1, 1)),
+    "randint of complex": lambda d: torch.randint(0, 3, (2,), dtype=torch.complex64, device=d),
+    "all into float": lambda d: torch.all(torch.ones(2, 2, device=d), 0, out=torch.empty(2, device=d)),
+    "any into int": lambda d: torch.any(torch.ones(2, 2, device=d), out=torch.empty((), dtype=torch.int32, device=d)),
+    "mean of integers": lambda d: torch.ones(3, dtype=torch.int64, device=d).mean(),
+    "cat of other sizes": lambda d: torch.cat([torch.ones(2, 3, device=d), torch.ones(2, 4, device=d)]),
+    "amax twice over one dimension": lambda d: torch.ones(2, 3, device=d).amax((0, 0)),
+    "layer_norm": lambda d: F.layer_norm(torch.ones(2, 3, device=d), (4,)),
+    "eye": lambda d: torch.eye(2, -3, device=d),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_in_the_cpus_words(device: torch.device, name: str) -> None:
+    expected = outcome(REFUSED[name], "cpu")
+    assert isinstance(expected, tuple), "the CPU accepts it"
+    assert outcome(REFUSED[name], device) == expected
+    assert outcome(REFUSED[name], device) == expected, "the second time"
+
+
+def test_large_arguments_are_not_computed_with_to_ask(device: torch.device) -> None:
+    size = MAX_BYTES // 4 + 1
+    x, y = torch.empty(size, device=device), torch.empty(3, device=device)
+    assert refusal(torch.ops.aten.add.Tensor, (x, y), {}) is None
+    with pytest.raises(RuntimeError):
+        x + y
+
+
+def test_what_only_a_meta_kernel_refuses_stays_an_error(device: torch.device) -> None:
+    assert refusal(torch.ops.aten.add.Tensor, (torch.ones(2, device=device), 1), {}) is None
+
+
+def test_accepted_out_dtypes_stay_accepted(device: torch.device) -> None:
+    x = torch.tensor([[True, False], [True, True]], device=device)
+    out = torch.empty(2, dtype=torch.uint8, device=device)
+    assert torch.all(x, 0, out=out).tolist() == [1, 0]
