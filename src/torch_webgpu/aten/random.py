@@ -113,8 +113,9 @@ def double_uniform(bits: Expr) -> Expr:
 
 def normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     """Float64 tensors get numbers of float32's resolution (and their own ``mean`` and ``std``)."""
-    if not std >= 0 or not self.is_floating_point():
+    if not std >= 0:
         check_parameters("normal_", self.dtype, mean, std)
+    require_floating("normal_", self, complex_too=True)
     if self.is_complex():
         normal_(torch.view_as_real(self), mean, std / 2**0.5, generator=generator)
         return self
@@ -132,7 +133,8 @@ def standard_exponential(u: Expr) -> Expr:
 
 
 def exponential_(self: torch.Tensor, lambd: float = 1.0, *, generator: Any = None) -> torch.Tensor:
-    if not lambd > 0 or not self.is_floating_point():
+    require_floating("exponential_", self)
+    if not lambd > 0:
         check_parameters("exponential_", self.dtype, lambd)
 
     def expression(u: Expr, p: list[Expr]) -> Expr:
@@ -152,7 +154,8 @@ def geometric_(self: torch.Tensor, p: float, *, generator: Any = None) -> torch.
 
 
 def cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
-    if not sigma > 0 or not self.is_floating_point():
+    require_floating("cauchy_", self)
+    if not sigma > 0:
         check_parameters("cauchy_", self.dtype, median, sigma)
 
     def expression(u: Expr, p: list[Expr]) -> Expr:
@@ -162,7 +165,8 @@ def cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, gene
 
 
 def log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
-    if not std > 0 or not self.is_floating_point():
+    require_floating("log_normal_", self)
+    if not std > 0:
         check_parameters("log_normal_", self.dtype, mean, std)
 
     def expression(z: Expr, p: list[Expr]) -> Expr:
@@ -289,6 +293,11 @@ def rounded_end(dtype: torch.dtype, low: int, end: int) -> int:
         below = torch.tensor(float("-inf"), dtype=dtype, device="cpu")
         last = float(torch.nextafter(torch.tensor(last, dtype=dtype, device="cpu"), below))
     return max(int(last), low) + 1
+
+
+def require_floating(name: str, self: torch.Tensor, complex_too: bool = False) -> None:
+    if not self.is_floating_point() and not (complex_too and self.is_complex()):
+        raise NotImplementedError(f"\"{name}\" not implemented for '{name_of(self.dtype)}'")
 
 
 def register() -> None:
