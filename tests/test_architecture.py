@@ -24,17 +24,17 @@ LAYERS = {
     "plan": 4,
     "lower": 5, "runtime": 5,
     "engine": 6,
-    "aten": 7, "inductor": 7,
+    "aten": 7, "compile": 7,
     "api": 8, "extend": 8, "translate": 8, "export": 8, "cli": 8, "doctor": 8,
     "": 9,
 }  # fmt: skip
 
 # Packages of one layer that may not see each other.
-STRANGERS = {frozenset({"lower", "runtime"}), frozenset({"aten", "inductor"})}
+STRANGERS = {frozenset({"lower", "runtime"})}
 
 WGPU = "runtime"
 RAW_WGPU = "runtime/ffi.py"
-TORCH_INTERNALS = ("aten/torch_abi.py", "aten/torch_patches.py", "engine/tensor.py", "inductor/")
+TORCH_INTERNALS = ("aten/torch_abi.py", "aten/torch_patches.py", "engine/tensor.py")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 

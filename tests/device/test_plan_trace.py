@@ -205,3 +205,17 @@ def test_a_damaged_file_is_refused(device: torch.device, tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError):
         Plan.load(tmp_path / "absent")
     assert torch_webgpu.plan.trace is trace
+
+
+def test_plans_are_the_same_in_every_process(device: torch.device) -> None:
+    """Nothing in one counts what its process did before."""
+    script = """
+        from torch_webgpu.plan import trace
+        for _ in range({before}):
+            (torch.rand(3, 5, device="webgpu") + torch.ones(5, device="webgpu")).sum().item()
+        table = torch.empty(10, 4, device="meta")
+        tokens = torch.empty(3, dtype=torch.int64, device="meta")
+        print(trace(lambda w, t: torch.nn.functional.gelu(w[t].cumsum(0)), table, tokens).to_json())
+    """
+    first, second = (assert_ends_well(script.format(before=before)) for before in (0, 2))
+    assert first == second

@@ -55,7 +55,7 @@ def ends_batch(op: Operation, fullness: float) -> bool:
     kernel, such as a product, which needs its operands in memory anyway, or else before a few operations that a hash
     picks. Wherever a loop's first batch began, the later ones soon end at the same places every time.
     """
-    return isinstance(op.body, Extern) or (fullness >= 0.75 and op.id * 0x9E3779B1 >> 8 & 7 == 0)
+    return isinstance(op.body, Extern) or (fullness >= 0.75 and op.id & 7 == 0)
 
 
 class Engine(Store):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, ClassVar, NamedTuple
+from zlib import crc32
 
 from torch_webgpu.dtypes import BY_NAME
 
@@ -192,7 +192,6 @@ Body = Pointwise | Reduction | Extern
 
 REMEMBERED_NAMES = 1 << 17
 _names: dict[int, str] = {}
-_ids = count()
 
 
 def operation_name(op_id: int) -> str:
@@ -213,6 +212,7 @@ class Operation:
     body: Body
     param_kinds: tuple[str, ...] = ()
     id: int = field(init=False)
+    """A digest of what it is called and looks like, the same in every process; kernels raise error flags with it."""
     lowered: dict[Any, Any] = field(default_factory=dict, repr=False)
     shifts: tuple[int, ...] = field(init=False, repr=False)
     """The base-2 logarithm of each argument's element size: from bytes to elements."""
@@ -220,7 +220,8 @@ class Operation:
     """The pairs of an input and an output, by their places in ``args``, that have the same layout."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", next(_ids))
+        content = repr((self.name, self.args, self.n_outputs, self.param_kinds))
+        object.__setattr__(self, "id", crc32(content.encode()) >> 1)
         shifts = [BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in self.args]
         object.__setattr__(self, "shifts", tuple(shifts))
         outputs = range(self.n_inputs, len(self.args))
