@@ -235,6 +235,30 @@ def memory_limit(size_bytes: int) -> Iterator[None]:
         del native.create_buffer, native.release_buffer
 
 
+def touch(tensors: list[torch.Tensor]) -> None:
+    """Writes a little of each, so that they get their memory."""
+    for t in tensors:
+        t[:4].zero_()
+        torch.webgpu.synchronize()
+
+
+def test_a_software_adapter_does_not_promise_more_than_the_machine_has(device, monkeypatch):
+    from torch_webgpu.runtime.host_memory import Budget
+    from torch_webgpu.runtime.vulkan_memory import Memory
+
+    torch.webgpu.empty_cache()
+    pool = engine().device(0)._open.pool
+    available = pool.reserved_bytes + 600 * MIB
+    budget = Budget(lambda: Memory(available, 8 << 30))
+    budget.join(pool)
+    monkeypatch.setattr(pool, "_budget", budget)
+    kept = [torch.empty(100 * MIB, dtype=torch.uint8, device=device) for _ in range(5)]
+    with pytest.raises(torch.OutOfMemoryError, match=r"fill: .*tried to allocate 100(.|\n)*machine(.|\n)*in use"):
+        touch(kept)
+    kept.clear()
+    assert torch.ones(3, device=device).sum().item() == 3
+
+
 def fill(kept: list[torch.Tensor], count: int, elements: int, device: torch.device) -> None:
     """Appends tensors until the device refuses one; that one, too."""
     for _ in range(count):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_webgpu.engine.record import engine
+from torch_webgpu.runtime.host_memory import machine_memory
 from torch_webgpu.runtime.vulkan_memory import Memory, memory_of
 
 if TYPE_CHECKING:
@@ -26,13 +26,3 @@ def adapter_memory(index: int) -> Memory | None:
 
 def _identity(device: Device) -> tuple[int, int, str]:
     return device.info["vendor_id"], device.info["device_id"], device.name
-
-
-def machine_memory() -> Memory | None:
-    """What is available of the machine's memory, and all of it; None where the operating system has no /proc."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    kibibytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return Memory(kibibytes["MemAvailable"] << 10, kibibytes["MemTotal"] << 10)

@@ -14,6 +14,7 @@ from torch_webgpu.runtime.tally import Tally
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.host_memory import Budget
     from torch_webgpu.runtime.private_pool import PrivatePool
 
 _SMALLEST_CLASS_BYTES = 256
@@ -69,7 +70,12 @@ class BufferPool:
     """
 
     def __init__(
-        self, native: NativeDevice, usage: int, max_buffer_bytes: int, on_evict: Callable[[Buffer], None]
+        self,
+        native: NativeDevice,
+        usage: int,
+        max_buffer_bytes: int,
+        on_evict: Callable[[Buffer], None],
+        budget: Budget | None = None,
     ) -> None:
         self._native = native
         self._on_evict = on_evict
@@ -90,6 +96,9 @@ class BufferPool:
         # Of what the adapter gave us: buffers in use, pooled ones, and evicted ones it has not got back yet.
         self.created = Tally()
         self.reserved = Tally()  # bytes
+        self._budget = budget  # of the machine's memory, if that is what buffers are made of
+        if budget is not None:
+            budget.join(self)
 
     @property
     def reserved_bytes(self) -> int:
@@ -285,6 +294,8 @@ class BufferPool:
                 f"webgpu: a buffer of {_human(size_bytes)} exceeds this adapter's limit of "
                 f"{_human(self._max_buffer_bytes)} for one buffer (max-buffer-size).\n{self.summary()}"
             )
+        if self._budget is not None and (refusal := self._budget.refusal(capacity)):
+            raise OutOfMemoryError(f"webgpu: tried to allocate {_human(size_bytes)}, but {refusal}.\n{self.summary()}")
         handle = self._native.create_buffer(capacity, self._usage)
         errors = self._native.sink.take()
         if not errors:

@@ -17,6 +17,7 @@ from torch_webgpu.runtime.caps import host_caps
 from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
+from torch_webgpu.runtime.host_memory import machine_budget
 from torch_webgpu.runtime.observer import Observer, span
 from torch_webgpu.runtime.pipelines import PipelineCache
 from torch_webgpu.runtime.prepared import Prepared, PreparedCache
@@ -54,7 +55,9 @@ class _Open:
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.pipelines = PipelineCache(self.native, caps, adapter.limits)
-        self.pool = BufferPool(self.native, ffi.BUFFER, adapter.limits["max-buffer-size"], self.pipelines.forget)
+        budget = machine_budget() if caps.software else None
+        largest = adapter.limits["max-buffer-size"]
+        self.pool = BufferPool(self.native, ffi.BUFFER, largest, self.pipelines.forget, budget)
         self.private: PrivatePool | None = None
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
