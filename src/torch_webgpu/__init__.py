@@ -18,8 +18,8 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from . import api, aten, plan
-    from .api import accelerator, graphs, plans, safetensors, streams, torch_profiler
+    from . import api, aten, integrations, plan
+    from .api import accelerator, graphs, plans, streams, torch_profiler
     from .aten import torch_abi
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
@@ -28,9 +28,9 @@ def register() -> None:
     plan.trace, plan.bind = plans.trace, plans.bind
     accelerator.register()
     graphs.register()
-    safetensors.register()
     streams.register()
     torch_profiler.register()
+    integrations.register()
 
 
 # At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of

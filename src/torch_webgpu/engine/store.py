@@ -170,8 +170,8 @@ class Store:
             device = self.device(index)
             self.reclaim()
             raise OutOfMemoryError(
-                f"webgpu:{index} ({device.name}) cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes): "
-                f"its buffers end at {largest / 2**30:.2f} GiB.\n{device.memory_summary()}"
+                f"WebGPU out of memory. webgpu:{index} ({device.name}) cannot hold a tensor of {size / 2**30:.2f} GiB "
+                f"({size} bytes): its buffers end at {largest / 2**30:.2f} GiB.\n{device.memory_summary()}"
             )
 
     def allocation(self, t: torch.Tensor) -> Allocation:

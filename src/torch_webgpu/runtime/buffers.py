@@ -291,7 +291,7 @@ class BufferPool:
     def _create(self, size_bytes: int, capacity: int) -> Buffer:
         if size_bytes > self._max_buffer_bytes:
             raise OutOfMemoryError(
-                f"webgpu: a buffer of {_human(size_bytes)} exceeds this adapter's limit of "
+                f"WebGPU out of memory. A buffer of {_human(size_bytes)} exceeds this adapter's limit of "
                 f"{_human(self._max_buffer_bytes)} for one buffer (max-buffer-size).\n{self.summary()}"
             )
         if self._budget is not None and (refusal := self._budget.refusal(capacity)):
@@ -308,7 +308,8 @@ class BufferPool:
         if any(kind != "out of memory" for kind, _ in errors):
             raise WebGPUError("\n".join(message for _, message in errors))
         raise OutOfMemoryError(
-            f"webgpu: tried to allocate {_human(size_bytes)} and the adapter has no memory left.\n{self.summary()}"
+            f"WebGPU out of memory. The adapter has none left, tried to allocate {_human(size_bytes)}.\n"
+            f"{self.summary()}"
         )
 
     def _trim(self, wanted_bytes: int) -> None:

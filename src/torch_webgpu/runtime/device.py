@@ -471,7 +471,7 @@ class Device:
             errors = sink.take()
             text = "\n".join(message for _, message in errors)
             if any(kind == "out of memory" for kind, _ in errors):
-                raise OutOfMemoryError(f"webgpu: {text}\n{self.memory_summary()}")
+                raise OutOfMemoryError(f"WebGPU out of memory. {text}\n{self.memory_summary()}")
             raise WebGPUError(text)
         if self._unusable is not None:
             raise copy(self._unusable)

@@ -92,7 +92,7 @@ class EncodedGraph:
             self._uniform = self.native.create_buffer(len(self._uniform_data), ffi.UNIFORM)
             if errors := self.native.sink.take():
                 raise OutOfMemoryError(
-                    "webgpu: a captured graph's parameters: " + "; ".join(text for _, text in errors)
+                    "WebGPU out of memory. A captured graph's parameters: " + "; ".join(text for _, text in errors)
                 )
             self.native.write_buffer(self._uniform, 0, self._uniform_data)
         submissions: list[list[Step]] = []

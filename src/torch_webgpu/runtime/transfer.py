@@ -181,7 +181,7 @@ class Transfer:
         if errors:
             self._native.release_buffer(staging)
             reason = "; ".join(message for _, message in errors)
-            raise OutOfMemoryError(f"webgpu: no memory for a download of {size_bytes} bytes: {reason}")
+            raise OutOfMemoryError(f"WebGPU out of memory. A download takes {size_bytes} bytes: {reason}")
         return Buffer(staging, wanted_bytes)
 
     def release_staging(self) -> None:
