@@ -43,6 +43,7 @@ FAMILIES = (
     "grid_sample",
     "rnn",
     "attention",
+    "nested",
     "padding",
     "upsample",
     "pool",

@@ -95,12 +95,6 @@ def transformer_encoder_layer(
     return norm_2(src + feed_forward(src))
 
 
-def mask_is_left_aligned(t: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Asked by ``nn.TransformerEncoder`` to find out whether it may use nested tensors; not on this device."""
-    return False
-
-
 def register() -> None:
     impl(aten._native_multi_head_attention.default, native_multi_head_attention)
     impl(aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer)
-    impl(aten._nested_tensor_from_mask_left_aligned.default, mask_is_left_aligned)

@@ -136,6 +136,11 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
+def on_cpu_nested_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The same for nested tensors."""
+    return overload._op_dk(torch._C.DispatchKey.NestedTensorCPU, *args, **kwargs)
+
+
 def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
     """The CPU kernel of a device-agnostic operator by itself: without a Python frame, half a microsecond faster."""
     kernel = torch.library.get_kernel(overload, "CPU")
