@@ -275,7 +275,7 @@ class Device:
         Those of the first requests are written ``into`` these arrays.
         """
         opened = self._open
-        with span(self, "wait", "download"):
+        with span(self, "wait", "download"), opened.pipelines.waiting():
             try:
                 results = opened.transfer.download(requests, into)
             except OutOfMemoryError:
@@ -298,7 +298,7 @@ class Device:
     def land(self, flight: Flight) -> None:
         """Waits until a part of a download that was submitted is there."""
         opened = self._open
-        with span(self, "wait", "download"):
+        with span(self, "wait", "download"), opened.pipelines.waiting():
             opened.transfer.land(flight)
         self._raise_errors(opened)
 
@@ -320,7 +320,7 @@ class Device:
     def synchronize(self) -> None:
         """Waits until all submitted work is done, and raises the errors it caused."""
         opened = self._open
-        with span(self, "wait", "synchronize"):
+        with span(self, "wait", "synchronize"), opened.pipelines.waiting():
             opened.native.flush_writes()
             opened.native.poll(wait=True)
         self._raise_errors(opened)

@@ -10,12 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import config
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
+from torch_webgpu.ir.names import operator_name
 from torch_webgpu.runtime import ffi
+from torch_webgpu.runtime.slow import SlowWatch
 from torch_webgpu.wgsl.link import HostCaps, link
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ MAX_PIPELINES = 8192
 MAX_SOFTWARE_PIPELINES = 512
 """A software adapter compiles to machine code: over 3 MB a pipeline on lavapipe."""
 MAX_COMPILERS = 8
+SHOWN_KERNELS = 5
+"""Names in a message."""
+_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,6 +95,8 @@ class PipelineCache:
         # The young generation: the encoder looks here before it calls :meth:`bound`. Always this same dictionary.
         self.recent: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
+        self._slow = SlowWatch()
+        self._first_runs: list[str] | None = [] if caps.software else None
         self.edition = object()
         """Another one as soon as any pipeline or bind group is released: what was looked up before may be gone."""
 
@@ -211,9 +219,22 @@ class PipelineCache:
 
     def _build(self, kernel: Kernel, source: _Source) -> tuple[Any, Any]:
         """A shader and a pipeline; what is wrong with them is in the sink."""
-        shader = self._native.create_shader(source.text, kernel.name, kernel.trusted)
         immediate_bytes = source.param_bytes if source.uses_immediates else 0
-        return shader, self._native.create_pipeline(shader, source.layout, immediate_bytes, kernel.name)
+        if self._first_runs is not None:
+            self._first_runs.append(kernel.name)
+        with self._slow(f"webgpu: compiling the kernel {operator_name(kernel.name)}"):
+            shader = self._native.create_shader(source.text, kernel.name, kernel.trusted)
+            return shader, self._native.create_pipeline(shader, source.layout, immediate_bytes, kernel.name)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Surrounds waiting for the device. Software adapters compile a kernel when it first runs, not before."""
+        if not self._first_runs:
+            return _NOTHING
+        names = list(dict.fromkeys(map(operator_name, self._first_runs)))
+        self._first_runs.clear()
+        more = f" and {len(names) - SHOWN_KERNELS} more" if len(names) > SHOWN_KERNELS else ""
+        shown = ", ".join(names[:SHOWN_KERNELS])
+        return self._slow(f"webgpu: the first run of {shown}{more}, which the software adapter compiles now,")
 
     def _raise_compile_errors(self, kernel: Kernel, source: str, shader: Any, pipeline: Any) -> None:
         errors = self._native.sink.take()
