@@ -10,11 +10,11 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels.embedding_bag import MAX, MEAN, SUM, lower_embedding_bag
 
+from .deterministic import by_mode
 from .indexing import check_index_dtype, index_select
 from .register import check_devices
 from .results import name_of
 from .torch_abi import aten, impl
-from .traced import traced
 from .variants import register_functional
 
 Bags = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -194,4 +194,4 @@ def register() -> None:
         (aten._embedding_bag_dense_backward.default, embedding_bag_dense_backward),
         (aten._embedding_bag_per_sample_weights_backward.default, per_sample_weights_backward),
     ):
-        register_functional(overload, traced(fn))
+        register_functional(overload, by_mode(fn))

@@ -12,6 +12,7 @@ from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import grid_sample
 from torch_webgpu.kernels.grid_sample import Sampling
 
+from .deterministic import alert_not_deterministic, by_mode
 from .fallback import run_on_cpu
 from .torch_abi import aten, outputs_of
 from .variants import register_functional
@@ -64,6 +65,7 @@ def grid_sampler(dims: int) -> None:
         s, name = Sampling(dims, *options), f"aten.grid_sampler_{dims}d_backward"
         grad_input = None
         if output_mask[0]:
+            alert_not_deterministic(f"grid_sampler_{dims}d_backward_webgpu")
             grad_input = torch.empty_like(input, memory_format=torch.contiguous_format)
             record(f"{name}.input", [grad_output, grid], grad_input, grid_sample.image_gradient, s)
         grad_grid = torch.empty_like(grid, memory_format=torch.contiguous_format)
@@ -71,7 +73,7 @@ def grid_sampler(dims: int) -> None:
         return grad_input, grad_grid
 
     register_functional(forward, sample)
-    register_functional(backward, sample_backward)
+    register_functional(backward, by_mode(sample_backward))
 
 
 def register() -> None:

@@ -17,6 +17,7 @@ from torch_webgpu.kernels import compact, indexed
 from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
+from .deterministic import by_mode, is_deterministic, last_of_each_key, sums_by_key
 from .fallback import run_on_cpu
 from .register import check_devices, check_writable
 from .results import name_of
@@ -67,11 +68,13 @@ def write(
     shape: Sequence[int],
     combine: str = "set",
     serial_dim: int | None = None,
+    in_order: bool = False,
 ) -> torch.Tensor:
     """``data[p · strides + Σ index[p] · term.stride]`` combined with ``source[p]`` for every point ``p`` of ``shape``.
 
     ``combine``: see :func:`indexed.lower_write`. ``serial_dim``: the dimension in which alone points may collide, for
-    dtypes whose combination is not atomic. A source is broadcast to ``shape``.
+    dtypes whose combination is not atomic, or with ``in_order``, which combines in the points' order. A source is
+    broadcast to ``shape``.
     """
     check_writable(data.shape, data.stride())
     check_apart(data, [*(i.tensor for i in indices), source])
@@ -87,7 +90,8 @@ def write(
     else:
         scalars.append(source)
     geometry = geometry_of(shape, strides, indices, other)
-    dim = None if indexed.combines_atomically(dtype_of(data.dtype).name, combine) else serial_dim
+    atomic = not in_order and indexed.combines_atomically(dtype_of(data.dtype).name, combine)
+    dim = None if atomic else serial_dim
 
     def body(specs: tuple[Spec, ...]) -> Extern:
         if dim is None:
@@ -276,12 +280,45 @@ def index_put_(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result "
             f"of shape {list(where.shape)}"
         ) from None
+    if is_deterministic() and (not accumulate or self.is_floating_point() or self.is_complex()):
+        return put_in_order(self, expanded, values, where, accumulate)
     if accumulate and self.dtype in (torch.float16, torch.bfloat16):
         wide = self.float()
         where = resolve(wide, expanded)
         write("index_put", wide, where.strides, where.indices, values, where.shape, "add")
         return self.copy_(wide)
     return write("index_put", self, where.strides, where.indices, values, where.shape, "add" if accumulate else "set")
+
+
+def put_in_order(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    where: Indexed,
+    accumulate: bool,
+) -> torch.Tensor:
+    """:func:`index_put_` of ``values``, as large as ``where``, in the order of the points."""
+    if not values.numel():
+        return self
+    dims = [d for d, index in enumerate(indices) if index is not None]
+    tensors = [index for index in indices if index is not None]
+    sizes = [self.shape[d] for d in dims]
+    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)
+    named = resolve(numbers, tensors)
+    keys = read("index_put", numbers, named.strides, named.indices, numbers.new_empty(named.shape))
+    at = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    block = list(range(at, at + keys.dim()))
+    rows = values.movedim(block, list(range(keys.dim()))).reshape(keys.numel(), -1)
+    if accumulate:
+        wide = rows.float() if rows.is_floating_point() else rows
+        sums = sums_by_key(wide, keys.reshape(-1), numbers.numel())
+        target = self.movedim(dims, list(range(len(dims))))
+        target.add_(sums.view(target.shape))
+        return self
+    rest = [n for d, n in enumerate(values.shape) if d not in block]
+    rows = rows.index_select(0, last_of_each_key(keys.reshape(-1))).view(*keys.shape, *rest)
+    values = rows.movedim(list(range(keys.dim())), block)
+    return write("index_put", self, where.strides, where.indices, values, where.shape)
 
 
 def squeeze_to(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -313,6 +350,9 @@ def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumula
     wide = accumulate and self.dtype in (torch.float16, torch.bfloat16)
     flat = (self.float() if wide else self).contiguous()
     source = source.reshape(index.shape)
+    if is_deterministic() and index.numel() and (not accumulate or flat.is_floating_point() or flat.is_complex()):
+        put_in_order(flat.view(-1), [index], source, resolve(flat.view(-1), [index]), accumulate)
+        return self if flat is self else self.copy_(flat)
     combine = "add" if accumulate else "set"
     write("put", flat, (0,) * index.dim(), [flattened(flat, index)], source, index.shape, combine)
     return self if flat is self else self.copy_(flat)
@@ -397,6 +437,6 @@ def register() -> None:
     register_strict(aten.masked_select.default, masked_select, same_scalar_type("masked_select"))
     register_strict(aten.nonzero.default, nonzero, not_long)
     register_strict(aten.nonzero_static.default, nonzero_static, not_long)
-    impl(aten._index_put_impl_.default, traced(index_put_))
-    impl(aten.put_.default, traced(put_))
+    impl(aten._index_put_impl_.default, by_mode(index_put_))
+    impl(aten.put_.default, by_mode(put_))
     impl(aten.masked_scatter_.default, traced(masked_scatter_))

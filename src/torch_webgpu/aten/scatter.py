@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch_webgpu.engine.record import Scalar
 from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
+from .deterministic import by_mode, is_deterministic, last_of_each_key, sums_by_key
 from .indexing import Index, along, check_index_dtype, on_dim, read, without, wrap_dim, write
 from .register import check_devices
 from .results import name_of
@@ -62,7 +64,11 @@ def reduce_into(
         return self.copy_(extremes_of_halves(name, self, place, source, reduce, include_self))
     if not include_self:
         write(name, self, strides, indices, (dtype_of(self.dtype).kind, identity(reduce, self.dtype)), shape)
-    write(name, self, strides, indices, source, shape, COMBINE[reduce], dim)
+    if is_deterministic() and reduce in ("sum", "mean") and self.dtype in (torch.float32, torch.complex64):
+        add_in_order(name, self, place, source, dim)
+    else:
+        in_order = is_deterministic() and reduce == "prod"
+        write(name, self, strides, indices, source, shape, COMBINE[reduce], dim, in_order)
     if reduce == "mean":
         make = torch.ones_like if include_self else torch.zeros_like
         number = self.real.dtype if self.is_complex() else self.dtype
@@ -71,6 +77,35 @@ def reduce_into(
         write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
         self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
     return self
+
+
+def keys_of(name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int) -> tuple[torch.Tensor, bool]:
+    """Numbers, from 1 on, of what the points of ``shape`` name: of the slice of ``self`` along ``dim``, for each slice
+    of the points, if the index is a vector; else of the element, for each point. And whether it is a vector.
+    """
+    vector = not any(s for i in place(self)[1] for d, s in enumerate(i.strides) if d != dim)
+    sizes = tuple(n if d == dim or not vector else 1 for d, n in enumerate(self.shape))
+    points = tuple(n if d == dim or not vector else 1 for d, n in enumerate(shape))
+    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)
+    keys = numbers.new_empty(points)
+    return read(name, numbers, *place(numbers), keys).view(-1), vector
+
+
+def add_in_order(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> None:
+    """Adds ``source`` to the elements of ``self`` that ``place`` names, to each in the order of the points."""
+    keys, vector = keys_of(name, self, place, tuple(source.shape), dim)
+    target, terms = (self.movedim(dim, 0), source.movedim(dim, 0)) if vector else (self, source)
+    sums = sums_by_key(terms.reshape(keys.numel(), -1), keys, self.shape[dim] if vector else self.numel())
+    target.add_(sums.view(target.shape))
+
+
+def last_writes(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> torch.Tensor:
+    """``source`` with what is written last to an element in the place of all that is written to it."""
+    keys, vector = keys_of(name, self, place, tuple(source.shape), dim)
+    last = last_of_each_key(keys)
+    if vector:
+        return source.index_select(dim, last)
+    return source.reshape(-1).index_select(0, last).view(source.shape)
 
 
 def extremes_of_halves(
@@ -147,6 +182,8 @@ def scatter_(
     else:
         source = self.new_full((), source).expand(index.shape)
     if reduce is None:
+        if is_deterministic():
+            source = last_writes("scatter", target, points_of(dim, index), source, dim)
         strides, indices = points_of(dim, index)(target)
         write("scatter", target, strides, indices, source, index.shape)
     else:
@@ -245,6 +282,8 @@ def index_copy_(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch
     check_copied_slices(target, dim, index, source)
     strides, indices = slices_of(dim, index)(target)
     shape = (*target.shape[:dim], index.numel(), *target.shape[dim + 1 :])
+    if is_deterministic() and source.dim() and source.numel():
+        source = last_writes("index_copy", target, slices_of(dim, index), source, dim)
     write("index_copy", target, strides, indices, source, shape)
     return self
 
@@ -316,8 +355,8 @@ def register_mutation(functional: OpOverload, fn: Callable[..., torch.Tensor]) -
         check_meta(inplace, (self, *args), kwargs)
         return fn(self, *args, **kwargs)
 
-    impl(inplace, traced(in_place))
-    register_strict(functional, on_copy, apart="others")
+    impl(inplace, by_mode(in_place))
+    register_strict(functional, by_mode(on_copy), apart="others")
 
 
 MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (

@@ -13,13 +13,13 @@ from torch_webgpu.ir.graph import Extern
 from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.search import lower_search
 
+from .deterministic import by_mode
 from .indexing import index_select, nonzero, wrap_dim
 from .register import check_devices
 from .results import name_of
 from .sort import first_places
 from .strict import register_strict
 from .torch_abi import aten, impl, is_webgpu
-from .traced import traced
 from .variants import register_functional
 
 
@@ -304,4 +304,4 @@ def register() -> None:
         (aten.unique_consecutive.default, unique_consecutive),
         (aten.unique_dim_consecutive.default, unique_dim_consecutive),
     ):
-        register_functional(overload, traced(fn))
+        register_functional(overload, by_mode(fn))

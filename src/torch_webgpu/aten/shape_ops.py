@@ -10,9 +10,9 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
+from .deterministic import by_mode
 from .indexing import nonzero, wrap_dim
 from .torch_abi import aten, impl, outputs_of
-from .traced import traced
 from .variants import register_functional
 
 
@@ -118,4 +118,4 @@ def register() -> None:
         (aten.unfold_backward.default, unfold_backward),
         (aten.channel_shuffle.default, channel_shuffle),
     ):
-        register_functional(overload, traced(fn))
+        register_functional(overload, by_mode(fn))

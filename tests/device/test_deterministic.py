@@ -1,0 +1,142 @@
+"""``torch.use_deterministic_algorithms``: results that timing has no part in, and alerts where there are none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+N = 30_000  # points that meet in a few elements
+
+
+@pytest.fixture(autouse=True)
+def mode() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def in_turn(index: torch.Tensor, terms: torch.Tensor, size: int) -> torch.Tensor:
+    """Sums of float32 ``terms`` (n, features) by ``index``, one after the other: any other order rounds otherwise."""
+    rows = [np.cumsum(terms[index == k].numpy(), axis=0, dtype=np.float32)[-1] for k in range(size)]
+    return torch.from_numpy(np.stack(rows))
+
+
+def gradient(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+    x = x.requires_grad_()
+    return torch.autograd.grad(fn(x), x, seed)[0]
+
+
+SUMS: dict[str, Callable[..., torch.Tensor]] = {
+    "index_add": lambda x, i, s: x.index_add(0, i, s),
+    "index_add of columns": lambda x, i, s: x.t().contiguous().index_add(1, i, s.t()).t(),
+    "scatter_add": lambda x, i, s: x.scatter_add(0, i[:, None].expand(s.shape), s),
+    "scatter_reduce": lambda x, i, s: x.scatter_reduce(0, i[:, None].expand(s.shape), s, "sum"),
+    "index_put": lambda x, i, s: x.index_put((i,), s, accumulate=True),
+    "index_put of negative indices": lambda x, i, s: x.index_put((i - 3,), s, accumulate=True),
+    "index_put of columns": lambda x, i, s: x.t().contiguous().index_put(
+        (torch.arange(2, device=x.device)[:, None], i), s.t(), accumulate=True
+    ).t(),
+    "put": lambda x, i, s: x.put(i[:, None] * 2 + torch.arange(2, device=x.device), s, accumulate=True),
+    "gradient of embedding": lambda x, i, s: gradient(lambda w: F.embedding(i, w), x, s),
+    "gradient of indexing": lambda x, i, s: gradient(lambda w: w[i], x, s),
+    "gradient of gather": lambda x, i, s: gradient(lambda w: w.gather(0, i[:, None].expand(s.shape)), x, s),
+    "gradient of index_select": lambda x, i, s: gradient(lambda w: w.index_select(0, i), x, s),
+    "gradient of embedding_bag": lambda x, i, s: gradient(
+        lambda w: F.embedding_bag(i, w, torch.arange(N, device=x.device), mode="sum"), x, s
+    ),
+    "bincount": lambda x, i, s: torch.stack([i.bincount(s[:, k]) for k in range(2)], 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_are_taken_in_the_order_of_the_points(device: torch.device, name: str) -> None:
+    index, terms = torch.randint(0, 3, (N,)), torch.randn(N, 2)
+    for _ in range(2):
+        result = SUMS[name](torch.zeros(3, 2, device=device), index.to(device), terms.to(device))
+        assert torch.equal(result.cpu(), in_turn(index, terms, 3))
+
+
+def test_sums_add_to_what_is_there(device: torch.device) -> None:
+    x, index, terms = torch.randn(3, 4, 5), torch.tensor([2, 0, 2, 2]), torch.randn(3, 4, 5)
+    for fn in (
+        lambda x, i, s: x.index_add(1, i, s, alpha=2),
+        lambda x, i, s: x.index_put((torch.arange(3).to(i)[:, None], i), s, accumulate=True),
+        lambda x, i, s: x.scatter_reduce(1, i[None, :, None].expand(s.shape), s, "mean", include_self=False),
+        lambda x, i, s: x.to(torch.complex64).index_add(1, i, torch.complex(s, -s)),
+        lambda x, i, s: x.bfloat16().index_put((i[:3], i[1:]), s[0, :3].bfloat16(), accumulate=True),
+    ):
+        torch.testing.assert_close(
+            fn(x.to(device), index.to(device), terms.to(device)).cpu(), fn(x, index, terms), rtol=1e-2, atol=1e-2
+        )
+
+
+WRITES: dict[str, Callable[..., torch.Tensor]] = {
+    "index_put": lambda x, i, s: x.index_put((i,), s),
+    "index_put of columns": lambda x, i, s: x.t().contiguous().index_put(
+        (torch.arange(2, device=x.device)[:, None], i), s.t()
+    ).t(),
+    "index_copy": lambda x, i, s: x.index_copy(0, i, s),
+    "scatter": lambda x, i, s: x.scatter(0, i[:, None].expand(s.shape), s),
+    "put": lambda x, i, s: x.put(i[:, None] * 2 + torch.arange(2, device=x.device), s),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("name", WRITES)
+def test_of_several_writes_the_last_one_stays(device: torch.device, name: str, dtype: torch.dtype) -> None:
+    index = torch.randint(0, 3, (N,))
+    source = torch.arange(2 * N).remainder(251).view(N, 2).to(dtype)
+    expected = torch.stack([source[(index == k).nonzero()[-1, 0]] for k in range(3)])
+    result = WRITES[name](torch.zeros(3, 2, dtype=dtype, device=device), index.to(device), source.to(device))
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_products_in_order(device: torch.device) -> None:
+    index, factors = torch.randint(0, 2, (200,)), 1 + torch.randn(200) / 50
+    x = torch.ones(2, device=device).scatter_reduce(0, index.to(device), factors.to(device), "prod")
+    expected = [np.cumprod(factors[index == k].numpy(), dtype=np.float32)[-1] for k in range(2)]
+    assert x.cpu().tolist() == [float(e) for e in expected]
+
+
+def test_an_index_out_of_range_is_still_one(device: torch.device) -> None:
+    bad = torch.tensor([0, 7], device=device)
+    for use in (
+        lambda: torch.zeros(3, device=device).index_add_(0, bad, torch.ones(2, device=device)),
+        lambda: torch.zeros(3, device=device).index_put_((bad,), torch.ones(2, device=device), accumulate=True),
+        lambda: torch.zeros(3, device=device).scatter_(0, bad, torch.ones(2, device=device)),
+    ):
+        with pytest.raises(IndexError):
+            use().cpu()
+
+
+def test_both_modes_in_turn(device: torch.device) -> None:
+    """Kernels remember what calls record: neither mode gets the other's."""
+    index, terms = torch.randint(0, 3, (N,)), torch.randn(N, 2)
+    for on in (False, True, False, True):
+        torch.use_deterministic_algorithms(on)
+        sums = torch.zeros(3, 2, device=device).index_add_(0, index.to(device), terms.to(device)).cpu()
+        torch.testing.assert_close(sums, in_turn(index, terms, 3), rtol=1e-4, atol=1e-3)
+        assert not on or torch.equal(sums, in_turn(index, terms, 3))
+
+
+def test_alerts_where_there_is_no_such_kernel(device: torch.device) -> None:
+    def backward() -> Any:
+        x = torch.ones(1, 1, 3, 3, device=device, requires_grad=True)
+        F.grid_sample(x, torch.zeros(1, 2, 2, 2, device=device), align_corners=False).sum().backward()
+        return x.grad.sum().item()
+
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation, but you set"):
+        backward()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match=r"use_deterministic_algorithms\(True, warn_only=True\)"):
+        assert backward() == 4
+    torch.use_deterministic_algorithms(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backward() == 4
