@@ -5,6 +5,8 @@ JOBS   ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS   ?=
 bin    := $(VENV)/bin
 stamp  := $(VENV)/.installed
+ecosystem       := .venv-ecosystem
+ecosystem_stamp := $(ecosystem)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup vulkan demo test pytorch-tests lint types format bench soak docs clean
@@ -30,6 +32,13 @@ test: setup ## the whole test suite, on every core
 pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
 	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)
 
+ecosystem: vulkan $(ecosystem_stamp) ## transformers, accelerate, peft, diffusers, timm, lightning, … on the device, in an environment of their own
+	$(ecosystem)/bin/python -m pytest -n $(JOBS) --dist worksteal -q --full tests/ecosystem $(ARGS)
+
+$(ecosystem_stamp): pyproject.toml constraints.txt constraints-ecosystem.txt scripts/setup.sh
+	PYTHON=$(PYTHON) VENV=$(ecosystem) EXTRA=ecosystem CONSTRAINTS=constraints-ecosystem.txt scripts/setup.sh
+	@touch $@
+
 lint: $(stamp) ## ruff: rules and formatting
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
@@ -52,5 +61,5 @@ docs: setup ## regenerate what the documentation derives from the sources
 	$(bin)/python scripts/docs.py $(ARGS)
 
 clean: ## everything that can be rebuilt, the virtual environment too
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ecosystem) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

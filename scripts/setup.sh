@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Makes .venv with everything the checkout needs. Called by `make setup` when pyproject.toml or constraints.txt changed.
+# VENV, EXTRA (of pyproject.toml) and CONSTRAINTS make another one: `make ecosystem`.
 # Where packages come from is pip's business: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS or pip.conf.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 venv=${VENV:-.venv}
+extra=${EXTRA:-dev}
+constraints=${CONSTRAINTS:-constraints.txt}
 
 command -v "$python" >/dev/null || { echo "setup: $python not found; install Python 3.10 or newer, or set PYTHON" >&2; exit 1; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
@@ -18,4 +21,4 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         { echo "setup: cannot create $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 fi
 echo "setup: installing the pinned packages into $venv"
-"$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+"$venv/bin/python" -m pip install --quiet --constraint "$constraints" --editable ".[$extra]"
