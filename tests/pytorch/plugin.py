@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+import torch_webgpu
+
 from .expected_failures import reason
 
+torch_webgpu.register()  # beside CUDA, importing torch does not
 OUTCOMES_VARIABLE = "TORCH_WEBGPU_PYTORCH_TESTS_OUTCOMES"
 CLASS_SUFFIX = re.compile(r"(CPU|PRIVATEUSE1|WEBGPU)$")
 FUNCTION_SUFFIX = re.compile(r"_(cpu|privateuse1|webgpu)(?=_|$)")
