@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Sequence
 
 from .doctor import AdapterReport, Report, diagnose
+from .integrations.report import Library
 
 SHOWN_LIMITS = (
     "max-buffer-size",
@@ -44,12 +45,22 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
     print(textwrap.fill("limits: " + limits, 100, initial_indent="  ", subsequent_indent="    "))
 
 
+def print_libraries(libraries: Sequence[Library], style: Style) -> None:
+    print(style("libraries, and the device each chooses by itself", "1"))
+    for found in libraries:
+        line = f"  {found.name:<22}{found.version:<10}{found.device or 'none':<10}"
+        print(line + style(found.advice, "33") if found.advice else style(line.rstrip(), "32"))
+
+
 def print_report(report: Report) -> None:
     style = Style()
     print("  ".join(f"{name} {value}" for name, value in report.versions.items()))
     for adapter in report.adapters:
         print()
         print_adapter(adapter, style)
+    if report.libraries:
+        print()
+        print_libraries(report.libraries, style)
     if report.advice:
         print()
         print(style(report.advice, "33"))

@@ -1,4 +1,6 @@
-"""What ``torch-webgpu doctor`` finds out: versions, adapters, and whether a small computation on each is right."""
+"""What ``torch-webgpu doctor`` finds out: versions, adapters, whether a small computation on each is right, and which
+of the libraries installed here choose webgpu by themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 
 from .engine.record import engine
+from .integrations.report import Library, libraries
 from .runtime.runtime import devices
 
 INSTALL_ADVICE = (
@@ -52,6 +55,7 @@ class Report:
 
     versions: dict[str, str]
     adapters: list[AdapterReport]
+    libraries: list[Library] = field(default_factory=list)
     advice: str = ""
 
     @property
@@ -137,7 +141,7 @@ def diagnose() -> Report:
     """Looks at everything. Never raises: what goes wrong is in the report."""
     found = devices()
     if not found:
-        return Report(versions(), [], INSTALL_ADVICE)
+        return Report(versions(), [], advice=INSTALL_ADVICE)
     reports = []
     for device in engine().devices:
         info = device.info
@@ -153,7 +157,7 @@ def diagnose() -> Report:
                 checks=check_adapter(device.index),
             )
         )
-    report = Report(versions(), reports)
+    report = Report(versions(), reports, libraries())
     if not report.ok:
         report.advice = (
             "A computation came out wrong: update the adapter's driver, or put another adapter first with "

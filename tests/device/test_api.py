@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, default_collate, default_convert
 from torch.utils.flop_counter import FlopCounterMode
+
+from torch_webgpu.engine.record import engine
 
 webgpu = torch.webgpu
 
@@ -303,3 +306,12 @@ def test_a_python_backends_streams_and_events_still_know_one_device_and_no_time(
     event.record()
     with pytest.raises(RuntimeError, match="support"):
         event.synchronize()
+
+
+def test_the_accelerators_dtypes_are_those_the_adapter_computes_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = engine().device(0)
+    for float64 in (True, False):
+        monkeypatch.setattr(found, "caps", replace(found.caps, float64=float64))
+        dtypes = torch.accelerator.get_device_capability(0)["supported_dtypes"]
+        assert {torch.float32, torch.int64, torch.bool} <= dtypes
+        assert (torch.float64 in dtypes) == float64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.device.processes import assert_ends_well, run_script
 from torch_webgpu import integrations
 from torch_webgpu.integrations.patching import Libraries, Patches
 from torch_webgpu.on_import import Watcher
+from torch_webgpu_autoload import other_accelerator
 
 PATCHES = Patches()
 
@@ -177,6 +179,66 @@ def test_switched_off() -> None:
     assert not [p for name in [*sys.modules] for p in known.patches(name) if p.plain is not None]
     """
     done = run_script(script, TORCH_WEBGPU_INTEGRATIONS="0")
+    assert done.returncode == 0, done.stderr
+
+
+LATE = """
+import importlib.util, sys
+
+present = [name for name in
+           ("accelerate", "transformers", "lightning", "sentence_transformers", "stable_baselines3", "diffusers")
+           if importlib.util.find_spec(name)]
+{first}
+if "accelerate" in present:
+    from accelerate import Accelerator, state
+    from accelerate.utils import get_max_memory
+if "transformers" in present and "accelerate" in present:
+    from transformers import TrainingArguments
+if "lightning" in present:
+    from lightning.fabric import Fabric
+    from lightning.pytorch import Trainer
+if "sentence_transformers" in present:
+    from sentence_transformers.util import get_device_name
+if "stable_baselines3" in present:
+    from stable_baselines3.common.utils import get_device
+if "diffusers" in present:
+    from diffusers.pipelines import pipeline_utils
+    from diffusers.utils import torch_utils
+{last}
+
+if "accelerate" in present:
+    assert Accelerator(mixed_precision="fp16").device.type == "webgpu"
+    assert 0 in get_max_memory()
+if "transformers" in present and "accelerate" in present:
+    assert TrainingArguments("nowhere", bf16=True).device.type == "webgpu"
+if "lightning" in present:
+    assert Fabric(precision="bf16-mixed")._precision.device == "webgpu"
+    assert Trainer(precision="bf16-mixed", logger=False).precision_plugin.device == "webgpu"
+if "sentence_transformers" in present:
+    assert get_device_name() == "webgpu:0"
+if "stable_baselines3" in present:
+    assert get_device().type == "webgpu"
+if "diffusers" in present:
+    assert torch_utils.get_device() == "webgpu"
+    assert "webgpu" in pipeline_utils.SUPPORTED_DEVICE_MAP
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("import torch, torch_webgpu", ""), ("", ""), ("", "import torch_webgpu")],
+    ids=["us first", "a library imports us", "us last"],
+)
+def test_whichever_is_imported_first(first: str, last: str) -> None:
+    """With "a library imports us", accelerate.accelerator is in the middle of its import when it imports torch."""
+    if not last and not first and other_accelerator() is not None:
+        pytest.skip("`import torch` does not load us where PyTorch has an accelerator of its own")
+    script = LATE.format(first=first, last=last)
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0" if last else "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", script], env=environment, capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 

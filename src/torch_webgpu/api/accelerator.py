@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from torch_webgpu.aten.torch_abi import replace_accelerator_hooks
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.store import FLOAT64_TYPES
 
 from . import memory
 from .device import set_device, synchronize
@@ -15,6 +19,10 @@ def _exchange(index: int) -> int:
     before = current_device()
     set_device(index)
     return before
+
+
+def _dtypes(index: int) -> set[torch.dtype]:
+    return set(BY_TORCH) if engine().device(index).caps.float64 else set(BY_TORCH) - FLOAT64_TYPES
 
 
 def register() -> None:
@@ -32,7 +40,7 @@ def register() -> None:
             "getDeviceStats": memory.memory_stats_as_nested_dict,
             "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
             "resetPeakStats": memory.reset_peak_memory_stats,
-            "getDeviceCapability": lambda index: {"supported_dtypes": set(BY_TORCH)},
+            "getDeviceCapability": lambda index: {"supported_dtypes": _dtypes(index)},
             "getMemoryInfo": memory.mem_get_info,
             "getStream": Stream,
             "setStream": set_stream,

@@ -17,6 +17,7 @@ LIBRARIES = {
     "diffusers": "diffusers",
     "lightning": "lightning",
     "lightning_fabric": "lightning",
+    "peft": "peft",
     "pytorch_lightning": "lightning",
     "safetensors": "safetensors",
     "sentence_transformers": "sentence_transformers",

@@ -30,7 +30,9 @@ PATCHES = Patches()
 @PATCHES.add("accelerate.state", "PartialState.default_device", upstream=NEW_BACKENDS)
 def default_device(plain: property) -> property:
     """``Accelerator()`` takes the first backend of a list of names that is there, else the CPU."""
-    return property(lambda self: instead_of_cpu(plain.__get__(self)), doc=plain.__doc__)
+    choose = plain.fget
+    assert choose is not None
+    return property(lambda self: instead_of_cpu(choose(self)), doc=plain.__doc__)
 
 
 @PATCHES.add("accelerate.accelerator", "Accelerator.__init__", upstream=NEW_BACKENDS)
