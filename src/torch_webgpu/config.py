@@ -4,7 +4,8 @@
 ``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
-``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback
+``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback; ``where``: lines
+                               that use an index out of range raise, not the next read
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
 ``TORCH_WEBGPU_FUSION``        ``0`` runs every recorded operation as its own kernel
 ``TORCH_WEBGPU_FUSION_WINDOW`` how many kernels back an operation looks for one to join (64)

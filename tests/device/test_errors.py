@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -453,3 +455,32 @@ def test_a_lost_device_says_so_and_opens_again():
 
 def test_out_of_memory_is_pytorchs():
     assert OutOfMemoryError is torch.OutOfMemoryError is torch.webgpu.OutOfMemoryError
+
+
+WHERE = """
+import traceback, torch
+import torch.nn.functional as F
+weight = torch.rand(4, 3, device="webgpu", requires_grad=True)
+index = torch.tensor([0, 9], device="webgpu")
+scaled = weight * 2
+try:
+    found = F.embedding(index, scaled)  # here
+    total = (found + 1).sum()
+    total.item()  # later
+except IndexError as error:
+    print(traceback.extract_tb(error.__traceback__)[0].lineno, error)
+print(F.embedding(index % 4, scaled).shape)
+"""
+
+
+@pytest.mark.parametrize("debug", ["where", ""])
+def test_the_line_that_used_an_index_raises_when_that_is_asked_for(debug):
+    environment = os.environ | {"TORCH_WEBGPU_DEBUG": debug}
+    found = subprocess.run([sys.executable, "-c", WHERE], env=environment, capture_output=True, text=True, check=True)
+    error, shape = found.stdout.splitlines()
+    line, message = error.split(" ", 1)
+    here, later = (n for n, text in enumerate(WHERE.splitlines(), 1) if text.endswith(("# here", "# later")))
+    assert shape == "torch.Size([2, 3])"
+    assert int(line) == (here if debug else later)
+    assert message.startswith("index_select: index 9 is out of bounds for dimension with size 4")
+    assert ("TORCH_WEBGPU_DEBUG=where" in message) == (not debug)

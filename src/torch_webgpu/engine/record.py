@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from threading import get_ident
+from types import MethodType
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +34,7 @@ from .replay import Plan, Planner
 from .store import Store
 from .tensor import ADDRESS_BITS, FIRST_BYTE, Allocation, Template
 from .watch import is_watched, run_watched
+from .where import append_and_wait
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -81,6 +83,8 @@ class Engine(Store):
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(self)
+        if "where" in config().debug:
+            self.append = MethodType(append_and_wait, self)  # type: ignore[method-assign]
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 

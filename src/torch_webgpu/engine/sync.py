@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from torch_webgpu.config import config
 from torch_webgpu.ir.graph import operation_name
 from torch_webgpu.layout import is_contiguous
 
@@ -16,6 +17,7 @@ from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
 from .tensor import Allocation
+from .where import HINT
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
@@ -185,6 +187,7 @@ def check_flags(index: int, errors: np.ndarray) -> None:
     device.upload(device.error_buffer, 0, bytes(ERROR_WORDS * 4))
     code, op = int(words[0]), operation_name(int(words[1]))
     value, size = (int(v) for v in words[2:6].view(np.int64))
+    hint = "" if "where" in config().debug else f" ({HINT})"
     if code == INDEX_OUT_OF_RANGE:
-        raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}")
-    raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size})")
+        raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}{hint}")
+    raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size}){hint}")
