@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.device.against_cpu import check
+from tests.device.against_cpu import check, same
 
 SIZES = [(16, 18), (5, 4), (13, 11), (8, 9), (1, 1)]
 TWO_DIMS = ["nearest", "nearest-exact", "bilinear", "bicubic", "area"]
@@ -54,14 +54,22 @@ def test_bytes(device):
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("options", [{}, {"align_corners": True}, {"antialias": True}], ids=str)
-@pytest.mark.parametrize("size", [(5, 11), (16, 18), (3, 3)], ids=str)
-def test_weighted_bytes(device, mode, options, size):
-    """As the CPU's, but for the last bit of a weight: its weights are rounded to 16 bits."""
-    x = torch.randint(0, 256, (2, 3, 8, 9), dtype=torch.uint8)
-    want = F.interpolate(x, size, mode=mode, **options).int()
-    off = (F.interpolate(x.to(device), size, mode=mode, **options).cpu().int() - want).abs()
-    assert off.max() <= 1
-    assert off.float().mean() <= (0.1 if "antialias" in options else 0.01)
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_weighted_bytes(device, mode, options, channels):
+    """Bit for bit as the CPU's, whose weights are rounded to 16 bits."""
+    for shape, size in (((17, 23), (9, 11)), ((17, 23), (40, 31)), ((64, 48), (7, 5)), ((9, 9), (9, 20))):
+        x = torch.randint(0, 256, (2, channels, *shape), dtype=torch.uint8)
+        for value in (x, x.to(memory_format=torch.channels_last), x[:, :, ::2, 1:]):
+            check(device, lambda x, s=size: F.interpolate(x, s, mode=mode, **options), value)
+        check(device, lambda x: F.interpolate(x, scale_factor=0.6, mode=mode, **options), x)
+    for value in (x[:0], torch.full((1, channels, 3, 1), 255, dtype=torch.uint8)):
+        check(device, lambda x: F.interpolate(x, (4, 5), mode=mode, **options), value)
+
+
+def test_bytes_of_other_dimensions_are_refused(device):
+    for mode, shape in (("linear", (2, 3, 7)), ("trilinear", (2, 3, 4, 5, 6))):
+        x = torch.zeros(shape, dtype=torch.uint8)
+        assert not same(device, lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m), x)
 
 
 def test_layouts(device):

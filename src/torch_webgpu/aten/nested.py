@@ -37,7 +37,8 @@ def padded(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     (n, features), first = (sizes.shape[0], int(sizes[0, 1])), int(offsets[0])
     storage = self.untyped_storage()
     length = (storage.nbytes() // self.element_size() - first) // (n * features)
-    batch = torch.empty(0, dtype=self.dtype, device=self.device).set_(storage, first, (n, length, features))
+    shape, strides = (n, length, features), (length * features, features, 1)
+    batch = torch.empty(0, dtype=self.dtype, device=self.device).set_(storage, first, shape, strides)
     lengths = sizes[:, 0].contiguous()
     beyond = torch.arange(length, device=self.device) >= lengths.to(self.device).unsqueeze(1)
     return batch, lengths, beyond
@@ -76,7 +77,8 @@ def nested_encoder_layer(src: torch.Tensor, *rest: Any) -> torch.Tensor:
     if any(given is not None for given in rest[ENCODER_PARAMETERS:]):
         raise RuntimeError("MHA with a mask is not supported for nested tensors")
     batch, lengths, beyond = padded(src)
-    return nested(transformer_encoder_layer(batch, *rest[:ENCODER_PARAMETERS], mask=beyond, mask_type=1), lengths)
+    arguments = (*rest[:ENCODER_PARAMETERS], beyond, 1)
+    return nested(transformer_encoder_layer(batch, *arguments), lengths)
 
 
 def to_padded_tensor(self: torch.Tensor, padding: float, output_size: Any = None) -> torch.Tensor:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.kernels import resample
+from torch_webgpu.kernels import byte_resample, resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 
 from .fallback import run_on_cpu
+from .launch import launch, static_of
 from .pool import resampled
 from .results import name_of
 from .torch_abi import Meta, aten, infer
@@ -33,6 +35,12 @@ class Method:
     @property
     def aligns(self) -> bool:
         return self.mode != "nearest"
+
+    @property
+    def taps(self) -> int:
+        """How many inputs make an output, where it covers no more than one."""
+        given = dict(self.constants)
+        return int(given.get("TAPS", 2 * given.get("RADIUS", 1)))
 
     def resampling(
         self, sizes: Sequence[int], output_sizes: Sequence[int], align_corners: bool, scales: Scales
@@ -70,13 +78,18 @@ METHODS = (
 )
 
 
-def unsupported(m: Method, overload: OpOverload, t: torch.Tensor) -> str | None:
+def unsupported(m: Method, t: torch.Tensor) -> str | None:
     """Why these values cannot be interpolated here; raises where PyTorch cannot either."""
-    if not m.aligns or t.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8):
+    if not m.aligns or t.dtype in (torch.float32, torch.float16, torch.bfloat16):
+        return None
+    if t.dtype == torch.uint8 and m.dims == 2:
         return None
     if t.dtype == torch.float64:
         return "interpolation weights are computed in float32"
-    raise NotImplementedError(f"\"{overload._schema.name}\" not implemented for '{name_of(t.dtype)}'")
+    cpu_function = f"compute_indices_weights_{'linear' if m.taps == 2 else 'cubic'}"
+    if m.mode == "antialias":
+        cpu_function = "compute_index_ranges_weights"
+    raise NotImplementedError(f"\"{cpu_function}\" not implemented for '{name_of(t.dtype)}'")
 
 
 def layouts(forward: OpOverload, self: torch.Tensor, *rest: Any) -> list[Meta]:
@@ -92,32 +105,31 @@ def resampled_bytes(
 ) -> torch.Tensor:
     """Images of bytes as CPU PyTorch interpolates them: along the rows, rounded to bytes, then along the columns."""
     self, output_size = values[:2]
-    result = layouts(forward, *values)
-    between = torch.empty((*self.shape[:3], output_size[1]), dtype=self.dtype, device="meta")
+    axes = m.resampling(self.shape[2:], output_size, align_corners, scales).axes
 
-    def along(k: int, x: torch.Tensor, made: list[Meta]) -> torch.Tensor:
-        def resampling() -> Resampling:
-            r = m.resampling(self.shape[2:], output_size, align_corners, scales)
-            axes = tuple(axis if i == k else Axis() for i, axis in enumerate(r.axes))
-            if m.mode == "antialias":
-                return Resampling(r.mode, axes, r.constants)
-            bits = fixed_point_bits(m, axes[k].scale, output_size[k], align_corners)
-            return Resampling(r.mode, axes, (*r.constants, ("BITS", bits)))
+    def along(k: int, x: torch.Tensor, made: Callable[[], list[Meta]]) -> torch.Tensor:
+        size, extent, scale = self.shape[2 + k], output_size[k], axes[k].scale
+        known = (size, extent, scale, m.taps, m.mode == "antialias", align_corners)
+        table, bits = table_of(*known)
+        kernel = byte_resample.forward(k == 1, bits, table.shape[1])
+        static = (*static_of(values), k)
+        return launch(forward._schema.name, [x, table.to(x.device)], static, made, lambda specs: kernel)[0]
 
-        static = (x, *values[1:], tuple(self.shape), k)
-        return resampled(forward, static, [x], resample.forward, resampling, lambda: made)[0]
+    def between() -> list[Meta]:
+        made = torch.empty((*self.shape[:3], output_size[1]), dtype=self.dtype, device="meta")
+        return [(tuple(made.shape), made.stride(), made.dtype)]
 
-    return along(0, along(1, self, [(tuple(between.shape), between.stride(), between.dtype)]), result)
+    if not self.numel():
+        ((shape, strides, dtype),) = layouts(forward, *values)
+        return torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
+    return along(0, along(1, self, between), lambda: layouts(forward, *values))
 
 
-def fixed_point_bits(m: Method, scale: float, extent: int, align_corners: bool) -> int:
-    """Bits after the point of CPU PyTorch's 16-bit weights: as many as leave room for the largest weight."""
-    linear = dict(m.constants)["TAPS"] == 2
-    positions = (o * scale if align_corners else (o + 0.5) * scale - 0.5 for o in range(extent))
-    rests = [(max(p, 0.0) if linear else p) % 1.0 for p in positions]
-    nearest = min((min(rest, 1.0 - rest) for rest in rests), default=0.0)
-    largest = 1.0 - nearest if linear else (1.25 * nearest - 2.25) * nearest**2 + 1.0
-    return next(bits for bits in range(22) if int(0.5 + largest * 2 ** (bits + 1)) >= 2**15)
+@lru_cache(maxsize=256)
+def table_of(*known: Any) -> tuple[torch.Tensor, int]:
+    """The :class:`byte_resample.Weights` of these, on the host, and how many bits they have after the point."""
+    rows, bits = byte_resample.weights(*known)
+    return torch.tensor(rows, dtype=torch.int32), bits
 
 
 def method_kernels(
@@ -137,7 +149,7 @@ def method_kernels(
 
     def upsample(*args: Any, **kwargs: Any) -> Any:
         self, output_size, *rest = arguments(forward, args, kwargs)
-        if reason := unsupported(m, forward, self):
+        if reason := unsupported(m, self):
             return run_on_cpu(forward, args, kwargs, reason)
         values = (self, output_size, *rest)
         if m.dims == 2 and m.aligns and self.dtype == torch.uint8:
@@ -153,7 +165,7 @@ def method_kernels(
 
     def upsample_backward(*args: Any, **kwargs: Any) -> Any:
         grad, output_size, input_size, *rest = arguments(backward, args, kwargs)
-        if reason := unsupported(m, backward, grad):
+        if reason := unsupported(m, grad):
             return run_on_cpu(backward, args, kwargs, reason)
         values = (grad, output_size, input_size, *rest)
         return resampled(

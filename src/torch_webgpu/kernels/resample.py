@@ -138,36 +138,18 @@ def lower_linear(
     x, y = specs if body == "resample" else specs[::-1]
     b = _Builder(f"{body}_{resampling.mode}", caps, resampling, specs, x, y)
     dtype = op.args[1].dtype
-    b.kernel.add(_bytes(dict(resampling.constants)) if _of_bytes(resampling, dtype) else _numbers(resampling, dtype))
+    b.kernel.add(_numbers(resampling, dtype))
     b.kernel.add(_averaged(b, dtype))
     b.kernel.input("x", 0, b.specs[0])
     b.kernel.output("y", 1, b.specs[1])
     return Lowered((b.kernel.launch(source(body)),))
 
 
-def _of_bytes(r: Resampling, dtype: str) -> bool:
-    return r.mode in WEIGHTED and BY_NAME[dtype].kind == "i"
-
-
-def _bytes(constants: dict[str, int | bool | float]) -> str:
-    """Sums of bytes as CPU PyTorch's: with weights in fixed point where ``BITS`` says so, else in float32."""
-    if "BITS" not in constants:
-        return f"""{arithmetic("f32", "add")}
-fn load_x(i: u32) -> T {{ return f32(x_load(i)); }}
-fn weighted(v: T, weight: f32) -> T {{ return v * weight; }}
-fn rounded(v: T) -> i32 {{ return clamp(i32(floor(v + 0.5)), 0, 255); }}"""
-    return f"""{arithmetic("i32", "add")}
-fn load_x(i: u32) -> T {{ return i32(x_load(i)); }}
-fn weighted(v: T, weight: f32) -> T {{ return v * i32(weight * f32(1 << BITS) + 0.5 * sign(weight)); }}
-fn rounded(v: T) -> i32 {{ return clamp((v + (1 << (BITS - 1u))) >> BITS, 0, 255); }}"""
-
-
 def _numbers(r: Resampling, dtype: str) -> str:
     product = "v * weight" if r.mode in WEIGHTED else "v"
     return f"""{arithmetic(dtype, "add")}
 fn load_x(i: u32) -> T {{ return x_load(i); }}
-fn weighted(v: T, weight: f32) -> T {{ return {product}; }}
-fn rounded(v: T) -> T {{ return v; }}"""
+fn weighted(v: T, weight: f32) -> T {{ return {product}; }}"""
 
 
 def _averaged(b: _Builder, dtype: str) -> str:

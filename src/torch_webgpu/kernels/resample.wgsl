@@ -20,5 +20,5 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
       }
     }
   }
-  return Values(rounded(averaged(sum, norm(ad, od) * norm(ah, oh) * norm(aw, ow))));
+  return Values(averaged(sum, norm(ad, od) * norm(ah, oh) * norm(aw, ow)));
 }

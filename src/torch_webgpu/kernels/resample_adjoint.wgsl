@@ -26,5 +26,5 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
       }
     }
   }
-  return Values(rounded(sum));
+  return Values(sum);
 }
