@@ -55,6 +55,7 @@ FAMILIES = (
     "shape_ops",
     "embedding",
     "scaled_mm",
+    "sparse",
     "storage_only",
 )
 

@@ -160,7 +160,10 @@ def embedding_bag_backward(
     padding_idx: int = -1,
 ) -> torch.Tensor:
     if sparse:
-        raise NotImplementedError("embedding_bag: sparse gradients are not supported on webgpu; use sparse=False")
+        return aten._embedding_bag_sparse_backward(
+            grad, indices, offsets, offset2bag, bag_size, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+            padding_idx,
+        )  # fmt: skip
     return embedding_bag_dense_backward(
         grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
         per_sample_weights, padding_idx,

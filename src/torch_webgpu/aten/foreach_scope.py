@@ -205,7 +205,8 @@ def _is_usual(params: Any) -> bool:
 def scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not _is_usual(args[0] if args else kwargs.get("params")):
+        usual = _is_usual(args[0] if args else kwargs.get("params")) and not kwargs.get("has_sparse_grad")
+        if torch.compiler.is_compiling() or not usual:
             return original(*args, **kwargs)
         outer = getattr(_current, "scope", None)
         _current.scope = Scope()

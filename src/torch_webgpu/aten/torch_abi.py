@@ -148,6 +148,28 @@ def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
 
 
 AUTOCAST_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+
+
+def overloads_with_kernel(key: str) -> list[str]:
+    """The full names of the aten overloads that have a kernel of their own for a dispatch key."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return [name for name in names if name.startswith("aten::")]
+
+
+def overload_named(name: str) -> OpOverload:
+    """The overload whose full name this is (``aten::add.Tensor``)."""
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(aten, packet), overload or "default")
+
+
+def shared_kernel(overload: OpOverload, key: str) -> Callable[..., Any]:
+    """The kernel that is registered for ``key``, for tensors that have another key."""
+    found = getattr(torch._C.DispatchKey, key)
+    if any("Tensor[]" in str(a.type) or "Tensor]" in str(a.type) for a in overload._schema.arguments):
+        return partial(overload.redispatch, torch._C.DispatchKeySet(found))  # see :func:`per_tensor`
+    return partial(overload._op_dk, found)
+
+
 _AUTOCAST = torch._C.DispatchKeySet(AUTOCAST_KEY)
 
 
