@@ -25,14 +25,12 @@ class Expected:
 
 
 _HALF = ("float16", "bfloat16")
-_SPARSE = "PyTorch gives a backend written in Python no sparse tensors"
 _DENSE_OUT = "the CPU ignores the strides of the tensor it is given, and writes its memory in order"
 _ROW_MAJOR = "it runs on the CPU through out=, whose results come back row-major; the CPU's are column-major"
 _STATISTICS = "the saved statistics of half-width inputs are float32, as on CUDA; the CPU's have the inputs' dtype"
 _FLOAT64 = "PyTorch's samples ask for float64, in which the device stores but does not compute"
 
 EXPECTED_FAILURES: tuple[Expected, ...] = (
-    Expected("SparseAdam", _SPARSE),
     Expected("narrow_copy", _DENSE_OUT, ("out",)),
     Expected("linalg.lstsq", _ROW_MAJOR, ("forward",)),
     Expected("linalg.lstsq.grad_oriented", _ROW_MAJOR, ("forward",)),

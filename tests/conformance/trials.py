@@ -27,12 +27,9 @@ DTYPES = {
     "bool": torch.bool,
 }
 KINDS = ("forward", "inplace", "out", "backward", "error")
-# CUDA source (jiterator), sparse layouts, float8 matmuls, CUDA's own attention kernels.
+# CUDA source (jiterator), CUDA's own attention kernels.
 NOT_OURS = (
     "jiterator",
-    "sparse",
-    "to_sparse",
-    "torch._scaled_mm",
     "torch.ops.aten._flash",
     "torch.ops.aten._efficient",
 )
