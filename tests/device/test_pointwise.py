@@ -393,3 +393,42 @@ def test_rrelu_draws_a_slope_for_each_negative_element(device: torch.device) -> 
     assert torch.equal(y[50:].cpu(), x[50:].cpu())
     assert 0.2 <= slopes.min().item() < slopes.max().item() <= 0.4
     assert torch.allclose(F.rrelu(x, 0.2, 0.4).cpu(), F.leaky_relu(x.cpu(), 0.3))
+
+
+INTEGER_DIVISIONS = (
+    lambda x, d: x // d,
+    lambda x, d: x % d,
+    torch.fmod,
+    lambda x, d: torch.div(x, d, rounding_mode="trunc"),
+    lambda x, d: torch.div(x, d, rounding_mode="floor"),
+    lambda x, d: x.clone().floor_divide_(d),
+    lambda x, d: x.clone().remainder_(d),
+    lambda x, d: x.clone().fmod_(d),
+    lambda x, d: x.clone().div_(d, rounding_mode="floor"),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("divide", INTEGER_DIVISIONS)
+def test_integers_divided_by_the_number_zero_raise(device, divide, dtype):
+    x = torch.tensor([5, 0, 3]).to(dtype)
+    for zero in (0, False, torch.tensor(0)):
+        for tensor in (x, x.to(device), x.to(device)):  # the last call is one that was seen before
+            with pytest.raises(RuntimeError, match=r"^ZeroDivisionError$"):
+                divide(tensor, zero)
+    assert torch.equal(divide(x.to(device), 2).cpu(), divide(x, 2))
+
+
+@pytest.mark.parametrize("divide", INTEGER_DIVISIONS)
+def test_a_zero_among_divisors_gives_zero(device, divide):
+    """As with CUDA, nothing is raised; the other quotients are right."""
+    x, d = torch.tensor([7, -7, 9, 0]), torch.tensor([2, 0, -4, 0])
+    want = torch.where(d == 0, 0, divide(x, d.where(d != 0, 1)))
+    assert torch.equal(divide(x.to(device), d.to(device)).cpu(), want)
+
+
+@pytest.mark.parametrize("divide", INTEGER_DIVISIONS)
+def test_floats_divided_by_the_number_zero(device, divide):
+    x = torch.tensor([5.0, 0.0, -3.0])
+    torch.testing.assert_close(divide(x.to(device), 0).cpu(), divide(x, 0), equal_nan=True)
+    torch.testing.assert_close(torch.tensor([5, -3]).to(device).div(0).cpu(), torch.tensor([5, -3]).div(0))

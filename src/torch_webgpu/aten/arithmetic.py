@@ -1,6 +1,7 @@
 """Arithmetic: sums, products, quotients, powers, and functions of integers.
 
-Integer division and remainder by zero give 0, where CPU PyTorch raises: a kernel has no way to raise while it runs.
+Integers divided by the number 0 raise, as on the CPU. Where a tensor of divisors has a zero the quotient and the
+remainder are 0, as CUDA raises nothing either: a check would give every kernel that divides integers another buffer.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ def mul(self: Expr, other: Expr) -> Expr:
     return self * other
 
 
-@pointwise("div", scalars="opmath")
+@pointwise("div", scalars="opmath", divisor="other")
 def div(self: Expr, other: Expr, rounding_mode: str | None = None) -> Expr:
     if rounding_mode is None:
         return self / other
     return ops.floordiv(self, other) if rounding_mode == "floor" else ops.truncdiv(self, other)
 
 
-@pointwise("floor_divide", scalars="opmath")
+@pointwise("floor_divide", scalars="opmath", divisor="other")
 def floor_divide(self: Expr, other: Expr) -> Expr:
     return ops.floordiv(self, other)
 
@@ -115,7 +116,7 @@ def absolute(self: Expr) -> Expr:
 
 for _name in ("fmod", "remainder", "gcd", "lcm", "hypot", "copysign", "atan2"):
 
-    @pointwise(_name)
+    @pointwise(_name, divisor="other" if _name in ("fmod", "remainder") else "")
     def binary(self: Expr, other: Expr, _name: str = _name) -> Expr:
         return getattr(ops, _name)(self, other)
 

@@ -71,6 +71,7 @@ class Rule:
     ``in_code(number)``: this value of a scalar argument deserves (or forces) code of its own, where it is a constant.
     ``check(*arguments)``: raises what PyTorch raises, and its meta kernel does not or in other words.
     ``checked``: the arguments whose numbers must fit the dtype; by default what PyTorch passes as Scalar, but operands.
+    ``divisor``: the argument that integers are divided by, which must not be the number 0.
     """
 
     compute: Compute = "out"
@@ -79,6 +80,7 @@ class Rule:
     in_code: Callable[[Any], bool] | None = None
     check: Callable[..., None] | None = None
     checked: frozenset[str] | None = None
+    divisor: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,15 @@ def parameters_of(overload: OpOverload) -> list[Parameter]:
 
 
 class ScalarSlot(NamedTuple):
-    """A number that travels as a kernel parameter: which argument, the dtype it is brought to, whether it must fit."""
+    """A number that travels as a kernel parameter: which argument, the dtype it is brought to, whether it must fit, and
+    whether integers are divided by it.
+    """
 
     argument: int
     dtype: str
     kind: str
     checked: bool
+    divides: bool = False
 
 
 @dataclass(frozen=True)
@@ -340,7 +345,9 @@ class PointwiseKernel:
                 return ops.to_dtype(ops.to_dtype(loaded, name), wide)
             number = name if self.rule.scalars == "operand" else wide
             if isinstance(value, torch.Tensor) or self.varies(p, value):
-                scalars.append(ScalarSlot(i, number, dtypes.BY_NAME[number].kind, self.must_fit(p)))
+                kind = dtypes.BY_NAME[number].kind
+                divides = p.name == self.rule.divisor and kind in "iul"
+                scalars.append(ScalarSlot(i, number, kind, self.must_fit(p), divides))
                 return ops.to_dtype(ops.param(len(scalars) - 1, number), wide)
             if p.role in ("tensor", "scalar") and isinstance(value, NUMBERS):
                 return ops.constant(cast_scalar(value, number), wide)
@@ -382,6 +389,8 @@ def number_for(value: Any, slot: ScalarSlot) -> Any:
     value = as_number(value)
     if slot.checked:
         check_fits(value, slot.dtype)
+    if slot.divides and value == 0:
+        raise RuntimeError("ZeroDivisionError")
     return value if slot.dtype == "f32" else cast_scalar(value, slot.dtype)
 
 
