@@ -9,6 +9,7 @@ from torch_webgpu.engine.random import new_generator
 FAMILIES = (
     "storage",
     "pinned",
+    "caches",
     "views",
     "copy",
     "factories",

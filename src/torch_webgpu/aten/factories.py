@@ -16,7 +16,7 @@ from torch_webgpu.ir.ops import ops
 from .forms import Forms, write_again
 from .register import opmath
 from .scalars import cast_scalar
-from .torch_abi import aten, impl
+from .torch_abi import aten, fills_what_is_unwritten, impl, is_deterministic
 
 
 def device_index(device: Any) -> int:
@@ -40,7 +40,7 @@ def empty_memory_format(
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
     check_size(size)
-    return engine().empty(size, dtype, device_index(device), strides)
+    return unwritten(engine().empty(size, dtype, device_index(device), strides))
 
 
 def empty_strided(
@@ -58,7 +58,16 @@ def empty_strided(
         raise RuntimeError(
             f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
         )
-    return engine().empty(size, dtype or torch.get_default_dtype(), device_index(device), stride)
+    return unwritten(engine().empty(size, dtype or torch.get_default_dtype(), device_index(device), stride))
+
+
+def unwritten(t: torch.Tensor) -> torch.Tensor:
+    """``t``, which nothing was written to: filled as PyTorch fills it in deterministic mode, so that mistakes show."""
+    if is_deterministic() and fills_what_is_unwritten():
+        if t.is_floating_point() or t.is_complex():
+            return t.fill_(float("nan"))
+        return t.fill_(True if t.dtype == torch.bool else torch.iinfo(t.dtype).max)
+    return t
 
 
 def check_size(size: Sequence[int]) -> None:

@@ -25,6 +25,7 @@ from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.lower.horizontal import Argument, ListOperation
 from torch_webgpu.wgsl.horizontal import PARAM_TYPES, Number
 
+from .caches import by_default_dtype
 from .foreach_lists import addresses_of, find, find_single, layout_in, remember
 from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
 from .scalars import check_fits
@@ -94,7 +95,7 @@ class ListKernel:
         self.types = [str(a.type) for a in overload._schema.arguments]
         self.inplace = not overload._schema.returns
         self.in_code = kernel.rule.in_code
-        self.prepared: dict[Any, Prepared | None] = {}
+        self.prepared: dict[Any, Prepared | None] = by_default_dtype({})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = [*args, *(kwargs.get(n, d) for n, d in zip(self.names[len(args) :], self.defaults[len(args) :]))]

@@ -17,6 +17,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import FIRST_ADDRESS
 from torch_webgpu.ir.graph import Operation
 
+from .caches import by_default_dtype
 from .torch_abi import is_webgpu, list_guard
 
 CACHE_SIZE = 1024
@@ -131,7 +132,7 @@ class Forms(Generic[Found]):
     """Signatures seen so far and what was found out about each."""
 
     def __init__(self) -> None:
-        self.known: dict[Any, list[tuple[Match, Found]]] = {}
+        self.known: dict[Any, list[tuple[Match, Found]]] = by_default_dtype({})
         """By the first argument's shape."""
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Found, numbers_vary: bool = False) -> None:

@@ -14,6 +14,7 @@ from torch_webgpu.engine.tensor import Template
 from torch_webgpu.ir.graph import Body, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
+from .caches import by_default_dtype
 from .torch_abi import Meta, empty_like_meta
 
 CACHE_SIZE = 50_000
@@ -27,7 +28,7 @@ class _Prepared:
     op: Operation | None
 
 
-_prepared: dict[Any, _Prepared] = {}
+_prepared: dict[Any, _Prepared] = by_default_dtype({})
 
 
 def launch(

@@ -88,8 +88,8 @@ def multiply_add(overload: OpOverload) -> Any:
             a, b, c = plain(a), plain(b), plain(c)
         kind = dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
-            # The shape of c still has a say in the result's.
-            (out,) = launch(name, (a, b), c.shape, outputs, product(kind), [(kind, alpha)])
+            # The shape of c still has a say in the result's, and its dtype in whether there is one.
+            (out,) = launch(name, (a, b), (c.shape, c.dtype), outputs, product(kind), [(kind, alpha)])
         else:
             (out,) = launch(name, (a, b, c), "with c", outputs, product(kind, kind), [(kind, alpha), (kind, beta)])
         if a.shape[-1]:

@@ -27,6 +27,7 @@ from torch_webgpu.ir.ops import MissingKindError, ops
 from torch_webgpu.layout import is_dense, overlaps_itself
 from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
 
+from .caches import by_default_dtype
 from .decomps import decomposed
 from .fallback import run_on_cpu
 from .forms import Forms
@@ -161,7 +162,7 @@ class PointwiseKernel:
         self.parameters = parameters_of(overload)
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
-        self.prepared: dict[Any, Prepared | str] = {}
+        self.prepared: dict[Any, Prepared | str] = by_default_dtype({})
         self.forms: Forms[Prepared] = Forms()
         self.name = str(overload)
 

@@ -93,7 +93,8 @@ KERNELS: dict[OpOverload, str] = {}
 _registered: dict[OpOverload, Callable[..., Any]] = {}
 
 META_CACHE_SIZE = 50_000
-_metas: dict[Any, list[Meta]] = {}
+METAS: dict[Any, list[Meta]] = {}
+"""What :func:`infer` was told."""
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -146,6 +147,11 @@ def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
     kernel = torch.library.get_kernel(overload, "CPU")
     return partial(kernel.call_boxed, torch._C.DispatchKeySet(CPU_KEY))
 
+
+is_deterministic = torch._C._get_deterministic_algorithms
+"""``torch.are_deterministic_algorithms_enabled`` without a Python frame."""
+fills_what_is_unwritten = torch._C._get_deterministic_fill_uninitialized_memory
+"""``torch.utils.deterministic.fill_uninitialized_memory`` without one."""
 
 AUTOCAST_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
 
@@ -291,7 +297,7 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     Raises what PyTorch raises for bad arguments, in its words.
     """
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
-    found = _metas.get(key)
+    found = METAS.get(key)
     if found is None:
         asked = overload
         overload, kwargs = _asked(overload, kwargs)
@@ -304,9 +310,9 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
             check_devices((*args, *kwargs.values()))
             raise (refusal(asked, args, kwargs) or own) from None
         found = [_meta_of(t) for t in _flatten(result)]
-        if len(_metas) >= META_CACHE_SIZE:
-            _metas.pop(next(iter(_metas)))
-        _metas[key] = found
+        if len(METAS) >= META_CACHE_SIZE:
+            METAS.pop(next(iter(METAS)))
+        METAS[key] = found
     return found
 
 

@@ -309,3 +309,25 @@ def replace_constructor(name: str, make: Callable[..., Any]) -> None:
 
     ours = Meta(name, (plain,), {"__module__": "torch", "__qualname__": name, "__doc__": plain.__doc__})
     setattr(torch, name, ours)
+
+
+def observe_default_dtype(changed: Callable[[torch.dtype, torch.dtype], None]) -> None:
+    """Calls ``changed(before, after)`` when the default dtype has become another one.
+
+    Kernels would otherwise have to ask for it at each call. ``torch.set_default_dtype`` and ``set_default_tensor_type``
+    look these two up when they are called, and nothing else sets it.
+    """
+
+    def observing(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+        @wraps(plain)
+        def setter(value: Any) -> None:
+            before = torch.get_default_dtype()
+            plain(value)
+            after = torch.get_default_dtype()
+            if after != before:
+                changed(before, after)
+
+        return setter
+
+    for name in ("_set_default_dtype", "_set_default_tensor_type"):
+        setattr(torch._C, name, observing(getattr(torch._C, name)))

@@ -22,7 +22,9 @@ from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, 
 from torch_webgpu.ir.graph import Operation
 from torch_webgpu.layout import extent
 
+from .caches import by_default_dtype
 from .forms import Forms
+from .torch_abi import exclude_autocast
 
 Kernel = Callable[..., Any]
 CACHE_SIZE = 4096
@@ -100,7 +102,7 @@ def traced(fn: Kernel) -> Kernel:
     """
     if hasattr(fn, "is_traced"):
         return fn
-    traces: dict[Any, Trace] = {}
+    traces: dict[Any, Trace] = by_default_dtype({})
     # With the device, and the operation if it is all there is; of arguments that share no memory.
     forms: Forms[tuple[Trace, int, Step | None]] = Forms()
     misses = 0
@@ -109,7 +111,7 @@ def traced(fn: Kernel) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal misses
         if misses >= MAX_MISSES:
-            return fn(*args, **kwargs)
+            return uncast(fn, args, kwargs)
         eng = engine()
         if args:
             for match, (trace, device, single) in forms.known.get(getattr(args[0], "shape", None), ()):
@@ -125,13 +127,13 @@ def traced(fn: Kernel) -> Kernel:
         with eng.lock:
             arguments = Arguments.of(eng, tensors)
             if arguments is None:
-                return fn(*args, **kwargs)
+                return uncast(fn, args, kwargs)
             signature = key, arguments.aliasing, arguments.device
             found = traces.get(signature)
             if found is not None:
                 return replay(eng, found, tensors, arguments.addresses, arguments.device)
             recording = Recording(eng, arguments)
-            result = fn(*args, **kwargs)
+            result = uncast(fn, args, kwargs)
             made = recording.finish(result)
             misses = misses + 1 if made is None else 0
             if made is not None:
@@ -145,6 +147,12 @@ def traced(fn: Kernel) -> Kernel:
 
     kernel.is_traced = True  # type: ignore[attr-defined]
     return kernel
+
+
+def uncast(fn: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls ``fn`` without autocast for its own operations: a trace serves with and without, as CUDA's kernels do."""
+    with exclude_autocast():
+        return fn(*args, **kwargs)
 
 
 def part(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -129,7 +129,7 @@ def resampled_bytes(
 def table_of(*known: Any) -> tuple[torch.Tensor, int]:
     """The :class:`byte_resample.Weights` of these, on the host, and how many bits they have after the point."""
     rows, bits = byte_resample.weights(*known)
-    return torch.tensor(rows, dtype=torch.int32), bits
+    return torch.tensor(rows, dtype=torch.int32, device="cpu"), bits
 
 
 def method_kernels(
