@@ -251,7 +251,7 @@ def test_launches_give_what_pytorch_says_now(device: torch.device, monkeypatch: 
             for layout in ("contiguous", "channels_last", "transposed", "sliced", "contiguous"):
                 x = LAYOUTS[layout]((torch.arange(128).view(2, 4, 4, 4) % 7).to(dtype)).to(device)
                 outcome(CALLS[name], x)
-    assert len(set(asked)) > 8
+    assert len(set(asked)) > 6
 
 
 @pytest.mark.parametrize("first", [True, False])
