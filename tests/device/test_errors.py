@@ -99,6 +99,31 @@ def test_a_dtype_without_kernels_gives_what_the_cpu_gives(use, dtype, device):
         assert torch.equal(use(x.to(device), index.to(device)).cpu(), expected)
 
 
+REFUSED: dict[str, tuple[tuple[torch.dtype, ...], Callable[[torch.Tensor], object]]] = {
+    "conv2d": ((torch.bool,), lambda x: F.conv2d(x, x)),
+    "avg_pool2d": ((torch.bool, torch.complex64), lambda x: F.avg_pool2d(x, 2)),
+    "adaptive_avg_pool2d": ((torch.bool, torch.complex64), lambda x: F.adaptive_avg_pool2d(x, 2)),
+    "max_pool2d": ((torch.bool, torch.complex64), lambda x: F.max_pool2d(x, 2)),
+    "nll_loss": ((torch.int64, torch.complex64), lambda x: F.nll_loss(x[0, 0], x[0, 0, 0].real.long() * 0)),
+    "softmax": ((torch.int64, torch.complex64), lambda x: x.softmax(0)),
+    "log_softmax": ((torch.int64, torch.complex64), lambda x: x.log_softmax(-1)),
+    "logaddexp": ((torch.int64, torch.bool), lambda x: torch.logaddexp(x, x)),
+    "grid_sample": ((torch.int64,), lambda x: F.grid_sample(x, x.permute(0, 2, 3, 1)[..., :2], align_corners=False)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU")
+@pytest.mark.parametrize("name", REFUSED)
+def test_dtypes_that_an_operator_has_no_kernel_for(device, name):
+    """PyTorch's exception when it is called, not an error of a table or a shader when it runs."""
+    dtypes, use = REFUSED[name]
+    for dtype in dtypes:
+        x = torch.ones(2, 3, 6, 6).to(dtype)
+        for where in (x, x.to(device)):
+            with pytest.raises(NotImplementedError, match="not implemented for"):
+                use(where)
+
+
 def test_float64_without_shader_f64_says_what_to_do():
     script = """
         x = torch.ones(3, device="webgpu")

@@ -16,6 +16,7 @@ from torch_webgpu.ir.ops import ops
 
 from .expressions import is_complex, is_integral, number, where
 from .register import pointwise
+from .results import not_implemented
 from .torch_abi import is_wrapped_number
 
 
@@ -187,13 +188,20 @@ def product_with_log(x: Expr, y: Expr, logarithm: Expr) -> Expr:
     return where(ops.isnan(y), y, where(ops.eq(x, 0), 0, x * logarithm))
 
 
-@pointwise("logaddexp")
+def check_exponents(self: torch.Tensor, other: torch.Tensor) -> None:
+    """Raises for integers, between which there is no logarithm to take."""
+    dtype = torch.result_type(self, other)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise not_implemented("logaddexp_cpu", dtype)
+
+
+@pointwise("logaddexp", check=check_exponents)
 def logaddexp(self: Expr, other: Expr) -> Expr:
     larger, gap = larger_and_gap(self, other)
     return larger + ops.log1p(ops.exp(-gap))
 
 
-@pointwise("logaddexp2")
+@pointwise("logaddexp2", check=check_exponents)
 def logaddexp2(self: Expr, other: Expr) -> Expr:
     larger, gap = larger_and_gap(self, other)
     return larger + ops.log1p(ops.exp2(-gap)) * 1.4426950408889634

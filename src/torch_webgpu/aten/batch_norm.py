@@ -1,4 +1,7 @@
-"""Batch normalisation and its gradient. The kernel that finds the moments updates the running statistics in place."""
+"""Batch normalisation and its gradient. The kernel that finds the moments updates the running statistics in place.
+
+The statistics saved for the gradient of half-width inputs are float32, as CUDA's are; the CPU's have the input's dtype.
+"""
 
 from __future__ import annotations
 

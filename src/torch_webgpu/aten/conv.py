@@ -12,6 +12,7 @@ from torch_webgpu.ir.graph import Body, Spec
 from torch_webgpu.kernels.conv import Geometry, extern
 
 from .launch import launch
+from .results import not_implemented
 from .torch_abi import Meta, aten, impl, infer
 from .torch_patches import lay_out_fake_convolutions
 
@@ -76,6 +77,8 @@ def convolution(
         for name, t in (("weight", weight), ("bias", bias)):
             if t is not None and t.dtype != input.dtype:
                 raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
+        if input.dtype == torch.bool:
+            raise not_implemented(f"slow_conv{input.dim() - 2}d_cpu", input.dtype)
         arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
         ((shape, _, dtype),) = infer(aten.convolution.default, *arguments)
         return in_format(shape, dtype, memory_format(input, weight))

@@ -14,6 +14,7 @@ from torch_webgpu.kernels.grid_sample import Sampling
 
 from .deterministic import alert_not_deterministic, by_mode
 from .fallback import run_on_cpu
+from .results import not_implemented
 from .torch_abi import aten, outputs_of
 from .variants import register_functional
 
@@ -44,6 +45,8 @@ def grid_sampler(dims: int) -> None:
         input: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
     ) -> torch.Tensor:
         options = (interpolation_mode, padding_mode, align_corners)
+        if not input.is_floating_point():
+            raise not_implemented(f"grid_sampler_{dims}d_cpu_kernel_impl", input.dtype)
         if input.dtype == torch.float64:
             return run_on_cpu(forward, (input, grid, *options), {}, REASON)
         (out,) = outputs_of(forward, input, grid, *options)

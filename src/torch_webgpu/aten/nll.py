@@ -16,6 +16,7 @@ from torch_webgpu.kernels.nll import lower_nll
 from .losses import MEAN, NONE
 from .reduce import Epilogue, own, record_reduction
 from .refusals import check_as_cpu
+from .results import not_implemented
 from .torch_abi import aten, outputs_of
 from .variants import register_functional
 
@@ -38,7 +39,9 @@ def forward(overload: OpOverload) -> Callable[..., tuple[torch.Tensor, torch.Ten
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if target.dtype != torch.int64:
             check_as_cpu(overload, self, target, weight, reduction, ignore_index)
-            target = target.to(torch.int64)  # PyTorch takes uint8, too
+        if not self.is_floating_point():
+            raise not_implemented("nll_loss_out_frame", self.dtype)
+        target = target.to(torch.int64)  # PyTorch takes uint8, too
         output, total = outputs_of(overload, self, target, weight, reduction, ignore_index)
         x, t = as_images(self, classes=True), as_images(target, classes=False)
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32

@@ -12,17 +12,20 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.graph import Extern, Spec
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 from torch_webgpu.layout import contiguous_strides
 
 from .launch import launch, static_of
 from .refusals import check_as_cpu
+from .results import not_implemented
 from .torch_abi import Meta, aten, impl, infer
 from .variants import out_variant, register_functional
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+PADDINGS = frozenset({"replicate", "reflect"})
+"""Modes that move elements and compute nothing: those of complex numbers, too."""
 
 
 def resampled(
@@ -37,12 +40,15 @@ def resampled(
 
     ``outputs`` gives the results' layouts where PyTorch has no meta kernel to ask.
     """
+
+    def recorded(specs: tuple[Spec, ...]) -> Extern | None:
+        r, dtype = resampling(), inputs[0].dtype
+        if dtype == torch.bool or (dtype.is_complex and r.mode not in PADDINGS):
+            raise not_implemented(overload._schema.name.removeprefix("aten::"), dtype)
+        return body(r) if all(map(prod, (spec.shape for spec in specs))) else None
+
     found = launch(
-        overload._schema.name,
-        inputs,
-        static_of(args),
-        outputs or (lambda: infer(overload, *args)),
-        lambda specs: body(resampling()) if all(map(prod, (spec.shape for spec in specs))) else None,
+        overload._schema.name, inputs, static_of(args), outputs or (lambda: infer(overload, *args)), recorded
     )
     if not inputs[0].numel() and found[0].numel():
         found[0].zero_()

@@ -16,6 +16,11 @@ def name_of(dtype: torch.dtype) -> str:
     return torch.empty((), dtype=dtype, device="meta").type().split(".")[-1].removesuffix("Tensor")
 
 
+def not_implemented(function: str, dtype: torch.dtype) -> NotImplementedError:
+    """PyTorch's error for a function of a dtype that it has no kernel for."""
+    return NotImplementedError(f"\"{function}\" not implemented for '{name_of(dtype)}'")
+
+
 def write(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """Copies a result into an ``out=`` tensor, resizing it as PyTorch does, with its warning."""
     check_cast(value.dtype, out.dtype)
