@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.integrations.training import batches, net, state_of
 from torch import nn
 
+from torch_webgpu.integrations import accelerate as ours
 from torch_webgpu.integrations import known
 
 pytest.importorskip("accelerate", reason="about Hugging Face Accelerate, which is not installed")
@@ -127,6 +129,33 @@ def test_memory_that_is_there() -> None:
     assert 0.5 * free < budget[0] <= total
     if torch.webgpu.get_device_properties(0).adapter_type == "CPU":  # it computes in the host's memory: counted once
         assert "cpu" not in budget
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (["DiscreteGPU"], {0: 100, "cpu": 1000}),
+        (["DiscreteGPU", "CPU"], {0: 100, "cpu": 1000}),
+        (["DiscreteGPU", "DiscreteGPU"], {0: 100, 1: 100, "cpu": 1000}),
+        (["DiscreteGPU", "IntegratedGPU"], {0: 100, 1: 100}),
+        (["IntegratedGPU", "CPU"], {0: 100}),
+        (["CPU", "CPU"], {0: 50, 1: 50}),
+    ],
+)
+def test_memory_by_kind_of_adapter(kinds: list[str], expected: dict[Any, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "device_count", lambda: len(kinds))
+    monkeypatch.setattr(ours, "get_device_properties", lambda index: SimpleNamespace(adapter_type=kinds[index]))
+    monkeypatch.setattr(ours, "mem_get_info", lambda index: (90, 400))
+    monkeypatch.setattr(ours, "memory_stats", lambda index: {"pooled_bytes": 10})
+    assert ours.memory_budget({"cpu": 1000}) == expected
+
+
+def test_memory_that_no_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(index: int) -> tuple[int, int]:
+        raise RuntimeError("WebGPU does not tell")
+
+    monkeypatch.setattr(ours, "mem_get_info", unknown)
+    assert modeling.get_max_memory()[0] >= torch.webgpu.get_device_properties(0).max_buffer_size
 
 
 def test_memory_as_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,26 @@ def test_an_example(heading: str, code: str, tmp_path: Path, monkeypatch: pytest
         AcceleratorState._reset_state(True)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, f"{PAGE.name}: {heading}", "exec"), {"__name__": "__main__"})
+
+
+CHANGES = [
+    (heading, textwrap.dedent(diff))
+    for heading, text in SECTIONS.items()
+    for diff in re.findall(r"```diff\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("heading", "diff"), CHANGES, ids=[heading for heading, _ in CHANGES])
+def test_a_change_to_send_fits_the_version_installed(heading: str, diff: str) -> None:
+    """When it does not any more, the library has changed: the page, and perhaps a patch, can."""
+    found = importlib.util.find_spec(package(heading))
+    if found is None:
+        pytest.skip(f"a change to {heading}, which is not installed")
+    [folder] = found.submodule_search_locations or []
+    before = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
+    named = re.findall(r"`([\w/]+\.py)`", SECTIONS[heading])
+    files = [Path(folder, name.removeprefix(f"{package(heading)}/")) for name in named]
+    assert any(before in file.read_text("utf-8") for file in files if file.is_file()), before
 
 
 def test_every_library_has_an_example() -> None:

@@ -88,21 +88,24 @@ def max_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def memory_budget(others: dict[Any, Any]) -> dict[Any, Any]:
-    """Free bytes by adapter, then ``others``, less the host's where an adapter computes in the host's own memory.
+    """Bytes for tensors by adapter, then ``others``, less the host's where an adapter computes in the host's memory.
 
-    An adapter whose driver tells nothing counts with the size of the largest buffer it allows, the most that is sure.
+    Adapters that do share it. A software adapter beside a GPU is left out: what is left to "cpu" computes on the GPU.
     """
-    budget: dict[Any, Any] = {}
-    shared = False
-    for index in range(device_count()):
-        properties = get_device_properties(index)
-        shared = shared or properties.adapter_type in ("CPU", "IntegratedGPU")
-        try:
-            free = mem_get_info(index)[0]
-        except RuntimeError:
-            free = properties.max_buffer_size
-        budget[index] = free + memory_stats(index)["pooled_bytes"]
-    return budget | {key: value for key, value in others.items() if not (shared and key == "cpu")}
+    kinds = {index: get_device_properties(index).adapter_type for index in range(device_count())}
+    used = [index for index, kind in kinds.items() if kind != "CPU"] or [*kinds]
+    in_the_host = [index for index in used if kinds[index] in ("CPU", "IntegratedGPU")]
+    budget = {index: _free(index) // (len(in_the_host) if index in in_the_host else 1) for index in used}
+    return budget | {key: value for key, value in others.items() if key != "cpu" or not in_the_host}
+
+
+def _free(index: int) -> int:
+    """What the adapter and our pool have left; where its driver does not tell, the one buffer that is sure to fit."""
+    try:
+        free = mem_get_info(index)[0]
+    except RuntimeError:
+        free = get_device_properties(index).max_buffer_size
+    return int(free + memory_stats(index)["pooled_bytes"])
 
 
 @PATCHES.add("accelerate.utils.memory", "clear_device_cache", upstream=NEW_BACKENDS)
