@@ -366,6 +366,18 @@ def test_a_reduction_does_not_take_in_more_code_than_a_kernel_should_have() -> N
     assert last.reason == "together they would take long to compile"
 
 
+def test_a_scan_takes_in_only_what_it_can_have_several_copies_of() -> None:
+    def steps(row: str) -> list[Step]:
+        r = heavy_chain(row)
+        body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (), (ops.acc(0, "f32"),), running=True)
+        r.nodes.append(Recorded(Operation("cumsum", (MATRIX, MATRIX), 1, body), (r.use("t1"), r.use("out"))))
+        return r.fuse(["out"])
+
+    assert len(steps("exp")) == 1
+    _, scan = steps("bessel_y0")
+    assert scan.reason == "a scan's kernel with it would take long to compile"
+
+
 def heavy_sum() -> Operation:
     value = ops.bessel_y0(ops.load(0, "f32"))
     return Operation("sum", (MATRIX, COLUMN), 1, Reduction((6, 6), (1,), (value,), ("sum",), (ops.acc(0, "f32"),)))

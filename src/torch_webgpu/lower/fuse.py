@@ -19,7 +19,8 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, extent, is_dense
-from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
+from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size
+from torch_webgpu.wgsl.scan import RUN as SCAN_RUN
 
 from .assemble import assemble, substitute
 from .constants import Constants
@@ -279,6 +280,9 @@ class Fuser:
                 return None, "it writes what feeds it"
             if refusal := self.too_much_code(group, (*body.values, *body.roots, *body.maps)):
                 return None, refusal
+            before = code_size([value.expr for value in group.values.values()])
+            if body.running and SCAN_RUN * before > MAX_UNROLLED:
+                return None, "a scan's kernel with it would take long to compile"
             if self.buffers(group, node) > self.limits.buffers:
                 return None, f"a kernel has at most {self.limits.buffers} buffers here"
             if any(other.conflicts(group.reads, group.writes) for other in self.groups[position + 1 :]):
