@@ -45,6 +45,16 @@ REFUSED: dict[str, Use] = {
     "cat of other sizes": lambda d: torch.cat([torch.ones(2, 3, device=d), torch.ones(2, 4, device=d)]),
     "amax twice over one dimension": lambda d: torch.ones(2, 3, device=d).amax((0, 0)),
     "layer_norm": lambda d: F.layer_norm(torch.ones(2, 3, device=d), (4,)),
+    "amax of nothing": lambda d: torch.ones(0, 3, device=d).amax(),
+    "argmax of nothing": lambda d: torch.ones(0, 3, device=d).argmax(),
+    "max of nothing": lambda d: torch.ones(2, 0, device=d).max(1),
+    "softshrink": lambda d: F.softshrink(torch.ones(2, device=d), -0.5),
+    "kthvalue over its input": lambda d: torch.kthvalue(
+        x := torch.ones(4, device=d), 1, keepdim=True, out=(x[:1], torch.empty(1, dtype=torch.int64, device=d))
+    ),
+    "max_unpool2d": lambda d: F.max_unpool2d(
+        torch.ones(1, 1, 4, 4, device=d), torch.zeros(1, 1, 4, 1, dtype=torch.int64, device=d), 2
+    ),
     "eye": lambda d: torch.eye(2, -3, device=d),
 }
 

@@ -12,6 +12,7 @@ from torch_webgpu.ir.ops import ops
 
 from . import expressions
 from .expressions import is_complex, number, softplus_of, where
+from .refusals import check_as_cpu
 from .register import apply, pointwise
 from .torch_abi import aten, outputs_of
 from .variants import register_functional
@@ -233,7 +234,12 @@ def hardshrink(self: Expr, lambd: Expr) -> Expr:
     return where(within(self, lambd), 0, self)
 
 
-@pointwise("softshrink")
+def check_softshrink(self: Any, lambd: float) -> None:
+    if lambd < 0:
+        check_as_cpu(aten.softshrink.default, self, lambd)
+
+
+@pointwise("softshrink", check=check_softshrink, in_code=lambda lambd: lambd < 0)
 def softshrink(self: Expr, lambd: Expr) -> Expr:
     # Not self * 0, which drivers compile to 0: NaN stays.
     return where(self > lambd, self - lambd, where(self < -lambd, self + lambd, where(ops.isnan(self), self, 0)))

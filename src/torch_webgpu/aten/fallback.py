@@ -20,6 +20,7 @@ from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import FallbackError
 
 from .decomps import decomposed
+from .refusals import refusal
 from .torch_abi import check_devices, is_webgpu, library
 
 _counts: Counter[str] = Counter()
@@ -42,9 +43,11 @@ def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     chosen = _decompositions.get(op)
     try:
         result = chosen(*args, **kwargs) if chosen is not None else decomposed(op, args, kwargs)
-    except (RuntimeError, TypeError):
-        check_devices((*args, *kwargs.values()))  # a decomposition may trip over tensors of two devices anywhere
+    except (NotImplementedError, FallbackError, torch.OutOfMemoryError):
         raise
+    except (RuntimeError, TypeError, ValueError, AssertionError) as own:
+        check_devices((*args, *kwargs.values()))  # a decomposition may trip over tensors of two devices anywhere
+        raise (refusal(op, args, kwargs) or own) from None
     if result is not NotImplemented:
         return result
     return run_on_cpu(op, args, kwargs, "it has no kernel and no decomposition for webgpu")

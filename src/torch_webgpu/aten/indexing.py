@@ -378,7 +378,9 @@ def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
             f"masked_scatter: expected self and source to have same dtypes but got {self.dtype} and {source.dtype}"
         )
     if mask.dtype != torch.bool:
-        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {name_of(mask.dtype)}"
+        )
     check_devices([self, mask, source])
     mask = mask.expand(self.shape)
     if self.numel() == 0:

@@ -251,6 +251,8 @@ def adaptive_avg_pool(dims: int) -> None:
 
 def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """PyTorch's decomposition, but in the memory format of the input, as its kernels do."""
+    if indices.shape != self.shape:
+        check_as_cpu(aten.max_unpool2d.default, self, indices, output_size)
     out = decomposition_table[aten.max_unpool2d.default](self, indices, output_size)
     return out.contiguous(memory_format=suggest_memory_format(self))
 

@@ -22,6 +22,7 @@ from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.graph import Expr, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 
+from .refusals import check_as_cpu
 from .register import opmath
 from .torch_abi import aten, outputs_of
 from .variants import register_functional
@@ -172,24 +173,13 @@ def trace(self: torch.Tensor) -> torch.Tensor:
 # Extremes -------------------------------------------------------------------------------------------------------------
 
 
-def check_not_empty(name: str, self: torch.Tensor, dim: Dims) -> None:
-    """Raises as CPU PyTorch does where an extreme of no elements is asked for."""
-    if self.numel():
-        return
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
-        kind = IndexError if name.startswith("arg") else RuntimeError
-        raise kind(f"{name}(): Expected reduction dim to be specified for input.numel() == 0.")
-    for d in (dim,) if isinstance(dim, int) else dim:
-        if -self.dim() <= d < self.dim() and self.shape[d] == 0:
-            raise IndexError(f"{name}(): Expected reduction dim {d % self.dim()} to have non-zero size.")
-
-
 def extreme(overload: OpOverload, *combine: str) -> Callable[..., Any]:
     """The kernel of ``(self, dim, keepdim)`` that gives extreme values, without their positions."""
 
     def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         dim = args[0] if args else kwargs.get("dim")
-        check_not_empty(overload._opname, self, dim)
+        if not self.numel():
+            check_as_cpu(overload, self, *args, **kwargs)  # there is no extreme of no elements
         outputs = outputs_of(overload, self, *args, **kwargs)
         dims = reduced_dims(dim, self.dim())
         return reduce(overload.name(), self, outputs, dims, combine, lambda x: (own(x),) * len(combine))
@@ -201,7 +191,8 @@ def positions(overload: OpOverload, combine: str, with_value: bool) -> Callable[
     """The kernel of ``(self, dim, keepdim)`` that gives where an extreme is, after its value if asked for."""
 
     def kernel(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        check_not_empty(overload._opname, self, dim)
+        if not self.numel():
+            check_as_cpu(overload, self, dim, keepdim)
         outputs = outputs_of(overload, self, dim, keepdim)
         return reduce(
             overload.name(),

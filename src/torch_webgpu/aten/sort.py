@@ -15,7 +15,7 @@ from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.sort import lower_sort
 
 from .indexing import gather, wrap_dim
-from .strict import register_strict
+from .strict import Apart, register_strict
 from .torch_abi import aten, outputs_of
 
 
@@ -45,11 +45,11 @@ def laid_out(like: torch.Tensor, value: torch.Tensor, dim: int) -> torch.Tensor:
     return moved if moved.stride() == like.stride() else like.copy_(moved)
 
 
-def orders(overload: Any) -> Callable[..., Any]:
-    """Registers the kernel of ``overload`` and of its ``out=`` form."""
+def orders(overload: Any, apart: Apart = "none") -> Callable[..., Any]:
+    """Registers the kernel of ``overload`` and of its ``out=`` form, which may write over what it reads."""
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-        register_strict(overload, fn, apart="none")
+        register_strict(overload, fn, apart=apart)
         return fn
 
     return wrap
@@ -95,7 +95,7 @@ def pick(
     return tuple(t.movedim(-1, dim) if keepdim else t.squeeze(-1) for t in found)  # type: ignore[return-value]
 
 
-@orders(aten.kthvalue.default)
+@orders(aten.kthvalue.default, apart="all")
 def kthvalue(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     if self.dtype == torch.bool:
         raise NotImplementedError("\"kthvalue_cpu\" not implemented for 'Bool'")
