@@ -97,6 +97,12 @@ def test_of_several_writes_the_last_one_stays(device: torch.device, name: str, d
     assert torch.equal(result.cpu(), expected)
 
 
+def test_what_resizing_adds_is_filled(device: torch.device) -> None:
+    for dtype in (torch.float32, torch.int16, torch.bool):
+        x, y = (torch.ones(4, dtype=dtype, device=d)[2:].resize_(2, 3) for d in (device, "cpu"))
+        torch.testing.assert_close(x.cpu(), y, equal_nan=True)
+
+
 def test_products_in_order(device: torch.device) -> None:
     index, factors = torch.randint(0, 2, (200,)), 1 + torch.randn(200) / 50
     x = torch.ones(2, device=device).scatter_reduce(0, index.to(device), factors.to(device), "prod")

@@ -14,8 +14,9 @@ import torch
 from torch_webgpu.engine.record import engine
 from torch_webgpu.layout import contiguous_strides, extent
 
+from .factories import unwritten
 from .storage import ensure_size
-from .torch_abi import aten, cpu_kernel, have_compatible_keys, impl, on_cpu_key
+from .torch_abi import aten, cpu_kernel, have_compatible_keys, impl, is_deterministic, on_cpu_key
 from .variants import register_functional
 
 SHARED_WITH_CPU = (
@@ -41,7 +42,13 @@ def resize_(
     strides = contiguous_strides(size)
     if memory_format not in (None, torch.contiguous_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    return set_storage(self, self.untyped_storage(), self.storage_offset(), size, strides)
+    storage = self.untyped_storage()
+    before = storage.nbytes() // self.element_size()
+    set_storage(self, storage, self.storage_offset(), size, strides)
+    grown = storage.nbytes() // self.element_size() - before
+    if grown > 0 and is_deterministic():
+        unwritten(self.as_strided((grown,), (1,), before))
+    return self
 
 
 def set_storage(
