@@ -74,4 +74,5 @@ def register() -> None:
     torch_patches.move_storages()
     torch_patches.print_on_host()
     torch_patches.pass_through_data_parallel()
+    torch_patches.name_dlpack_device()
     torch_patches.save_on_cpu_without_pinning()

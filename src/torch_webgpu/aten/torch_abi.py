@@ -239,6 +239,11 @@ def is_webgpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
 
 
+def alignment(itemsize: int) -> int:
+    """Bytes at whose multiples storages start, for kernels that count four elements, or a widest load, from there."""
+    return min(4 * itemsize, 16)
+
+
 def device_meant(value: Any) -> torch.device | None:
     """The device that an argument names; None where it names none, which PyTorch then says in its words."""
     if isinstance(value, (str, int)):

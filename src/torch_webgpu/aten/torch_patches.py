@@ -23,7 +23,7 @@ from torch.utils._device import _device_constructors
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import WebGPUError
 
-from .torch_abi import DEVICE_TYPE, device_meant, is_webgpu
+from .torch_abi import DEVICE_TYPE, alignment, device_meant, is_webgpu
 
 Storage = torch.UntypedStorage
 WORD = ctypes.c_uint64
@@ -331,3 +331,31 @@ def observe_default_dtype(changed: Callable[[torch.dtype, torch.dtype], None]) -
 
     for name in ("_set_default_dtype", "_set_default_tensor_type"):
         setattr(torch._C, name, observing(getattr(torch._C, name)))
+
+
+def name_dlpack_device() -> None:
+    """``Tensor.__dlpack_device__``, which raises for device types that it does not know, and so ``torch.from_dlpack``.
+
+    kDLExtDev is what C++ exports and imports tensors of Python backends as (aten/src/ATen/DLConvertor.cpp).
+    """
+
+    def named(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(plain)
+        def dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
+            if self.device.type != DEVICE_TYPE or torch.overrides.has_torch_function_unary(self):
+                return plain(self)
+            return torch.utils.dlpack.DLDeviceType.kDLExtDev, self.device.index
+
+        return dlpack_device
+
+    def exported(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(plain)
+        def dlpack(self: torch.Tensor, **options: Any) -> Any:
+            if self.device.type == DEVICE_TYPE and self.data_ptr() % alignment(self.element_size()):
+                raise BufferError("Can't export webgpu tensors that start within 16 bytes, use tensor.clone()")
+            return plain(self, **options)
+
+        return dlpack
+
+    torch.Tensor.__dlpack_device__ = named(torch.Tensor.__dlpack_device__)  # type: ignore[method-assign]
+    torch.Tensor.__dlpack__ = exported(torch.Tensor.__dlpack__)  # type: ignore[method-assign]

@@ -16,7 +16,15 @@ from torch_webgpu.layout import contiguous_strides, extent
 
 from .factories import unwritten
 from .storage import ensure_size
-from .torch_abi import aten, cpu_kernel, have_compatible_keys, impl, is_deterministic, on_cpu_key
+from .torch_abi import (
+    alignment,
+    aten,
+    cpu_kernel,
+    have_compatible_keys,
+    impl,
+    is_deterministic,
+    on_cpu_key,
+)
 from .variants import register_functional
 
 SHARED_WITH_CPU = (
@@ -58,9 +66,20 @@ def set_storage(
     size = tuple(size)
     stride = tuple(stride) or contiguous_strides(size)
     if source.device == self.device:
+        check_start(source, self.element_size())
         # PyTorch's kernel would grow it too, and knows no device allocator here.
         ensure_size(source, (offset + extent(size, stride)) * self.element_size() if 0 not in size else 0)
     return on_cpu_key(SET_STORAGE, self, source, offset, size, stride)
+
+
+def check_start(storage: torch.UntypedStorage, itemsize: int) -> None:
+    """RuntimeError for a slice of a storage that starts where kernels take no tensor of such elements to start."""
+    beyond = storage.data_ptr() % alignment(itemsize)
+    if beyond:
+        raise RuntimeError(
+            f"this storage is a slice of another one, {beyond} bytes after a multiple of {alignment(itemsize)}: "
+            "a webgpu tensor of this dtype cannot lie in it; slice a tensor instead"
+        )
 
 
 SET_STORAGE = aten.set_.source_Storage_storage_offset
@@ -84,12 +103,20 @@ def narrow_copy(self: torch.Tensor, dim: int, start: int, length: int) -> torch.
     return self.narrow(dim, start, length).clone(memory_format=torch.contiguous_format)
 
 
+def lazy_clone(self: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, made at once: copy-on-write storages are C++'s own memory."""
+    size, stride = self.shape, self.stride()
+    whole = self.as_strided((extent(size, stride),), (1,), self.storage_offset()).clone()
+    return whole.as_strided(size, stride, 0)
+
+
 def register() -> None:
     for overload in SHARED_WITH_CPU:
         impl(overload, cpu_kernel(overload))
     register_functional(aten.narrow_copy.default, narrow_copy)
     # What `t.data = other` and `Module.to` ask, and what answers like CPU and CUDA among themselves.
     impl(aten._has_compatible_shallow_copy_type.default, have_compatible_keys)
+    impl(aten._lazy_clone.default, lazy_clone)
     impl(aten.resize_.default, resize_)
     impl(aten.set_.default, set_nothing)
     impl(aten.set_.source_Storage, set_whole_storage)

@@ -12,6 +12,8 @@ from torch_webgpu.ir.graph import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent
 
+from .tensor import ADDRESS_BITS
+
 
 def spec_of(t: torch.Tensor) -> Spec:
     """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
@@ -33,9 +35,9 @@ def copy_body(specs: tuple[Spec, ...]) -> Pointwise:
 
 def clash(read: torch.Tensor, read_spec: Spec, written: torch.Tensor, written_spec: Spec) -> bool:
     """Whether a read of one storage can see a write to it, unless both are the very same elements in the same order."""
-    first, other = read.storage_offset(), written.storage_offset()
     if read_spec.dtype != written_spec.dtype:
         return True
+    first, other = (t.data_ptr() // t.element_size() for t in (read, written))
     if first == other and read_spec == written_spec:
         return False
     end = first + extent(read_spec.shape, read_spec.strides)
@@ -54,10 +56,10 @@ def tangled(tensors: Sequence[torch.Tensor], specs: Sequence[Spec], n_inputs: in
     """The inputs that may overlap an output's elements other than lying exactly on top of them."""
     written: dict[int, list[int]] = {}
     for o in range(n_inputs, len(tensors)):
-        written.setdefault(tensors[o].untyped_storage().data_ptr(), []).append(o)
+        written.setdefault(tensors[o].data_ptr() >> ADDRESS_BITS, []).append(o)
     return [
         k
         for k in range(n_inputs)
-        for o in written.get(tensors[k].untyped_storage().data_ptr(), ())
+        for o in written.get(tensors[k].data_ptr() >> ADDRESS_BITS, ())
         if clash(tensors[k], specs[k], tensors[o], specs[o])
     ]

@@ -18,7 +18,7 @@ from torch_webgpu.runtime.runtime import devices
 
 from .lane import Lanes
 from .layouts import misplaced
-from .tensor import ADDRESS_BITS, FIRST_ADDRESS, LARGE_BYTES, Allocation, Mailbox, Template
+from .tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, LARGE_BYTES, OFFSET_MASK, Allocation, Mailbox, Template
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -231,3 +231,8 @@ class Store:
 def address_of(t: torch.Tensor) -> int:
     """Where a tensor starts, also if it has no elements and PyTorch therefore gives no address."""
     return t.data_ptr() or t.untyped_storage().data_ptr() + int(t.storage_offset()) * t.element_size()
+
+
+def offset_in_allocation(t: torch.Tensor) -> int:
+    """Bytes from where a tensor's allocation starts to the tensor. Its storage may be a slice of another one."""
+    return (address_of(t) & OFFSET_MASK) - FIRST_BYTE

@@ -16,6 +16,7 @@ from torch_webgpu.layout import is_contiguous
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
+from .store import offset_in_allocation
 from .tensor import Allocation
 from .where import HINT
 
@@ -43,7 +44,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     """
     eng = engine()
     size = source.numel() * source.element_size()
-    offset = int(target.storage_offset()) * target.element_size()
+    offset = offset_in_allocation(target)
     with eng.lock, Uninterrupted():
         allocation = eng.allocation(target)
         to_end = offset + size == allocation.size_bytes
@@ -103,7 +104,7 @@ def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     if eng.capture is not None:
         eng.capture.refuse(t.device.index, "a tensor's values cannot be read on the host")
     size = t.numel() * t.element_size()
-    offset = int(t.storage_offset()) * t.element_size()
+    offset = offset_in_allocation(t)
     if not is_contiguous(t.shape, t.stride()) or offset % 4:
         return eng.copy_of(t), 0, size
     return t, offset, size
