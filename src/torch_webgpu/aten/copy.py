@@ -51,7 +51,12 @@ def words(t: torch.Tensor) -> torch.Tensor:
     return t.view(BITS[t.element_size()])
 
 
-NUMBER_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+NUMBER_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
 
 
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -60,7 +65,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     Uploads and copies on the device never wait. Downloads do, but for ``non_blocking`` ones into pinned memory: see
     :mod:`torch_webgpu.engine.landings`.
     """
-    if not isinstance(source, torch.Tensor):  # PyTorch hands Python's numbers over as they are
+    if source.__class__ in NUMBER_DTYPES:  # PyTorch hands Python's numbers over as they are
         source = torch.tensor(source, dtype=NUMBER_DTYPES[source.__class__], device="cpu")
     tensors = source, target
     if write_again(forms, tensors):
