@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.device.processes import run_script
 from tests.integrations.training import batches, net, state_of
 from torch import nn
 
@@ -183,6 +184,39 @@ def test_device_map_with_a_part_on_the_cpu() -> None:
     model = accelerate.dispatch_model(model, {"first": 0, "drop": 0, "last": "cpu"})
     torch.testing.assert_close(model(torch.ones(2, 8)).cpu(), want, rtol=1e-5, atol=1e-5)
     assert model.seen[-1][0] == "webgpu"  # what is kept on the CPU computes on the adapter, too
+
+
+def test_device_map_over_two_adapters() -> None:
+    script = """
+    import accelerate
+    from accelerate.utils import get_max_memory
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    x = torch.ones(2, 64)
+    want = model(x)
+    budget = get_max_memory()
+    assert budget.keys() - {"cpu"} == {0, 1}
+    layer = 65 * 64 * 4
+    placed = accelerate.infer_auto_device_map(model, max_memory={0: 2.5 * layer, 1: 4 * layer})
+    assert set(placed.values()) == {0, 1}
+    model = accelerate.dispatch_model(model, placed)
+    assert {str(p.device) for p in model.parameters()} == {"webgpu:0", "webgpu:1"}
+    torch.testing.assert_close(model(x).cpu(), want, rtol=1e-4, atol=1e-5)
+    """
+    done = run_script(script, TORCH_WEBGPU_COPIES="2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_weights_offloaded_to_the_disk(tmp_path: Path) -> None:
+    want = net()(torch.ones(2, 8))
+    model = accelerate.disk_offload(net(), tmp_path, execution_device=torch.device("webgpu"))
+    torch.testing.assert_close(model(torch.ones(2, 8)).cpu(), want, rtol=1e-5, atol=1e-5)
+    assert model.seen[-1][0] == "webgpu"
+    torch.save(net().state_dict(), tmp_path / "weights.bin")
+    with accelerate.init_empty_weights():
+        empty = net()
+    loaded = accelerate.load_checkpoint_and_dispatch(empty, str(tmp_path / "weights.bin"), device_map="auto")
+    assert loaded.devices == {"webgpu"}
+    torch.testing.assert_close(loaded(torch.ones(2, 8).to("webgpu")).cpu(), want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_batch_that_fits_is_found() -> None:
