@@ -160,7 +160,8 @@ def test_memory_that_no_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_as_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    assert modeling.get_max_memory({"cpu": "1GB", 0: "500MB"}) == {0: 500_000_000, "cpu": 1_000_000_000}
+    asked = {"cpu": "1GB", 0: "500MB"}
+    assert modeling.get_max_memory(asked) == asked == {0: 500_000_000, "cpu": 1_000_000_000}
     assert list(modeling.get_max_memory({"cpu": 10, 0: 20})) == [0, "cpu"]
     assert not caplog.records
     assert modeling.get_max_memory({99: 1, "cpu": 1}) == {99: 1, "cpu": 1}

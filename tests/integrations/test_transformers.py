@@ -27,10 +27,10 @@ def plain(module: str, target: str) -> Any:
     return patch.plain
 
 
-def causal_model(dropout: float = 0.0) -> Any:
+def causal_model(dropout: float = 0.0, layers: int = 1) -> Any:
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=len(WORDS), n_positions=16, n_embd=16, n_layer=1, n_head=2,
+        vocab_size=len(WORDS), n_positions=16, n_embd=16, n_layer=layers, n_head=2,
         resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return transformers.GPT2LMHeadModel(config)
@@ -146,6 +146,16 @@ def test_device_map(device_map: Any, tmp_path: Path) -> None:
     made = transformers.pipeline("text-generation", model=placed, tokenizer=tokenizer())
     assert made.device.type == "webgpu"
     assert made("the cat", max_new_tokens=2)[0]["generated_text"].startswith("the cat")
+
+
+def test_device_map_with_a_part_on_the_cpu(tmp_path: Path) -> None:
+    model = causal_model(layers=3)
+    model.save_pretrained(tmp_path)
+    room = {0: "35KB", "cpu": "1GB"}
+    placed = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, device_map="auto", max_memory=room)
+    assert set(placed.hf_device_map.values()) == {0, "cpu"}
+    ids = torch.tensor([[2, 3, 4]])
+    torch.testing.assert_close(placed(ids).logits.cpu(), model.eval()(ids).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_loading_does_not_begin_with_one_tensor_of_the_models_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,9 @@ def max_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
         numbered = {key: max_memory[key] for key in range(device_count()) if key in max_memory}
         others = plain({key: value for key, value in max_memory.items() if key not in numbered})
         to_bytes = plain.__globals__["convert_file_size_to_int"]
-        return {k: to_bytes(v) if isinstance(v, str) else v for k, v in numbered.items()} | others
+        found = {k: to_bytes(v) if isinstance(v, str) else v for k, v in numbered.items()} | others
+        max_memory.update(found)  # callers count on the sizes becoming numbers in place
+        return found
 
     return get_max_memory
 
