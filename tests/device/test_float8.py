@@ -12,6 +12,7 @@ from tests.device.against_cpu import outcome
 from tests.device.processes import assert_ends_well
 
 from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.engine.record import engine
 
 FLOAT8 = [
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
@@ -26,6 +27,10 @@ def codes(t: torch.Tensor) -> torch.Tensor:
 
 
 def same_floats(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    if engine().device(0).info["adapter_type"] != "CPU":
+        # WGSL lets an adapter flush subnormal numbers to zero, as GPUs do where they compute with one.
+        flushed = (expected.float().abs() < torch.finfo(torch.float32).tiny) & (actual.cpu() == 0)
+        expected = torch.where(flushed, expected * 0, expected)
     torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0, equal_nan=True)
     a, e = (t.cpu().double() for t in (actual, expected))
     assert torch.equal(a.signbit() & ~a.isnan(), e.signbit() & ~e.isnan())
@@ -200,7 +205,9 @@ ROWS, COLUMNS = torch.linspace(0.5, 2, 16)[:, None], torch.linspace(3, 0.1, 32)[
 @pytest.mark.parametrize("scales", [(ONE, HALF), (ROWS, COLUMNS)], ids=["per tensor", "by row"])
 @pytest.mark.parametrize("bias", [None, torch.randn(32)], ids=["", "bias"])
 def test_scaled_mm(device, dtype, scales, bias, no_fallback):
-    expected = scaled("cpu", A, B, *scales, bias, out_dtype=dtype)
+    # Not the CPU's operator: before 2.13 it takes one scale only.
+    product = (A.double() * scales[0]) @ (B.double() * scales[1])
+    expected = (product if bias is None else product + bias).float().to(dtype or A.dtype)
     actual = scaled(device, A, B, *scales, bias, out_dtype=dtype).cpu()
     assert actual.dtype == expected.dtype
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float8_e5m2: 0.25, None: 0.125}
@@ -227,10 +234,16 @@ def test_scaled_mm_of_other_types_and_layouts(device, no_fallback):
     ids=["shapes", "float32", "one scale by row", "float16 scale", "bias"],
 )
 def test_scaled_mm_refuses_as_on_cpu(device, given):
-    assert outcome(lambda: scaled(device, *given)) == outcome(lambda: scaled("cpu", *given))
+    expected = outcome(lambda: scaled("cpu", *given))
+    if isinstance(expected, torch.Tensor):
+        pytest.skip("the CPU of this PyTorch takes it")
+    assert outcome(lambda: scaled(device, *given)) == expected
 
 
-@pytest.mark.skipif(not hasattr(F, "scaled_mm"), reason="this PyTorch has no torch.nn.functional.scaled_mm")
+@pytest.mark.skipif(
+    not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU"),
+    reason="the CPU of this PyTorch has no torch.nn.functional.scaled_mm to compare with",
+)
 @pytest.mark.parametrize("recipe", ["TensorWise", "RowWise"])
 def test_functional_scaled_mm(device, recipe, no_fallback):
     kind = getattr(F.ScalingType, recipe)
