@@ -25,7 +25,7 @@ def outcomes() -> tuple[dict[str, str], dict[str, str]]:
     started = [
         subprocess.Popen(
             [sys.executable, "-c", f"{load}import runpy; runpy.run_path({path!r}, run_name='__main__')"],
-            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "CUDA_VISIBLE_DEVICES": ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
