@@ -63,6 +63,34 @@ def test_sentence_transformers_find_the_device(sentence_modules: list[Any]) -> N
     assert plain("sentence_transformers.util.environment", "get_device_name")() == "cpu"  # the canary
 
 
+# PEFT -----------------------------------------------------------------------------------------------------------------
+
+
+def test_peft_reads_adapters_to_the_device(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="about PEFT, which is not installed")
+    from peft.utils import other
+    from peft.utils.save_and_load import load_peft_weights
+    from tests.integrations.training import net
+
+    def adapted() -> Any:
+        return peft.get_peft_model(net().to("webgpu"), peft.LoraConfig(r=2, target_modules=["first"]))
+
+    assert other.infer_device() == "webgpu"
+    assert plain("peft.utils.other", "infer_device")() == "cpu"  # the canary
+    model, x = adapted(), torch.ones(2, 8, device="webgpu")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora" in name:
+                p.fill_(0.5)
+    model.save_pretrained(tmp_path)
+    assert {t.device.type for t in load_peft_weights(str(tmp_path)).values()} == {"webgpu"}
+    again = peft.PeftModel.from_pretrained(net().to("webgpu"), tmp_path)
+    assert {p.device.type for p in again.parameters()} == {"webgpu"}
+    torch.testing.assert_close(again(x), model(x))
+    on_the_cpu = peft.PeftModel.from_pretrained(net(), tmp_path, torch_device="cpu")
+    torch.testing.assert_close(on_the_cpu(x.cpu()), model(x).cpu(), rtol=1e-5, atol=1e-5)
+
+
 # Stable-Baselines3 ----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,10 @@ from torch_webgpu.integrations.report import _Question
 
 
 def test_every_library_installed_finds_the_device() -> None:
-    for found in report.libraries():
+    libraries = report.libraries()
+    if not libraries:
+        pytest.skip("none of the libraries is installed")
+    for found in libraries:
         assert found.finds_webgpu, found
         assert not found.advice
 
