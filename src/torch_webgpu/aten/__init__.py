@@ -26,6 +26,7 @@ FAMILIES = (
     "batch_norm",
     "nll",
     "margin",
+    "ctc",
     "scan",
     "distance",
     "random",

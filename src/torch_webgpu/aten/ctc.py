@@ -1,0 +1,98 @@
+"""The loss of connectionist temporal classification and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Extern
+from torch_webgpu.kernels import ctc
+
+from .fallback import run_on_cpu
+from .torch_abi import aten, outputs_of
+from .variants import register_functional
+
+NO_FLOAT64 = "its kernel computes in float32"
+
+
+def forward(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses (N,), and what the paths to each step and state come to, (N, T, 2 S + 1), which the gradient needs."""
+    overload = aten._ctc_loss.default
+    if log_probs.dtype == torch.float64:
+        arguments = (log_probs, targets, list(input_lengths), list(target_lengths), blank, zero_infinity)
+        return run_on_cpu(overload, arguments, {}, NO_FLOAT64)
+    loss, log_alpha = outputs_of(overload, log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+    if loss.numel():
+        lengths = _lengths(targets, input_lengths, target_lengths)
+        _record(
+            "aten::_ctc_loss",
+            ctc.lower_paths,
+            [log_probs, targets, lengths],
+            [log_alpha, loss],
+            blank=blank,
+            target_step=targets.stride(-1),
+            reverse=False,
+        )
+    return loss, log_alpha
+
+
+def backward(
+    grad: torch.Tensor,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    neg_log_likelihood: torch.Tensor,
+    log_alpha: torch.Tensor,
+    blank: int,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """The gradient (T, N, C) of the log-probabilities."""
+    if log_probs.dtype == torch.float64:
+        lists = (list(input_lengths), list(target_lengths))
+        arguments = (grad, log_probs, targets, *lists, neg_log_likelihood, log_alpha, blank, zero_infinity)
+        return run_on_cpu(aten._ctc_loss_backward.default, arguments, {}, NO_FLOAT64)
+    out = log_probs.new_empty(log_probs.shape)
+    if out.numel():
+        inputs = [log_probs, targets, _lengths(targets, input_lengths, target_lengths)]
+        target = {"blank": blank, "target_step": targets.stride(-1)}
+        log_beta = torch.empty_like(log_alpha)
+        _record("aten::_ctc_loss.reverse", ctc.lower_paths, inputs, [log_beta], reverse=True, **target)
+        inputs += [grad, neg_log_likelihood, log_alpha, log_beta]
+        gradient = ctc.lower_gradient
+        _record("aten::_ctc_loss_backward", gradient, inputs, [out], zero_infinity=zero_infinity, **target)
+    return out
+
+
+def _lengths(targets: torch.Tensor, input_lengths: Sequence[int], target_lengths: Sequence[int]) -> torch.Tensor:
+    """Steps, labels, and where the labels begin, of each sequence: int32 (N, 3)."""
+    if targets.dim() == 1:  # one after the other
+        places = [place * targets.stride(0) for place in accumulate(target_lengths, initial=0)]
+    else:
+        places = [n * targets.stride(0) for n in range(len(target_lengths))]
+    rows = list(zip(input_lengths, target_lengths, places))
+    return torch.tensor(rows, dtype=torch.int32).to(targets.device)
+
+
+def _record(
+    name: str, lower: Callable[..., Any], inputs: list[torch.Tensor], outputs: list[torch.Tensor], **static: Any
+) -> None:
+    extern = Extern(partial(lower, **static))
+    engine().record(name, inputs, outputs, lambda specs: extern, tuple(static.items()))
+
+
+def register() -> None:
+    register_functional(aten._ctc_loss.default, forward)
+    register_functional(aten._ctc_loss_backward.default, backward)
