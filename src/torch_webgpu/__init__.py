@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import atexit
+
 __version__ = "0.1.0"
 
 _registered = False
@@ -20,11 +22,13 @@ def register() -> None:
 
     from . import api, aten, integrations, plan
     from .api import accelerator, graphs, plans, streams, torch_profiler
-    from .aten import torch_abi
+    from .aten import torch_abi, torch_guard
+    from .engine import record
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
-    torch_abi.let_exceptions_leave_backward_passes()
+    torch_guard.let_exceptions_pass()
     aten.register()
+    atexit.register(record.stop)  # now, so that it runs after the handlers of programs that import torch first
     plan.trace, plan.bind = plans.trace, plans.bind
     accelerator.register()
     graphs.register()

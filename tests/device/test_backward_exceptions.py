@@ -285,7 +285,7 @@ def test_what_raises_in_a_backward_pass_reaches_the_caller(outcomes, name):
 
 
 def test_canary_another_python_backend_still_ends_the_process():
-    """When this fails, ``torch_abi.let_exceptions_leave_backward_passes`` is needed no longer."""
+    """When this fails, ``torch_guard.let_exceptions_pass`` is needed no longer."""
     script = """
         from torch._C._acc import create_empty_tensor
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend

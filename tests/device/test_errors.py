@@ -478,6 +478,35 @@ def test_a_lost_device_says_so_and_opens_again():
     assert_ends_well(script)
 
 
+def test_each_use_of_a_lost_device_says_so_whichever_comes_first():
+    script = """
+        from torch_webgpu.engine.record import engine
+        uses = [
+            lambda: (x + 1).cpu(),
+            lambda: torch.ones(3, device="webgpu").sum().item(),
+            lambda: torch.webgpu.synchronize(),
+            lambda: x.cpu(),
+            lambda: torch.ones(3).to("webgpu"),
+        ]
+        for k in range(len(uses)):
+            x = torch.arange(4.0, device="webgpu")
+            (x @ x).exp()
+            torch.webgpu.synchronize()
+            native = engine().device(0)._open.native
+            native.destroy()
+            if k % 2:  # as where the library tells it only with an error
+                native.sink.lost = None
+                native.sink.errors.append(("internal", "Parent device is lost"))
+                with pytest.raises(torch.webgpu.DeviceLostError):
+                    native.sink.take()
+            for use in uses[k:] + uses[:k]:
+                with pytest.raises(torch.webgpu.DeviceLostError, match="lost"):
+                    use()
+            torch.webgpu.reset_device()
+    """
+    assert_ends_well(script)
+
+
 def test_out_of_memory_is_pytorchs():
     assert OutOfMemoryError is torch.OutOfMemoryError is torch.webgpu.OutOfMemoryError
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_webgpu.engine import record
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Node, Operation, Spec
 from torch_webgpu.ir.names import operator_name
@@ -243,7 +244,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     flushes: list[ExplainedFlush] = []
     written: dict[Any, int] = {}
     with ExitStack() as installed:
-        with eng.lock:
+        with Uninterrupted(), eng.lock:
             if eng.capture is not None:
                 eng.capture.refuse(eng.capture.device.index, "a function cannot be explained")
             eng.flush()

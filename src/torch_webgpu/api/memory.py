@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.runtime.tally import Tally
@@ -57,7 +58,7 @@ def memory_stats(device: DeviceLike = None) -> Record:
     The plain entries are attributes, too: ``memory_stats().active_bytes``.
     """
     eng, index = engine(), index_of(device)
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         eng.reclaim()
         found = eng.device(index)
         stats, tallies = found.stats, found.memory_tallies()
@@ -135,7 +136,7 @@ def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
     """
     eng = engine()
     wanted = range(len(eng.devices)) if device is None else [index_of(device)]
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         eng.flush()
         found = [
             _segment(a.device, a.address, a.buffer.size_bytes, a.size_bytes, "active_allocated")
@@ -180,7 +181,7 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
 def empty_cache() -> None:
     """Gives pooled memory back to the adapters."""
     eng = engine()
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         eng.flush()
         for found in devices():
             found.empty_cache()
@@ -197,7 +198,7 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
     """Forgets what was allocated and freed so far (the keys that end so), and the failures."""
     eng, index = engine(), index_of(device)
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         eng.reclaim()
         eng.freed_bytes[index], eng.forgotten_bytes[index] = 0, eng.live_bytes.get(index, 0)
         eng.device(index).reset_accumulated_stats()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.ir.ops import TABLE, row
@@ -62,7 +63,7 @@ def add_fusion_pattern(
         raise ValueError(f"fusion pattern {name!r}: PyTorch has no operator {', '.join(unknown)}")
     function, arity = (None, 0) if wgsl is None else _bind(name, dedent(wgsl))
     eng = engine()
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         eng.flush()
         others = [pattern for pattern in eng.planner.patterns.values() if pattern.name != name]
         eng.planner.pattern_counts.pop(name, None)
@@ -73,7 +74,7 @@ def add_fusion_pattern(
 def remove_fusion_pattern(name: str) -> None:
     """Forgets a pattern; its chain runs as it did before. KeyError if there is none of this name."""
     eng = engine()
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         patterns = dict(eng.planner.patterns)
         if patterns.pop(name, None) is None:
             raise KeyError(f"there is no fusion pattern {name!r}, only {', '.join(patterns)}")
@@ -119,7 +120,7 @@ def _compile(name: str, function: str, arity: int, text: str) -> None:
     body = f"{text}\n@compute @workgroup_size(1)\nfn main() {{ y_store(0u, {function}({arguments})); }}\n"
     bindings = (Binding("x", "f32"), Binding("y", "f32", "read_write"))
     eng = engine()
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         try:
             eng.device(current_device()).compile(Kernel(name, body, bindings, workgroup_size=(1, 1, 1)))
         except ShaderCompileError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.ir.names import operator_name
@@ -218,7 +219,7 @@ class profile:  # noqa: N801 torch.profiler's name
         """Begins to measure. Raises RuntimeError while another profile does."""
         global _running
         eng = engine()
-        with eng.lock:
+        with Uninterrupted(), eng.lock:
             if _running is not None:
                 raise RuntimeError("a torch.webgpu.profile is already running")
             if eng.capture is not None:
@@ -243,7 +244,7 @@ class profile:  # noqa: N801 torch.profiler's name
             raise RuntimeError("this torch.webgpu.profile is not running")
         eng, clock = engine(), self._clock
         self._mode.close()
-        with eng.lock:
+        with Uninterrupted(), eng.lock:
             try:
                 eng.flush()
             finally:

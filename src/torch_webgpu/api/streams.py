@@ -15,6 +15,7 @@ from torch._C._autograd import DeviceType
 
 from torch_webgpu.aten.torch_patches import replace_constructor
 from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import DeviceLostError
 
@@ -101,7 +102,7 @@ class Event(torch.Event):
         """Notes the place after everything recorded so far, and submits that."""
         eng = engine()
         index = self._place(stream)
-        with eng.lock:
+        with Uninterrupted(), eng.lock:
             found = eng.device(index)
             if self._timed and eng.capture is not None:
                 eng.capture.refuse(index, "an event cannot take the time")
@@ -124,7 +125,7 @@ class Event(torch.Event):
     def query(self) -> bool:
         """Whether the work before it is done. True if it was never recorded."""
         eng = engine()
-        with eng.lock:
+        with Uninterrupted(), eng.lock:
             reached = self._reached()
             if reached and self._landings and self._index is not None:
                 eng.landings.land(eng.device(self._index), self._landings)
@@ -143,7 +144,7 @@ class Event(torch.Event):
     def _read(self, events: Sequence[Event]) -> None:
         """Reads the times of ``events``, all of this one's adapter, where they have not been read."""
         eng = engine()
-        with eng.lock:
+        with Uninterrupted(), eng.lock:
             unread = [event for event in events if event._stamp is not None]
             if not unread:
                 return

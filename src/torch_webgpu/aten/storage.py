@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import Engine, engine
 from torch_webgpu.engine.tensor import ADDRESS_BITS, LARGE_BYTES, Allocation
 from torch_webgpu.runtime.runtime import Buffer, Copy
@@ -32,7 +33,7 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
     if size_bytes < 0:
         raise RuntimeError(f"storage sizes are not negative, got {size_bytes}")
     eng = engine()
-    with eng.lock:
+    with Uninterrupted(), eng.lock:
         allocation = eng.mailbox.allocations[storage.data_ptr() >> ADDRESS_BITS]
         if allocation.size_bytes != size_bytes:
             resize_allocation(eng, allocation, size_bytes)

@@ -5,15 +5,13 @@ Meta kernels are asked once per signature; schemas are read once per overload.
 
 from __future__ import annotations
 
-import ctypes
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
 from itertools import repeat
-from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch._ops import OpOverload
@@ -36,51 +34,10 @@ Meta = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class DeviceGuard(torch._C._acc.DeviceGuard):
-    """Tells PyTorch's C++ the device type, five times for each operator of a backward pass: through a function that is
-    C itself, which spares it a Python frame (0.2 µs).
-    """
+    """Tells PyTorch's C++ the device type, through a function that is C itself; see also :mod:`.torch_guard`."""
 
     type_ = repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__  # type: ignore[assignment]
 
-
-def let_exceptions_leave_backward_passes() -> bool:
-    """Gives PyTorch's C++ the CPU guard's ``exchangeStream`` for webgpu, which does nothing; whether that was possible.
-
-    The autograd engine calls it in a destructor, also while an exception of a hook or a kernel unwinds. The one of a
-    Python backend asks Python for the device type, which cannot be called with an error pending, and being ``noexcept``
-    it ends the process (PythonDeviceGuard in torch/csrc/acc/Module.cpp, InlineStreamGuard in c10/core/impl). Which
-    virtual function it is, is read off the header that PyTorch comes with.
-    """
-    root = Path(torch.__file__).parent
-    header = root / "include" / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h"
-    library = root / "lib" / ("libc10.dylib" if sys.platform == "darwin" else "libc10.so")
-    if not (header.exists() and library.exists()):
-        return False
-    functions = re.findall(r"^ *virtual [^({]*?(\w+)\(", header.read_text(), re.MULTILINE)
-    types: Any = torch._C._autograd.DeviceType
-    try:
-        guards = (ctypes.c_void_p * len(types.__members__)).in_dll(ctypes.CDLL(str(library)), _GUARDS)
-    except ValueError:
-        return False
-    ours, cpu = guards[int(types.PrivateUse1)], guards[int(types.CPU)]
-    if not ours or not cpu or "exchangeStream" not in functions:
-        return False
-    entries = ctypes.c_void_p * (_ENTRIES_BEFORE + len(functions) + 2)  # of a destructor there are up to two
-    table = ctypes.c_void_p.from_address(ours)
-    copied = entries.from_buffer_copy(entries.from_address((table.value or 0) - _ENTRIES_BEFORE * _POINTER_BYTES))
-    place = functions.index("exchangeStream")
-    theirs = ctypes.c_void_p.from_address(cpu).value or 0
-    copied[_ENTRIES_BEFORE + place] = ctypes.c_void_p.from_address(theirs + place * _POINTER_BYTES).value
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(copied))  # C++ may ask the guard until the process ends
-    table.value = ctypes.addressof(copied) + _ENTRIES_BEFORE * _POINTER_BYTES
-    return True
-
-
-_GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
-"""The array of device guards by device type, as Linux's and macOS's compilers spell it."""
-_ENTRIES_BEFORE = 2
-"""Of a table of virtual functions before the first: where the object starts, its type."""
-_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 profiler_range = torch._C._profiler._RecordFunctionFast
 """Context manager: a range of this name in ``torch.profiler``, as ``record_function`` without its operator call."""
@@ -103,6 +60,11 @@ def library(key: str, namespace: str = "aten") -> torch.library.Library:
     found = _libraries.get(namespace + key)
     if found is None:
         found = _libraries[namespace + key] = torch.library.Library(namespace, "IMPL")
+        # At exit its kernels would be gone while threads and other packages' handlers still use the device.
+        for finalizer in tuple(finalize._registry):  # type: ignore[attr-defined]
+            alive = finalizer.peek()
+            if alive is not None and alive[0] is found:
+                finalizer.atexit = False
     return found
 
 

@@ -135,7 +135,7 @@ class Capture:
     @classmethod
     def begin(cls, engine: Engine, index: int, handle: PoolHandle | None) -> Capture:
         """Starts a capture, after everything recorded so far. RuntimeError if one is underway."""
-        with engine.lock, Uninterrupted():
+        with Uninterrupted(), engine.lock:
             if engine.capture is not None:
                 raise RuntimeError(f"a graph is being captured already, on webgpu:{engine.capture.device.index}")
             engine.flush()
@@ -240,7 +240,7 @@ class Capture:
 
     def end(self, instantiate: bool = True) -> CapturedGraph:
         """The graph. RuntimeError, or what went wrong now, for a capture that came to nothing."""
-        with self.engine.lock, Uninterrupted():
+        with Uninterrupted(), self.engine.lock:
             if self.engine.capture is not self:
                 raise RuntimeError("this capture is over")
             try:
@@ -261,7 +261,7 @@ class Capture:
 
     def release(self) -> None:
         """Ends it without a graph, if it is underway."""
-        with self.engine.lock, Uninterrupted():
+        with Uninterrupted(), self.engine.lock:
             if self.engine.capture is self:
                 self.invalidate(RuntimeError("nobody ended it"))
                 self.engine.flush(self.device.index)
@@ -327,7 +327,7 @@ class CapturedGraph:
 
     def instantiate(self) -> None:
         """Prepares the replays: compiles what is not compiled, makes bind groups."""
-        with self._engine.lock, Uninterrupted():
+        with Uninterrupted(), self._engine.lock:
             self._encode()
 
     def _encode(self) -> EncodedGraph:
@@ -348,7 +348,7 @@ class CapturedGraph:
     def replay(self) -> None:
         """Submits the graph after everything recorded so far, without waiting for it."""
         engine, device = self._engine, self._device
-        with engine.lock, Uninterrupted():
+        with Uninterrupted(), engine.lock:
             engine.check_process()
             if engine.capture is not None:
                 engine.capture.refuse(device.index, "a graph cannot be replayed")
@@ -370,7 +370,7 @@ class CapturedGraph:
 
     def release(self) -> None:
         """Gives the graph's memory back; tensors that are still there keep theirs."""
-        with self._engine.lock, Uninterrupted():
+        with Uninterrupted(), self._engine.lock:
             memory, self._memory = self._memory, None
             encoded, self._encoded = self._encoded, None
             if memory is not None and self._device.has_pool(memory.pool):

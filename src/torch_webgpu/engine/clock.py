@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from .interrupt import Uninterrupted
 
 if TYPE_CHECKING:
     from .lane import Lane
@@ -21,7 +25,8 @@ class FlushClock:
         self._engine = engine
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._wake = threading.Event()
+        self._wake = _thread.allocate_lock()  # locked while the thread sleeps; an Event would have a lock of its own,
+        self._wake.acquire()  # which the handler of a signal that comes meanwhile, and records, would wait for
         self._first_pending = 0.0
 
     def arm(self) -> None:
@@ -30,27 +35,32 @@ class FlushClock:
             return
         self._first_pending = time.monotonic()
         if self._thread is None:
-            thread = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the interpreter is shutting down
-                return
-            self._thread = thread
-        if not self._wake.is_set():  # it looks at all there is after it has cleared this
-            self._wake.set()
+            with Uninterrupted():
+                thread = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is shutting down
+                    return
+                self._thread = thread
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wakes the thread, which looks at all there is once it is awake."""
+        if self._wake.locked():
+            with suppress(RuntimeError):  # somebody else was faster
+                self._wake.release()
 
     def stop(self) -> None:
         """Ends the thread, and waits for that."""
         if self._thread is not None:
             self._stopping = True
-            self._wake.set()
+            self._ring()
             self._thread.join()
 
     def _tick(self) -> None:
         engine = self._engine
         while True:
-            self._wake.wait()
-            self._wake.clear()
+            self._wake.acquire()
             if self._stopping:
                 return
             while (left := self._first_pending + engine.delay_ms / 1000 - time.monotonic()) > 0:

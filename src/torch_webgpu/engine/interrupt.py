@@ -1,47 +1,105 @@
-"""Ctrl-C waits: an interrupted flush would leave tensors without values and the engine out of step with the GPU."""
+"""Signals wait: one whose handler raised in the middle of a flush would leave tensors without values, commands half
+encoded and the engine out of step with the GPU; raised in a callback of the GPU's library it would even be swallowed.
+
+Python runs the handlers of signals in the main thread, between any two steps of the code there. Recording an operation
+bears that: its order of steps leaves nothing half done, whether a handler raises or uses the device itself. Whatever
+talks to the GPU, or takes longer, puts off the handlers to its end. A wait ends when the work that was submitted is
+done, as one for a CUDA stream does.
+"""
 
 from __future__ import annotations
 
+import signal as _signals
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
-from signal import SIGINT
 from threading import get_ident, main_thread
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 # The C module: signal.signal's conversion of its arguments to enums takes ten times as long, at every flush.
 _signal: Any = import_module("_signal")
 _main_thread = main_thread()
+_NUMBERS = tuple(sorted(int(number) for number in _signals.valid_signals()))
+
+Handler = Callable[[int, FrameType | None], object]
+
+_put_off: dict[int, Handler] = {}
+"""The handlers of the signals that :func:`_note` has now."""
+_arrived: deque[tuple[int, FrameType | None]] = deque()
+
+
+class _Seen:
+    """The handlers of all signals at the last look, and which of them are Python's: their places and numbers."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Any] = []
+        self.theirs: list[tuple[int, int]] = []
+
+    def look_at(self, handlers: list[Any]) -> None:
+        # SIG_DFL and SIG_IGN are integers, and None stands for a handler that is not Python's.
+        found = [k for k, handler in enumerate(handlers) if handler.__class__ is not int and handler is not None]
+        self.theirs = [(k, _NUMBERS[k]) for k in found]
+        self.handlers = handlers
+
+
+_seen = _Seen()
 
 
 class Uninterrupted:
-    """Context manager: a SIGINT that arrives in the main thread inside the block is handled at its end.
+    """Context manager: signals that arrive in the main thread inside the block are handled at its end.
 
-    Blocks may be nested; only the outermost takes the two system calls.
+    Blocks may be nested; only the outermost does anything. It goes around the engine's lock, which is free again when
+    the handlers run.
     """
 
-    __slots__ = ("_arrived", "_handler")
-    _inside = False  # of the main thread
+    __slots__ = ("_is_outermost",)
+    inside = False
+    """Whether the main thread is."""
 
     def __enter__(self) -> None:
-        self._handler: Callable[..., object] | None = None
-        self._arrived: tuple[object, ...] | None = None
-        if get_ident() != _main_thread.ident or Uninterrupted._inside:
-            return
-        handler = _signal.getsignal(SIGINT)
-        if callable(handler):
-            self._handler = handler
-            _signal.signal(SIGINT, self._note)
-            Uninterrupted._inside = True
-
-    def _note(self, *arguments: object) -> None:
-        self._arrived = arguments
+        self._is_outermost = not Uninterrupted.inside and get_ident() == _main_thread.ident
+        if self._is_outermost:
+            handlers = list(map(_signal.getsignal, _NUMBERS))
+            if handlers != _seen.handlers:
+                _seen.look_at(handlers)
+            for place, number in _seen.theirs:
+                if handlers[place] is not _note:
+                    _put_off[number] = handlers[place]
+                    _signal.signal(number, _note)
+            Uninterrupted.inside = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handler is not None:
-            Uninterrupted._inside = False
-            _signal.signal(SIGINT, self._handler)
-            if self._arrived is not None:
-                self._handler(*self._arrived)
+        if self._is_outermost:
+            Uninterrupted.inside = False
+            try:
+                # Any step from here on may be interrupted: what stays behind is passed on by _note until it is put
+                # right at the end of the next block.
+                for number, handler in tuple(_put_off.items()):
+                    _signal.signal(number, handler)
+                    del _put_off[number]
+            finally:
+                if _arrived:
+                    _deliver()
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """The handler of signals inside a block."""
+    _arrived.append((number, frame))
+    if not Uninterrupted.inside:
+        _deliver()
+
+
+def _deliver() -> None:
+    """Handles what has arrived, in order; what the handlers raise is raised when all were called."""
+    try:
+        while _arrived:
+            number, frame = _arrived.popleft()
+            handler = _put_off.get(number) or _signal.getsignal(number)
+            if callable(handler):
+                handler(number, frame)
+    finally:
+        if _arrived:
+            _deliver()

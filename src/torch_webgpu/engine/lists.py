@@ -233,7 +233,7 @@ def record_list(
     device = bundles[op.targets[0]].device
     if engine.capture is not None and not engine.capture.takes_lists:
         return False
-    with engine.lock:
+    with Uninterrupted(), engine.lock:
         lane = engine.lane(device)
         if lane.entries:
             engine.flush_lane(lane)
@@ -259,7 +259,7 @@ def record_list(
 def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> tuple[list[torch.Tensor], Bundle]:
     """New uninitialised tensors of these shapes."""
     image = _image(engine, layout, dtype, device)
-    with engine.lock, Uninterrupted():
+    with Uninterrupted(), engine.lock:
         _check(engine, image)
         allocations = new_allocations(engine.mailbox, image, take_numbers(engine.mailbox, len(image.sizes)))
         tensors = _make_tensors(engine, image, allocations)
@@ -269,14 +269,14 @@ def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int)
 def make_intermediate(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> Intermediate:
     """What :func:`make_bundle` makes, without tensors."""
     image = _image(engine, layout, dtype, device)
-    with engine.lock:
+    with Uninterrupted(), engine.lock:
         _check(engine, image)
         return Intermediate(layout, dtype, image, take_numbers(engine.mailbox, len(image.sizes)))
 
 
 def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:
     """The tensors of an intermediate list, which is an ordinary one from now on."""
-    with engine.lock, Uninterrupted():
+    with Uninterrupted(), engine.lock:
         bundle.settle(engine)
         tensors = _make_tensors(engine, bundle.image, bundle.allocations)
         bundle.held = False
@@ -286,7 +286,7 @@ def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:
 def forget_dropped(engine: Engine) -> None:
     """Returns the memory of intermediate lists that nobody wants any more."""
     if _orphans:
-        with engine.lock:
+        with Uninterrupted(), engine.lock:
             bury(engine)
             engine.sweep()
 

@@ -6,8 +6,10 @@ each thread and device. Recording is cheap and never waits; a flush turns a lane
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from threading import get_ident
 from types import MethodType
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
+EXIT_S = 0.05
+"""How long daemon threads may run on at exit until they next use the device, and wait there."""
 OPERATION_CACHE_SIZE = 20_000
 MAX_FUSED_BUFFERS = 31
 """Of one fused kernel. Adapters may allow half a million, but the wider a kernel, the fewer recordings it serves."""
@@ -96,17 +100,27 @@ class Engine(Store):
         self.lanes, self.live_bytes, self.templates, self.landings = Lanes(), {}, {}, Landings()
 
     def stop(self) -> None:
-        """At exit: ends the timer's thread before the devices are closed. What nobody can see any more is not run."""
+        """At exit: ends the timer's thread and waits for the GPU, whose threads must not outlive the interpreter.
+
+        The calling thread keeps the lock: threads that still run wait here for the end of the process, instead of
+        calling the GPU's library while it is taken apart. The calling thread itself may go on, as handlers do that were
+        registered before this package was imported. What is recorded and nobody reads is never run.
+        """
         if os.getpid() != self.pid:
             return
         self.delay_ms = 0.0
-        with self.lock:
-            self.lanes.clear()
         self.clock.stop()
+        self.lock.acquire()
+        # Freed, it would be released: they would go on, and Python ends threads in a way that C++ ends the process for.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.lock))
+        if threading.active_count() > 1:
+            time.sleep(EXIT_S)  # time to get here
+        for device in self.__dict__.get("devices", ()):
+            device.finish()
 
     def reset(self, index: int) -> None:
         """Opens a device anew, also after it was lost. The tensors it had raise DeviceLostError from then on."""
-        with self.lock, Uninterrupted():
+        with Uninterrupted(), self.lock:
             device = self.device(index)
             if self.capture is not None:
                 self.capture.refuse(index, "a device cannot be reset")
@@ -233,12 +247,14 @@ class Engine(Store):
         if 2 * recorded >= self.threshold and ends_batch(op, recorded / self.threshold):
             self.flush_lane(lane)
             recorded = 0
-        if not recorded:
+        if not lane.entries:
             self.begin(lane)
         if len(lanes.busy) > 1:
             numbers = [address >> ADDRESS_BITS for address in addresses]
             self.settle(lane, numbers[: op.n_inputs], numbers[op.n_inputs :])
         lane.entries.append((op, addresses, params))
+        if lane not in lanes.busy:  # the handler of a signal may have flushed it since it began
+            lanes.busy.append(lane)
         if recorded + 1 >= self.threshold or not self.batching:
             self.flush_lane(lane)
 
@@ -270,7 +286,7 @@ class Engine(Store):
 
     def flush(self, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
-        with self.lock, Uninterrupted():
+        with Uninterrupted(), self.lock:
             self.check_process()
             lanes = self.lanes.on(device)
             for lane in lanes:
@@ -362,6 +378,12 @@ def engine() -> Engine:
             if _engine is None:
                 _engine = Engine()
     return _engine
+
+
+def stop() -> None:
+    """At exit: see :meth:`Engine.stop`."""
+    if _engine is not None:
+        _engine.stop()
 
 
 def started_in() -> int | None:

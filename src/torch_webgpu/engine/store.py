@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -16,6 +15,7 @@ from torch_webgpu.errors import ForkError, NoAdapterError, OutOfMemoryError, Uns
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.runtime.runtime import devices
 
+from .interrupt import Uninterrupted
 from .lane import Lanes
 from .layouts import misplaced
 from .tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, LARGE_BYTES, OFFSET_MASK, Allocation, Mailbox, Template
@@ -50,9 +50,6 @@ class Store:
         self.templates: dict[Hashable, Template] = {}
         self._is_mixed = False  # whether tensors may be of several devices
 
-    def stop(self) -> None:
-        """Called at exit, before the devices are closed."""
-
     @cached_property
     def devices(self) -> list[Device]:
         """The adapters, best first. Raises NoAdapterError when there is none."""
@@ -64,7 +61,6 @@ class Store:
                 "shows what is there"
             )
         self.mailbox.self_test()
-        atexit.register(self.stop)  # after the runtime's own handler was registered, so it runs before it
         return found
 
     def device(self, index: int) -> Device:
@@ -222,7 +218,7 @@ class Store:
 
     def reclaim(self) -> None:
         """Returns the memory of tensors that died and that nothing recorded needs."""
-        with self.lock:
+        with Uninterrupted(), self.lock:
             self.check_process()
             self.collect()
             self.sweep()

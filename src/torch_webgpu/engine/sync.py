@@ -45,7 +45,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     eng = engine()
     size = source.numel() * source.element_size()
     offset = offset_in_allocation(target)
-    with eng.lock, Uninterrupted():
+    with Uninterrupted(), eng.lock:
         allocation = eng.allocation(target)
         to_end = offset + size == allocation.size_bytes
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
@@ -75,7 +75,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
     Waits; raises what went wrong so far.
     """
     eng = engine()
-    with eng.lock, Uninterrupted():
+    with Uninterrupted(), eng.lock:
         t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
         read = _Read(eng.device(allocation.device), allocation, offset, size, host)
@@ -89,7 +89,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
 def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
     eng = engine()
-    with eng.lock, Uninterrupted():
+    with Uninterrupted(), eng.lock:
         t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
         device = eng.device(allocation.device)
@@ -166,7 +166,7 @@ class _Departure:
 def synchronize(index: int) -> None:
     """Waits for everything recorded for a device; raises what went wrong so far."""
     eng = engine()
-    with eng.lock, Uninterrupted():
+    with Uninterrupted(), eng.lock:
         if eng.capture is not None:
             eng.capture.refuse(index, "a device cannot be waited for")
         eng.flush(index)

@@ -186,14 +186,21 @@ class Mailbox:
             slab.memory, at, number << ADDRESS_BITS | FIRST_BYTE, template.kind, dims, dims + template.strides_at,
             template.tail,
         )  # fmt: skip
-        allocation = Allocation(number, template.device, template.size_bytes)
+        allocation = Allocation(number, template.device, 0)
         slab.owners[index] = allocation
         self.allocations[number] = allocation
-        if template.size_bytes > LARGE_BYTES:
-            self.large[number] = slab, index
-        tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
-        if template.offset_view is not None:
-            tensor = as_strided(tensor, *template.offset_view, 0)
+        tensor: torch.Tensor | None = None
+        try:
+            if template.size_bytes > LARGE_BYTES:
+                self.large[number] = slab, index
+            tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
+            if template.offset_view is not None:
+                tensor = as_strided(tensor, *template.offset_view, 0)
+        except BaseException:  # of a signal's handler
+            if tensor is None:
+                slab.words[at // 4] = 0  # nothing else will
+            raise
+        allocation.size_bytes = template.size_bytes  # at last: it counts as alive from when this returns
         return tensor, allocation
 
     def new_slab(self) -> Slab:

@@ -99,7 +99,10 @@ class Device:
     def _open(self) -> _Open:
         if self._unusable is not None:
             raise copy(self._unusable)  # a raised one keeps the frames it went through, and their tensors
-        return self._opened
+        opened = self._opened
+        if opened.native.sink.lost is not None:
+            self._raise_errors(opened)  # also of a use that would ask nothing of the adapter
+        return opened
 
     @property
     def is_open(self) -> bool:
@@ -441,6 +444,11 @@ class Device:
     def disable(self, reason: WebGPUError) -> None:
         """From now on every use raises ``reason``."""
         self._unusable = self._unusable or reason
+
+    def finish(self) -> None:
+        """Waits for the GPU, whatever came of its work. For the end of the process."""
+        if self._unusable is None and self.is_open:
+            self._opened.native.poll(wait=True)
 
     def close(self) -> None:
         """Waits for the GPU and destroys the device."""

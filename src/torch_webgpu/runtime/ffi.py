@@ -117,7 +117,8 @@ class ErrorSink:
     def take(self) -> list[tuple[str, str]]:
         """The errors since the last call, now the caller's to raise. Raises DeviceLostError when they mean that."""
         if self.errors and self.loss is not None:
-            raise DeviceLostError(f"the webgpu device was lost: {self.loss}")
+            self.lost = self.loss  # whatever comes next, with or without an error of its own
+            raise DeviceLostError(f"the webgpu device was lost: {self.lost}")
         errors, self.errors = self.errors, []
         return errors
 
@@ -448,8 +449,12 @@ class NativeDevice:
         return mark
 
     def destroy(self) -> None:
-        """Makes the adapter give up the device, as a driver reset would: it is lost from now on."""
+        """Makes the adapter give up the device, as a driver reset would: it is lost from now on.
+
+        The library tells it when it is next polled and everything submitted is done.
+        """
         lib.wgpuDeviceDestroy(self.handle)
+        self.sink.lost = self.sink.lost or "it was destroyed"
 
     def close(self) -> None:
         """Destroys and releases the device. Nothing may use it or what it created afterwards."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -46,8 +45,6 @@ def _runtime() -> tuple[Device, ...]:
     except (ImportError, OSError):
         return ()  # wgpu is not installed or its library does not load: there is no adapter
     found = tuple(device.Device(index, adapter) for index, adapter in enumerate(_sorted(adapters) * config().copies))
-    # Vulkan and Metal threads must be gone before the interpreter is taken apart.
-    atexit.register(_close, found)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(_disable, found, device.FORKED))
     return found
@@ -56,11 +53,6 @@ def _runtime() -> tuple[Device, ...]:
 def _disable(found: tuple[Device, ...], reason: WebGPUError) -> None:
     for device in found:
         device.disable(reason)
-
-
-def _close(found: tuple[Device, ...]) -> None:
-    for device in found:
-        device.close()
 
 
 def _sorted(adapters: list[Adapter]) -> list[Adapter]:
