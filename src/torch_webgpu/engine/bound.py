@@ -57,7 +57,7 @@ class BoundPlan:
     def __call__(self, *inputs: torch.Tensor) -> Any:
         engine, plan = self._engine, self.plan
         starts = self._check(inputs)
-        with engine.lock, Uninterrupted():
+        with Uninterrupted(), engine.lock:
             engine.check_process()
             if engine.capture is not None:
                 engine.capture.refuse(self._index, "a plan cannot be run")
