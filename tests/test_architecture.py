@@ -34,7 +34,7 @@ STRANGERS = {frozenset({"lower", "runtime"})}
 
 WGPU = "runtime"
 RAW_WGPU = "runtime/ffi.py"
-TORCH_INTERNALS = ("aten/torch_abi.py", "aten/torch_patches.py", "engine/tensor.py")
+TORCH_INTERNALS = ("aten/torch_abi.py", "aten/torch_guard.py", "aten/torch_patches.py", "engine/tensor.py")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
