@@ -79,7 +79,7 @@ class Uninterrupted:
                 # right at the end of the next block.
                 for number, handler in tuple(_put_off.items()):
                     _signal.signal(number, handler)
-                    del _put_off[number]
+                    _put_off.pop(number, None)  # a handler that came meanwhile may have used the device
             finally:
                 if _arrived:
                     _deliver()
