@@ -229,6 +229,9 @@ HEARING = [
 ARCHITECTURES = {a.model_type: a for a in (*DECODERS, *ENCODERS, *TRANSLATORS, *SEEING, *HEARING)}
 
 
-def parameters(names: Iterable[str]) -> list[Any]:
+QUICK = tuple(n for n, a in ARCHITECTURES.items() if a.quick)
+
+
+def parameters(names: Iterable[str], quick: tuple[str, ...] = QUICK) -> list[Any]:
     """The architectures as parameters of a test: those that are not in every run marked slow."""
-    return [pytest.param(n, marks=() if ARCHITECTURES[n].quick else pytest.mark.slow) for n in names]
+    return [pytest.param(n, marks=() if n in quick else pytest.mark.slow) for n in names]

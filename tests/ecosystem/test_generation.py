@@ -33,7 +33,7 @@ def generated(name: str, device: torch.device | str, **options: Any) -> tuple[to
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", parameters(GENERATING))
+@pytest.mark.parametrize("name", parameters(GENERATING, quick=("gpt2", "t5")))
 def test_tokens(name: str, way: str) -> None:
     expected, scores = generated(name, "cpu", **WAYS[way])
     with without_fallbacks():

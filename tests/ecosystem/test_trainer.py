@@ -19,6 +19,7 @@ LIBRARY = "transformers"
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
+EACH = ["fp32", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16", "fp16"))]
 # What rounding leaves of the loss of a dozen steps: the CPU trains in float32.
 CLOSE = {"fp32": 1e-4, "bf16": 3e-2, "fp16": 3e-2}
 
@@ -56,7 +57,7 @@ def assert_trained_on(trained: Any, device: torch.device | str) -> None:
     assert_on(device, states, "Trainer's optimizer")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", EACH)
 def test_training(tmp_path: Path, precision: str) -> None:
     on_cpu = trainer(tmp_path / "cpu", use_cpu=True, max_steps=12, save_strategy="no")
     on_cpu.train()
@@ -71,7 +72,7 @@ def test_training(tmp_path: Path, precision: str) -> None:
     assert evaluated["eval_loss"] == pytest.approx(on_cpu.evaluate()["eval_loss"], rel=close)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", EACH)
 def test_what_is_computed_in_the_precision(tmp_path: Path, precision: str) -> None:
     outputs = []
     training = trainer(tmp_path, max_steps=1, save_strategy="no", **PRECISIONS[precision])
@@ -84,7 +85,7 @@ def test_what_is_computed_in_the_precision(tmp_path: Path, precision: str) -> No
     }
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", EACH)
 def test_resuming(tmp_path: Path, precision: str) -> None:
     """Eight steps in one go, and four resumed from a checkpoint after four, give the same losses and weights."""
     options = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4, **PRECISIONS[precision]}
