@@ -62,7 +62,7 @@ def expressions() -> list[str]:
 
 
 def text(value: Any) -> str:
-    return re.sub(r"0x[0-9a-f]+", "0x", value if isinstance(value, str) else repr(value))
+    return re.sub(r"(0x|pid=)[0-9a-f]+", r"\1", value if isinstance(value, str) else repr(value))
 
 
 def outcome(expression: str) -> str:

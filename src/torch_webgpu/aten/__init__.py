@@ -64,7 +64,7 @@ FAMILIES = (
 
 def register() -> None:
     """Registers every operator family and the fallback for the rest."""
-    from . import fallback, torch_abi
+    from . import fallback, torch_abi, torch_patches
 
     for family in FAMILIES:
         module = import_module(f"{__name__}.{family}")
@@ -72,4 +72,4 @@ def register() -> None:
             module.register()
     fallback.install()
     torch_abi.run_backward_in_calling_thread()
-    torch_abi.replace_generator_constructor(new_generator)
+    torch_patches.replace_generator_constructor(new_generator)

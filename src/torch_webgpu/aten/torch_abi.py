@@ -422,36 +422,3 @@ def run_backward_in_calling_thread() -> None:
 
     graph._engine_run_backward = run  # type: ignore[assignment]
     torch.autograd._engine_run_backward = run  # type: ignore[attr-defined, assignment]
-
-
-def replace_generator_constructor(make: Callable[[torch.device], torch.Generator]) -> None:
-    """Makes ``torch.Generator(device="webgpu")`` call ``make``: C++ asks a hook that Python backends cannot set.
-
-    Where the class has a Python metaclass (2.13) its call is intercepted, and ``torch.Generator`` stays what it is.
-    """
-    plain = torch.Generator
-    metaclass = type(plain)
-    original = metaclass.__call__
-
-    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is plain:
-            device = device_meant(args[0] if args else kwargs.get("device"))
-            if device is not None and device.type == DEVICE_TYPE:
-                return make(device)
-        return original(cls, *args, **kwargs)
-
-    if metaclass is not type:
-        metaclass.__call__ = call  # type: ignore[method-assign, assignment]
-        return
-
-    class Meta(type):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            return call(plain, *args, **kwargs)
-
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, plain)
-
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, plain)
-
-    torch.Generator = Meta("Generator", (), {"__module__": "torch", "__doc__": plain.__doc__})  # type: ignore[misc, assignment]

@@ -285,21 +285,58 @@ def replace_constructor(name: str, make: Callable[..., Any]) -> None:
     """Makes ``torch.Event`` or ``torch.Stream`` call ``make(device, **options)`` for webgpu.
 
     The event that C++ makes for a Python backend cannot wait and has no time (c10::impl::VirtualGuardImpl ends at
-    "Backend doesn't support synchronizing events"), and its stream knows only the first device. The classes are
-    immutable, so one that inherits from each takes its name. Without a device the current accelerator is meant, as in
-    PyTorch. A stream named by its number (``stream_id=…``) is C++'s.
+    "Backend doesn't support synchronizing events"), and its stream knows only the first device. Without a device the
+    current accelerator is meant, as in PyTorch. A stream named by its number (``stream_id=…``) is C++'s.
+    """
+    options = {"device", *inspect.signature(make).parameters} - {"kwargs"}
+
+    def ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) > 1 or not options.issuperset(kwargs):
+            return None
+        given = args[0] if args else kwargs.get("device")
+        device = torch.accelerator.current_accelerator() if given is None else device_meant(given)
+        if device is None or device.type != DEVICE_TYPE:
+            return None
+        return make(device, **{k: v for k, v in kwargs.items() if k != "device"})
+
+    _stand_in_for(name, ours)
+
+
+def replace_generator_constructor(make: Callable[[torch.device], torch.Generator]) -> None:
+    """Makes ``torch.Generator(device="webgpu")`` call ``make``: C++ asks a hook that Python backends cannot set.
+
+    Where the class has a Python metaclass (2.13) its call is intercepted, and ``torch.Generator`` stays what it is.
+    """
+    plain: Any = torch.Generator
+
+    def ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = device_meant(args[0] if args else kwargs.get("device"))
+        return make(device) if device is not None and device.type == DEVICE_TYPE else None
+
+    metaclass: Any = type(plain)
+    if metaclass is type:
+        _stand_in_for("Generator", ours)
+        return
+    original = metaclass.__call__
+
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = ours(args, kwargs) if cls is plain else None
+        return original(cls, *args, **kwargs) if made is None else made
+
+    metaclass.__call__ = call
+
+
+def _stand_in_for(name: str, make: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    """Gives ``torch.name``, an immutable class, to one that inherits from it, whose calls ask ``make`` first.
+
+    What that answers None to is made as before.
     """
     plain = getattr(torch, name)
-    options = {"device", *inspect.signature(make).parameters} - {"kwargs"}
 
     class Meta(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if cls is ours and len(args) < 2 and options.issuperset(kwargs):
-                given = args[0] if args else kwargs.get("device")
-                device = torch.accelerator.current_accelerator() if given is None else device_meant(given)
-                if device is not None and device.type == DEVICE_TYPE:
-                    return make(device, **{k: v for k, v in kwargs.items() if k != "device"})
-            return super().__call__(*args, **kwargs)
+            made = make(args, kwargs) if cls is ours else None
+            return super().__call__(*args, **kwargs) if made is None else made
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, plain) if cls is ours else super().__instancecheck__(instance)
