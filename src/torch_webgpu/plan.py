@@ -166,6 +166,22 @@ class Plan:
         """The ``struct`` format of one of a step's parameters."""
         return STRUCT_FORMATS[self.kernels[step.kernel].params[position].type]
 
+    def __str__(self) -> str:
+        """A line for each buffer and each step, for people."""
+        lines = [f"b{n}: {b.size_bytes} bytes, {b.role}" for n, b in enumerate(self.buffers)]
+        for step in self.steps:
+            if isinstance(step, Clear):
+                lines.append(f"clear b{step.buffer}")
+                continue
+            kernel = self.kernels[step.kernel]
+            bound = [
+                f"{b.name}=b{n}" + (f"+{start}" if start else "")
+                for b, (n, start) in zip(kernel.bindings, step.bindings)
+            ]
+            words = [f"{p.name}={w}" for p, w in zip(kernel.params, step.words)]
+            lines.append(f"{kernel.name} {step.grid} {', '.join(bound)}; {', '.join(words)}")
+        return "\n".join(lines)
+
     def to_json(self) -> str:
         """The plan as JSON; equal plans give equal text."""
         return json.dumps(

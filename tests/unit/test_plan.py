@@ -50,6 +50,16 @@ def test_json_gives_the_plan_back() -> None:
     assert hash(Plan.from_json(text).kernels[1]) == hash(ADD)
 
 
+def test_people_can_read_it() -> None:
+    assert str(plan()).splitlines()[3:] == [
+        "b3: 64 bytes, errors",
+        "clear b2",
+        "noise (4, 1, 1) out=b2; seed=Random(part=0, ahead=3)",
+        "add (1, 2, 1) x=b0, y=b2, out=b1+256; "
+        "n=256, x_offset=Offset(tensor=0, shift=2, ahead=5), alpha=Scalar(index=0)",
+    ]
+
+
 def test_it_knows_what_a_run_needs() -> None:
     assert plan().lifetimes == {2: (0, 2), 0: (2, 2), 1: (2, 2)}
     assert plan().scalars == 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torch_webgpu.config import config
 from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
@@ -56,6 +57,8 @@ class Plan:
             nodes = recorded(recording)
             widths = [len(row) for row in recording.numbers]
             plan = make_plan(self.steps, nodes, _buffers(recording, nodes), scalar_words(widths), device.caps)
+            if "plan" in config().debug:
+                print(f"[webgpu:{device.index}] plan of {len(nodes)} operations\n{plan}")
             kept = [n for n, alive in enumerate(recording.alive) if alive]
             found = self.programs[device.index] = Program(plan, device, len(recording.allocations), kept, widths)
         return found
