@@ -244,3 +244,17 @@ assert torch.equal(z.cpu()[1::2], x[::2])
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU")
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("lazy", [torch.conj, torch._neg_view], ids=["conj", "neg"])
+def test_lazily_changed_complex_numbers_are_copied_anywhere(lazy, dtype, device):
+    numbers = torch.tensor([1 + 2j, 3 - 4j], dtype=dtype)
+    expected = lazy(numbers).resolve_conj().resolve_neg()
+    for source, target in (("cpu", device), (device, "cpu"), (device, device)):
+        into, through = (torch.zeros(2, dtype=dtype, device=target) for _ in range(2))
+        into.copy_(lazy(numbers.to(source)))
+        lazy(through).copy_(numbers.to(source))
+        assert torch.equal(into.cpu(), expected)
+        assert torch.equal(through.cpu(), expected)

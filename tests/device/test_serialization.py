@@ -295,8 +295,6 @@ def test_numpy_and_python_numbers(device: torch.device) -> None:
 def test_dlpack(device: torch.device) -> None:
     x = torch.arange(3.0, device=device)
     if device.type == "webgpu":
-        with pytest.raises((ValueError, BufferError), match="webgpu"):
-            torch.from_dlpack(x)
         with pytest.raises((ValueError, BufferError, RuntimeError)):
             np.from_dlpack(x)
     on_host = x.cpu()

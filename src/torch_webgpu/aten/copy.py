@@ -144,7 +144,12 @@ def reinterpreted(source: torch.Tensor, target: torch.Tensor) -> None:
         on_device(source.view(torch.int64), target)
     else:
         count("aten::copy_", f"no kernel converts {source.dtype} to {target.dtype}")
-        to_device(to_host(source).to(target.dtype), target)
+        value = plain(to_host(source).to(target.dtype))
+        if target.is_neg():
+            target, value = torch._neg_view(target), -value
+        if target.is_conj():
+            target, value = target.conj(), value.conj().resolve_conj()
+        to_device(value, target)
 
 
 def unconjugated(t: torch.Tensor) -> torch.Tensor:

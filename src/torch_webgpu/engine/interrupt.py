@@ -24,8 +24,8 @@ _NUMBERS = tuple(sorted(int(number) for number in _signals.valid_signals()))
 
 Handler = Callable[[int, FrameType | None], object]
 
-_put_off: dict[int, Handler] = {}
-"""The handlers of the signals that :func:`_note` has now."""
+_handlers: dict[int, Handler] = {}
+"""The handlers that :func:`_note` has taken the place of, now or before."""
 _arrived: deque[tuple[int, FrameType | None]] = deque()
 
 
@@ -60,14 +60,8 @@ class Uninterrupted:
     def __enter__(self) -> None:
         self._is_outermost = not Uninterrupted.inside and get_ident() == _main_thread.ident
         if self._is_outermost:
-            handlers = list(map(_signal.getsignal, _NUMBERS))
-            if handlers != _seen.handlers:
-                _seen.look_at(handlers)
-            for place, number in _seen.theirs:
-                if handlers[place] is not _note:
-                    _put_off[number] = handlers[place]
-                    _signal.signal(number, _note)
-            Uninterrupted.inside = True
+            while not _put_off_handlers():
+                pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,14 +69,36 @@ class Uninterrupted:
         if self._is_outermost:
             Uninterrupted.inside = False
             try:
-                # Any step from here on may be interrupted: what stays behind is passed on by _note until it is put
-                # right at the end of the next block.
-                for number, handler in tuple(_put_off.items()):
-                    _signal.signal(number, handler)
-                    _put_off.pop(number, None)  # a handler that came meanwhile may have used the device
+                # Any step from here on may be interrupted by a handler, which may use the device in blocks of its own.
+                for number, handler in tuple(_handlers.items()):
+                    if _signal.getsignal(number) is _note:
+                        _signal.signal(number, handler)
             finally:
                 if _arrived:
                     _deliver()
+
+
+def _put_off_handlers() -> bool:
+    """Puts :func:`_note` in the place of all handlers and begins the block, unless a signal came in between.
+
+    Its handler may have used the device, in blocks of its own whose ends put the handlers back.
+    """
+    handlers = list(map(_signal.getsignal, _NUMBERS))
+    if handlers != _seen.handlers:
+        _seen.look_at(handlers)
+    for place, number in _seen.theirs:
+        if handlers[place] is not _note:
+            _handlers[number] = handlers[place]
+            _signal.signal(number, _note)
+    complete = False
+    try:
+        Uninterrupted.inside = True
+        # A list, since generators are slower.
+        complete = all([_signal.getsignal(number) is _note for _, number in _seen.theirs])  # noqa: C419
+    finally:
+        if not complete:
+            Uninterrupted.inside = False
+    return complete
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -94,12 +110,14 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 def _deliver() -> None:
     """Handles what has arrived, in order; what the handlers raise is raised when all were called."""
-    try:
-        while _arrived:
-            number, frame = _arrived.popleft()
-            handler = _put_off.get(number) or _signal.getsignal(number)
-            if callable(handler):
+    while _arrived:
+        number, frame = _arrived.popleft()
+        handler = _signal.getsignal(number)
+        if handler is _note:
+            handler = _handlers[number]
+        if callable(handler):
+            try:
                 handler(number, frame)
-    finally:
-        if _arrived:
-            _deliver()
+            except BaseException:
+                _deliver()
+                raise
