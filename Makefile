@@ -9,7 +9,7 @@ ecosystem       := .venv-ecosystem
 ecosystem_stamp := $(ecosystem)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan demo test pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan demo test ecosystem pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15

@@ -12,6 +12,13 @@ import torch_webgpu  # noqa: F401  where PyTorch has an accelerator of its own, 
 
 
 @pytest.fixture(autouse=True)
+def the_only_accelerator() -> None:
+    """Beside CUDA, MPS or XPU the libraries choose those, and are left to."""
+    if torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available():
+        pytest.skip("this machine has an accelerator that the libraries choose before webgpu")
+
+
+@pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Every test sees the random numbers it saw last time."""
     torch.manual_seed(0)
