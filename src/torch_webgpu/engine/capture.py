@@ -16,13 +16,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.ir.graph import Node
+from torch_webgpu.plan import Random
 from torch_webgpu.runtime.commands import Command, Copy
 from torch_webgpu.wgsl.builder import Source
 
 from .flush import Failures, encode, execute, lowered_node, materialise
 from .interrupt import Uninterrupted
 from .lists import execute_lists
-from .random import SEED_MASK, RandomState, default_state
+from .random import RandomState, default_state
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.graph import EncodedGraph
@@ -44,17 +45,11 @@ _write_word = struct.Struct("<I").pack_into
 class StreamWord(int):
     """A parameter of a random kernel inside a capture: its number is only known at each replay.
 
-    ``part``: which 32 bits of (seed, offset). ``ahead``: how many blocks of the stream the capture has used before.
+    ``source``: what it is in a replay whose stretch of the stream of ``state`` is known.
     """
 
     state: RandomState
-    part: int
-    ahead: int
-
-    def at(self, seed: int, offset: int) -> int:
-        """The parameter for a replay that starts at ``offset``."""
-        number = seed if self.part < 2 else (offset + self.ahead) & SEED_MASK
-        return number >> 32 if self.part & 1 else number & 0xFFFFFFFF
+    source: Random
 
 
 class Graphs:
@@ -205,7 +200,7 @@ class Capture:
         words = []
         for part in range(4):
             word = StreamWord()
-            word.state, word.part, word.ahead = state, part, ahead
+            word.state, word.source = state, Random(part, ahead)
             words.append(word)
         return words
 
@@ -366,7 +361,7 @@ class CapturedGraph:
         """Takes the next stretch of every stream the graph draws from."""
         start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
         for data, byte, word in self._places:
-            _write_word(data, byte, word.at(*start[word.state]))
+            _write_word(data, byte, word.source.at(*start[word.state]))
 
     def release(self) -> None:
         """Gives the graph's memory back; tensors that are still there keep theirs."""
