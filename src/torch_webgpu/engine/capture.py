@@ -318,7 +318,7 @@ class CapturedGraph:
         self._drawn = drawn
         self._inputs = list(inputs.values())
         self._encoded: EncodedGraph | None = None
-        self._places: list[tuple[bytearray, int, StreamWord]] = []
+        self._places: list[tuple[bytearray | memoryview, int, StreamWord]] = []
 
     def instantiate(self) -> None:
         """Prepares the replays: compiles what is not compiled, makes bind groups."""

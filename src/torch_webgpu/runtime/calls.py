@@ -5,36 +5,134 @@ WebGPU has no command buffers that can be submitted twice, so what runs again is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from torch_webgpu.errors import WebGPUError
 from torch_webgpu.runtime import ffi
-from torch_webgpu.runtime.commands import Clear, Copy
+from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.pipelines import Bound
 
 Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
 """Pipeline (None: as before), bind group, dynamic offsets: count and array; immediates (None: none) and size; grid."""
 
-Step = list[Call] | Copy | Clear
+Step = Iterable[Call] | Copy | Clear
 """A compute pass, or what has no place in one."""
 
 
-def encode(native: NativeDevice, encoder: Any, steps: Iterable[Step]) -> None:
+class Assembler:
+    """Looks up what commands need.
+
+    ``params``: of each command the parameters, which may be changed between encodings; None for one that takes none.
+    ``uniform``: those among them that are no immediates, as they lie in the uniform buffer, which ``uniform_bytes``
+    bounds. ``left``: the first command that found no room there, with which a submission of its own begins.
+    """
+
+    def __init__(
+        self, look_up: Callable[[Dispatch], Bound], limits: dict[str, int], uniform_bytes: int = sys.maxsize
+    ) -> None:
+        self._look_up = look_up
+        self._max_grid = limits["max-compute-workgroups-per-dimension"]
+        self._alignment = limits["min-uniform-buffer-offset-alignment"]
+        self._uniform_bytes = uniform_bytes
+        self._places: list[bytearray | slice | None] = []
+        self.uniform = bytearray()
+        self.left: Command | None = None
+
+    @property
+    def params(self) -> list[bytearray | memoryview | None]:
+        view = memoryview(self.uniform)
+        return [view[place] if isinstance(place, slice) else place for place in self._places]
+
+    def steps(self, commands: Iterable[Command]) -> Iterator[Step]:
+        """The steps one by one: consecutive dispatches are one compute pass, its calls looked up as they are taken.
+
+        Raises what looking up raises, and WebGPUError for parameters or a grid that do not fit.
+        """
+        for are_dispatches, run in groupby(commands, _is_dispatch):
+            if are_dispatches:
+                yield self._calls(run)  # type: ignore[arg-type]
+                if self.left is not None:
+                    return
+            else:
+                for transfer in run:
+                    self._places.append(None)
+                    yield transfer  # type: ignore[misc]
+
+    def assemble(self, commands: Iterable[Command]) -> list[Step]:
+        """All steps, to be encoded any number of times as long as what was looked up is there."""
+        return [step if isinstance(step, (Copy, Clear)) else list(step) for step in self.steps(commands)]
+
+    def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[Call]:
+        look_up, places, limit, uniform = self._look_up, self._places, self._max_grid, self.uniform
+        before: Any = None
+        for dispatch in dispatches:
+            bound = look_up(dispatch)
+            kernel, _, given, (x, y, z) = dispatch
+            pipeline, size = bound.pipeline, len(given)
+            if size != bound.param_bytes:
+                raise WebGPUError(f"kernel {kernel.name} takes {bound.param_bytes} bytes of parameters, not {size}")
+            if x > limit or y > limit or z > limit:
+                raise WebGPUError(f"kernel {kernel.name}: grid {(x, y, z)} exceeds {limit} workgroups a dimension")
+            handle = None if pipeline is before else pipeline
+            before = pipeline
+            if not size:
+                places.append(None)
+                yield handle, bound.group, 0, ffi.NULL, None, 0, x, y, z
+            elif bound.uses_immediates:
+                data = bytearray(given)
+                places.append(data)
+                yield handle, bound.group, 0, ffi.NULL, ffi.host_memory(data), size, x, y, z
+            else:
+                start = len(uniform)
+                padded = -(-size // self._alignment) * self._alignment
+                if start + padded > self._uniform_bytes:
+                    self.left = dispatch
+                    return
+                offsets = ffi.offsets(1)
+                offsets[0] = start
+                places.append(slice(start, start + size))
+                uniform += given + bytes(padded - size)
+                yield handle, bound.group, 1, offsets, None, 0, x, y, z
+
+
+def _is_dispatch(command: Command) -> bool:
+    return command.__class__ is Dispatch
+
+
+BeginPass = Callable[[Any], Any]
+"""How a compute pass is begun on an encoder."""
+
+
+def encode(begin_pass: BeginPass, encoder: Any, steps: Iterable[Step]) -> None:
     """Encodes the steps in order."""
     for step in steps:
-        if isinstance(step, list):
-            encode_pass(native, encoder, step)
-        else:
+        if isinstance(step, (Copy, Clear)):
             encode_transfer(encoder, step)
+        else:
+            encode_pass(begin_pass(encoder), step)
 
 
-def encode_pass(native: NativeDevice, encoder: Any, calls: Iterable[Call]) -> None:
-    """Encodes one compute pass."""
+def encode_apart(begin_pass: BeginPass, encoder: Any, steps: Iterable[Step]) -> None:
+    """Encodes the steps in order, each dispatch in a compute pass of its own."""
+    for step in steps:
+        if isinstance(step, (Copy, Clear)):
+            encode_transfer(encoder, step)
+            continue
+        current: Any = None
+        for pipeline, *rest in step:
+            current = current if pipeline is None else pipeline
+            encode_pass(begin_pass(encoder), ((current, *rest),))
+
+
+def encode_pass(compute: Any, calls: Iterable[Call]) -> None:
+    """Encodes dispatches into a compute pass, and ends it."""
     set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
     dispatch_workgroups = ffi.dispatch_workgroups
-    compute = native.begin_pass(encoder)
     try:
         for pipeline, group, count, offsets, data, size, x, y, z in calls:
             if pipeline is not None:
@@ -44,13 +142,8 @@ def encode_pass(native: NativeDevice, encoder: Any, calls: Iterable[Call]) -> No
                 set_immediates(compute, 0, data, size)
             dispatch_workgroups(compute, x, y, z)
     finally:
-        end_pass(compute)
-
-
-def end_pass(compute: Any) -> None:
-    """Ends a compute pass, which is not used any more."""
-    ffi.end_pass(compute)
-    ffi.release_pass(compute)
+        ffi.end_pass(compute)
+        ffi.release_pass(compute)
 
 
 def encode_transfer(encoder: Any, command: Copy | Clear) -> None:

@@ -26,10 +26,7 @@ class Prepared:
     def __init__(
         self, steps: list[Step], params: Sequence[bytearray | memoryview | None], uniform: bytearray, edition: object
     ) -> None:
-        self.steps = steps
-        self.params = params
-        self.uniform = uniform
-        self.edition = edition
+        self.steps, self.params, self.uniform, self.edition = steps, params, uniform, edition
         self.made_for: Any = None
 
 
