@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torch_webgpu.engine.causes import ASKED
 from torch_webgpu.engine.record import engine
 
 from .test_fusion import Pair, Program, fusion
@@ -29,7 +30,7 @@ def kernels(run: Callable[[], object]) -> tuple[object, int]:
     threshold, eng.threshold = eng.threshold, 10_000
     try:
         result = run()
-        eng.flush()
+        eng.flush(ASKED)
     finally:
         eng.threshold = threshold
     return result, sum(len(plan.steps) for plan in eng.planner.plans.values())

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch_webgpu.engine.causes import ASKED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
 from torch_webgpu.ir.graph import Extern, Operation, Spec
@@ -342,7 +343,7 @@ def test_an_error_of_a_background_flush_is_raised_at_the_next_use_or_synchronisa
     eng = engine()
     torch.webgpu.synchronize()
     bad = record_broken(torch.ones(3, device=device))
-    failed = Thread(target=lambda: setattr(eng, "error", eng.error or _error_of(eng.flush)))
+    failed = Thread(target=lambda: setattr(eng, "error", eng.error or _error_of(lambda: eng.flush(ASKED))))
     failed.start()
     failed.join()
     with pytest.raises(ShaderCompileError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Thread
+
 import pytest
 import torch
 
@@ -93,6 +96,55 @@ def test_full_batches_and_flush_batch_are_causes(monkeypatch: pytest.MonkeyPatch
 
     assert "3 operations are a batch" in webgpu.explain(four, ones(8)).flushes[0].cause
     assert "flush_batch()" in webgpu.explain(asks, ones(8)).flushes[0].cause
+
+
+def test_a_cut_by_content_names_what_it_is_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine(), "threshold", 8)
+
+    def with_product(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x + 1
+        return x @ x
+
+    def long(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):  # each another operation: a hash picks some
+            x = x[:-1] + 1
+        return x
+
+    first, _ = webgpu.explain(with_product, ones(8, 8)).flushes
+    assert first.cause.startswith("a batch that is half full ends before a hand-written kernel, here mm, at test_expl")
+    *cut, _ = webgpu.explain(long, ones(64)).flushes
+    assert {("8 operations" if len(flush.operations) == 8 else "nearly full") in flush.cause for flush in cut} == {True}
+
+
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        (lambda y: webgpu.synchronize(), "the program synchronized"),
+        (lambda y: webgpu.empty_cache(), "memory was listed or given back"),
+        (lambda y: webgpu.Event().record(), "an event was recorded"),
+        (lambda y: webgpu.disable_fusion(), "it was recorded under other settings of fusion"),
+        (lambda y: y.copy_(torch.zeros(8)), "the host wrote into a tensor that it uses"),
+        (lambda y: y.resize_(1000), "a storage that it uses was resized"),
+        (lambda y: in_a_thread(y.neg_), "another thread was about to use what it computes"),
+    ],
+)
+def test_who_asks_for_a_flush_says_why(act: Callable[[torch.Tensor], object], cause: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        act(y)
+        return y
+
+    try:
+        assert webgpu.explain(function, ones(8)).flushes[0].cause.split(", at ")[0] == cause
+    finally:
+        webgpu.enable_fusion()
+
+
+def in_a_thread(call: Callable[[], object]) -> None:
+    thread = Thread(target=call)
+    thread.start()
+    thread.join()
 
 
 def test_an_operator_without_a_kernel_is_named() -> None:

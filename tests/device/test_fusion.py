@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torch_webgpu.engine.causes import ASKED
 from torch_webgpu.engine.record import engine
 
 DTYPES = (torch.int32, torch.int64, torch.uint8, torch.bool)
@@ -27,13 +28,13 @@ def fusion(window: int | None) -> Iterator[None]:
     """Fusion with a window of groups, or off for None."""
     eng = engine()
     before = eng.fusion, eng.fusion_window, eng.delay_ms
-    eng.flush()
+    eng.flush(ASKED)
     # No timer: which operations share a batch must not depend on the machine's mood.
     eng.fusion, eng.fusion_window, eng.delay_ms = window is not None, window or 0, 0.0
     try:
         yield
     finally:
-        eng.flush()
+        eng.flush(ASKED)
         eng.fusion, eng.fusion_window, eng.delay_ms = before
 
 
@@ -119,7 +120,7 @@ class Program:
             del self.pairs[self.draw.draw(st.integers(0, len(self.pairs) - 1))]
 
     def flush(self) -> None:
-        engine().flush()
+        engine().flush(ASKED)
 
     def steps(self) -> tuple[object, ...]:
         return (self.unary, self.binary, self.view, self.inplace, self.inplace, self.reduction, self.free, self.create)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from torch_webgpu.engine.causes import ASKED, BATCH_ENDED
 from torch_webgpu.engine.record import engine
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def is_batching_enabled() -> bool:
 
 def flush_batch() -> None:
     """Submits what is recorded, without waiting for it."""
-    engine().flush()
+    engine().flush(ASKED)
 
 
 def get_pending_count() -> int:
@@ -60,7 +61,7 @@ def _batch() -> Iterator[None]:
         yield
     finally:
         eng.batching, eng.threshold, eng.delay_ms = before
-        eng.flush()
+        eng.flush(BATCH_ENDED)
 
 
 def batch(fn: Callable[[], T] | None = None) -> Any:

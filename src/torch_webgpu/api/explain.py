@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_webgpu.engine import record
+from torch_webgpu.engine.causes import EXPLAINED, PROFILE, Cause
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Node, Operation, Spec
@@ -118,14 +118,14 @@ class _Witness(Observer):
         self._written = written
         self._kernels: dict[Operation, list[ExplainedKernel]] = {}
 
-    def planned(self, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
+    def planned(self, nodes: Sequence[Node], steps: Sequence[Step], cause: Cause) -> None:
         number = len(self.flushes) + 1
         kernels = [self._kernel(step, nodes) for step in steps]
         run = {n for kernel in kernels for n in kernel.operations}
         self.flushes.append(
             ExplainedFlush(
                 self.device.index,
-                _cause(sys._getframe()),
+                f"{cause}{_line()}" if cause.has_line else str(cause),
                 [_operation(node.op) for node in nodes],
                 kernels,
                 [n for n in range(len(nodes)) if n not in run],
@@ -136,7 +136,7 @@ class _Witness(Observer):
         self._kernels = {}
         for step, kernel in zip(steps, kernels, strict=True):
             self._kernels.setdefault(step.op, []).append(kernel)
-        super().planned(nodes, steps)
+        super().planned(nodes, steps, cause)
 
     def _kernel(self, step: Step, nodes: Sequence[Node]) -> ExplainedKernel:
         reason = step.reason
@@ -187,48 +187,12 @@ def _tensor(spec: Spec) -> str:
     return f"{spec.dtype}{list(spec.shape)}"
 
 
-_FLUSHES = ("flush_lane", "flush_for", "flush", "_flush")
-"""The functions that flush when they are asked to."""
-_CAUSES = {
-    "_tick": "nothing was added to it for a while (see set_batch_delay)",
-    "download": "a value was read",
-    "upload": "the host wrote into a tensor that it uses",
-    "synchronize": "the program synchronized",
-    "flush_batch": "of flush_batch()",
-    "explain": "the function had ended",
-    "settle": "another thread was about to use what it computes",
-}
-
-
-def _cause(frame: FrameType | None) -> str:
-    """Why the flush that is running was started, from the stack: a diagnosis may cost what a program should not."""
-    while frame is not None and not _is_engine(frame, "flush_lane"):
+def _line() -> str:
+    """The line of the program that runs now."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
-    while frame is not None and frame.f_code.co_name in _FLUSHES:
-        frame = frame.f_back
-    if frame is None:
-        return "the engine asked for it"
-    asked = frame.f_code.co_name
-    cause = _CAUSES.get(asked, f"{asked}() asked for it")
-    if asked not in _CAUSES and _is_engine(frame):
-        eng = engine()
-        cause = (
-            f"{eng.threshold} operations are a batch (see set_batch_threshold)" if eng.batching else "batching is off"
-        )
-    if asked in ("_tick", "explain"):
-        return cause
-    while frame is not None:
-        if frame.f_code.co_name == "run_on_cpu":
-            cause = f"{operator_name(str(frame.f_locals.get('op', 'an operator')))} ran on the CPU"
-        if not frame.f_code.co_filename.startswith(_LIBRARIES):
-            return f"{cause}, at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return cause
-
-
-def _is_engine(frame: FrameType, name: str = "") -> bool:
-    """Whether a frame is of the engine's recorder, and of its function ``name`` if one is given."""
-    return frame.f_code.co_filename == record.__file__ and name in ("", frame.f_code.co_name)
+    return "" if frame is None else f", at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
@@ -247,11 +211,11 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         with Uninterrupted(), eng.lock:
             if eng.capture is not None:
                 eng.capture.refuse(eng.capture.device.index, "a function cannot be explained")
-            eng.flush()
+            eng.flush(PROFILE)
             installed.callback(setattr, eng, "delay_ms", eng.delay_ms)
             eng.delay_ms = 0.0
         for device in eng.devices:
             installed.enter_context(_Witness(device, flushes, written))
         result = fn(*args, **kwargs)
-        eng.flush()
+        eng.flush(EXPLAINED)
     return Explanation(getattr(fn, "__name__", type(fn).__name__), flushes, result)

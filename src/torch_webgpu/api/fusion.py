@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch_webgpu.engine.causes import SETTING
 from torch_webgpu.engine.record import engine
 
 from .records import Record
@@ -15,7 +16,7 @@ def enable_fusion() -> None:
 def disable_fusion() -> None:
     """Every recorded operation gets a kernel of its own: for finding out whether fusion is to blame."""
     eng = engine()
-    eng.flush()
+    eng.flush(SETTING)
     eng.fusion = False
 
 
@@ -28,7 +29,7 @@ def set_fusion_window(n: int) -> None:
     if n < 0:
         raise ValueError(f"a window cannot be negative: {n}")
     eng = engine()
-    eng.flush()
+    eng.flush(SETTING)
     eng.fusion_window = n
 
 
@@ -37,7 +38,7 @@ def set_fusion_min_size(n: int) -> None:
     if n < 0:
         raise ValueError(f"a size cannot be negative: {n}")
     eng = engine()
-    eng.flush()
+    eng.flush(SETTING)
     eng.fusion_min_size = n
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from torch_webgpu.engine.causes import MEMORY
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.runtime import devices
@@ -137,7 +138,7 @@ def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
     eng = engine()
     wanted = range(len(eng.devices)) if device is None else [index_of(device)]
     with Uninterrupted(), eng.lock:
-        eng.flush()
+        eng.flush(MEMORY)
         found = [
             _segment(a.device, a.address, a.buffer.size_bytes, a.size_bytes, "active_allocated")
             for a in eng.mailbox.allocations.values()
@@ -182,7 +183,7 @@ def empty_cache() -> None:
     """Gives pooled memory back to the adapters."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        eng.flush()
+        eng.flush(MEMORY)
         for found in devices():
             found.empty_cache()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.engine.causes import SETTING
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
@@ -64,7 +65,7 @@ def add_fusion_pattern(
     function, arity = (None, 0) if wgsl is None else _bind(name, dedent(wgsl))
     eng = engine()
     with Uninterrupted(), eng.lock:
-        eng.flush()
+        eng.flush(SETTING)
         others = [pattern for pattern in eng.planner.patterns.values() if pattern.name != name]
         eng.planner.pattern_counts.pop(name, None)
         eng.planner.set_patterns([*others, Pattern(name, chain, function, arity, description, wgsl)])
@@ -78,7 +79,7 @@ def remove_fusion_pattern(name: str) -> None:
         patterns = dict(eng.planner.patterns)
         if patterns.pop(name, None) is None:
             raise KeyError(f"there is no fusion pattern {name!r}, only {', '.join(patterns)}")
-        eng.flush()
+        eng.flush(SETTING)
         eng.planner.pattern_counts.pop(name, None)
         eng.planner.set_patterns(patterns.values())
 

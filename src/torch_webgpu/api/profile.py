@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.engine.causes import PROFILE
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Operation, Spec
@@ -224,7 +225,7 @@ class profile:  # noqa: N801 torch.profiler's name
                 raise RuntimeError("a torch.webgpu.profile is already running")
             if eng.capture is not None:
                 eng.capture.refuse(eng.capture.device.index, "a profile cannot begin")
-            eng.flush()
+            eng.flush(PROFILE)
             for device in eng.devices:
                 if device.is_open:
                     device.synchronize()
@@ -246,7 +247,7 @@ class profile:  # noqa: N801 torch.profiler's name
         self._mode.close()
         with Uninterrupted(), eng.lock:
             try:
-                eng.flush()
+                eng.flush(PROFILE)
             finally:
                 for watch in self._watches:
                     watch.remove()

@@ -14,6 +14,7 @@ import torch
 from torch._C._autograd import DeviceType
 
 from torch_webgpu.aten.torch_patches import replace_constructor
+from torch_webgpu.engine.causes import EVENT
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
@@ -110,7 +111,7 @@ class Event(torch.Event):
                 synchronize(index)
                 self._stamp, self._time_ns = None, time.perf_counter_ns()
             else:
-                eng.flush(index)
+                eng.flush(EVENT, index)
                 self._stamp = found.stamp() if self._timed else None
             self._reached = found.mark()
             self._landings = eng.landings.begun(index)

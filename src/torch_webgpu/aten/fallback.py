@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
 from torch_webgpu.config import config
+from torch_webgpu.engine.causes import on_cpu, reading
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import FallbackError
 
@@ -97,8 +98,9 @@ def run_on_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], re
         return copies if isinstance(value, (list, tuple)) else copies[0]
 
     mutated = {a.name: a.alias_info is not None and a.alias_info.is_write for a in schema.arguments}
-    host_args = [host(v, mutated[a.name]) for v, a in zip(args, schema.arguments, strict=False)]
-    host_kwargs = {k: host(v, mutated.get(k, False)) for k, v in kwargs.items()}
+    with reading(on_cpu(str(op))):
+        host_args = [host(v, mutated[a.name]) for v, a in zip(args, schema.arguments, strict=False)]
+        host_kwargs = {k: host(v, mutated.get(k, False)) for k, v in kwargs.items()}
     result = op(*host_args, **host_kwargs)
     for original, copy in written:
         if original.shape != copy.shape:

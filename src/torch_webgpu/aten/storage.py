@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.engine.causes import RESIZED
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import Engine, engine
 from torch_webgpu.engine.tensor import ADDRESS_BITS, LARGE_BYTES, Allocation
@@ -46,7 +47,7 @@ def resize_allocation(eng: Engine, allocation: Allocation, size_bytes: int) -> N
     if size_bytes > LARGE_BYTES:
         eng.check_size(size_bytes, allocation.device)
     for lane in eng.lanes.touching(allocation.device, allocation.number):
-        eng.flush_lane(lane)
+        eng.flush_lane(lane, RESIZED)
     old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
     device = eng.device(allocation.device)
     if old is not None and not 0 < size_bytes <= old.size_bytes:

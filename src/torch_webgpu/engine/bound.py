@@ -12,6 +12,7 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan, TensorSpec
 
+from . import causes
 from .interrupt import Uninterrupted
 from .program import Program
 from .random import default_state
@@ -62,7 +63,7 @@ class BoundPlan:
             if engine.capture is not None:
                 engine.capture.refuse(self._index, "a plan cannot be run")
             # What was recorded before comes first.
-            engine.flush(self._index)
+            engine.flush(causes.PLAN, self._index)
             engine.raise_pending()
             owners = {spec.buffer: t for spec, t in zip(plan.inputs, inputs)} | self._constants
             for number in self._made:

@@ -20,6 +20,7 @@ from torch_webgpu.plan import Random
 from torch_webgpu.runtime.commands import Command, Copy
 from torch_webgpu.wgsl.builder import Source
 
+from . import causes
 from .flush import Failures, encode, execute, lowered_node, materialise
 from .interrupt import Uninterrupted
 from .lists import execute_lists
@@ -133,7 +134,7 @@ class Capture:
         with Uninterrupted(), engine.lock:
             if engine.capture is not None:
                 raise RuntimeError(f"a graph is being captured already, on webgpu:{engine.capture.device.index}")
-            engine.flush()
+            engine.flush(causes.CAPTURE)
             engine.raise_pending()
             capture = cls(engine, engine.device(index), handle or engine.graphs.new_handle())
             capture.device.allocate_from(capture._memory.pool)
@@ -213,7 +214,7 @@ class Capture:
         if numel > 1:
             self.refuse(self.device.index, "a CPU tensor cannot be copied to the device")
         words = bytes(data).ljust(-(-len(data) // 4) * 4, b"\0")
-        self.engine.flush(self.device.index)
+        self.engine.flush(causes.CAPTURE, self.device.index)
         with self._taking_in([allocation]):
             if self.error is None:
                 target, source = materialise(self.device, allocation), self._memory.constant(len(words))
@@ -239,7 +240,7 @@ class Capture:
             if self.engine.capture is not self:
                 raise RuntimeError("this capture is over")
             try:
-                self.engine.flush(self.device.index)
+                self.engine.flush(causes.CAPTURE, self.device.index)
                 if self.error is not None:
                     raise RuntimeError(f"the capture failed: {self.error}") from self.error
                 graph = CapturedGraph(
@@ -259,7 +260,7 @@ class Capture:
         with Uninterrupted(), self.engine.lock:
             if self.engine.capture is self:
                 self.invalidate(RuntimeError("nobody ended it"))
-                self.engine.flush(self.device.index)
+                self.engine.flush(causes.CAPTURE, self.device.index)
                 self._close()
 
     def discard(self) -> None:
@@ -350,7 +351,7 @@ class CapturedGraph:
             if engine.error is not None:
                 engine.raise_pending()
             if engine.lanes.busy:
-                engine.flush(device.index)
+                engine.flush(causes.REPLAY, device.index)
             encoded = self._encoded or self._encode()
             if self._places:
                 self._advance()

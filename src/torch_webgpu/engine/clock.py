@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .causes import IDLE
 from .interrupt import Uninterrupted
 
 if TYPE_CHECKING:
@@ -81,6 +82,6 @@ class FlushClock:
             with engine.lock:
                 # It may have been turned off meanwhile.
                 if engine.capture is None and engine.delay_ms > 0 and len(lane) == size:
-                    engine.flush_lane(lane)
+                    engine.flush_lane(lane, IDLE)
         except Exception as error:
             engine.error = engine.error or error

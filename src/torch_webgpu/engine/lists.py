@@ -23,7 +23,7 @@ from torch_webgpu.config import config
 from torch_webgpu.lower.horizontal import Call, Chunk, Group, Limits, ListOperation, fuse_lists
 from torch_webgpu.runtime.commands import Command, Dispatch
 
-from . import watch
+from . import causes, watch
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .many import Image, free_slots, make_tensors, new_allocations, take_numbers
@@ -236,12 +236,12 @@ def record_list(
     with Uninterrupted(), engine.lock:
         lane = engine.lane(device)
         if lane.entries:
-            engine.flush_lane(lane)
+            engine.flush_lane(lane, causes.LISTS_APART)
         batch = lane.batch or Batch()
         if not batch.admits(bundles):
             if not batch.calls:
                 return False
-            engine.flush_lane(lane)
+            engine.flush_lane(lane, causes.LISTS_APART)
             batch = Batch()
             if not batch.admits(bundles):
                 return False
@@ -252,7 +252,7 @@ def record_list(
         lane.batch = batch
         batch.calls.append(Recorded(op, bundles, numbers, domain))
         if not engine.batching or len(batch) >= engine.threshold:
-            engine.flush_lane(lane)
+            engine.flush_lane(lane, causes.full(engine.threshold) if engine.batching else causes.UNBATCHED)
         return True
 
 

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .causes import UPLOADS
+
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
@@ -92,7 +94,7 @@ class Pressure:
         engine.reclaim()  # what has died and is still held afterwards waits for something recorded
         held = sum(a.buffer.size_bytes for a in engine.dying if a.buffer is not None and a.device == index)
         if held >= allowed // 2:
-            engine.flush(index)
+            engine.flush(UPLOADS, index)
 
     def forget(self, index: int) -> None:
         """The device was opened anew: there is nothing in flight, and old marks must not be asked."""

@@ -23,7 +23,9 @@ from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
 from torch_webgpu.wgsl.expr import split_scalar
 
+from . import causes
 from .capture import Capture, Graphs
+from .causes import Cause
 from .clock import FlushClock
 from .flush import Sequel, execute, replay
 from .interrupt import Uninterrupted
@@ -245,7 +247,7 @@ class Engine(Store):
             lane = self.lane(device)
         recorded = len(lane.entries)
         if 2 * recorded >= self.threshold and ends_batch(op, recorded / self.threshold):
-            self.flush_lane(lane)
+            self.flush_lane(lane, causes.cut(op))
             recorded = 0
         if not lane.entries:
             self.begin(lane)
@@ -256,7 +258,7 @@ class Engine(Store):
         if lane not in lanes.busy:  # the handler of a signal may have flushed it since it began
             lanes.busy.append(lane)
         if recorded + 1 >= self.threshold or not self.batching:
-            self.flush_lane(lane)
+            self.flush_lane(lane, causes.full(self.threshold) if self.batching else causes.UNBATCHED)
 
     def lane(self, device: int) -> Lane:
         """The calling thread's lane of a device; the caller holds the lock."""
@@ -269,7 +271,7 @@ class Engine(Store):
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
         if lane.batch is not None:
-            self.flush_lane(lane)
+            self.flush_lane(lane, causes.LISTS_APART)
         if lane not in self.lanes.busy:
             self.lanes.busy.append(lane)
         self.clock.arm()
@@ -277,35 +279,35 @@ class Engine(Store):
     def settle(self, lane: Lane, read: Sequence[int], written: Sequence[int]) -> None:
         """Submits what other threads recorded and what comes next depends on; the caller holds the lock."""
         for other in self.lanes.in_the_way(lane, read, written):
-            self.flush_lane(other)
+            self.flush_lane(other, causes.ANOTHER_THREAD)
 
     @property
     def pending_count(self) -> int:
         """How many operations wait for a flush, of all threads and on all devices."""
         return sum([len(lane) for lane in self.lanes.busy.copy()])
 
-    def flush(self, device: int | None = None) -> None:
+    def flush(self, cause: Cause, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
         with Uninterrupted(), self.lock:
             self.check_process()
             lanes = self.lanes.on(device)
             for lane in lanes:
-                self.flush_lane(lane)
+                self.flush_lane(lane, cause)
             if not lanes:
                 self.reclaim()
 
-    def flush_for(self, allocation: Allocation, sequel: Sequel) -> None:
+    def flush_for(self, allocation: Allocation, sequel: Sequel, cause: Cause) -> None:
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
         own = self.lane(allocation.device)
         lanes = [n for n in self.lanes.on(allocation.device) if n is own or allocation.number in n.writes]
         for lane in lanes:
             self.sequel = sequel if lane is lanes[-1] else None
             try:
-                self.flush_lane(lane)
+                self.flush_lane(lane, cause)
             finally:
                 self.sequel = None
 
-    def flush_lane(self, lane: Lane) -> None:
+    def flush_lane(self, lane: Lane, cause: Cause) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""
         self.flushes += 1
         with Uninterrupted():
@@ -315,14 +317,14 @@ class Engine(Store):
                 if lane.batch is not None:
                     flush_lists(self, lane)
                 if lane.entries:
-                    self._flush_entries(lane, device)
+                    self._flush_entries(lane, device, cause)
             finally:
                 if lane in self.lanes.busy:
                     self.lanes.busy.remove(lane)
                 self.sweep()
                 device.retire()
 
-    def _flush_entries(self, lane: Lane, device: Device) -> None:
+    def _flush_entries(self, lane: Lane, device: Device, cause: Cause) -> None:
         needed = self.lanes.needed_beside(lane)
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
         if self.dying:
@@ -330,7 +332,7 @@ class Engine(Store):
         if self.capture is not None and self.capture.device is device:
             self.capture.run(recording)
         elif is_watched(device):
-            run_watched(self, device, recording)
+            run_watched(self, device, recording, cause)
         else:
             plan = self.plan(recording, device)
             if plan.is_new or "record" in config().debug or not replay(device, plan, recording, self.sequel):

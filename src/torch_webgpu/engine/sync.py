@@ -13,6 +13,7 @@ from torch_webgpu.config import config
 from torch_webgpu.ir.graph import operation_name
 from torch_webgpu.layout import is_contiguous
 
+from . import causes
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
@@ -55,7 +56,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
         if capture is not None and capture.write(allocation, offset, data, source.numel()):
             return True
         for lane in eng.lanes.touching(allocation.device, allocation.number):
-            eng.flush_lane(lane)
+            eng.flush_lane(lane, causes.WRITTEN)
         device = eng.device(allocation.device)
         if allocation.buffer is None:
             eng.pressure.make_room(eng, allocation.device, size)
@@ -79,7 +80,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
         t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
         read = _Read(eng.device(allocation.device), allocation, offset, size, host)
-        eng.flush_for(allocation, read)
+        eng.flush_for(allocation, read, causes.why_read())
         eng.raise_pending()
         check_flags(allocation.device, read.finish())
         eng.landings.land(read.device)
@@ -95,7 +96,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
         device = eng.device(allocation.device)
         eng.landings.make_room(device, size)
         departure = _Departure(device, allocation, offset, host)
-        eng.flush_for(allocation, departure)
+        eng.flush_for(allocation, departure, causes.why_read())
         eng.landings.begin(device, departure.flights_under_way(), host)
 
 
@@ -169,7 +170,7 @@ def synchronize(index: int) -> None:
     with Uninterrupted(), eng.lock:
         if eng.capture is not None:
             eng.capture.refuse(index, "a device cannot be waited for")
-        eng.flush(index)
+        eng.flush(causes.SYNCHRONIZED, index)
         eng.raise_pending()
         device = eng.device(index)
         eng.landings.land(device)

@@ -22,6 +22,7 @@ from torch_webgpu.lower.fuse import fuse
 from torch_webgpu.lower.planning import arranged, make_plan
 from torch_webgpu.plan import Buffer, Plan, Random, Role, TensorSpec
 
+from . import causes
 from .flush import materialise
 from .lane import Recording
 from .random import RandomState, default_state
@@ -167,7 +168,7 @@ def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any
         device = engine.device(index)
         if engine.capture is not None:
             engine.capture.refuse(engine.capture.device.index, "nothing can be traced")
-        engine.flush()
+        engine.flush(causes.PLAN)
         engine.raise_pending()
         default_state(index)  # is made at its first use, which is not to happen here
         tracing = Tracing(engine, device)

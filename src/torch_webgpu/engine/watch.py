@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.device import Device
 
+    from .causes import Cause
     from .lane import Recording
     from .record import Engine
 
@@ -41,12 +42,12 @@ def observing(device: Device, what: str) -> Iterator[Observer]:
             yield observer
 
 
-def run_watched(engine: Engine, device: Device, recording: Recording) -> None:
+def run_watched(engine: Engine, device: Device, recording: Recording, cause: Cause) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()
     with observing(device, f"{len(nodes)} operations") as observer:
         plan = engine.plan(recording, device)
-        observer.planned(nodes, plan.steps)
+        observer.planned(nodes, plan.steps, cause)
         execute(device, plan.nodes(nodes), recording.dead, encode_watched)
 
 

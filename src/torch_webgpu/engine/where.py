@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from torch_webgpu.ir.graph import Extern, Operation
 from torch_webgpu.wgsl.launch import ERRORS
 
+from .causes import WHERE
+
 if TYPE_CHECKING:
     from .record import Engine
 
@@ -26,7 +28,7 @@ def append_and_wait(
 
     type(eng).append(eng, device, op, addresses, params)
     if isinstance(op.body, Extern) and eng.capture is None:
-        eng.flush(device)
+        eng.flush(WHERE, device)
         if may_flag(op):
             synchronize(device)
 

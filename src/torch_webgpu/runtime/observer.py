@@ -51,10 +51,13 @@ class Observer:
         else:
             self.device.submit_unobserved(commands)
 
-    def planned(self, nodes: Sequence[Any], steps: Sequence[Any]) -> None:
-        """A recording (of ``ir.graph.Node``) is about to run as these ``lower.fuse.Step``."""
+    def planned(self, nodes: Sequence[Any], steps: Sequence[Any], cause: Any) -> None:
+        """A recording (of ``ir.graph.Node``) is about to run as these ``lower.fuse.Step``.
+
+        ``cause``: why now, an ``engine.causes.Cause``.
+        """
         if self.inner is not None:
-            self.inner.planned(nodes, steps)
+            self.inner.planned(nodes, steps, cause)
 
     def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
         """An operation was lowered to ``commands``, which will be submitted later."""
