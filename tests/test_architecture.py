@@ -34,6 +34,11 @@ STRANGERS = {frozenset({"lower", "runtime"})}
 
 WGPU = "runtime"
 RAW_WGPU = "runtime/ffi.py"
+# Private modules of PyTorch's that are plain Python and what out-of-tree backends are told to use.
+TORCH_PYTHON = frozenset({
+    "torch._ops", "torch._decomp", "torch._prims_common", "torch._prims_common.wrappers",
+    "torch._higher_order_ops.flex_attention", "torch.utils._pytree", "torch.utils._python_dispatch",
+})  # fmt: skip
 TORCH_INTERNALS = ("aten/torch_abi.py", "aten/torch_guard.py", "aten/torch_patches.py", "engine/tensor.py")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -102,14 +107,27 @@ def raw_wgpu(path: str, text: str) -> list[str]:
 
 
 def torch_internals(path: str, text: str) -> list[str]:
-    """Uses of torch._C, in code (prose may name it)."""
+    """Uses of torch._C, and imports of it and of other private modules, in code (prose may name them)."""
     if path.startswith(TORCH_INTERNALS):
         return []
-    return [
-        f"{path}:{node.lineno}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch._C")
+    tree = ast.parse(text)
+    used = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n).startswith("torch._C")]
+    imported = [
+        (node.lineno, module)
+        for node in ast.walk(tree)
+        for module in imported_modules(node)
+        if re.match(r"torch(\.\w+)*\._", module) and module not in TORCH_PYTHON
     ]
+    return [f"{path}:{node.lineno}" for node in used] + [f"{path}:{line} imports {module}" for line, module in imported]
+
+
+def imported_modules(node: ast.AST) -> list[str]:
+    """What an import statement names that may be a module."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        return [f"torch.{a.name}" for a in node.names] if node.module == "torch" else [node.module]
+    return []
 
 
 def too_long(path: str, text: str) -> list[str]:
@@ -146,6 +164,10 @@ def test_every_part_has_a_layer() -> None:
         (wgpu_imports, "engine/record.py", "import wgpu.backends"),
         (raw_wgpu, "runtime/device.py", "lib.wgpuQueueSubmit(1)"),
         (torch_internals, "aten/conv.py", "torch._C._from_dlpack(x)"),
+        (torch_internals, "api/streams.py", "from torch._C._autograd import DeviceType"),
+        (torch_internals, "api/streams.py", "from torch import _C"),
+        (torch_internals, "api/streams.py", "import torch._dynamo"),
+        (torch_internals, "api/streams.py", "from torch.utils._sympy import functions"),
         (too_long, "aten/conv.py", "\n" * 501),
         (unfinished, "aten/conv.py", "# TODO later"),
     ],
@@ -166,6 +188,7 @@ def test_a_broken_rule_is_found(checker: object, path: str, text: str) -> None:
         (upward_imports, "__init__.py", "from . import api, aten"),
         (torch_internals, "aten/conv.py", '"""About torch._C."""'),
         (torch_internals, "aten/torch_abi.py", "torch._C._dispatch()"),
+        (torch_internals, "aten/conv.py", "from torch._ops import OpOverload"),
     ],
 )
 def test_a_kept_rule_passes(checker: object, path: str, text: str) -> None:

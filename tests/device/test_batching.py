@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -15,12 +16,32 @@ webgpu = torch.webgpu
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    eng = engine()
-    before = eng.batching, eng.threshold, eng.delay_ms
     webgpu.synchronize()
-    yield
-    eng.batching, eng.threshold, eng.delay_ms = before
+    with engine().using(**asdict(engine().settings)):
+        yield
     webgpu.synchronize()
+
+
+def test_settings_that_mean_nothing_change_nothing() -> None:
+    before = engine().settings
+    for settings in ({"threshold": 0}, {"delay_ms": -1.0}, {"fusion_window": -1}, {"fusion_min_size": -1}):
+        with pytest.raises(ValueError, match=r"at least one|negative"), engine().using(**settings):
+            pass
+        assert engine().settings == before
+
+
+def test_what_is_recorded_is_planned_under_the_settings_of_then() -> None:
+    with engine().using(delay_ms=0.0):
+        y = torch.ones(8, device="webgpu") + 1
+        assert webgpu.get_pending_count() > 0
+        with engine().using(fusion=False):
+            assert webgpu.get_pending_count() == 0
+            y = y + 1
+        assert webgpu.get_pending_count() == 0
+        with engine().using(threshold=1000, fusion=engine().settings.fusion):
+            y = y + 1
+        assert webgpu.get_pending_count() == 1
+    assert y.eq(4).all()
 
 
 def submissions() -> int:
@@ -49,7 +70,7 @@ def test_a_batch_ends_when_a_value_is_read_and_with_an_error() -> None:
     with pytest.raises(ZeroDivisionError), webgpu.batch():
         1 / (x.add_(1).sum().item() - 16)
     assert webgpu.batch(lambda: x * 2).cpu().eq(4).all()
-    assert engine().threshold == 64
+    assert engine().settings.threshold == 64
 
 
 def test_resizing_a_new_tensor_ends_no_batch() -> None:

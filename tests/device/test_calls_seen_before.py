@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -15,9 +15,10 @@ TIMES = 3
 
 
 @pytest.fixture(autouse=True)
-def batching(monkeypatch: pytest.MonkeyPatch) -> None:
+def batching() -> Iterator[None]:
     """A flush at every operation leaves nothing to trace."""
-    monkeypatch.setattr(engine(), "batching", True)
+    with engine().using(batching=True):
+        yield
 
 
 def views(t: torch.Tensor) -> list[torch.Tensor]:

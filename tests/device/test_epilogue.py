@@ -27,12 +27,9 @@ def kernels(run: Callable[[], object]) -> tuple[object, int]:
     """The result of ``run``, and how many operations were left of what it recorded."""
     eng = engine()
     eng.planner.plans.clear()
-    threshold, eng.threshold = eng.threshold, 10_000
-    try:
+    with eng.using(threshold=10_000):
         result = run()
         eng.flush(ASKED)
-    finally:
-        eng.threshold = threshold
     return result, sum(len(plan.steps) for plan in eng.planner.plans.values())
 
 

@@ -234,10 +234,9 @@ def test_pooled_memory_of_other_sizes_is_given_back_before_memory_is_out(device)
             del x
 
 
-def test_memory_runs_out_in_the_middle_of_a_batch(device, monkeypatch):
+def test_memory_runs_out_in_the_middle_of_a_batch(device):
     """More temporaries than fit at once, each dead before the next: what is encoded is submitted to make room."""
-    monkeypatch.setattr(engine(), "fusion", False)
-    with memory_limit(48 * MIB):
+    with engine().using(fusion=False), memory_limit(48 * MIB):
         total = torch.zeros((), device=device)
         for size in range(1, 12):
             total += torch.ones(size * MIB // 2, device=device).mul(2).sum()

@@ -81,9 +81,7 @@ def test_a_value_that_is_read_ends_a_flush() -> None:
     ]
 
 
-def test_full_batches_and_flush_batch_are_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine(), "threshold", 3)
-
+def test_full_batches_and_flush_batch_are_causes() -> None:
     def four(x: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
             x = x + 1
@@ -94,13 +92,12 @@ def test_full_batches_and_flush_batch_are_causes(monkeypatch: pytest.MonkeyPatch
         webgpu.flush_batch()
         return y * 2
 
-    assert "3 operations are a batch" in webgpu.explain(four, ones(8)).flushes[0].cause
+    with engine().using(threshold=3):
+        assert "3 operations are a batch" in webgpu.explain(four, ones(8)).flushes[0].cause
     assert "flush_batch()" in webgpu.explain(asks, ones(8)).flushes[0].cause
 
 
-def test_a_cut_by_content_names_what_it_is_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine(), "threshold", 8)
-
+def test_a_cut_by_content_names_what_it_is_before() -> None:
     def with_product(x: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
             x = x + 1
@@ -111,9 +108,10 @@ def test_a_cut_by_content_names_what_it_is_before(monkeypatch: pytest.MonkeyPatc
             x = x[:-1] + 1
         return x
 
-    first, _ = webgpu.explain(with_product, ones(8, 8)).flushes
+    with engine().using(threshold=8):
+        first, _ = webgpu.explain(with_product, ones(8, 8)).flushes
+        *cut, _ = webgpu.explain(long, ones(64)).flushes
     assert first.cause.startswith("a batch that is half full ends before a hand-written kernel, here mm, at test_expl")
-    *cut, _ = webgpu.explain(long, ones(64)).flushes
     assert {("8 operations" if len(flush.operations) == 8 else "nearly full") in flush.cause for flush in cut} == {True}
 
 
@@ -123,7 +121,7 @@ def test_a_cut_by_content_names_what_it_is_before(monkeypatch: pytest.MonkeyPatc
         (lambda y: webgpu.synchronize(), "the program synchronized"),
         (lambda y: webgpu.empty_cache(), "memory was listed or given back"),
         (lambda y: webgpu.Event().record(), "an event was recorded"),
-        (lambda y: webgpu.disable_fusion(), "it was recorded under other settings of fusion"),
+        (lambda y: webgpu.disable_fusion(), "it was recorded under other settings"),
         (lambda y: y.copy_(torch.zeros(8)), "the host wrote into a tensor that it uses"),
         (lambda y: y.resize_(1000), "a storage that it uses was resized"),
         (lambda y: in_a_thread(y.neg_), "another thread was about to use what it computes"),
@@ -159,20 +157,17 @@ def reasons(fn: object, *args: torch.Tensor) -> list[str]:
     return [kernel.reason for kernel in webgpu.explain(fn, *args).kernels]  # type: ignore[arg-type]
 
 
-def test_why_a_chain_was_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_chain_was_broken() -> None:
     x = ones(4, 6)
     assert "its shape (6,)" in reasons(lambda a, b: (a + 1, b + 1), x, ones(6))[1]
     assert "another order" in reasons(lambda a: (y := a + 1, y.t().contiguous()), ones(6, 6))[1]
     assert "needed by itself" in reasons(lambda a: (y := a + 1, y.sum(1)), x)[1]
-    webgpu.set_fusion_min_size(1000)
-    try:
+    with engine().using(fusion_min_size=1000):
         assert "fewer than 1000 elements" in reasons(lambda a: (a.repeat(50, 1) + 1, a * 2), x)[-1]
-    finally:
-        webgpu.set_fusion_min_size(0)
-    monkeypatch.setattr(engine(), "fusion_window", 0)
-    assert "fusion window" in reasons(lambda a: (a + 1) * 2, x)[1]
-    monkeypatch.setattr(engine(), "fusion", False)
-    assert reasons(lambda a: (a + 1) * 2, x) == ["fusion is off"] * 2
+    with engine().using(fusion_window=0):
+        assert "fusion window" in reasons(lambda a: (a + 1) * 2, x)[1]
+    with engine().using(fusion=False):
+        assert reasons(lambda a: (a + 1) * 2, x) == ["fusion is off"] * 2
 
 
 def test_the_buffer_limit_is_a_reason() -> None:
@@ -195,11 +190,11 @@ def test_the_same_again_is_the_same() -> None:
 
 
 def test_an_error_leaves_nothing_behind() -> None:
-    before = engine().delay_ms
+    before = engine().settings
     with pytest.raises(ZeroDivisionError):
         webgpu.explain(lambda: 1 / 0)
     assert all(device.observer is None for device in devices())
-    assert engine().delay_ms == before
+    assert engine().settings == before
 
 
 def test_a_profile_and_an_explanation_at_once() -> None:

@@ -328,7 +328,7 @@ def test_memory_of_lists_that_die_before_they_run(device: Any) -> None:
 def test_controls(device: Any, controls: str) -> None:
     from torch_webgpu.engine.record import engine
 
-    window = engine().fusion_window
+    window = engine().settings.fusion_window
     try:
         if controls == "no fusion":
             torch.webgpu.disable_fusion()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -119,11 +119,11 @@ def test_tensors_that_lists_do_not_take(device: Any) -> None:
 
 
 @pytest.fixture
-def submitted(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def submitted(device: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     from torch_webgpu.engine.record import engine
 
-    monkeypatch.setattr(engine(), "delay_ms", 0.0)  # a slow first step would be submitted in pieces
-    return commands_from_now_on(monkeypatch)
+    with engine().using(delay_ms=0.0):  # a slow first step would be submitted in pieces
+        yield commands_from_now_on(monkeypatch)
 
 
 def adam_over(device: Any, count: int, **how: Any) -> Callable[[], None]:

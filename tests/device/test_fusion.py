@@ -27,15 +27,13 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 def fusion(window: int | None) -> Iterator[None]:
     """Fusion with a window of groups, or off for None."""
     eng = engine()
-    before = eng.fusion, eng.fusion_window, eng.delay_ms
     eng.flush(ASKED)
     # No timer: which operations share a batch must not depend on the machine's mood.
-    eng.fusion, eng.fusion_window, eng.delay_ms = window is not None, window or 0, 0.0
-    try:
-        yield
-    finally:
-        eng.flush(ASKED)
-        eng.fusion, eng.fusion_window, eng.delay_ms = before
+    with eng.using(fusion=window is not None, fusion_window=window or 0, delay_ms=0.0):
+        try:
+            yield
+        finally:
+            eng.flush(ASKED)
 
 
 class Program:

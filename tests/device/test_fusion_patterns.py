@@ -14,11 +14,11 @@ webgpu = torch.webgpu
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_before() -> Iterator[None]:
     """No timer: which operations share a batch must not depend on the machine's mood. Patterns go afterwards."""
-    monkeypatch.setattr(engine(), "delay_ms", 0.0)
     known = [pattern.name for pattern in webgpu.get_fusion_patterns()]
-    yield
+    with engine().using(delay_ms=0.0):
+        yield
     for pattern in webgpu.get_fusion_patterns():
         if pattern.name not in known:
             webgpu.remove_fusion_pattern(pattern.name)

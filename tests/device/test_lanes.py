@@ -21,13 +21,9 @@ THREADS = 3
 @contextmanager
 def patient() -> Iterator[None]:
     """Nothing is flushed because time passes."""
-    eng = engine()
     torch.webgpu.synchronize()
-    before, eng.delay_ms = eng.delay_ms, 0.0
-    try:
+    with engine().using(delay_ms=0.0):
         yield
-    finally:
-        eng.delay_ms = before
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ webgpu = torch.webgpu
 
 
 @pytest.fixture(autouse=True)
-def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_clock() -> Iterator[None]:
     """On a busy machine the batch would end before the program has recorded it all."""
-    monkeypatch.setattr(engine(), "delay_ms", 0.0)
+    with engine().using(delay_ms=0.0):
+        yield
 
 
 def program(x: torch.Tensor) -> torch.Tensor:

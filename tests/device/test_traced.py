@@ -12,9 +12,10 @@ from torch_webgpu.engine.record import engine
 
 
 @pytest.fixture(autouse=True)
-def batching(monkeypatch):
+def batching():
     """A flush at every node leaves nothing to trace."""
-    monkeypatch.setattr(engine(), "batching", True)
+    with engine().using(batching=True):
+        yield
 
 
 @pytest.fixture

@@ -8,37 +8,33 @@ from typing import Any, TypeVar
 
 from torch_webgpu.engine.causes import ASKED, BATCH_ENDED
 from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.settings import UNBOUNDED
 
 T = TypeVar("T")
 
 
 def set_batch_threshold(n: int) -> None:
     """The number of recorded operations that makes a batch submit itself (default 64)."""
-    if n < 1:
-        raise ValueError(f"a batch holds at least one operation, not {n}")
-    engine().threshold = n
+    engine().change(threshold=n)
 
 
 def set_batch_delay(ms: float) -> None:
     """The time in milliseconds after which an incomplete batch submits itself (default 16); 0 turns the timer off."""
-    if ms < 0:
-        raise ValueError(f"a delay cannot be negative: {ms} ms")
-    engine().delay_ms = float(ms)
+    engine().change(delay_ms=float(ms))
 
 
 def enable_batching() -> None:
     """Operations are collected and submitted together (the default)."""
-    engine().batching = True
+    engine().change(batching=True)
 
 
 def disable_batching() -> None:
     """Every operation is submitted by itself: slow, for finding out which one is wrong."""
-    flush_batch()
-    engine().batching = False
+    engine().change(batching=False)
 
 
 def is_batching_enabled() -> bool:
-    return engine().batching
+    return engine().settings.batching
 
 
 def flush_batch() -> None:
@@ -54,14 +50,11 @@ def get_pending_count() -> int:
 @contextmanager
 def _batch() -> Iterator[None]:
     eng = engine()
-    with eng.lock:  # or the timer might be about to submit the first part of the batch
-        before = eng.batching, eng.threshold, eng.delay_ms
-        eng.batching, eng.threshold, eng.delay_ms = True, 1 << 30, 0.0
-    try:
-        yield
-    finally:
-        eng.batching, eng.threshold, eng.delay_ms = before
-        eng.flush(BATCH_ENDED)
+    with eng.using(batching=True, threshold=UNBOUNDED, delay_ms=0.0):
+        try:
+            yield
+        finally:
+            eng.flush(BATCH_ENDED)
 
 
 def batch(fn: Callable[[], T] | None = None) -> Any:

@@ -140,7 +140,7 @@ class _Witness(Observer):
 
     def _kernel(self, step: Step, nodes: Sequence[Node]) -> ExplainedKernel:
         reason = step.reason
-        if not engine().fusion:
+        if not engine().settings.fusion:
             reason = "fusion is off"
         elif not reason:
             read = [a for n in step.nodes for a in nodes[n].allocations[: nodes[n].op.n_inputs]]
@@ -212,8 +212,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
             if eng.capture is not None:
                 eng.capture.refuse(eng.capture.device.index, "a function cannot be explained")
             eng.flush(PROFILE)
-            installed.callback(setattr, eng, "delay_ms", eng.delay_ms)
-            eng.delay_ms = 0.0
+            installed.enter_context(eng.using(delay_ms=0.0))
         for device in eng.devices:
             installed.enter_context(_Witness(device, flushes, written))
         result = fn(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torch_webgpu.engine.causes import SETTING
 from torch_webgpu.engine.record import engine
 
 from .records import Record
@@ -10,36 +9,26 @@ from .records import Record
 
 def enable_fusion() -> None:
     """Recorded operations are fused into as few kernels as mean the same (the default)."""
-    engine().fusion = True
+    engine().change(fusion=True)
 
 
 def disable_fusion() -> None:
     """Every recorded operation gets a kernel of its own: for finding out whether fusion is to blame."""
-    eng = engine()
-    eng.flush(SETTING)
-    eng.fusion = False
+    engine().change(fusion=False)
 
 
 def is_fusion_enabled() -> bool:
-    return engine().fusion
+    return engine().settings.fusion
 
 
 def set_fusion_window(n: int) -> None:
     """How many kernels back an operation looks for one to join (default 64); 0 fuses nothing."""
-    if n < 0:
-        raise ValueError(f"a window cannot be negative: {n}")
-    eng = engine()
-    eng.flush(SETTING)
-    eng.fusion_window = n
+    engine().change(fusion_window=n)
 
 
 def set_fusion_min_size(n: int) -> None:
     """The number of elements from which per-element operations are fused (default 0: always)."""
-    if n < 0:
-        raise ValueError(f"a size cannot be negative: {n}")
-    eng = engine()
-    eng.flush(SETTING)
-    eng.fusion_min_size = n
+    engine().change(fusion_min_size=n)
 
 
 def get_fusion_stats() -> Record:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C._autograd import DeviceType
 
+from torch_webgpu.aten.torch_abi import DEVICE_TYPE_NUMBER
 from torch_webgpu.aten.torch_patches import replace_constructor
 from torch_webgpu.engine.causes import EVENT
 from torch_webgpu.engine.current import current_device
@@ -31,7 +31,7 @@ class Stream(torch.Stream):
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
         # By its parts: asked for "a stream of this device", the C++ guard answers with one of webgpu:0.
-        own = {"stream_id": 0, "device_index": index_of(device), "device_type": DeviceType.PrivateUse1.value}
+        own = {"stream_id": 0, "device_index": index_of(device), "device_type": DEVICE_TYPE_NUMBER}
         return super().__new__(cls, **(kwargs or own))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -32,7 +32,7 @@ class FlushClock:
 
     def arm(self) -> None:
         """A batch has begun."""
-        if self._engine.delay_ms <= 0:
+        if self._engine.settings.delay_ms <= 0:
             return
         self._first_pending = time.monotonic()
         if self._thread is None:
@@ -64,7 +64,7 @@ class FlushClock:
             self._wake.acquire()
             if self._stopping:
                 return
-            while (left := self._first_pending + engine.delay_ms / 1000 - time.monotonic()) > 0:
+            while (left := self._first_pending + engine.settings.delay_ms / 1000 - time.monotonic()) > 0:
                 time.sleep(left)
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
             recorded: dict[Lane, int] = {}
@@ -81,7 +81,7 @@ class FlushClock:
         try:
             with engine.lock:
                 # It may have been turned off meanwhile.
-                if engine.capture is None and engine.delay_ms > 0 and len(lane) == size:
+                if engine.capture is None and engine.settings.delay_ms > 0 and len(lane) == size:
                     engine.flush_lane(lane, IDLE)
         except Exception as error:
             engine.error = engine.error or error

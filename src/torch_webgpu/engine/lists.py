@@ -251,8 +251,9 @@ def record_list(
             engine.settle(lane, (), [number for bundle in bundles for number in bundle.keys])
         lane.batch = batch
         batch.calls.append(Recorded(op, bundles, numbers, domain))
-        if not engine.batching or len(batch) >= engine.threshold:
-            engine.flush_lane(lane, causes.full(engine.threshold) if engine.batching else causes.UNBATCHED)
+        settings = engine.settings
+        if not settings.batching or len(batch) >= settings.threshold:
+            engine.flush_lane(lane, causes.full(settings.threshold) if settings.batching else causes.UNBATCHED)
         return True
 
 
@@ -360,7 +361,7 @@ def plan_of(engine: Engine, batch: Batch, device: Device, needed: frozenset[int]
     dead = frozenset([n for b, n in numbers.items() if not b.is_readable and needed.isdisjoint(b.keys)])
     offsets = frozenset([n for bundle, n in numbers.items() if bundle.offset])
     buffers = int(device.limits["max-storage-buffers-per-shader-stage"])
-    limits = Limits(buffers, engine.fusion_window if engine.fusion else 1)
+    limits = Limits(buffers, engine.settings.fusion_window if engine.settings.fusion else 1)
     calls = tuple([(c.op.id, tuple([numbers[b] for b in c.bundles]), c.domain.id) for c in batch.calls])
     key = (calls, dead, offsets, limits)
     found = _plans.get(key)

@@ -10,10 +10,12 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from threading import get_ident
 from types import MethodType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,6 +37,7 @@ from .layouts import copy_body, layout_key, spec_of, tangled
 from .lists import flush_lists
 from .pressure import Pressure
 from .replay import Plan, Planner
+from .settings import Settings
 from .store import Store
 from .tensor import ADDRESS_BITS, FIRST_BYTE, Allocation, Template
 from .watch import is_watched, run_watched
@@ -73,18 +76,13 @@ class Engine(Store):
         super().__init__()
         self.operations: dict[Hashable, Operation] = {}
         self.flushes = 0
-        self.batching = config().batching
-        self.fusion = config().fusion
-        self.fusion_window = config().fusion_window
-        self.fusion_min_size = 0
+        self.settings = Settings()
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
         self.pressure = Pressure()
         self.capture: Capture | Tracing | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
         self.landings = Landings()
-        self.threshold = 64
-        self.delay_ms = 16.0
         self.sequel: Sequel | None = None  # of the flush that is underway
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
@@ -110,7 +108,7 @@ class Engine(Store):
         """
         if os.getpid() != self.pid:
             return
-        self.delay_ms = 0.0
+        self.settings = replace(self.settings, delay_ms=0.0)
         self.clock.stop()
         self.lock.acquire()
         # Freed, it would be released: they would go on, and Python ends threads in a way that C++ ends the process for.
@@ -135,6 +133,26 @@ class Engine(Store):
             device.reopen()
             self.pressure.forget(index)
             self.landings.forget(index)
+
+    def change(self, **settings: Any) -> None:
+        """Makes some of the :class:`Settings` others. What was recorded before is planned under those it was before."""
+        with Uninterrupted(), self.lock:
+            before, new = self.settings, replace(self.settings, **settings)
+            try:
+                if before.planning != new.planning or before.batching > new.batching:
+                    self.flush(causes.SETTING)
+            finally:
+                self.settings = new
+
+    @contextmanager
+    def using(self, **settings: Any) -> Iterator[None]:
+        """:meth:`change` for the length of a block."""
+        before = self.settings
+        self.change(**settings)
+        try:
+            yield
+        finally:
+            self.change(**{name: getattr(before, name) for name in settings})
 
     def record(
         self,
@@ -245,8 +263,8 @@ class Engine(Store):
         lane = lanes.current.get(device)
         if lane is None or lane.thread != get_ident():
             lane = self.lane(device)
-        recorded = len(lane.entries)
-        if 2 * recorded >= self.threshold and ends_batch(op, recorded / self.threshold):
+        recorded, settings = len(lane.entries), self.settings
+        if 2 * recorded >= settings.threshold and ends_batch(op, recorded / settings.threshold):
             self.flush_lane(lane, causes.cut(op))
             recorded = 0
         if not lane.entries:
@@ -257,8 +275,8 @@ class Engine(Store):
         lane.entries.append((op, addresses, params))
         if lane not in lanes.busy:  # the handler of a signal may have flushed it since it began
             lanes.busy.append(lane)
-        if recorded + 1 >= self.threshold or not self.batching:
-            self.flush_lane(lane, causes.full(self.threshold) if self.batching else causes.UNBATCHED)
+        if recorded + 1 >= settings.threshold or not settings.batching:
+            self.flush_lane(lane, causes.full(settings.threshold) if settings.batching else causes.UNBATCHED)
 
     def lane(self, device: int) -> Lane:
         """The calling thread's lane of a device; the caller holds the lock."""
@@ -341,19 +359,18 @@ class Engine(Store):
 
     def plan(self, recording: Recording, device: Device) -> Plan:
         """How a recording runs."""
-        if not self.fusion:
-            return self.planner.plan(recording, None)
-        return self.planner.plan(recording, self.limits(device, self.fusion_window))
+        settings = self.settings
+        return self.planner.plan(recording, self.limits(device, settings.fusion_window) if settings.fusion else None)
 
     def limits(self, device: Device, window: int) -> Limits:
         """What fusion may do on a device, looking ``window`` kernels back."""
-        key = device.index, window, self.fusion_min_size
+        key = device.index, window, self.settings.fusion_min_size
         found = self._limits.get(key)
         if found is None:
             # One buffer is the kernel's error flags.
             buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
             binding_bytes = device.limits["max-storage-buffer-binding-size"]
-            found = self._limits[key] = Limits(buffers, window, self.fusion_min_size, binding_bytes)
+            found = self._limits[key] = Limits(buffers, *key[1:], binding_bytes)
         return found
 
     def collect(self) -> None:

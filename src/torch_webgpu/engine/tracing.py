@@ -7,7 +7,6 @@ that is resized) makes a plan impossible, and is said.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -27,6 +26,7 @@ from .flush import materialise
 from .lane import Recording
 from .random import RandomState, default_state
 from .replay import recorded
+from .settings import UNBOUNDED
 from .tensor import Allocation
 
 if TYPE_CHECKING:
@@ -173,12 +173,13 @@ def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any
         default_state(index)  # is made at its first use, which is not to happen here
         tracing = Tracing(engine, device)
         stand_ins = [stand_in(engine, a, index) if isinstance(a, torch.Tensor) else a for a in args]
-        threshold, engine.threshold, engine.capture = engine.threshold, sys.maxsize, tracing
+        engine.capture = tracing
         try:
-            result = fn(*stand_ins)
-            return tracing.finish([t for t in stand_ins if isinstance(t, torch.Tensor)], result)
+            with engine.using(threshold=UNBOUNDED):
+                result = fn(*stand_ins)
+                return tracing.finish([t for t in stand_ins if isinstance(t, torch.Tensor)], result)
         finally:
-            engine.threshold, engine.capture = threshold, None
+            engine.capture = None
             engine.lanes.clear(index)
             tracing.poison()
 
