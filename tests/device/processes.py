@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
 
+SLOW = re.compile(r"webgpu: .* has taken \d+ s so far")
 PRELUDE = "import os, sys, threading, time\nimport pytest, torch, torch_webgpu\n"
 
 
@@ -22,7 +24,11 @@ def run_script(script: str, timeout_s: int = 120, **environment: str) -> subproc
 
 
 def assert_ends_well(script: str, **environment: str) -> str:
-    """Runs ``script``, which must end with status 0 and say nothing on stderr; what it printed."""
+    """Runs ``script``, which must end with status 0 and say nothing on stderr; what it printed.
+
+    How long compiling takes, which is said when it is long, is the machine's business.
+    """
     done = run_script(script, **environment)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    said = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
+    assert (done.returncode, said) == (0, []), done.stderr
     return done.stdout

@@ -176,7 +176,7 @@ def test_kernels_link_for_every_host(dtype: str, caps: HostCaps) -> None:
     built = build(dense(dtype, 4, 5), dense(dtype, 5), dense(dtype, 4, 5), native_f16=caps.float16)
     linked = link(built.kernel, caps)
     assert linked.uses_immediates == (caps.immediates_bytes > 0)
-    Launch(built.kernel, built.bindings, built.values, built.grid).pack((0, 0, 0), ())
+    Launch(built.kernel, built.bindings, built.values, built.grid)
 
 
 def test_threads_take_several_groups_of_many_narrow_elements() -> None:

@@ -69,8 +69,7 @@ class BoundPlan:
             for number in self._made:
                 owners[number] = engine.empty((plan.buffers[number].size_bytes,), torch.uint8, self._index)
             allocations: list[Allocation] = [engine.allocation(owners[number]) for number in sorted(owners)]
-            if self._program.is_poisoned(allocations):
-                raise next(a.error for a in allocations if a.error is not None)
+            self._program.check(allocations)
             stream = default_state(self._index).reserve(plan.random_blocks) if plan.random_blocks else (0, 0)
             self._program.run(allocations, starts, (), stream=stream)
             engine.pressure.submitted(self._device)

@@ -15,13 +15,11 @@ from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from torch_webgpu.ir.graph import Node
 from torch_webgpu.plan import Random
 from torch_webgpu.runtime.commands import Command, Copy
-from torch_webgpu.wgsl.builder import Source
 
 from . import causes
-from .flush import Failures, encode, execute, lowered_node, materialise
+from .flush import materialise
 from .interrupt import Uninterrupted
 from .lists import execute_lists
 from .random import RandomState, default_state
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from .lane import Recording
     from .lists import Batch
     from .lists import Plan as ListPlan
+    from .program import Program
     from .record import Engine
     from .tensor import Allocation
 
@@ -147,8 +146,9 @@ class Capture:
         """Takes in a flush of the captured device. Its errors end the capture."""
         with self._taking_in(recording.allocations):
             if self.error is None:
-                nodes = self.engine.plan(recording, self.device).nodes(recording.nodes())
-                execute(self.device, nodes, recording.dead, self._encode)
+                plan = self.engine.plan(recording, self.device)
+                if plan.steps:
+                    self._take_in(plan.program(recording, self.device), recording)
 
     def run_lists(self, batch: Batch, plan: ListPlan) -> None:
         """Takes in a flush of list operations."""
@@ -173,20 +173,15 @@ class Capture:
             self.invalidate(error)
             raise
 
-    def _encode(self, device: Device, node: Node, failures: Failures) -> list[Command]:
-        """Keeps the node's commands, and leaves none to be submitted."""
-        commands = encode(device, node, failures)
-        if any(p.__class__ is StreamWord for p in node.params):
-            lowered = lowered_node(node, device)
-            first = len(self._commands) + len(lowered.cleared)
-            for index, launch in enumerate(lowered.launches, first):
-                for position, value in enumerate(launch.values):
-                    if value.__class__ is Source and value.kind == "scalar":
-                        word: Any = node.params[value.index]
-                        if word.__class__ is StreamWord:
-                            self._words.append((index, 4 * position, word))
-        self._commands += commands
-        return []
+    def _take_in(self, program: Program, recording: Recording) -> None:
+        """Keeps a program's commands, over the graph's memory."""
+        program.check(recording.allocations)
+        numbers, first = recording.numbers, len(self._commands)
+        self._commands += self.device.with_room(program.commands, recording.allocations, recording.starts, numbers)
+        for command, byte, _, row, part in program.scalar_words:
+            number: Any = numbers[row][part]
+            if number.__class__ is StreamWord:
+                self._words.append((first + command, byte, number))
 
     def stream_words(self, state: RandomState, blocks: int) -> list[StreamWord]:
         """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""

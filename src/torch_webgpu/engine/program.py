@@ -1,25 +1,27 @@
 """Programs: plans bound to a device, with everything worked out that runs over other tensors share.
 
-The first time a recording is run, :mod:`.flush` lowers its nodes one by one, and knows whose fault an error is. When
-it comes back, the program of its plan does the same with look-ups by number: which buffers a dispatch binds, when
-memory is taken and given back. When the pool gives it buffers that it had before, as it does in a loop, only the
-parameters that changed are written, and the commands are encoded as they were.
+Which buffers a dispatch binds, and when memory is taken and given back, are look-ups by number. When the pool gives a
+program buffers that it had before, as it does in a loop, only the parameters that changed are written, and the commands
+are encoded as they were.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Iterable, Sequence
+from copy import copy
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
 from torch_webgpu.runtime import commands
 from torch_webgpu.wgsl.kernel import Kernel
 
 if TYPE_CHECKING:
+    from torch_webgpu.lower.planning import Span
     from torch_webgpu.runtime.buffers import Exchange
     from torch_webgpu.runtime.commands import Command
+    from torch_webgpu.runtime.observer import Observer
     from torch_webgpu.runtime.runtime import Buffer, Device
 
     from .tensor import Allocation
@@ -44,7 +46,7 @@ class _OffsetWord(NamedTuple):
     ahead: int
 
 
-class _ScalarWord(NamedTuple):
+class ScalarWord(NamedTuple):
     """A parameter of command ``command``, at ``byte``: number ``part`` of row ``row``. ``write`` packs it."""
 
     command: int
@@ -62,6 +64,7 @@ class _RandomWord(NamedTuple):
     source: Random
 
 
+Result = TypeVar("Result")
 Numbers = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
 _write_word = struct.Struct("<I").pack_into
@@ -72,11 +75,23 @@ class Program:
 
     The first ``brought`` of the plan's buffers are allocations that each run is given, the last one is the error flags,
     those between are its temporaries. ``kept``: the numbers of the allocations that can be read when it has run; the
-    others' memory goes back after their last step. ``widths``: how many scalars each row of numbers has.
+    others' memory goes back after their last step. ``widths``: how many scalars each row of numbers has. ``spans``:
+    what an observer is told about the plan's steps.
     """
 
-    def __init__(self, plan: Plan, device: Device, brought: int, kept: Container[int], widths: Sequence[int]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device,
+        brought: int,
+        kept: Container[int],
+        widths: Sequence[int],
+        spans: Sequence[Span] = (),
+    ) -> None:
+        self.plan = plan
         self._device = device
+        self._spans = spans
+        self._has_run = False
         self._temporaries = [b.size_bytes for b in plan.buffers[brought:-1]]
         lifetimes = {b: ends for b, ends in plan.lifetimes.items() if b < len(plan.buffers) - 1}
         self._used = tuple([b for b in lifetimes if b < brought])
@@ -89,7 +104,7 @@ class Program:
             self._takes += [(b, False) for b in buffers if lifetimes[b][1] == number and b not in self._kept]
         self._commands = [_command(plan, step) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
-        self._scalar_words: list[_ScalarWord] = []
+        self.scalar_words: list[ScalarWord] = []
         self._random_words: list[_RandomWord] = []
         self._find_words(plan, widths)
         self._sizes: list[int] = []  # of the allocations, the last time
@@ -103,15 +118,18 @@ class Program:
             assert isinstance(step, Step)
             if isinstance(word, Scalar):
                 write = struct.Struct(plan.word_format(step, position)).pack_into
-                self._scalar_words.append(_ScalarWord(number, byte, write, *numbers[word.index]))
+                self.scalar_words.append(ScalarWord(number, byte, write, *numbers[word.index]))
             elif isinstance(word, Offset):
                 self._offset_words.append(_OffsetWord(number, byte, word.tensor, word.shift, word.ahead))
             else:
                 self._random_words.append(_RandomWord(number, byte, word))
 
-    def is_poisoned(self, allocations: Sequence[Allocation]) -> bool:
-        """Whether an argument's value is an error."""
-        return any([allocations[n].error is not None for n in self._used])  # noqa: C419  generators are slower
+    def check(self, allocations: Sequence[Allocation]) -> None:
+        """Raises the error that is an argument's value."""
+        for n in self._used:
+            error = allocations[n].error
+            if error is not None:
+                raise copy(error)
 
     def run(
         self,
@@ -126,6 +144,14 @@ class Program:
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
         On an exception nothing has happened, unless the device says that it was submitted.
         """
+        self._with_memory(allocations, lambda buffers: self._submit(buffers, starts, numbers, stream, last))
+
+    def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> list[Command]:
+        """What :meth:`run` would submit, over memory that is taken and given back likewise."""
+        return self._with_memory(allocations, lambda buffers: self._made(buffers, starts, numbers, (0, 0)))
+
+    def _with_memory(self, allocations: Sequence[Allocation], use: Callable[[list[Buffer | None]], Result]) -> Result:
+        """What ``use`` returns, given the plan's buffers: memory is taken, and given back, as the commands need it."""
         device = self._device
         submitted = device.submissions
         before: list[Buffer | None] = [a.buffer for a in allocations]
@@ -139,7 +165,7 @@ class Program:
                 allocations[n].buffer = buffers[n]
             for n in self._lost:
                 allocations[n].buffer = None
-            self._submit(buffers, starts, numbers, stream, last)
+            return use(buffers)
         except BaseException:
             if device.submissions == submitted:
                 device.undo_exchange(self._memory, before, buffers)
@@ -156,12 +182,21 @@ class Program:
         last: Callable[[], Iterable[Command]] | None,
     ) -> None:
         device = self._device
+        if device.observer is not None:
+            self._show(device.observer, made := self._made(buffers, starts, numbers, stream))
+            device.submit(made if last is None else (*made, *last()))
+            return
+        if not self._has_run:
+            # Much runs once only: it is not worth to be kept.
+            made = self._made(buffers, starts, numbers, stream)
+            device.prepare(made)
+            device.submit(made if last is None else (*made, *last()))
+            self._has_run = True
+            return
         key = self, tuple(buffers)
         prepared = device.prepared(key)
         if prepared is None:
-            params: Any = [bytearray(c.words) if isinstance(c, _Dispatch) else None for c in self._commands]
-            self._write(params, starts, numbers, stream)
-            made = [_with_buffers(c, buffers, words) for c, words in zip(self._commands, params)]
+            made = self._made(buffers, starts, numbers, stream)
             prepared = device.prepare_again(key, made)
             if prepared is None:
                 device.submit(made if last is None else (*made, *last()))
@@ -172,12 +207,26 @@ class Program:
         prepared.made_for = starts
         device.submit_prepared(prepared, last)
 
+    def _made(
+        self, buffers: Sequence[Buffer | None], starts: Sequence[int], numbers: Numbers, stream: tuple[int, int]
+    ) -> list[Command]:
+        """The commands over these buffers."""
+        params: Any = [bytearray(c.words) if isinstance(c, _Dispatch) else None for c in self._commands]
+        self._write(params, starts, numbers, stream)
+        return [_with_buffers(c, buffers, words) for c, words in zip(self._commands, params)]
+
+    def _show(self, observer: Observer, made: Sequence[Command]) -> None:
+        """Tells an observer which operations these commands are."""
+        for op, lowered, start, stop in self._spans:
+            with observer.span("encode", op.name):
+                observer.encoded(op, lowered, made[start:stop])
+
     def _write(self, params: Any, starts: Sequence[int] | None, numbers: Numbers, stream: tuple[int, int]) -> None:
         """Writes the parameters that are only known now into those of each command; the places, unless None."""
         if starts is not None:
             for command, byte, place, shift, ahead in self._offset_words:
                 _write_word(params[command], byte, (starts[place] >> shift) + ahead)
-        for command, byte, write, row, part in self._scalar_words:
+        for command, byte, write, row, part in self.scalar_words:
             write(params[command], byte, numbers[row][part])
         for command, byte, source in self._random_words:
             _write_word(params[command], byte, source.at(*stream))

@@ -29,7 +29,7 @@ from . import causes
 from .capture import Capture, Graphs
 from .causes import Cause
 from .clock import FlushClock
-from .flush import Sequel, execute, replay
+from .flush import Sequel, run
 from .interrupt import Uninterrupted
 from .landings import Landings
 from .lane import Lane, Lanes, Recording
@@ -347,14 +347,15 @@ class Engine(Store):
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
         if self.dying:
             self.sweep({a.number for a in recording.allocations})
+        if "record" in config().debug:
+            for op, _, offsets, params in recording.nodes():
+                print(f"[webgpu:{device.index}] {op.name} {op.args} {offsets} {params}")
         if self.capture is not None and self.capture.device is device:
             self.capture.run(recording)
         elif is_watched(device):
             run_watched(self, device, recording, cause)
         else:
-            plan = self.plan(recording, device)
-            if plan.is_new or "record" in config().debug or not replay(device, plan, recording, self.sequel):
-                execute(device, plan.nodes(recording.nodes()), recording.dead)
+            run(device, self.plan(recording, device), recording, self.sequel)
             self.pressure.submitted(device)
 
     def plan(self, recording: Recording, device: Device) -> Plan:

@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torch_webgpu.config import config
-from torch_webgpu.ir.graph import Node
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
-from torch_webgpu.lower.planning import make_plan, scalar_words
+from torch_webgpu.lower.planning import arguments, make_plan, scalar_words
 from torch_webgpu.plan import Buffer, Role
 
 from .program import Program
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
     from .lane import Recording
+    from .tensor import Allocation
 
 PLAN_CACHE_SIZE = 1024
 
@@ -35,7 +35,6 @@ class Plan:
 
     steps: tuple[Step, ...]
     recorded: int
-    is_new: bool = True
     patterns: tuple[tuple[str, int], ...] = ()  # named chains and how often each occurs
     programs: dict[int, Program] = field(default_factory=dict)
 
@@ -46,31 +45,38 @@ class Plan:
         run = sum(len(step.nodes) for step in self.steps)
         return run - alone, alone, self.recorded - run
 
-    def nodes(self, recorded: list[Node]) -> list[Node]:
-        """The fused nodes, over the allocations, offsets and scalars of this time's recording."""
-        return [fused_node(step, recorded) for step in self.steps]
-
     def program(self, recording: Recording, device: Device) -> Program:
         """Its program; made from this recording if it is the first."""
         found = self.programs.get(device.index)
         if found is None:
-            nodes = recorded(recording)
-            widths = [len(row) for row in recording.numbers]
-            plan = make_plan(self.steps, nodes, _buffers(recording, nodes), scalar_words(widths), device.caps)
+            found = self.programs[device.index] = _program(self.steps, recording, device, _kept(recording))
             if "plan" in config().debug:
-                print(f"[webgpu:{device.index}] plan of {len(nodes)} operations\n{plan}")
-            kept = [n for n, alive in enumerate(recording.alive) if alive]
-            found = self.programs[device.index] = Program(plan, device, len(recording.allocations), kept, widths)
+                print(f"[webgpu:{device.index}] plan of {self.recorded} operations\n{found.plan}")
         return found
 
+    def step_program(self, number: int, recording: Recording, device: Device) -> Program:
+        """A program that does one of its steps alone, and leaves what the later ones use."""
+        nodes = recorded(recording)
+        later = {use.allocation for step in self.steps[number + 1 :] for use in arguments(step, nodes)}
+        return _program(self.steps[number : number + 1], recording, device, _kept(recording) | later)
 
-def fused_node(step: Step, recorded: Sequence[Node]) -> Node:
-    """The node that a step stands for, over this time's allocations, offsets and scalars."""
-    if step.unchanged:
-        return recorded[step.nodes[0]]
-    allocations = tuple([recorded[n].allocations[k] for n, k in step.sources])
-    offsets = tuple([recorded[n].offsets[k] for n, k in step.sources])
-    return Node(step.op, allocations, offsets, tuple([p for n in step.scalars for p in recorded[n].params]))
+    def written(self, number: int, recording: Recording) -> list[Allocation]:
+        """What one of its steps writes."""
+        step = self.steps[number]
+        uses = arguments(step, recorded(recording))[step.op.n_inputs :]
+        return [recording.allocations[use.allocation] for use in uses]
+
+
+def _kept(recording: Recording) -> set[int]:
+    """The numbers of the allocations that can be read when a recording has run."""
+    return {number for number, alive in enumerate(recording.alive) if alive}
+
+
+def _program(steps: Sequence[Step], recording: Recording, device: Device, kept: set[int]) -> Program:
+    nodes = recorded(recording)
+    widths = [len(row) for row in recording.numbers]
+    plan, spans = make_plan(steps, nodes, _buffers(recording, nodes), scalar_words(widths), device.caps)
+    return Program(plan, device, len(recording.allocations), kept, widths, spans)
 
 
 def recorded(recording: Recording) -> list[Recorded]:
@@ -122,7 +128,6 @@ class Planner:
         key = recording.key, limits
         found = self.plans.get(key)
         if found is not None:
-            found.is_new = False
             self.hits += 1
             self.plans.move_to_end(key)
         else:

@@ -110,7 +110,7 @@ class Tracing:
         steps = fuse(nodes, live, engine.limits(self.device, max(1, len(nodes))), engine.planner.matcher())
         buffers = [Buffer(a.size_bytes, role) for a, role in zip(allocations, roles)]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
-        plan = make_plan(steps, nodes, buffers, scalars, self.device.caps)
+        plan, _ = make_plan(steps, nodes, buffers, scalars, self.device.caps)
         brought = [n for role in BROUGHT for n in range(len(buffers)) if roles[n] in role]
         places = [allocations[owner] for owner in plan.tensors]
         starts = [(given.get(a, -1), start) for a, start in zip(places, recording.starts)]

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from torch.autograd import profiler
 
-from torch_webgpu.ir.graph import Node
 from torch_webgpu.runtime.observer import Observer
 
-from .flush import Failures, encode, execute, lowered_node
+from .flush import run
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.device import Device
 
     from .causes import Cause
@@ -48,14 +46,4 @@ def run_watched(engine: Engine, device: Device, recording: Recording, cause: Cau
     with observing(device, f"{len(nodes)} operations") as observer:
         plan = engine.plan(recording, device)
         observer.planned(nodes, plan.steps, cause)
-        execute(device, plan.nodes(nodes), recording.dead, encode_watched)
-
-
-def encode_watched(device: Device, node: Node, failures: Failures) -> list[Command]:
-    """:func:`.flush.encode`, telling the observer."""
-    observer = device.observer
-    assert observer is not None
-    with observer.span("encode", node.op.name):
-        commands = encode(device, node, failures)
-        observer.encoded(node.op, lowered_node(node, device), commands)
-    return commands
+        run(device, plan, recording)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
+from torch_webgpu.ir.graph import Operation
 from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits, renumbered
 from torch_webgpu.plan import Step as Dispatch
 from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.kernel import Kernel
-from torch_webgpu.wgsl.launch import ERRORS, Launch
+from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .lower import lower
@@ -40,14 +42,23 @@ def scalar_words(widths: Sequence[int]) -> list[list[Number]]:
     return [[Scalar(next(numbers)) for _ in range(width)] for width in widths]
 
 
+class Span(NamedTuple):
+    """What an operation has become: the plan's steps from ``start`` to before ``stop``."""
+
+    op: Operation
+    lowered: Lowered
+    start: int
+    stop: int
+
+
 def make_plan(
     steps: Sequence[Step],
     recorded: Sequence[Recorded],
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[Number]],
     caps: HostCaps,
-) -> Plan:
-    """The plan of ``steps`` over what was recorded.
+) -> tuple[Plan, tuple[Span, ...]]:
+    """The plan of ``steps`` over what was recorded, and what each of them has become.
 
     ``buffers``: of each allocation. ``scalars``: of each recorded operation. The plan's tensors are the recorded
     places. After the allocations' buffers come temporaries, the last buffer is the device's error flags.
@@ -57,7 +68,9 @@ def make_plan(
     errors = -1  # its number is known when all temporaries are
     kernels: dict[Kernel, int] = {}
     made: list[Dispatch | Clear] = []
+    spans: list[Span] = []
     for step in steps:
+        start = len(made)
         uses = arguments(step, recorded)
         lowered = lower(step.op, alias_pattern([use.allocation for use in uses]), caps)
         base = len(planned)
@@ -70,10 +83,12 @@ def make_plan(
             kernel = kernels.setdefault(launch.kernel, len(kernels))
             bindings = tuple([(errors if k == ERRORS else known[k], 0) for k in launch.bindings])
             made.append(Dispatch(kernel, bindings, _words(launch, uses, step.op.shifts, numbers), launch.grid))
+        spans.append(Span(step.op, lowered, start, len(made)))
     last = len(planned)
     planned.append(Buffer(ERROR_FLAG_BYTES, "errors"))
     resolved = tuple([_with_errors(step, last) for step in made])
-    return Plan(tuple(planned), tuple(kernels), resolved, tuple([owners[place] for place in range(len(owners))]))
+    tensors = tuple([owners[place] for place in range(len(owners))])
+    return Plan(tuple(planned), tuple(kernels), resolved, tensors), tuple(spans)
 
 
 def _with_errors(step: Dispatch | Clear, errors: int) -> Dispatch | Clear:

@@ -251,7 +251,7 @@ class BufferPool:
             if not capacity:
                 self.take_back(buffer)
             elif before[number] is None:
-                self.release(buffer)
+                self.give_back(buffer)
 
     def give_back(self, buffer: Buffer) -> None:
         """:meth:`release`, to the pool it came from, and not before no captured graph names it any more."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from torch_webgpu.runtime.timing import Stamp, Timer
 from torch_webgpu.runtime.transfer import Flight, Request, Transfer
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -113,23 +117,24 @@ class Device:
         """64 bytes of u32 words, zero at first, in which kernels atomically raise flags."""
         return self._open.error_buffer
 
-    def allocate(self, size_bytes: int, make_room: bool = True) -> Buffer:
+    def allocate(self, size_bytes: int) -> Buffer:
         """A buffer of at least ``size_bytes`` with undefined contents. Raises torch.OutOfMemoryError with a summary.
 
-        When the adapter has no memory left, pooled buffers are given back first, unless ``make_room`` is off because
-        commands that name them wait for their submission.
+        When the adapter has no memory left, pooled buffers are given back first: no commands that name one may wait for
+        their submission.
         """
         opened = self._open
-        pool = opened.private or opened.pool
+        return self.with_room((opened.private or opened.pool).allocate, size_bytes)
+
+    def with_room(self, take: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """What ``take`` returns; when it finds no memory, once more after all pooled buffers were given back."""
         try:
-            return pool.allocate(size_bytes, make_room)
+            return take(*args, **kwargs)
         except OutOfMemoryError:
             self._count_failure()
-            if not make_room:
-                raise
         self.empty_cache()
         try:
-            return pool.allocate(size_bytes)
+            return take(*args, **kwargs)
         except OutOfMemoryError:
             self._count_failure()
             raise
@@ -195,7 +200,8 @@ class Device:
 
     def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
         """Takes and gives back all the memory of a submission: see :meth:`BufferPool.exchange`."""
-        self._open.pool.exchange(steps, buffers)
+        opened = self._open
+        (opened.private or opened.pool).exchange(steps, buffers)
 
     def undo_exchange(
         self, steps: Sequence[Exchange], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]

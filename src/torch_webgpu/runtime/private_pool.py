@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.buffers import Buffer, BufferPool
+    from collections.abc import Sequence
+
+    from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
 
 
 class PrivatePool:
@@ -52,6 +54,23 @@ class PrivatePool:
         buffer.owner = self
         self.reserved_bytes += buffer.size_bytes
         return buffer
+
+    def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
+        """Takes and gives back memory, like :meth:`BufferPool.exchange`."""
+        before = buffers.copy()
+        done = 0
+        try:
+            for number, capacity in steps:
+                buffer = buffers[number]
+                if not capacity:
+                    assert buffer is not None
+                    self._pool.give_back(buffer)
+                elif buffer is None:
+                    buffers[number] = self.allocate(capacity, make_room=False)
+                done += 1
+        except BaseException:
+            self._pool.undo_exchange(steps[:done], before, buffers)
+            raise
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back."""
