@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
+from torch_webgpu.aten import foreach_reductions
 from torch_webgpu.lower import list_reduction
 
 from .foreach_lists import commands_from_now_on
@@ -158,6 +159,15 @@ def test_stack_of_numbers(device: Any, dtype: torch.dtype, count: int) -> None:
         assert torch.stack([on_device[k] for k in picks], dim).shape == (count,)
     with pytest.raises(IndexError):
         torch.stack([on_device[k] for k in picks], 1)
+
+
+def test_few_operations_are_kept(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreach_reductions, "CACHE_SIZE", 4)
+    before = len(foreach_reductions._operations)
+    numbers = [torch.tensor(float(k), device=device) for k in range(40)]
+    for count in range(20, 40):
+        assert torch.stack(numbers[:count])[-1].item() == count - 1
+    assert len(foreach_reductions._operations) <= max(4, before)
 
 
 def test_stack_promotes_and_has_gradients(device: Any) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+import torch_webgpu.plan
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
+from torch_webgpu.ir.ops import TABLE
+from torch_webgpu.runtime.ffi import NativeDevice
 
 webgpu = torch.webgpu
 
@@ -183,6 +188,89 @@ def test_wgsl_that_does_not_compile_is_refused_with_its_source() -> None:
     torch.testing.assert_close(((x + y) * z).cpu(), (x.cpu() + y.cpu()) * z.cpu())
 
 
+OUT_OF_BOUNDS = """
+    fn reach(a: f32, b: f32, c: f32) -> f32 {
+      var v = vec4<f32>(a, b, c, 0.0);
+      v[u32(a)] = 7.0;
+      for (var k = 0u; v[u32(b)] > 100.0 && k < 10u; k++) { v.x += 1.0; }
+      return v.x + v.y;
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda x, y, z: (x + y) * z,
+        lambda x, y, z: ((x + y) * z).sum(-1),
+        lambda x, y, z: ((x + y) * z).softmax(-1),
+        lambda x, y, z: (x @ x + y) * z,
+    ],
+    ids=["pointwise", "reduction", "softmax", "product"],
+)
+def test_a_programs_own_code_is_compiled_with_checks(
+    chain: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may index out of bounds, and loop for ever: neither is anything that a trusted module survives."""
+    made: list[tuple[str, bool]] = []
+    create = NativeDevice.create_shader
+
+    def create_shader(self: NativeDevice, source: str, label: str, trusted: bool) -> object:
+        made.append((source, trusted))
+        return create(self, source, label, trusted)
+
+    monkeypatch.setattr(NativeDevice, "create_shader", create_shader)
+    webgpu.add_fusion_pattern("reach", ["add", "mul"], wgsl=OUT_OF_BOUNDS)
+    x, y, z = (torch.full((8, 8), value).to("webgpu") for value in (1e6, 2.0, 3.0))
+    before = webgpu.get_fusion_stats().patterns.reach
+    chain(x, y, z).cpu()
+    assert webgpu.get_fusion_stats().patterns.reach == before + 1
+    own = [trusted for source, trusted in made if "_reach(" in source and "struct Params" in source]
+    assert own
+    assert not any(own)
+
+
+def test_out_of_bounds_stays_in_its_own_variable() -> None:
+    webgpu.add_fusion_pattern("reach", ["add", "mul"], wgsl=OUT_OF_BOUNDS)
+    x, y, z = (torch.full((1000,), value).to("webgpu") for value in (1e6, 2.0, 3.0))
+    assert ((x + y) * z).cpu().eq(1e6 + 2).all()
+
+
+def test_nothing_is_left_of_a_removed_pattern() -> None:
+    rows = set(TABLE)
+    bind_marked()
+    x, y, z = vectors(3)
+    torch.tanh((x + y) * z).cpu()
+    function = weakref.ref(next(p.function for p in engine().planner.patterns.values() if p.name == "marked"))
+    assert function() is not None
+    webgpu.remove_fusion_pattern("marked")
+    gc.collect()
+    assert function() is None
+    assert set(TABLE) == rows
+
+
+def test_a_graph_keeps_the_function_of_a_pattern_that_was_removed() -> None:
+    bind_marked()
+    x, y, z = vectors(3)
+    graph = webgpu.Graph(keep_graph=True)
+    graph.capture_begin()
+    result = torch.tanh((x + y) * z)
+    graph.capture_end()
+    webgpu.remove_fusion_pattern("marked")
+    graph.replay()  # compiles only now
+    torch.testing.assert_close(result.cpu(), (x.cpu() + y.cpu()) * z.cpu() + 1000)
+
+
+def test_a_plan_takes_its_functions_with_it() -> None:
+    bind_marked()
+    x, y, z = vectors(3)
+    plan = torch_webgpu.plan.trace(lambda a, b, c: torch.tanh((a + b) * c), x, y, z)
+    webgpu.remove_fusion_pattern("marked")
+    again = torch_webgpu.plan.Plan.from_json(plan.to_json())
+    result = torch_webgpu.plan.bind(again)(x, y, z)
+    torch.testing.assert_close(result.cpu(), (x.cpu() + y.cpu()) * z.cpu() + 1000)
+
+
 @pytest.mark.parametrize(
     ("ops", "wgsl", "message"),
     [
@@ -194,6 +282,7 @@ def test_wgsl_that_does_not_compile_is_refused_with_its_source() -> None:
         (["add", "mul"], "fn wrong() -> f32 { return 1.0; }", "must declare fn wrong"),
         (["add", "mul"], "var<private> v: f32;\nfn wrong(a: f32) -> f32 { return a; }", "has 'var<'"),
         (["add", "mul"], "fn wrong(a: f32) -> f32 { var x: array<f32, 4>; return x[i32(a)]; }", "has 'array'"),
+        (["add", "mul"], "fn wrong(a: f32) -> f32 { workgroupBarrier(); return a; }", "has 'workgroupBarrier'"),
     ],
 )
 def test_what_is_no_pattern_is_refused(ops: list[str], wgsl: str | None, message: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import struct
+import weakref
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from torch_webgpu.aten.scalars import cast_scalar, check_fits
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import convert, emit, float_literal, literal, param_parts, split_scalar
 
@@ -20,6 +23,16 @@ NUMERIC = [name for name in BY_NAME if name not in ("c64",)]
 
 def leaf(expr) -> str:
     return f"x{expr.args[0]}"
+
+
+def test_equal_expressions_are_one_object_as_long_as_somebody_holds_it() -> None:
+    def made(value: float) -> Expr:
+        return ops.exp(ops.load(0, "f32") * value) + 1
+
+    assert made(0.123) is made(0.123)
+    left = weakref.ref(made(0.456))
+    gc.collect()
+    assert left() is None
 
 
 @pytest.mark.parametrize(

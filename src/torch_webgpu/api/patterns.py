@@ -15,17 +15,16 @@ from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
-from torch_webgpu.ir.ops import TABLE, row
+from torch_webgpu.ir.graph import Function
 from torch_webgpu.lower.patterns import Pattern
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.link import declare
 
 from .records import Record
 
 _DECLARED = re.compile(r"^(?:fn|const|alias|struct)\s+(\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# Bindings and variables of a module are the kernel's that calls the function, whose array accesses are not checked.
-_NOT_ALLOWED = re.compile(r"@\w+|\bvar\s*<|\barray\b|\b(?:enable|requires|override)\b")
+# Bindings and variables of a module are the kernel's that calls the function; barriers need all its threads.
+_NOT_ALLOWED = re.compile(r"@\w+|\bvar\s*<|\barray\b|\b(?:enable|requires|override|\w+Barrier|workgroupUniformLoad)\b")
 
 
 def add_fusion_pattern(
@@ -92,8 +91,8 @@ def get_fusion_patterns() -> list[Record]:
     ]
 
 
-def _bind(name: str, text: str) -> tuple[str, int]:
-    """Makes the function in ``text`` a row of the op table; the row's name and its number of operands."""
+def _bind(name: str, text: str) -> tuple[Function, int]:
+    """The function in ``text``, under names of its own, and its number of parameters."""
     plain = _COMMENT.sub("", text)
     head = re.search(rf"^fn\s+{re.escape(name)}\s*\(([^)]*)\)\s*->\s*f32\b", plain, re.MULTILINE)
     parameters = [p.split(":") for p in head[1].split(",") if p.strip()] if head else []
@@ -102,23 +101,20 @@ def _bind(name: str, text: str) -> tuple[str, int]:
     if found := _NOT_ALLOWED.search(plain):
         raise ValueError(
             f"the wgsl of fusion pattern {name!r} has {found[0]!r}: it is a function of numbers, without bindings, "
-            "arrays, variables of the module or directives"
+            "arrays, variables of the module, barriers or directives"
         )
     prefix = f"user_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     for declared in set(_DECLARED.findall(plain)):
         plain = re.sub(rf"\b{declared}\b", f"{prefix}_{declared}", plain)
-    function = f"{prefix}_{name}"
-    if function not in TABLE:
-        _compile(name, function, len(parameters), plain)
-        declare(plain)
-        row(function, {"f": f"{function}({', '.join(f'{{{k}}}' for k in range(len(parameters)))})"})
+    function = Function(f"{prefix}_{name}", plain)
+    _compile(name, function, len(parameters))
     return function, len(parameters)
 
 
-def _compile(name: str, function: str, arity: int, text: str) -> None:
+def _compile(name: str, function: Function, arity: int) -> None:
     """Raises ShaderCompileError unless the function compiles in a kernel of its own."""
     arguments = ", ".join(f"x_load({k}u)" for k in range(arity))
-    body = f"{text}\n@compute @workgroup_size(1)\nfn main() {{ y_store(0u, {function}({arguments})); }}\n"
+    body = f"{function.text}\n@compute @workgroup_size(1)\nfn main() {{ y_store(0u, {function.name}({arguments})); }}\n"
     bindings = (Binding("x", "f32"), Binding("y", "f32", "read_write"))
     eng = engine()
     with Uninterrupted(), eng.lock:

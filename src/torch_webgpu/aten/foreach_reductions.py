@@ -59,12 +59,7 @@ def record(
         return NotImplemented
     eng, device = engine(), first.device.index
     op_key = (key, numels, first.dtype, dtype, device)
-    op = _operations.get(op_key)
-    if op is None:
-        op = _operation(make(), numels, dtype, device, len(scalars))
-        if len(_operations) >= CACHE_SIZE:
-            _operations.pop(next(iter(_operations)))
-        _operations[op_key] = op
+    op = _operations.get(op_key) or _keep(op_key, _operation(make(), numels, dtype, device, len(scalars)))
     numbers = layout_of(((),) * len(tensors), ((),) * len(tensors))
     assert numbers is not None
     results, made = make_bundle(eng, numbers, dtype, device)
@@ -97,6 +92,14 @@ def _operation(
     lower = partial(lower_list_reduction, reduction, empty, _buffers(device))
     static = ("list", reduction, empty)
     return Operation(reduction.name, (*inputs, *outputs), len(outputs), Extern(lower, static), ("f",) * scalars)
+
+
+def _keep(key: Hashable, op: Operation) -> Operation:
+    """Remembers an operation, in the place of the oldest where there are many."""
+    if len(_operations) >= CACHE_SIZE:
+        _operations.pop(next(iter(_operations)))
+    _operations[key] = op
+    return op
 
 
 def _buffers(device: int) -> int:
@@ -167,8 +170,7 @@ def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         name = dtypes.of(first.dtype).name
         specs = (*(Spec(name, (1,), (1,), False),) * len(tensors), Spec(name, (len(tensors),), (1,)))
         buffers = _buffers(first.device.index)
-        op = Operation("stack", specs, 1, Extern(partial(lower_collect, buffers), ("collect", buffers)))
-        _operations[key] = op
+        op = _keep(key, Operation("stack", specs, 1, Extern(partial(lower_collect, buffers), ("collect", buffers))))
     engine().push(op, [*inputs, out])
     return out
 

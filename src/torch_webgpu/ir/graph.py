@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 from torch_webgpu.dtypes import BY_NAME
+
+
+@dataclass(frozen=True)
+class Function:
+    """A program's own WGSL function of ``f32`` numbers: its name, and the text that declares it and what it needs."""
+
+    name: str
+    text: str
 
 
 class Expr:
@@ -27,10 +36,12 @@ class Expr:
     * ``linear``: this point's row-major number, as u32
     * ``acc k``: the ``k``-th accumulator of a reduction, or the finished element of a product, in its epilogue
     * ``reduced``: in a reduction, this point's row-major number within the reduced dimensions, as u32
+
+    or ``call``: a :class:`Function`, the first of ``args``, of the others.
     """
 
-    __slots__ = ("args", "dtype", "op")
-    _interned: ClassVar[dict[tuple[Any, ...], Expr]] = {}
+    __slots__ = ("__weakref__", "args", "dtype", "op")
+    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Expr]] = WeakValueDictionary()
 
     op: str
     args: tuple[Any, ...]
@@ -144,6 +155,11 @@ class Spec(NamedTuple):
     aligned: bool = True
 
 
+def functions_of(roots: Sequence[Expr]) -> list[Function]:
+    """The programs' own functions that are called below ``roots``, each once."""
+    return list(dict.fromkeys([e.args[0] for e in walk(roots) if e.op == "call"]))
+
+
 @dataclass(frozen=True)
 class Pointwise:
     """One expression per output argument, evaluated at every point of the outputs' shape."""
@@ -189,6 +205,14 @@ class Extern:
 
 
 Body = Pointwise | Reduction | Extern
+
+
+def expressions(body: Body) -> tuple[Expr, ...]:
+    """All that a body computes, as far as it is expressions."""
+    if isinstance(body, Reduction):
+        return (*body.values, *body.roots, *body.maps)
+    return body.roots if isinstance(body, Pointwise) else body.epilogue
+
 
 REMEMBERED_NAMES = 1 << 17
 _names: dict[int, str] = {}

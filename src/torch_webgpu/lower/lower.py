@@ -5,9 +5,11 @@ Replaying a node is then packing its offsets and scalars into the launches' para
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from torch_webgpu.ir.graph import Extern, Operation, Pointwise, Reduction
+from torch_webgpu.ir.graph import Extern, Function, Operation, Pointwise, Reduction, expressions, functions_of
 from torch_webgpu.wgsl.builder import Built, build_pointwise
 from torch_webgpu.wgsl.fold import Stages
 from torch_webgpu.wgsl.launch import Launch, Lowered
@@ -29,8 +31,19 @@ def lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     key: tuple[Any, ...] = (alias, caps)
     found = op.lowered.get(key)
     if found is None:
-        found = op.lowered[key] = _lower(op, alias, caps)
+        found = _lower(op, alias, caps)
+        functions = functions_of(expressions(op.body))
+        if functions:
+            found = replace(found, launches=tuple([_with(launch, functions) for launch in found.launches]))
+        op.lowered[key] = found
     return found
+
+
+def _with(launch: Launch, functions: Sequence[Function]) -> Launch:
+    """A launch whose kernel declares a program's own functions. It is not trusted: who knows what they do."""
+    kernel = launch.kernel
+    body = "\n".join([*(function.text for function in functions), kernel.body])
+    return replace(launch, kernel=replace(kernel, body=body, trusted=False))
 
 
 def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_webgpu.ir.graph import Expr, Pointwise, walk
+from torch_webgpu.ir.graph import Expr, Function, Pointwise, walk
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.ops import ops
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A chain of ATen operators' names, and the row of the op table that stands for it, if one does: ``wgsl``'s."""
+    """A chain of ATen operators' names, and the function that computes it, if one does: ``wgsl``'s."""
 
     name: str
     ops: tuple[str, ...]
-    row: str | None = None
+    function: Function | None = None
     arity: int = 0
     description: str = ""
     wgsl: str | None = None
@@ -78,8 +78,8 @@ class Matcher:
             self.found[pattern.name] += 1
             arguments = self._arguments(chain)
             fits = len(arguments) == pattern.arity and {e.dtype for e in (*arguments, *results)} == {"f32"}
-            if pattern.row is not None and fits:
-                calls[len(chain)] = Expr(pattern.row, tuple(arguments), "f32")
+            if pattern.function is not None and fits:
+                calls[len(chain)] = Expr("call", (pattern.function, *arguments), "f32")
         return [calls[max(calls)]] if calls else results
 
     def _chain(self, i: int, names: Sequence[str]) -> list[int] | None:

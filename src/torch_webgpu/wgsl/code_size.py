@@ -7,15 +7,15 @@ GPU compilers, Mesa's among them, inline every function, so a kernel's code is n
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.graph import Expr, Function, walk
 from torch_webgpu.ir.ops import TABLE
 
 from .expr import convert
-from .link import library_function
+from .link import declarations, function_body, library_function
 
 MAX_CODE = 8192
 """The most that one kernel should have: Mesa's software adapter compiles it in a second or two."""
@@ -30,7 +30,23 @@ _KEYWORDS = frozenset({"if", "else", "while", "for", "switch", "return"})
 
 def code_size(roots: Sequence[Expr]) -> int:
     """The operators and calls that compute ``roots`` at one point."""
-    return sum(_own_size(e.op, e.dtype, tuple([a.dtype for a in e.args if isinstance(a, Expr)])) for e in walk(roots))
+    found = 0
+    for e in walk(roots):
+        if e.op == "call":
+            found += _call_size(e.args[0])
+        else:
+            found += _own_size(e.op, e.dtype, tuple([a.dtype for a in e.args if isinstance(a, Expr)]))
+    return found
+
+
+def _call_size(function: Function) -> int:
+    """The code of a call of a program's own function."""
+    own = {name: function_body(text) or "" for name, text in declarations(function.text).items()}
+
+    def size(name: str) -> int:
+        return _text_size(own[name], size) if name in own else _function_size(name)
+
+    return size(function.name)
 
 
 @cache
@@ -41,9 +57,9 @@ def _own_size(op: str, dtype: str, operands: tuple[str, ...]) -> int:
     return 1 if row is None else _text_size(row.wgsl[BY_NAME[operands[0]].kind])
 
 
-def _text_size(text: str) -> int:
-    calls = sum(_function_size(name) for name in _CALL.findall(text) if name not in _KEYWORDS)
-    return len(_OPERATOR.findall(text)) + calls
+def _text_size(text: str, function_size: Callable[[str], int] | None = None) -> int:
+    calls = [name for name in _CALL.findall(text) if name not in _KEYWORDS]
+    return len(_OPERATOR.findall(text)) + sum(map(function_size or _function_size, calls))
 
 
 @cache

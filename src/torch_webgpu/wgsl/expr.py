@@ -136,6 +136,9 @@ def emit(roots: Sequence[Expr], leaf: Leaf, prefix: str = "v", indent: str = "  
             text = convert(names[expr.args[0]], expr.args[0].dtype, expr.dtype)
         elif expr.op in TABLE:
             text = _apply(expr, names)
+        elif expr.op == "call":
+            function, *operands = expr.args
+            text = f"{function.name}({', '.join([names[x] for x in operands])})"
         else:
             text = leaf(expr)
         name = f"{prefix}{len(lines)}"

@@ -75,10 +75,10 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
     buffers = [
         _Buffer.of(binding, caps, count, mentioned) for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
-    table = _library(caps.int64) | _own
+    table = dict(_library(caps.int64))
     for buffer in buffers:
         table |= buffer.accessors()
-    declarations = _reachable(mentioned - _declared(kernel.body), table)
+    found = _reachable(mentioned - _declared(kernel.body), table)
     declared_buffers, next_binding = [], 0
     for buffer in buffers:
         declared_buffers += buffer.declarations(next_binding)
@@ -86,7 +86,7 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
 
     param_bytes = 4 * len(kernel.params)
     uses_immediates = 0 < param_bytes <= caps.immediates_bytes
-    text = [*_params(kernel, uses_immediates, next_binding), *declared_buffers, *declarations, kernel.body]
+    text = [*_params(kernel, uses_immediates, next_binding), *declared_buffers, *found, kernel.body]
     source = "\n".join([*_directives(text, caps), *text]) + "\n"
     return LinkedKernel(source, uses_immediates, param_bytes)
 
@@ -125,8 +125,8 @@ def _declared(text: str) -> frozenset[str]:
     return frozenset(_DECLARATION.findall(_COMMENT.sub("", text)))
 
 
-def _parse(text: str) -> dict[str, str]:
-    """Top-level declarations of a library file by name, without comments: each starts in column 0."""
+def declarations(text: str) -> dict[str, str]:
+    """Top-level declarations by name, without comments: each starts in column 0."""
     text = re.sub(r"[ \t]*//.*", "", text)
     found = list(_DECLARATION.finditer(text))
     ends = [match.start() for match in found[1:]] + [len(text)]
@@ -140,15 +140,7 @@ def _files() -> dict[str, dict[str, str]]:
     sources = sorted(
         (entry for entry in folder.iterdir() if entry.name.endswith(".wgsl")), key=lambda entry: entry.name
     )
-    return {entry.name.removesuffix(".wgsl"): _parse(entry.read_text("utf-8")) for entry in sources}
-
-
-_own: dict[str, str] = {}  # what programs declared
-
-
-def declare(text: str) -> None:
-    """Adds top-level declarations, each starting in column 0, to the library. Their names must say what they are."""
-    _own.update(_parse(text))
+    return {entry.name.removesuffix(".wgsl"): declarations(entry.read_text("utf-8")) for entry in sources}
 
 
 _INT64_VARIANTS = {True: "i64_native", False: "i64_emulated"}
@@ -163,8 +155,12 @@ def _library(int64: bool) -> dict[str, str]:
 
 def library_function(name: str) -> str | None:
     """The body of a library function, for hosts with 64-bit integers; None where the library has none of this name."""
-    text = _own.get(name) or _library(True).get(name, "")
-    return text[text.index("{") :] if text.startswith("fn ") else None
+    return function_body(_library(True).get(name, ""))
+
+
+def function_body(declaration: str) -> str | None:
+    """The body of a declared function; None for what is none."""
+    return declaration[declaration.index("{") :] if declaration.startswith("fn ") else None
 
 
 def _parts() -> dict[str, tuple[str, ...]]:
