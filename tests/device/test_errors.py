@@ -428,7 +428,7 @@ def test_out_of_memory_is_pytorchs():
 
 
 WHERE = """
-import traceback, torch
+import traceback, torch, torch_webgpu
 import torch.nn.functional as F
 weight = torch.rand(4, 3, device="webgpu", requires_grad=True)
 index = torch.tensor([0, 9], device="webgpu")

@@ -102,6 +102,29 @@ def test_an_exception_with_tensors_alive():
     assert done.stderr.count("Traceback") == 1
 
 
+def test_a_forked_child_runs_pythons_exit_handlers_and_not_those_of_drivers():
+    script = (
+        BUSY
+        + """
+    import atexit, ctypes
+    x.sum().item()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        # Stands for a driver that cannot end in a child.
+        libc.__cxa_atexit(libc.abort, None, None)
+    pid = os.fork()
+    if not pid:
+        atexit.register(lambda: print("child ends"))
+        sys.exit(4)
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status))
+    sys.stdout.flush()
+    os._exit(0)
+    """
+    )
+    assert assert_ends_well(script, PYTHONWARNINGS="ignore") == "child ends\n4\n"
+
+
 def test_a_forked_child_and_its_parent_exit():
     script = (
         BUSY

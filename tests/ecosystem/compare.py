@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from tests.conformance.compare import Tolerance, assert_same
 from tests.conformance.target import DEVICE, fallback_stats
@@ -17,6 +18,11 @@ used: set[str] = set()
 """The devices that the running test has asserted to use."""
 
 TOLERANCES = {d: Tolerance(*default_tolerances(d)) for d in (torch.float16, torch.bfloat16, torch.float32)}
+
+
+finds_the_device = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="where there is CUDA, the library chooses that (see docs/integrations.md)"
+)
 
 
 def to(tree: Any, device: torch.device | str, dtype: torch.dtype | None = None) -> Any:

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from tests.conformance.target import DEVICE
 from torch.utils.data import DataLoader, TensorDataset
 
-from .compare import assert_on, without_fallbacks
+from .compare import assert_on, finds_the_device, without_fallbacks
 from .data import assert_learned, digits
 
 accelerate = pytest.importorskip("accelerate")
+pytestmark = finds_the_device
 LIBRARY = "accelerate"
 
 

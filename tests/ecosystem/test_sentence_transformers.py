@@ -100,6 +100,7 @@ def trained(folder: Path, device: torch.device | str) -> list[float]:
 
 
 def test_training(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")  # what its trainer takes
     on_device = trained(tmp_path / "device", DEVICE)
     assert_learned(on_device)
     assert on_device == pytest.approx(trained(tmp_path / "cpu", "cpu"), rel=1e-3)

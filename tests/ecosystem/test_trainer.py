@@ -10,11 +10,12 @@ import torch
 from tests.conformance.target import DEVICE
 
 from .architectures import ARCHITECTURES
-from .compare import assert_on, without_fallbacks
+from .compare import assert_on, finds_the_device, without_fallbacks
 from .data import CountingSentences, assert_learned
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
+pytestmark = finds_the_device
 LIBRARY = "transformers"
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

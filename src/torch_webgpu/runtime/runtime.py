@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,22 @@ def _runtime() -> tuple[Device, ...]:
 def _disable(found: tuple[Device, ...], reason: WebGPUError) -> None:
     for device in found:
         device.disable(reason)
+    if any(device.is_open for device in found):
+        _skip_exit_handlers()
+
+
+def _skip_exit_handlers() -> None:
+    """In a forked child: when it ends, what C libraries have registered for the end of the process is not run.
+
+    Drivers take their state apart there, and some of it is the parent's too: with NVIDIA's, the child crashes and the
+    parent then waits for the GPU for ever. ``multiprocessing`` ends its children like this. Python's own handlers run,
+    and the streams of C are flushed.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit") and hasattr(libc, "fcloseall"):  # glibc
+        # The last one registered is the first to run.
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fcloseall, None, None)
 
 
 def _sorted(adapters: list[Adapter]) -> list[Adapter]:
