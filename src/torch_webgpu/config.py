@@ -4,8 +4,8 @@
 ``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
-``TORCH_WEBGPU_DEBUG``         comma-separated stages to print: record, fuse, wgsl, plan, fallback; ``where``: lines
-                               that use an index out of range raise, not the next read
+``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, wgsl, plan, fallback;
+                               ``where``: lines that use an index out of range raise, not the next read
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
 ``TORCH_WEBGPU_FUSION``        ``0`` runs every recorded operation as its own kernel
 ``TORCH_WEBGPU_FUSION_WINDOW`` how many kernels back an operation looks for one to join (64)
@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -39,6 +40,19 @@ def _fallback_mode() -> str:
     return mode
 
 
+PRINTED_STAGES = ("record", "fuse", "wgsl", "plan", "fallback")
+DEBUG_STAGES = (*PRINTED_STAGES, "where")
+
+
+def _debug_stages() -> frozenset[str]:
+    stages = frozenset(filter(None, map(str.strip, _flag("DEBUG").split(","))))
+    if unknown := stages.difference(DEBUG_STAGES):
+        raise ValueError(
+            f"TORCH_WEBGPU_DEBUG: there is no stage {', '.join(sorted(unknown))}, only {', '.join(DEBUG_STAGES)}"
+        )
+    return stages
+
+
 @dataclass(frozen=True)
 class Config:
     """The flags, typed. Build one through :func:`config`."""
@@ -46,7 +60,7 @@ class Config:
     adapter: str = field(default_factory=lambda: _flag("ADAPTER"))
     copies: int = field(default_factory=lambda: int(_flag("COPIES", "1")))
     fallback: str = field(default_factory=_fallback_mode)
-    debug: frozenset[str] = field(default_factory=lambda: frozenset(filter(None, _flag("DEBUG").split(","))))
+    debug: frozenset[str] = field(default_factory=_debug_stages)
     batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")
     fusion: bool = field(default_factory=lambda: _flag("FUSION", "1") != "0")
     fusion_window: int = field(default_factory=lambda: int(_flag("FUSION_WINDOW", "64")))
@@ -62,3 +76,14 @@ class Config:
 def config() -> Config:
     """The process's configuration: the environment as it was at the first call."""
     return Config()
+
+
+def is_printed(stage: str) -> bool:
+    """Whether ``TORCH_WEBGPU_DEBUG`` asks for one of ``PRINTED_STAGES``."""
+    return stage in config().debug
+
+
+def print_stage(stage: str, *lines: str) -> None:
+    """Prints what a stage did, if it is asked for; who has to work for the text asks :func:`is_printed` before."""
+    if is_printed(stage):
+        sys.stderr.write("\n".join([f"[webgpu {stage}] {lines[0]}", *lines[1:], ""]))

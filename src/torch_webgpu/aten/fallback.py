@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from torch_webgpu.config import config
+from torch_webgpu.config import config, print_stage
 from torch_webgpu.engine.causes import on_cpu, reading
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import FallbackError
@@ -59,8 +59,7 @@ def count(name: str, reason: str) -> None:
     if mode == "error":
         raise FallbackError(f"{name} would run on the CPU ({reason}) and TORCH_WEBGPU_FALLBACK=error forbids it")
     _counts[name] += 1
-    if "fallback" in config().debug:
-        print(f"[webgpu] fallback {name}: {reason}")
+    print_stage("fallback", f"{name}: {reason}")
     if mode == "warn" and name not in _warned:
         _warned.add(name)
         warnings.warn(

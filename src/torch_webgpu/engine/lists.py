@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_webgpu.config import config
+from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.lower.horizontal import Call, Chunk, Group, Limits, ListOperation, fuse_lists
 from torch_webgpu.runtime.commands import Command, Dispatch
 
@@ -386,12 +386,12 @@ def execute_lists(device: Device, batch: Batch, plan: Plan, submit: Callable[[li
     commands: list[Command] = []
     failed: list[Exception] = []
     new: list[Allocation] = []
-    trace = "record" in config().debug
+    trace = is_printed("record")
     for part in plan.passes:
         group = part.group
         columns = [bundles[n] for n in group.lists]
         if trace:
-            print(f"[webgpu:{device.index}] lists of {len(columns[0].allocations)}: {group.body}")
+            print_stage("record", f"lists of {len(columns[0].allocations)} on webgpu:{device.index}: {group.body}")
         fresh = [a for n in group.written for a in bundles[n].allocations if a.buffer is None]
         try:
             commands += encode_pass(device, batch, part, columns)

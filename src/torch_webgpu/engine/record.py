@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_webgpu.config import config
+from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
@@ -347,9 +347,9 @@ class Engine(Store):
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
         if self.dying:
             self.sweep({a.number for a in recording.allocations})
-        if "record" in config().debug:
-            for op, _, offsets, params in recording.nodes():
-                print(f"[webgpu:{device.index}] {op.name} {op.args} {offsets} {params}")
+        if is_printed("record"):
+            calls = [f"  {op.name} {op.args} {offsets} {params}" for op, _, offsets, params in recording.nodes()]
+            print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)
         if self.capture is not None and self.capture.device is device:
             self.capture.run(recording)
         elif is_watched(device):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torch_webgpu.config import config
+from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
 from torch_webgpu.lower.planning import arguments, make_plan, scalar_words
@@ -50,8 +50,8 @@ class Plan:
         found = self.programs.get(device.index)
         if found is None:
             found = self.programs[device.index] = _program(self.steps, recording, device, _kept(recording))
-            if "plan" in config().debug:
-                print(f"[webgpu:{device.index}] plan of {self.recorded} operations\n{found.plan}")
+            if is_printed("plan"):
+                print_stage("plan", f"of {self.recorded} operations on webgpu:{device.index}", str(found.plan))
         return found
 
     def step_program(self, number: int, recording: Recording, device: Device) -> Program:

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
+from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
+from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, extent, is_dense
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size
@@ -412,4 +414,12 @@ def fuse(
 
     ``matcher`` looks for chains that have a name.
     """
-    return Fuser(recorded, live, limits, matcher).run()
+    steps = Fuser(recorded, live, limits, matcher).run()
+    if is_printed("fuse"):
+        print_stage("fuse", f"{len(recorded)} operations become {len(steps)}", *map(_described, steps))
+    return steps
+
+
+def _described(step: Step) -> str:
+    apart = f", does not join what came before: {step.reason}" if step.reason else ""
+    return f"  {operator_name(step.op.name)} ← {', '.join(map(str, step.nodes))}{apart}"

@@ -7,14 +7,13 @@ keeps a cache of its own (Mesa's and NVIDIA's do).
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_webgpu.config import config
+from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.runtime import ffi
@@ -152,7 +151,7 @@ class PipelineCache:
             if key not in self._pipelines:
                 missing[key] = kernel
         compilers = min(len(missing), MAX_COMPILERS, os.cpu_count() or 1)
-        if compilers < 2 or len(self._pipelines) + len(missing) > self._max_pipelines or "wgsl" in config().debug:
+        if compilers < 2 or len(self._pipelines) + len(missing) > self._max_pipelines or is_printed("wgsl"):
             return
         try:
             sources = [self._link(kernel, windows) for (_, windows), kernel in missing.items()]
@@ -195,8 +194,8 @@ class PipelineCache:
 
     def _compile(self, kernel: Kernel, windows: tuple[int, ...]) -> Pipeline:
         source = self._link(kernel, windows)
-        if "wgsl" in config().debug:
-            sys.stderr.write(f"--- {kernel.name}, windows {windows}\n{_numbered(source.text)}\n")
+        if is_printed("wgsl"):
+            print_stage("wgsl", f"{kernel.name}, windows {windows}", _numbered(source.text))
         shader, pipeline = self._build(kernel, source)
         self._raise_compile_errors(kernel, source.text, shader, pipeline)
         self._native.release_shader(shader)
