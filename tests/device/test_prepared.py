@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import pytest
 from tests.device.test_runtime import add_scalar, device, in_new_process, read_f32  # noqa: F401  a fixture, and helpers
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+from torch_webgpu.runtime.buffers import Buffer
 from torch_webgpu.runtime.commands import Clear, Copy
 from torch_webgpu.runtime.device import Device
 
@@ -38,11 +40,18 @@ def test_prepared_commands_run_again_with_other_parameters(device: Device) -> No
 
 def test_what_was_looked_up_is_outdated_when_memory_is_given_back(device: Device) -> None:  # noqa: F811
     x, y = device.allocate(1 << 20), device.allocate(1 << 20)
-    device.prepare_again("kept", [add_scalar(x, y, N, 1.0)])
-    assert device.prepared("kept") is not None
+    device.prepare_again(("kept", x, y), [add_scalar(x, y, N, 1.0), Copy(x, 0, y, 0, 4)])
+    assert device.prepared(("kept", x, y)) is not None
+    assert named(x)
     device.release(x)
     device.empty_cache()
-    assert device.prepared("kept") is None
+    assert not named(x)
+
+
+def named(buffer: Buffer) -> bool:
+    """Whether anything that is kept names a buffer."""
+    gc.collect()
+    return any(type(holder) in (tuple, Copy) for holder in gc.get_referrers(buffer))
 
 
 def test_commands_that_cannot_be_looked_up_ahead(device: Device) -> None:  # noqa: F811

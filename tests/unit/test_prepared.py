@@ -5,32 +5,35 @@ from __future__ import annotations
 from torch_webgpu.runtime.prepared import Prepared, PreparedCache
 
 
-def made(commands: int, edition: object) -> Prepared:
-    return Prepared([], [None] * commands, bytearray(), edition)
+def made(commands: int) -> Prepared:
+    return Prepared([], [None] * commands, bytearray())
 
 
 def test_the_most_recently_used_stay() -> None:
-    edition, cache = object(), PreparedCache(max_commands=10)
+    cache = PreparedCache(max_commands=10)
     for key in "abc":
-        cache.keep(key, made(3, edition))
-    assert cache.get("a", edition) is not None
-    cache.keep("d", made(3, edition))
-    assert [key for key in "abcd" if cache.get(key, edition)] == ["a", "c", "d"]
+        cache.keep(key, made(3))
+    assert cache.get("a") is not None
+    cache.keep("d", made(3))
+    assert [key for key in "abcd" if cache.get(key)] == ["a", "c", "d"]
 
 
 def test_what_is_kept_again_counts_once() -> None:
-    edition, cache = object(), PreparedCache(max_commands=10)
+    cache = PreparedCache(max_commands=10)
     for _ in range(5):
-        cache.keep("a", made(4, edition))
-    cache.keep("b", made(6, edition))
+        cache.keep("a", made(4))
+    cache.keep("b", made(6))
     assert len(cache) == 2
-    cache.keep("b", made(7, edition))
+    cache.keep("b", made(7))
     assert len(cache) == 1
-    assert cache.get("a", edition) is None
+    assert cache.get("a") is None
 
 
-def test_another_edition_needs_another() -> None:
-    edition, cache = object(), PreparedCache()
-    cache.keep("a", made(1, edition))
-    assert cache.get("a", edition) is not None
-    assert cache.get("a", object()) is None
+def test_what_is_outdated_is_not_kept() -> None:
+    cache = PreparedCache(max_commands=10)
+    cache.keep("a", made(6))
+    cache.clear()
+    assert cache.get("a") is None
+    cache.keep("b", made(6))
+    cache.keep("c", made(4))
+    assert len(cache) == 2

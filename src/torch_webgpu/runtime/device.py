@@ -58,14 +58,14 @@ class _Open:
             self.native = ffi.NativeDevice(adapter)
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
-        self.pipelines = PipelineCache(self.native, caps, adapter.limits)
+        self.prepared = PreparedCache()
+        self.pipelines = PipelineCache(self.native, caps, adapter.limits, self.prepared.clear)
         budget = machine_budget() if caps.software else None
         largest = adapter.limits["max-buffer-size"]
         self.pool = BufferPool(self.native, ffi.BUFFER, largest, self.pipelines.forget, budget)
         self.private: PrivatePool | None = None
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
-        self.prepared = PreparedCache()
         self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
         self.error_buffer = self.pool.allocate(ERROR_FLAG_BYTES)
         self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
@@ -175,8 +175,7 @@ class Device:
 
     def prepared(self, key: Hashable) -> Prepared | None:
         """What :meth:`prepare_again` kept under that key, if everything it names is still there."""
-        opened = self._open
-        return opened.prepared.get(key, opened.pipelines.edition)
+        return self._open.prepared.get(key)
 
     def prepare_again(self, key: Hashable, commands: Sequence[Command]) -> Prepared | None:
         """``commands`` with everything looked up, for :meth:`submit_prepared`; None where that cannot be done ahead.

@@ -77,12 +77,12 @@ class Encoder:
             steps = assembler.assemble(commands)
             if assembler.left is not None:
                 return None
-            if edition is self._pipelines.edition:
-                return Prepared(steps, assembler.params, assembler.uniform, edition)
+            if edition == self._pipelines.edition:
+                return Prepared(steps, assembler.params, assembler.uniform)
         return None
 
     def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None) -> None:
-        """Encodes and queues what was prepared, in the cache's present edition, and transfers that come last.
+        """Encodes and queues what was prepared, if nothing was released since, and transfers that come last.
 
         Those are asked for when everything else is encoded. On an exception nothing was queued.
         """

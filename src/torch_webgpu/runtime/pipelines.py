@@ -7,7 +7,7 @@ keeps a cache of its own (Mesa's and NVIDIA's do).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -73,13 +73,17 @@ class _Source:
 
 
 class PipelineCache:
-    """The pipelines of one device, and bind groups in two generations: the old one goes when the young one is full."""
+    """The pipelines of one device, and bind groups in two generations: the old one goes when the young one is full.
+
+    ``outdated()`` is called when one is released, for those who keep what they looked up.
+    """
 
     def __init__(
         self,
         native: NativeDevice,
         caps: HostCaps,
         limits: dict[str, int],
+        outdated: Callable[[], object] = lambda: None,
         bind_groups: int = 8192,
         pipelines: int | None = None,
     ) -> None:
@@ -96,8 +100,9 @@ class PipelineCache:
         self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._slow = SlowWatch()
         self._first_runs: list[str] | None = [] if caps.software else None
-        self.edition = object()
-        """Another one as soon as any pipeline or bind group is released: what was looked up before may be gone."""
+        self.edition = 0
+        """Goes up when any pipeline or bind group is released: what was looked up before may be gone."""
+        self._outdated = outdated
 
     @property
     def pipeline_count(self) -> int:
@@ -172,7 +177,7 @@ class PipelineCache:
 
         What is encoded or running keeps its own references.
         """
-        self.edition = object()
+        self._begin_edition()
         for generation in (self.recent, self._old):
             for key, bound in generation.items():
                 self._release(key, bound)
@@ -186,8 +191,12 @@ class PipelineCache:
             generation = self.recent if key in self.recent else self._old
             self._release(key, generation.pop(key))
 
+    def _begin_edition(self) -> None:
+        self.edition += 1
+        self._outdated()
+
     def _release(self, key: tuple[str, tuple[Buffer, ...]], bound: Bound) -> None:
-        self.edition = object()
+        self._begin_edition()
         for buffer in key[1]:
             buffer.bind_groups.discard(key)
         ffi.release_bind_group(bound.group)

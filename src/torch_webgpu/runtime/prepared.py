@@ -14,24 +14,25 @@ MAX_COMMANDS = 1 << 16
 
 
 class Prepared:
-    """Steps to be encoded any number of times, as long as ``edition`` is that of the pipeline cache they are from.
+    """Steps to be encoded any number of times, as long as the pipelines and bind groups they name are there.
 
     ``params``: of each command the parameters, which may be changed in between; None for one that takes none.
     ``uniform``: those among them that are no immediates, as they lie in the uniform buffer.
     ``made_for``: what the parameters were made of the last time, for whoever makes them.
     """
 
-    __slots__ = ("edition", "made_for", "params", "steps", "uniform")
+    __slots__ = ("made_for", "params", "steps", "uniform")
 
-    def __init__(
-        self, steps: list[Step], params: Sequence[bytearray | memoryview | None], uniform: bytearray, edition: object
-    ) -> None:
-        self.steps, self.params, self.uniform, self.edition = steps, params, uniform, edition
+    def __init__(self, steps: list[Step], params: Sequence[bytearray | memoryview | None], uniform: bytearray) -> None:
+        self.steps, self.params, self.uniform = steps, params, uniform
         self.made_for: Any = None
 
 
 class PreparedCache:
-    """What a device has prepared, by whatever its callers tell submissions apart by; the most recently used stay."""
+    """What a device has prepared, by whatever its callers tell submissions apart by; the most recently used stay.
+
+    Nothing stays that names a pipeline or a bind group which is gone: whoever releases one calls :meth:`clear`.
+    """
 
     def __init__(self, max_commands: int = MAX_COMMANDS) -> None:
         self._kept: OrderedDict[Hashable, Prepared] = OrderedDict()
@@ -41,12 +42,11 @@ class PreparedCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, key: Hashable, edition: object) -> Prepared | None:
-        """What was kept, if it is of this edition."""
+    def get(self, key: Hashable) -> Prepared | None:
+        """What was kept."""
         found = self._kept.get(key)
-        if found is None or found.edition is not edition:
-            return None
-        self._kept.move_to_end(key)
+        if found is not None:
+            self._kept.move_to_end(key)
         return found
 
     def keep(self, key: Hashable, prepared: Prepared) -> None:
@@ -57,3 +57,8 @@ class PreparedCache:
         while self._commands > self._max_commands:
             _, oldest = self._kept.popitem(last=False)
             self._commands -= len(oldest.params)
+
+    def clear(self) -> None:
+        """Forgets everything, and with it the buffers that it names."""
+        self._kept.clear()
+        self._commands = 0
