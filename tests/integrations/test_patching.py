@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from torch_webgpu.integrations.patching import Libraries, Patches
 from torch_webgpu.on_import import Watcher
 from torch_webgpu_autoload import other_accelerator
 
+BACKENDS = "torch.backends"
 PATCHES = Patches()
 
 
@@ -235,6 +237,8 @@ def test_whichever_is_imported_first(first: str, last: str) -> None:
         pytest.skip("none of the libraries is installed")
     if not last and not first and other_accelerator() is not None:
         pytest.skip("`import torch` does not load us where PyTorch has an accelerator of its own")
+    if not last and not first and not any(e.module.startswith("torch_webgpu") for e in entry_points(group=BACKENDS)):
+        pytest.skip("`import torch` finds us by our installed metadata, and we are only on the path")
     script = LATE.format(first=first, last=last)
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0" if last else "1"}
     done = subprocess.run(

@@ -163,7 +163,10 @@ class PipelineCache:
         except WebGPUError:
             return
         with ThreadPoolExecutor(compilers, "webgpu-compile") as pool:
-            made = list(pool.map(self._build, missing.values(), sources))
+            try:
+                made = list(pool.map(self._build, missing.values(), sources))
+            except RuntimeError:
+                return  # the interpreter is ending, and starts no threads any more
         refused = bool(self._native.sink.take())
         for key, (shader, pipeline), source in zip(missing, made, sources, strict=True):
             self._native.release_shader(shader)
