@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,14 +55,14 @@ def part_of(module: str) -> str:
     return module.removeprefix(PACKAGE).lstrip(".").split(".")[0]
 
 
-def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import that runs, those for type checkers left out."""
+def imports(path: str, text: str, with_types: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import that runs, or ``with_types`` also of those for type checkers."""
     package = [PACKAGE, *path.split("/")[:-1]]
     tree = ast.parse(text)
     skipped = {
         child
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not with_types
         for statement in node.body
         for child in ast.walk(statement)
     }
@@ -73,8 +74,9 @@ def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            if module == PACKAGE:
-                yield from ((node.lineno, f"{PACKAGE}.{alias.name}") for alias in node.names)
+            folders = (PACKAGE, ".".join(package)) if node.level else (PACKAGE,)
+            if module in folders:
+                yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
             else:
                 yield node.lineno, module
 
@@ -130,6 +132,55 @@ def imported_modules(node: ast.AST) -> list[str]:
     return []
 
 
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+NAMED_TUPLES = frozenset({"_replace", "_asdict", "_fields", "_make"})
+"""Private by their spelling only."""
+
+
+def own_private_names(text: str) -> set[str]:
+    """The private names that a module defines: variables, functions, classes, and their attributes and slots."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            if node.id == "__slots__":
+                continue
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
+            found.add(node.attr)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+            found.update(c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant))
+    return {name for name in found if is_private(name)}
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+@cache
+def all_private_names() -> frozenset[str]:
+    return frozenset().union(*[own_private_names(text) for _, text in sources()])
+
+
+def private_access(path: str, text: str) -> list[str]:
+    """Private names of another module of this package, imported or as attributes. PyTorch's are its own business."""
+    others = all_private_names() - own_private_names(text) - NAMED_TUPLES
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(PACKAGE)):
+            found += [f"{path}:{node.lineno} imports {a.name}" for a in node.names if is_private(a.name)]
+        elif isinstance(node, ast.Attribute) and node.attr in others and not is_self(node.value):
+            base = ast.unparse(node.value)
+            through = {a.attr for a in ast.walk(node.value) if isinstance(a, ast.Attribute) and is_private(a.attr)}
+            if not base.startswith(("aten", "torch.", "super()")) and through <= all_private_names():
+                found.append(f"{path}:{node.lineno} uses {base}.{node.attr}")
+    return found
+
+
 def too_long(path: str, text: str) -> list[str]:
     lines = text.count("\n")
     return [f"{path}: {lines} lines"] if lines > MAX_LINES else []
@@ -139,13 +190,56 @@ def unfinished(path: str, text: str) -> list[str]:
     return [f"{path}:{n}" for n, line in enumerate(text.splitlines(), 1) if UNFINISHED.search(line)]
 
 
-CHECKERS = (upward_imports, wgpu_imports, raw_wgpu, torch_internals, too_long, unfinished)
+CHECKERS = (upward_imports, wgpu_imports, raw_wgpu, torch_internals, private_access, too_long, unfinished)
 
 
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.__name__)
 def test_the_package_keeps_the_rules(checker: object) -> None:
     broken = [place for path, text in sources() for place in checker(path, text)]  # type: ignore[operator]
     assert not broken, "\n".join(broken)
+
+
+UNTANGLED_LATER = frozenset(
+    f"engine.{name}"
+    for name in ("capture", "clock", "flush", "lane", "lists", "pressure", "record", "replay", "store", "tracing")
+) | {"engine.watch"}
+"""A circle of imports for type checkers."""
+
+
+def circles(texts: Mapping[str, str]) -> list[str]:
+    """Modules (``folder.name``) that import each other in a circle, also for type checkers or inside functions."""
+    modules = {path.removesuffix(".py").replace("/", "."): (path, text) for path, text in texts.items()}
+    graph = {
+        name: {
+            other
+            for _, module in imports(path, text, with_types=True)
+            if (other := module.removeprefix(PACKAGE + ".")) in modules and other != name
+        }
+        for name, (path, text) in modules.items()
+    }
+    # What no import leads back to can be taken away, from either end.
+    while loose := [n for n, to in graph.items() if not to or not any(n in others for others in graph.values())]:
+        graph = {n: to.difference(loose) for n, to in graph.items() if n not in loose}
+    return sorted(graph)
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    assert set(circles(dict(sources()))) <= UNTANGLED_LATER
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("from .second import b", "from .first import a"),
+        ("from . import second", "from .first import a"),
+        ("import torch_webgpu.engine.second", "def f():\n    from .first import a"),
+        ("from .second import b", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .first import a"),
+    ],
+)
+def test_a_circle_is_found(first: str, second: str) -> None:
+    texts = {"engine/first.py": first, "engine/second.py": second, "engine/third.py": "from .first import a"}
+    assert circles(texts) == ["engine.first", "engine.second"]
+    assert not circles(texts | {"engine/second.py": "import torch"})
 
 
 def test_every_part_has_a_layer() -> None:
@@ -168,6 +262,8 @@ def test_every_part_has_a_layer() -> None:
         (torch_internals, "api/streams.py", "from torch import _C"),
         (torch_internals, "api/streams.py", "import torch._dynamo"),
         (torch_internals, "api/streams.py", "from torch.utils._sympy import functions"),
+        (private_access, "aten/conv.py", "from torch_webgpu.engine.record import _engine"),
+        (private_access, "engine/many.py", "def f(mailbox):\n    return mailbox._end"),
         (too_long, "aten/conv.py", "\n" * 501),
         (unfinished, "aten/conv.py", "# TODO later"),
     ],
@@ -186,6 +282,8 @@ def test_a_broken_rule_is_found(checker: object, path: str, text: str) -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..api import x",
         ),
         (upward_imports, "__init__.py", "from . import api, aten"),
+        (private_access, "engine/tensor.py", "class A:\n    __slots__ = ('_end',)\n\ndef f(a):\n    return a._end"),
+        (private_access, "aten/conv.py", "def f(op, spec):\n    return op._schema, spec._replace(dtype='f32')"),
         (torch_internals, "aten/conv.py", '"""About torch._C."""'),
         (torch_internals, "aten/torch_abi.py", "torch._C._dispatch()"),
         (torch_internals, "aten/conv.py", "from torch._ops import OpOverload"),

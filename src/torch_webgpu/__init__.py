@@ -23,13 +23,14 @@ def register() -> None:
     from . import api, aten, integrations, plan
     from .api import accelerator, graphs, plans, streams, torch_profiler
     from .aten import torch_abi, torch_guard
-    from .engine import record
+    from .engine import record, where
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
     torch_guard.let_exceptions_pass()
     aten.register()
     atexit.register(record.stop)  # now, so that it runs after the handlers of programs that import torch first
     plan.trace, plan.bind = plans.trace, plans.bind
+    where.register()
     accelerator.register()
     graphs.register()
     streams.register()

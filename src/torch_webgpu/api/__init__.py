@@ -27,9 +27,6 @@ from .batching import (
     set_batch_threshold,
 )
 from .device import (
-    _initialized,
-    _is_in_bad_fork,
-    _lazy_init,
     can_device_access_peer,
     device,
     device_count,
@@ -53,6 +50,8 @@ from .device import (
     sync_device,
     synchronize,
 )
+from .device import is_in_bad_fork as _is_in_bad_fork
+from .device import lazy_init as _lazy_init
 from .explain import explain
 from .fusion import (
     disable_fusion,
@@ -101,5 +100,7 @@ from .streams import (
     set_stream,
     stream,
 )
+
+_initialized = True  # what PyTorch's checkpointing asks before it keeps the random state of a device
 
 __all__ = [name for name in dir() if not name.startswith("__")]

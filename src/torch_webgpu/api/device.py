@@ -16,9 +16,6 @@ from torch_webgpu.runtime.runtime import devices
 from .adapter_memory import adapter_memory
 from .records import Record
 
-_initialized = True
-"""What PyTorch's checkpointing asks before it keeps the random state of a device."""
-
 DeviceLike = torch.device | str | int | None
 
 
@@ -36,7 +33,7 @@ def init() -> None:
     """Nothing to do; here because torch.cuda has it."""
 
 
-def _lazy_init() -> None:
+def lazy_init() -> None:
     """Nothing to do: PyTorch before 2.12 looks for this function whenever it makes a tensor, until it has found it."""
 
 
@@ -211,7 +208,7 @@ def ipc_collect() -> None:
     """Nothing to do: WebGPU memory is not shared between processes."""
 
 
-def _is_in_bad_fork() -> bool:
+def is_in_bad_fork() -> bool:
     from os import getpid
 
     from torch_webgpu.engine.record import started_in

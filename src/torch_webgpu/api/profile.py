@@ -81,6 +81,8 @@ class _HostClock:
 class _Watch(Observer):
     """Times what one device is given."""
 
+    device: Device
+
     def __init__(self, device: Device, clock: _HostClock) -> None:
         super().__init__(device)
         self.clock = clock

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from .fallback import run_on_cpu
 from .results import name_of
-from .sparse import rows_of
+from .sparse_indices import rows_of
 from .torch_abi import aten, check_devices, shared_kernel
 
 Register = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -26,7 +26,7 @@ from torch_webgpu.runtime.commands import Command, Dispatch
 from . import causes, watch
 from .flush import materialise
 from .interrupt import Uninterrupted
-from .many import Image, free_slots, make_tensors, new_allocations, take_numbers
+from .many import Image, free_slots, make_tensors, new_allocations
 from .tensor import LARGE_BYTES, Allocation
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int)
     image = _image(engine, layout, dtype, device)
     with Uninterrupted(), engine.lock:
         _check(engine, image)
-        allocations = new_allocations(engine.mailbox, image, take_numbers(engine.mailbox, len(image.sizes)))
+        allocations = new_allocations(engine.mailbox, image, engine.mailbox.take_numbers(len(image.sizes)))
         tensors = _make_tensors(engine, image, allocations)
     return tensors, Bundle(layout, dtype, device, allocations, [0] * len(tensors))
 
@@ -272,7 +272,7 @@ def make_intermediate(engine: Engine, layout: Layout, dtype: torch.dtype, device
     image = _image(engine, layout, dtype, device)
     with Uninterrupted(), engine.lock:
         _check(engine, image)
-        return Intermediate(layout, dtype, image, take_numbers(engine.mailbox, len(image.sizes)))
+        return Intermediate(layout, dtype, image, engine.mailbox.take_numbers(len(image.sizes)))
 
 
 def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:

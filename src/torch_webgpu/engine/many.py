@@ -22,9 +22,9 @@ from .tensor import (
     Mailbox,
     Slab,
     Template,
-    _from_dlpack,
-    _new_capsule,
     as_strided,
+    from_dlpack,
+    new_capsule,
 )
 
 WORD_BYTES = 8
@@ -48,21 +48,6 @@ class Image:
         self.device = templates[0].device
         self.size_bytes, self.largest_bytes = sum(self.sizes), max(self.sizes)
         self.views = [(k, t.offset_view) for k, t in enumerate(templates) if t.offset_view is not None]
-
-
-def take_numbers(mailbox: Mailbox, count: int) -> Sequence[int]:
-    """The numbers of so many new allocations."""
-    first = mailbox.mark
-    if mailbox._end - first >= count:
-        mailbox.mark = first + count
-        return range(first, first + count)
-    numbers = []
-    for _ in range(count):
-        if mailbox.mark == mailbox._end:
-            mailbox.mark = mailbox._next_free()
-        numbers.append(mailbox.mark)
-        mailbox.mark += 1
-    return numbers
 
 
 def new_allocations(mailbox: Mailbox, image: Image, numbers: Sequence[int]) -> list[Allocation]:
@@ -91,7 +76,7 @@ def make_tensors(mailbox: Mailbox, image: Image, allocations: Sequence[Allocatio
         if image.largest_bytes > LARGE_BYTES:
             large = zip(allocations[part], slots)
             mailbox.large.update({a.number: (slab, slot) for a, slot in large if a.size_bytes > LARGE_BYTES})
-    tensors = list(map(_from_dlpack, map(_new_capsule, places, repeat(b"dltensor"), repeat(None))))
+    tensors = list(map(from_dlpack, map(new_capsule, places, repeat(b"dltensor"), repeat(None))))
     for k, view in image.views:
         tensors[k] = as_strided(tensors[k], *view, 0)
     return tensors

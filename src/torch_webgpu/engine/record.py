@@ -14,12 +14,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_webgpu.config import config, is_printed, print_stage
+from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
@@ -41,7 +40,6 @@ from .settings import Settings
 from .store import Store
 from .tensor import ADDRESS_BITS, FIRST_BYTE, Allocation, Template
 from .watch import is_watched, run_watched
-from .where import append_and_wait
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -87,8 +85,6 @@ class Engine(Store):
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(self)
-        if "where" in config().debug:
-            self.append = MethodType(append_and_wait, self)  # type: ignore[method-assign]
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 

@@ -19,7 +19,6 @@ from .interrupt import Uninterrupted
 from .record import engine
 from .store import offset_in_allocation
 from .tensor import Allocation
-from .where import HINT
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 ERROR_WORDS = 8
 """Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
 INDEX_OUT_OF_RANGE = 1
+HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=where that line raises this"
 
 
 def host_bytes(t: torch.Tensor) -> memoryview:

@@ -59,10 +59,10 @@ _DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.float8_e5m2fnuz: (13, 8), torch.float8_e8m0fnu: (14, 8),
 }  # fmt: skip
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_from_dlpack = torch._C._from_dlpack
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+from_dlpack = torch._C._from_dlpack
 
 
 def _zeroing_function() -> int:
@@ -193,7 +193,7 @@ class Mailbox:
         try:
             if template.size_bytes > LARGE_BYTES:
                 self.large[number] = slab, index
-            tensor = _from_dlpack(_new_capsule(where, b"dltensor", None))
+            tensor = from_dlpack(new_capsule(where, b"dltensor", None))
             if template.offset_view is not None:
                 tensor = as_strided(tensor, *template.offset_view, 0)
         except BaseException:  # of a signal's handler
@@ -202,6 +202,20 @@ class Mailbox:
             raise
         allocation.size_bytes = template.size_bytes  # at last: it counts as alive from when this returns
         return tensor, allocation
+
+    def take_numbers(self, count: int) -> Sequence[int]:
+        """The numbers of so many new allocations."""
+        first = self.mark
+        if self._end - first >= count:
+            self.mark = first + count
+            return range(first, first + count)
+        numbers = []
+        for _ in range(count):
+            if self.mark == self._end:
+                self.mark = self._next_free()
+            numbers.append(self.mark)
+            self.mark += 1
+        return numbers
 
     def new_slab(self) -> Slab:
         """Room for more tensors, which is used next."""

@@ -7,26 +7,22 @@ for all: the traceback then ends where the index was used. Others are batched an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from torch_webgpu.config import config
 from torch_webgpu.ir.graph import Extern, Operation
 from torch_webgpu.wgsl.launch import ERRORS
 
 from .causes import WHERE
+from .record import Engine
+from .sync import synchronize
 
-if TYPE_CHECKING:
-    from .record import Engine
-
-HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=where that line raises this"
+_append = Engine.append
 
 
 def append_and_wait(
     eng: Engine, device: int, op: Operation, addresses: tuple[int, ...], params: tuple[int | float, ...]
 ) -> None:
     """``Engine.append``, and the errors of what was recorded. A capture runs nothing, and has none to wait for."""
-    from .sync import synchronize  # which records, and so needs the engine
-
-    type(eng).append(eng, device, op, addresses, params)
+    _append(eng, device, op, addresses, params)
     if isinstance(op.body, Extern) and eng.capture is None:
         eng.flush(WHERE, device)
         if may_flag(op):
@@ -36,3 +32,9 @@ def append_and_wait(
 def may_flag(op: Operation) -> bool:
     """Whether a kernel of an operation that has run is given the device's error flags."""
     return any(ERRORS in launch.bindings for lowered in op.lowered.values() for launch in lowered.launches)
+
+
+def register() -> None:
+    """Makes engines wait, if the flag is set."""
+    if "where" in config().debug:
+        Engine.append = append_and_wait  # type: ignore[method-assign, assignment]

@@ -41,6 +41,8 @@ class Expr:
     """
 
     __slots__ = ("__weakref__", "args", "dtype", "op")
+    rows: ClassVar[Any]
+    """Makes expressions of the op table's rows: ``ir.ops.ops``, which sets itself."""
     _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Expr]] = WeakValueDictionary()
 
     op: str
@@ -118,9 +120,7 @@ Operand = Expr | float | int | bool | complex
 
 
 def _apply(row: str, *operands: Operand) -> Expr:
-    from .ops import ops  # the table needs Expr to exist
-
-    return getattr(ops, row)(*operands)
+    return getattr(Expr.rows, row)(*operands)
 
 
 LEAVES = frozenset({"load", "param", "const", "index", "linear", "acc", "reduced"})

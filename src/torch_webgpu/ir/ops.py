@@ -261,3 +261,4 @@ class MissingKindError(NotImplementedError):
 
 
 ops = Ops()
+Expr.rows = ops

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime.tally import Tally
@@ -15,11 +15,20 @@ from torch_webgpu.runtime.tally import Tally
 if TYPE_CHECKING:
     from torch_webgpu.runtime.ffi import NativeDevice
     from torch_webgpu.runtime.host_memory import Budget
-    from torch_webgpu.runtime.private_pool import PrivatePool
 
 _SMALLEST_CLASS_BYTES = 256
 _STEPS_PER_OCTAVE = 16  # a class is at most 1/16 larger than what was asked for
 _MIB = 1 << 20
+
+
+class Owner(Protocol):
+    """What a buffer goes back to."""
+
+    def release(self, buffer: Buffer) -> None:
+        """Takes a buffer back."""
+
+    def retake(self, buffer: Buffer) -> None:
+        """Undoes a :meth:`release`."""
 
 
 class Buffer:
@@ -34,7 +43,7 @@ class Buffer:
         self.number = next(Buffer._numbers)
         self.idle_since = 0  # on its pool's clock; 0 while it is in use
         self.bind_groups: set[Any] = set()  # keys of the pipeline cache's entries that name this buffer
-        self.owner: PrivatePool | None = None  # the captured graphs it is set apart for
+        self.owner: Owner | None = None  # the captured graphs it is set apart for
         self.pins = 0  # captured graphs that name it without owning it
         self.released = False  # while pinned: goes back to its pool when the last of those graphs is gone
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch_webgpu.ir.graph import Operation
     from torch_webgpu.runtime.commands import Command
-    from torch_webgpu.runtime.device import Device
     from torch_webgpu.wgsl.launch import Lowered
+
+
+class Observed(Protocol):
+    """What an observer knows of its device."""
+
+    index: int
+    observer: Observer | None
+
+    def submit_unobserved(self, commands: Sequence[Command]) -> None:
+        """Submits past all observers."""
 
 
 class Observer:
@@ -23,7 +32,7 @@ class Observer:
     Overridden methods call the inherited ones. Observers are removed in the reverse order of their installation.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Observed) -> None:
         self.device = device
         self.inner: Observer | None = None
 
@@ -69,7 +78,7 @@ class Observer:
         return self.inner.span(kind, detail) if self.inner is not None else nullcontext()
 
 
-def span(device: Device, kind: str, detail: str = "") -> AbstractContextManager[Any]:
+def span(device: Observed, kind: str, detail: str = "") -> AbstractContextManager[Any]:
     """:meth:`Observer.span` of the device's observer; nothing when there is none."""
     observer = device.observer
     return _NOTHING if observer is None else observer.span(kind, detail)
