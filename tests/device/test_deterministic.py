@@ -146,3 +146,15 @@ def test_alerts_where_there_is_no_such_kernel(device: torch.device) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert backward() == 4
+
+
+def test_medians_alert_of_nothing(device: torch.device) -> None:
+    x = torch.randn(5, 4)
+    for name in ("median", "nanmedian"):
+        values, indices = torch.empty(4, device=device), torch.empty(4, dtype=torch.int64, device=device)
+        getattr(torch, name)(x.to(device), 0, out=(values, indices))
+        expected = getattr(torch, name)(x, 0)
+        assert torch.equal(values.cpu(), expected.values)
+        assert torch.equal(indices.cpu(), expected.indices)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()

@@ -222,6 +222,48 @@ def test_writes_to_expanded_tensors_are_refused(device):
     x = torch.zeros(1, 3, device=device).expand(4, 3)
     with pytest.raises(RuntimeError, match="single memory location"):
         x.scatter_(0, torch.zeros(1, 3, dtype=torch.int64, device=device), 1.0)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch.zeros(5, device=device).as_strided((3, 2), (1, 1)).masked_fill_(torch.ones(2, device=device) > 0, 1.0)
+
+
+EXPANDED = {
+    "masked_fill_": lambda x, mask, index: x.masked_fill_(mask, 2),
+    "masked_fill_ with a tensor": lambda x, mask, index: x.masked_fill_(mask, torch.tensor(3.0, device=x.device)),
+    "index_fill_": lambda x, mask, index: x.index_fill_(0, index, 4),
+    "index_put_": lambda x, mask, index: x.index_put_((index,), torch.full((3,), 5.0, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_writes_to_expanded_tensors_that_pytorch_warns_of(device, name):
+    seen = []
+    for where in ("cpu", device):
+        base = torch.arange(3.0, device=where)
+        x = base.view(3, 1).expand(3, 3)
+        mask = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 1]], device=where) > 0
+        with pytest.warns(UserWarning, match=f"Use of {name.split()[0]} on expanded tensors is deprecated"):
+            EXPANDED[name](x, mask, torch.tensor([0, 2, 0], device=where))
+        seen.append(base.tolist())
+    assert seen[0] == seen[1]
+
+
+def test_cpu_tensors_take_no_indices_of_a_device(device):
+    x, index = torch.zeros(4, 3), torch.tensor([0, 2], device=device)
+    message = r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"
+    for use in (lambda: x[index], lambda: x[:, index], lambda: x[torch.tensor([0, 1]), index]):
+        with pytest.raises(RuntimeError, match=message):
+            use()
+    with pytest.raises(RuntimeError, match=message):
+        x[index] = 1.0
+
+
+def test_masked_scatter_of_too_few_elements(device):
+    for x, source in ((torch.zeros(5), torch.ones(2)), (torch.zeros(2, 3), torch.ones(0))):
+        for where in ("cpu", device):
+            with pytest.raises(RuntimeError, match="Number of elements of source < number of ones in mask"):
+                x.to(where).masked_scatter_(torch.ones(x.shape, device=where) > 0, source.to(where)).tolist()
+    mask = torch.tensor([False, True, False, True, False], device=device)
+    assert torch.zeros(5, device=device).masked_scatter_(mask, torch.ones(2, device=device)).tolist() == [0, 1, 0, 1, 0]
 
 
 # Embeddings

@@ -79,6 +79,9 @@ def test_inputs_may_lie_in_the_middle_of_a_storage(device: torch.device) -> None
     storage = torch.randn(12, 8, device=device)
     expected = halves(storage[4:8].cpu(), storage[8:].cpu())
     torch.testing.assert_close(bind(plan)(storage[4:8], storage[8:]).cpu(), expected, rtol=1e-2, atol=1e-2)
+    slices = [storage.untyped_storage()[begin * 32 : (begin + 4) * 32] for begin in (4, 8)]
+    parts = [torch.empty(0, device=device).set_(part).view(4, 8) for part in slices]
+    torch.testing.assert_close(bind(plan)(*parts).cpu(), expected, rtol=1e-2, atol=1e-2)
 
 
 def test_what_is_no_input_is_constant(device: torch.device) -> None:

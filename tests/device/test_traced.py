@@ -74,6 +74,30 @@ def test_writes_to_arguments(device, calls):
     assert first.sum().item() == 0
 
 
+def test_kernels_that_read_and_write_on_the_host_are_run_every_time(device, calls):
+    @traced
+    def kernel(x):
+        calls.append(0)
+        return x.copy_(x.cpu() + 1)
+
+    for k in range(3):
+        x = torch.full((2,), float(k), device=device)
+        assert x.tolist() == [k] * 2  # nothing is left that the reading in the kernel would have to flush
+        kernel(x)
+        assert x.tolist() == [k + 1] * 2
+    assert len(calls) == 3
+
+
+def test_float64_sums_that_run_on_the_cpu_do_so_every_time(device):
+    index, terms = torch.tensor([2, 0, 2], device=device), torch.ones(3, dtype=torch.float64, device=device)
+    for method in ("index_put_", "put_"):
+        for _ in range(3):
+            x = torch.zeros(4, dtype=torch.float64, device=device)
+            assert [t.tolist() for t in (x, index, terms)] == [[0] * 4, [2, 0, 2], [1] * 3]
+            getattr(x, method)((index,) if method == "index_put_" else index, terms, accumulate=True)
+            assert x.tolist() == [1, 0, 2, 0], method
+
+
 def test_kernels_that_wait_are_run_every_time(device, calls):
     @traced
     def kernel(x):

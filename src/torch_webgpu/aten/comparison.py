@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torch_webgpu.dtypes import BY_NAME
@@ -10,7 +12,7 @@ from torch_webgpu.ir.ops import ops
 
 from . import expressions
 from .expressions import is_complex, is_integral, is_nan, where
-from .register import check_devices, pointwise
+from .register import check_devices, check_writable, pointwise, warn_of_expanded
 from .torch_abi import aten, impl
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -61,7 +63,19 @@ def select(condition: Expr, self: Expr, other: Expr) -> Expr:
     return where(ops.to_dtype(condition, "bool"), self, other)
 
 
-@pointwise("masked_fill")
+def fill_expanded_(self: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    """``masked_fill_`` where elements share memory: what any of their masks asks for."""
+    warn_of_expanded("masked_fill_", "tensor[mask] = scalar")
+    part, mask = self, mask.expand(self.shape)
+    for d, stride in enumerate(self.stride()):
+        if stride == 0:
+            part, mask = part.narrow(d, 0, 1), mask.any(d, keepdim=True)
+    check_writable(part.shape, part.stride())
+    part.masked_fill_(mask, value)
+    return self
+
+
+@pointwise("masked_fill", expanded=fill_expanded_)
 def masked_fill(self: Expr, mask: Expr, value: Expr) -> Expr:
     return where(ops.to_dtype(mask, "bool"), value, self)
 

@@ -28,6 +28,7 @@ from torch_webgpu.wgsl.horizontal import PARAM_TYPES, Number
 from .caches import by_default_dtype
 from .foreach_lists import addresses_of, find, find_single, layout_in, remember
 from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
+from .register import Prepared as PreparedKernel
 from .scalars import check_fits
 from .torch_abi import DEVICE_TYPE, Meta, aten, functional_of, impl, infer, overloads, per_tensor
 
@@ -193,7 +194,7 @@ class ListKernel:
         try:
             kernel_values = self.kernel.bind(tuple(samples), {})
             prepared = self.kernel.prepare(kernel_values)
-            if isinstance(prepared, str) or len(prepared.body.roots) != 1:
+            if not isinstance(prepared, PreparedKernel) or len(prepared.body.roots) != 1:
                 return None
             if not self.inplace and not self.keeps_strides(values, samples, domain):
                 return None

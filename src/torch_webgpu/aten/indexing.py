@@ -19,13 +19,15 @@ from torch_webgpu.layout import Shape, broadcast_strides
 
 from .deterministic import by_mode, is_deterministic, last_of_each_key, sums_by_key
 from .fallback import run_on_cpu
-from .register import check_devices, check_writable
+from .register import check_devices, check_writable, warn_of_expanded
 from .results import name_of
 from .strict import check_apart, register_strict, same_scalar_type
 from .torch_abi import aten, impl, is_webgpu, outputs_of
 from .traced import traced
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
+ON_EXPANDED = {"index_fill": "tensor[mask] = scalar", "index_put": "tensor[indices] = tensor"}
+"""What PyTorch lets write to elements that share memory, and the indexing that does so."""
 BYTE_MASKS = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 
@@ -76,7 +78,10 @@ def write(
     dtypes whose combination is not atomic, or with ``in_order``, which combines in the points' order. A source is
     broadcast to ``shape``.
     """
-    check_writable(data.shape, data.stride())
+    if name in ON_EXPANDED and any(s == 0 and n > 1 for s, n in zip(data.stride(), data.shape)):
+        warn_of_expanded(f"{name}_", ON_EXPANDED[name])
+    else:
+        check_writable(data.shape, data.stride())
     check_apart(data, [*(i.tensor for i in indices), source])
     if prod(shape) == 0:
         return data
@@ -184,6 +189,10 @@ def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
     """``indices`` with boolean masks replaced by the positions of their true elements, one tensor per dimension."""
     found: list[torch.Tensor | None] = []
     for index in indices:
+        if index is not None and index.device != self.device and not index.is_cpu:
+            raise RuntimeError(
+                f"indices should be either on cpu or on the same device as the indexed tensor ({self.device})"
+            )
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             if index is not None and index.dtype not in (torch.int64, torch.int32):
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
@@ -372,7 +381,7 @@ def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Elements of ``source`` in order, put where ``mask`` is true; IndexError (when it is read) where they run out."""
+    """Elements of ``source`` in order, put where ``mask`` is true; RuntimeError, at the next read, if they run out."""
     if self.dtype != source.dtype:
         raise RuntimeError(
             f"masked_scatter: expected self and source to have same dtypes but got {self.dtype} and {source.dtype}"
@@ -390,7 +399,9 @@ def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
             raise RuntimeError("Number of elements of source < number of ones in mask")
         return self
     place = (torch.cumsum(mask.reshape(-1), 0, dtype=torch.int64) - 1).clamp_(min=0).view(self.shape)
-    return self.copy_(torch.where(mask, take(source, place), self))
+    found = engine().empty(self.shape, self.dtype, self.device.index)
+    read("masked_scatter", source.contiguous(), (0,) * self.dim(), [flattened(source, place)], found)
+    return self.copy_(torch.where(mask, found, self))
 
 
 def nonzero(self: torch.Tensor) -> torch.Tensor:

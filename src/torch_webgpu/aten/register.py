@@ -7,6 +7,7 @@ expression says only what is computed per element.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +74,7 @@ class Rule:
     ``check(*arguments)``: raises what PyTorch raises, and its meta kernel does not or in other words.
     ``checked``: the arguments whose numbers must fit the dtype; by default what PyTorch passes as Scalar, but operands.
     ``divisor``: the argument that integers are divided by, which must not be the number 0.
+    ``expanded(*arguments)``: the in-place call where elements of what it writes share memory, if PyTorch allows that.
     """
 
     compute: Compute = "out"
@@ -82,6 +84,7 @@ class Rule:
     check: Callable[..., None] | None = None
     checked: frozenset[str] | None = None
     divisor: str = ""
+    expanded: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class PointwiseKernel:
         self.parameters = parameters_of(overload)
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
-        self.prepared: dict[Any, Prepared | str] = by_default_dtype({})
+        self.prepared: dict[Any, Prepared | Callable[..., Any] | str] = by_default_dtype({})
         self.forms: Forms[Prepared] = Forms()
         self.name = str(overload)
 
@@ -188,13 +191,13 @@ class PointwiseKernel:
         key = tuple(
             [
                 # Sub-word types: where in its 32-bit word the tensor starts decides how it can be written.
-                (v.shape, v.stride(), v.dtype, v.device, v.storage_offset() & 3)
+                (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15)
                 if isinstance(v, torch.Tensor) and not v.is_cpu
                 else self.key_of(p, v)
                 for p, v in zip(self.parameters, values)
             ]
         )
-        found: Prepared | str | None = self.prepared.get(key)
+        found: Prepared | Callable[..., Any] | str | None = self.prepared.get(key)
         if found is None:
             found = self.prepare(self.bind(args, kwargs))
             if len(self.prepared) >= PREPARED_CACHE_SIZE:
@@ -203,6 +206,8 @@ class PointwiseKernel:
         if isinstance(found, str):
             result = decomposed(self.overload, args, kwargs)
             return run_on_cpu(self.overload, args, kwargs, found) if result is NotImplemented else result
+        if not isinstance(found, Prepared):
+            return found(*values)
         if not kwargs:
             given = [(p, v) for p, v in zip(self.parameters, args) if not is_webgpu(v)]
             # A form does not look at numbers: none may be one that makes code of its own.
@@ -258,8 +263,9 @@ class PointwiseKernel:
                 if is_dense(shape, strides):
                     out.as_strided_(shape, strides)
 
-    def prepare(self, values: list[Any]) -> Prepared | str:
-        """Asks PyTorch about this signature and writes the expression; the reason when it must run on the CPU."""
+    def prepare(self, values: list[Any]) -> Prepared | Callable[..., Any] | str:
+        """Asks PyTorch about this signature and writes the expression; the reason when it must run on the CPU, or what
+        takes its place."""
         check_devices(values)
         if self.rule.check is not None:
             self.rule.check(*[v for v, p in zip(values, self.parameters) if p.role != "out"])
@@ -272,6 +278,8 @@ class PointwiseKernel:
             return f"PyTorch cannot tell its result's shape: {reason}"
         if self.inplace or self.out:
             for shape, strides, _ in metas:
+                if self.inplace and self.rule.expanded is not None and overlaps_itself(shape, strides):
+                    return self.rule.expanded
                 check_writable(shape, strides)
         try:
             body, tensors, scalars = self.trace(values, [dtype for _, _, dtype in natural])
@@ -411,6 +419,15 @@ def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
+
+
+def warn_of_expanded(method: str, indexing: str) -> None:
+    """PyTorch's warning of an in-place ``method``, and the ``indexing`` that calls it, on an expanded tensor."""
+    warnings.warn(
+        f"Use of {method} on expanded tensors is deprecated. Please clone() the tensor before performing this "
+        f"operation. This also applies to advanced indexing e.g. {indexing}",
+        stacklevel=2,
+    )
 
 
 def pointwise(

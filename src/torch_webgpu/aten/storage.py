@@ -36,6 +36,8 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
     eng = engine()
     with Uninterrupted(), eng.lock:
         allocation = eng.mailbox.allocations[storage.data_ptr() >> ADDRESS_BITS]
+        if storage.nbytes() != size_bytes and storage.data_ptr() != allocation.address:
+            raise RuntimeError("Trying to resize storage that is not resizable: it is a slice of another one")
         if allocation.size_bytes != size_bytes:
             resize_allocation(eng, allocation, size_bytes)
             torch_patches.set_storage_nbytes(storage, size_bytes)

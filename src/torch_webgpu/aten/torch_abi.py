@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial, wraps
 from itertools import repeat
 from typing import Any
@@ -202,11 +203,6 @@ def is_webgpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE
 
 
-def alignment(itemsize: int) -> int:
-    """Bytes at whose multiples storages start, for kernels that count four elements, or a widest load, from there."""
-    return min(4 * itemsize, 16)
-
-
 def device_meant(value: Any) -> torch.device | None:
     """The device that an argument names; None where it names none, which PyTorch then says in its words."""
     if isinstance(value, (str, int)):
@@ -276,12 +272,27 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
             raise
         except Exception as own:  # noqa: BLE001  meta kernels written in Python raise whatever trips them
             check_devices((*args, *kwargs.values()))
-            raise (refusal(asked, args, kwargs) or own) from None
+            refused = refusal(asked, args, kwargs)
+            if refused is not None or not is_deterministic():
+                raise (refused or own) from None
+            with _any_order():
+                result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
         found = [_meta_of(t) for t in _flatten(result)]
         if len(METAS) >= META_CACHE_SIZE:
             METAS.pop(next(iter(METAS)))
         METAS[key] = found
     return found
+
+
+@contextmanager
+def _any_order() -> Iterator[None]:
+    """Leaves deterministic mode: meta kernels take "meta" for CUDA, and alert of what its kernels do."""
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
 
 
 def _asked(overload: OpOverload, kwargs: dict[str, Any]) -> tuple[OpOverload, dict[str, Any]]:

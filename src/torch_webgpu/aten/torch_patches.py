@@ -23,7 +23,7 @@ from torch.utils._device import _device_constructors
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import WebGPUError
 
-from .torch_abi import DEVICE_TYPE, alignment, device_meant, is_webgpu
+from .torch_abi import DEVICE_TYPE, device_meant, is_webgpu
 
 Storage = torch.UntypedStorage
 WORD = ctypes.c_uint64
@@ -385,14 +385,4 @@ def name_dlpack_device() -> None:
 
         return dlpack_device
 
-    def exported(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(plain)
-        def dlpack(self: torch.Tensor, **options: Any) -> Any:
-            if self.device.type == DEVICE_TYPE and self.data_ptr() % alignment(self.element_size()):
-                raise BufferError("Can't export webgpu tensors that start within 16 bytes, use tensor.clone()")
-            return plain(self, **options)
-
-        return dlpack
-
     torch.Tensor.__dlpack_device__ = named(torch.Tensor.__dlpack_device__)  # type: ignore[method-assign]
-    torch.Tensor.__dlpack__ = exported(torch.Tensor.__dlpack__)  # type: ignore[method-assign]

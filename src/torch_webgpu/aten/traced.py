@@ -160,7 +160,7 @@ def part(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         # Products are among what PyTorch hands lazily conjugated tensors to.
-        return value.shape, value.stride(), value.dtype, value.storage_offset() & 3, value.is_conj(), value.is_neg()
+        return value.shape, value.stride(), value.dtype, value.data_ptr() & 15, value.is_conj(), value.is_neg()
     if isinstance(value, (tuple, list)):
         return tuple([part(v, tensors) for v in value])
     # 1, 1.0 and True are equal and hash alike, but promote differently; so do 0.0 and -0.0, which are not the same.
@@ -239,17 +239,17 @@ class Recording:
         self.arguments = arguments
         self.entries = eng.lane(arguments.device).entries
         self.start = len(self.entries)
-        self.flushes = eng.flushes
+        self.handovers = eng.handovers
         self.mark = eng.mailbox.mark
         self.draws = RandomState.draws
 
     def finish(self, result: Any) -> Trace | None:
-        """The trace; None if there was a flush, an upload, a random number, or what a trace cannot express."""
+        """The trace; None if there was a flush, a transfer, a random number, or what a trace cannot express."""
         several = isinstance(result, (tuple, list))
         results: Sequence[Any] = result if several else [result]
         if (
             RandomState.draws != self.draws
-            or self.eng.flushes != self.flushes
+            or self.eng.handovers != self.handovers
             or not all(r is None or isinstance(r, torch.Tensor) for r in results)
         ):
             return None

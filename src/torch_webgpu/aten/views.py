@@ -17,7 +17,6 @@ from torch_webgpu.layout import contiguous_strides, extent
 from .factories import unwritten
 from .storage import ensure_size
 from .torch_abi import (
-    alignment,
     aten,
     cpu_kernel,
     have_compatible_keys,
@@ -73,12 +72,12 @@ def set_storage(
 
 
 def check_start(storage: torch.UntypedStorage, itemsize: int) -> None:
-    """RuntimeError for a slice of a storage that starts where kernels take no tensor of such elements to start."""
-    beyond = storage.data_ptr() % alignment(itemsize)
+    """RuntimeError for a slice of a storage that starts within an element: kernels address whole ones."""
+    beyond = storage.data_ptr() % itemsize
     if beyond:
         raise RuntimeError(
-            f"this storage is a slice of another one, {beyond} bytes after a multiple of {alignment(itemsize)}: "
-            "a webgpu tensor of this dtype cannot lie in it; slice a tensor instead"
+            f"this storage is a slice of another one, {beyond} bytes after a multiple of {itemsize}: a webgpu tensor "
+            "of this dtype cannot lie in it; copy the slice"
         )
 
 

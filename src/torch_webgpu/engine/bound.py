@@ -16,7 +16,9 @@ from . import causes
 from .interrupt import Uninterrupted
 from .program import Program
 from .random import default_state
+from .store import address_of, offset_in_allocation
 from .sync import upload
+from .tensor import ADDRESS_BITS
 
 if TYPE_CHECKING:
     from .record import Engine
@@ -76,12 +78,12 @@ class BoundPlan:
         return pytree.tree_unflatten([self._output(t, owners[t.buffer], inputs) for t in plan.outputs], self._tree)
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> list[int]:
-        """Where each input starts in its storage, in bytes; ValueError if they are not what was traced."""
+        """Where each input starts in its allocation, in bytes; ValueError if they are not what was traced."""
         if len(inputs) != len(self.plan.inputs):
             raise ValueError(f"this plan takes {len(self.plan.inputs)} tensors, not {len(inputs)}")
         starts = []
         for k, (t, spec) in enumerate(zip(inputs, self.plan.inputs)):
-            start = int(t.storage_offset()) * t.element_size()
+            start = offset_in_allocation(t)
             if (
                 t.device != torch.device("webgpu", self._index)
                 or t.dtype != BY_NAME[spec.dtype].torch
@@ -91,11 +93,11 @@ class BoundPlan:
             ):
                 raise ValueError(
                     f"input {k} is a {t.dtype} tensor of shape {tuple(t.shape)}, strides {t.stride()} on {t.device}, "
-                    f"{start} bytes after its storage's start; the plan was traced for {BY_NAME[spec.dtype].torch}, "
+                    f"{start} bytes into its allocation; the plan was traced for {BY_NAME[spec.dtype].torch}, "
                     f"{spec.shape}, {spec.strides} on webgpu:{self._index}, at a multiple of {INPUT_ALIGNMENT_BYTES}"
                 )
             starts.append(start)
-        storages = [t.untyped_storage().data_ptr() for t in inputs]
+        storages = [address_of(t) >> ADDRESS_BITS for t in inputs]
         for k, spec in enumerate(self.plan.inputs):
             if self.plan.buffers[spec.buffer].role == "inout" and storages.count(storages[k]) > 1:
                 raise ValueError(f"input {k}, which the plan writes, shares its storage with another input")

@@ -18,13 +18,13 @@ from .tensor import ADDRESS_BITS
 def spec_of(t: torch.Tensor) -> Spec:
     """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
     dtype = dtypes.of(t.dtype)
-    aligned = dtype.itemsize > 4 or t.storage_offset() % 4 == 0
+    aligned = dtype.itemsize > 4 or t.data_ptr() % (4 * dtype.itemsize) == 0
     return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
 
 
 def layout_key(tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
     """What :func:`spec_of` says of each tensor, or more, without making a :class:`Spec`: a key for what follows."""
-    return tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() & 3) for t in tensors])
+    return tuple([(t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in tensors])
 
 
 def copy_body(specs: tuple[Spec, ...]) -> Pointwise:

@@ -73,7 +73,7 @@ class Engine(Store):
     def __init__(self) -> None:
         super().__init__()
         self.operations: dict[Hashable, Operation] = {}
-        self.flushes = 0
+        self.handovers = 0  # flushes, uploads and downloads so far: what no trace can say again
         self.settings = Settings()
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
@@ -323,7 +323,7 @@ class Engine(Store):
 
     def flush_lane(self, lane: Lane, cause: Cause) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""
-        self.flushes += 1
+        self.handovers += 1
         with Uninterrupted():
             device = self.devices[lane.device]
             self.collect()

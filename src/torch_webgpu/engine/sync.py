@@ -31,6 +31,8 @@ ERROR_WORDS = 8
 """Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
 INDEX_OUT_OF_RANGE = 1
 HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=where that line raises this"
+TOO_FEW = {"masked_scatter": "Number of elements of source < number of ones in mask"}
+"""What an index out of range means where it counts elements that an argument should have had, in PyTorch's words."""
 
 
 def host_bytes(t: torch.Tensor) -> memoryview:
@@ -52,6 +54,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
             return False
         data = host_bytes(source)
+        eng.handovers += 1
         capture = eng.capture if eng.capture is not None and eng.capture.device.index == allocation.device else None
         if capture is not None and capture.write(allocation, offset, data, source.numel()):
             return True
@@ -79,6 +82,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
     with Uninterrupted(), eng.lock:
         t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
+        eng.handovers += 1
         read = _Read(eng.device(allocation.device), allocation, offset, size, host)
         eng.flush_for(allocation, read, causes.why_read())
         eng.raise_pending()
@@ -93,6 +97,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     with Uninterrupted(), eng.lock:
         t, offset, size = _in_order(eng, t)
         allocation = eng.allocation(t)
+        eng.handovers += 1
         device = eng.device(allocation.device)
         eng.landings.make_room(device, size)
         departure = _Departure(device, allocation, offset, host)
@@ -190,6 +195,8 @@ def check_flags(index: int, errors: np.ndarray) -> None:
     code, op = int(words[0]), operation_name(int(words[1]))
     value, size = (int(v) for v in words[2:6].view(np.int64))
     hint = "" if "where" in config().debug else f" ({HINT})"
+    if op in TOO_FEW:
+        raise RuntimeError(TOO_FEW[op] + hint)
     if code == INDEX_OUT_OF_RANGE:
         raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}{hint}")
     raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size}){hint}")

@@ -27,6 +27,7 @@ from .lane import Recording
 from .random import RandomState, default_state
 from .replay import recorded
 from .settings import UNBOUNDED
+from .store import offset_in_allocation
 from .tensor import Allocation
 
 if TYPE_CHECKING:
@@ -143,8 +144,9 @@ class Tracing:
         return "constant"
 
     def _spec(self, t: torch.Tensor, number: Mapping[Allocation, int]) -> TensorSpec:
-        start = int(t.storage_offset()) * t.element_size()
-        return TensorSpec(number[self.engine.allocation(t)], start, of(t.dtype).name, tuple(t.shape), t.stride())
+        return TensorSpec(
+            number[self.engine.allocation(t)], offset_in_allocation(t), of(t.dtype).name, tuple(t.shape), t.stride()
+        )
 
     def _contents(self, a: Allocation) -> bytes:
         """The bytes of an allocation that nothing recorded writes."""
