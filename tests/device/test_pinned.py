@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_webgpu.engine import landings
+from torch_webgpu.engine import readbacks
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.device import Device
 
@@ -25,13 +25,13 @@ def nothing_under_way(device: torch.device) -> None:
 def landed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A list that grows with each part of a download that nobody waited for at first, and that is now."""
     seen: list[object] = []
-    land = landings.Landings._land_oldest
+    finish = readbacks.Readbacks._finish_oldest
 
     def noting(device: Device, waiting: Any) -> None:
-        seen.extend(waiting[0].flights)
-        land(device, waiting)
+        seen.extend(waiting[0].parts)
+        finish(device, waiting)
 
-    monkeypatch.setattr(landings.Landings, "_land_oldest", staticmethod(noting))
+    monkeypatch.setattr(readbacks.Readbacks, "_finish_oldest", staticmethod(noting))
     return seen
 
 
@@ -177,7 +177,7 @@ def test_other_copies_are_there_at_once(device: torch.device, landed: list[objec
 def test_what_is_under_way_is_bounded(
     device: torch.device, landed: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(landings, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(readbacks, "MAX_PENDING_BYTES", 10_000)
     x = torch.rand(1000, device=device)
     targets = [torch.zeros(1000).pin_memory("webgpu") for _ in range(6)]
     for target in targets:

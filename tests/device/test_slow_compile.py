@@ -34,14 +34,14 @@ def test_a_slow_first_run_is_named_where_the_adapter_compiles_then(device, log: 
     torch.webgpu.synchronize()
     opened = engine().device(0)._open
     monkeypatch.setattr(opened.pipelines, "_first_runs", [])
-    land, waited = opened.transfer.land, []
+    finish, waited = opened.transfer.finish, []
 
-    def slow_land(flight):
+    def slow(readback):
         what = "webgpu: the first run of mul+cos+asin+sub, which the software adapter compiles now, has taken"
         waited.append(log.wait_for(1, what))
-        return land(flight)
+        return finish(readback)
 
-    monkeypatch.setattr(opened.transfer, "land", slow_land)
+    monkeypatch.setattr(opened.transfer, "finish", slow)
     y = torch.cos(on_device * 0.321) - torch.asin(on_device)
     torch.testing.assert_close(y.cpu(), torch.cos(x * 0.321) - torch.asin(x))
     assert waited == [True]

@@ -90,7 +90,7 @@ class Event(torch.Event):
         self._home: int | None = None  # where it is recorded if no stream says so; None for the current adapter
         self._index: int | None = None
         self._reached: Callable[[], bool] = lambda: True
-        self._landings = 0  # downloads begun before it
+        self._readbacks = 0  # downloads begun before it
         self._stamp: Any = None  # the runtime's, until it is read
         self._time_ns = 0
 
@@ -114,7 +114,7 @@ class Event(torch.Event):
                 eng.flush(EVENT, index)
                 self._stamp = found.stamp() if self._timed else None
             self._reached = found.mark()
-            self._landings = eng.landings.begun(index)
+            self._readbacks = eng.readbacks.begun(index)
             self._index = index
 
     def _place(self, stream: Any) -> int:
@@ -128,8 +128,8 @@ class Event(torch.Event):
         eng = engine()
         with Uninterrupted(), eng.lock:
             reached = self._reached()
-            if reached and self._landings and self._index is not None:
-                eng.landings.land(eng.device(self._index), self._landings)
+            if reached and self._readbacks and self._index is not None:
+                eng.readbacks.finish(eng.device(self._index), self._readbacks)
             return reached
 
     def synchronize(self) -> None:

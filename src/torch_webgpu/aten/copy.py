@@ -63,7 +63,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
 
     Uploads and copies on the device never wait. Downloads do, but for ``non_blocking`` ones into pinned memory: see
-    :mod:`torch_webgpu.engine.landings`.
+    :mod:`torch_webgpu.engine.readbacks`.
     """
     if source.__class__ in NUMBER_DTYPES:  # PyTorch hands Python's numbers over as they are
         source = torch.tensor(source, dtype=NUMBER_DTYPES[source.__class__], device="cpu")

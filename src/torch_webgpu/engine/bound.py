@@ -74,7 +74,7 @@ class BoundPlan:
             self._program.check(allocations)
             stream = default_state(self._index).reserve(plan.random_blocks) if plan.random_blocks else (0, 0)
             self._program.run(allocations, starts, (), stream=stream)
-            engine.pressure.submitted(self._device)
+            engine.backpressure.submitted(self._device)
         return pytree.tree_unflatten([self._output(t, owners[t.buffer], inputs) for t in plan.outputs], self._tree)
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> list[int]:

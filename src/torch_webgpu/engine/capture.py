@@ -351,7 +351,7 @@ class CapturedGraph:
             if self._places:
                 self._advance()
             device.replay(encoded)
-            engine.pressure.submitted(device)
+            engine.backpressure.submitted(device)
 
     def _advance(self) -> None:
         """Takes the next stretch of every stream the graph draws from."""

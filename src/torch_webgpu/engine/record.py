@@ -25,16 +25,16 @@ from torch_webgpu.lower.fuse import Limits
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
+from .backpressure import Backpressure
 from .capture import Capture, Graphs
 from .causes import Cause
 from .clock import FlushClock
 from .flush import Sequel, run
 from .interrupt import Uninterrupted
-from .landings import Landings
 from .lane import Lane, Lanes, Recording
 from .layouts import copy_body, layout_key, spec_of, tangled
 from .lists import flush_lists
-from .pressure import Pressure
+from .readbacks import Readbacks
 from .replay import Plan, Planner
 from .settings import Settings
 from .store import Store
@@ -77,10 +77,10 @@ class Engine(Store):
         self.settings = Settings()
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
-        self.pressure = Pressure()
+        self.backpressure = Backpressure()
         self.capture: Capture | Tracing | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
-        self.landings = Landings()
+        self.readbacks = Readbacks()
         self.sequel: Sequel | None = None  # of the flush that is underway
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
@@ -93,7 +93,7 @@ class Engine(Store):
         self.lock = threading.RLock()
         self.is_forked = True
         # Every use of a device that is not in these asks check_process first.
-        self.lanes, self.live_bytes, self.templates, self.landings = Lanes(), {}, {}, Landings()
+        self.lanes, self.live_bytes, self.templates, self.readbacks = Lanes(), {}, {}, Readbacks()
 
     def stop(self) -> None:
         """At exit: ends the timer's thread and waits for the GPU, whose threads must not outlive the interpreter.
@@ -127,8 +127,8 @@ class Engine(Store):
                     allocation.buffer, allocation.error = None, lost
             self.error = None
             device.reopen()
-            self.pressure.forget(index)
-            self.landings.forget(index)
+            self.backpressure.forget(index)
+            self.readbacks.forget(index)
 
     def change(self, **settings: Any) -> None:
         """Makes some of the :class:`Settings` others. What was recorded before is planned under those it was before."""
@@ -352,7 +352,7 @@ class Engine(Store):
             run_watched(self, device, recording, cause)
         else:
             run(device, self.plan(recording, device), recording, self.sequel)
-            self.pressure.submitted(device)
+            self.backpressure.submitted(device)
 
     def plan(self, recording: Recording, device: Device) -> Plan:
         """How a recording runs."""

@@ -23,7 +23,7 @@ from .tensor import Allocation
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
-    from torch_webgpu.runtime.transfer import Flight
+    from torch_webgpu.runtime.transfer import Readback
 
     from .record import Engine
 
@@ -62,14 +62,14 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
             eng.flush_lane(lane, causes.WRITTEN)
         device = eng.device(allocation.device)
         if allocation.buffer is None:
-            eng.pressure.make_room(eng, allocation.device, size)
+            eng.backpressure.make_room(eng, allocation.device, size)
         buffer = materialise(device, allocation)
         whole = size - size % 4
         if whole:
             device.upload(buffer, offset, data[:whole])
         if size % 4:
             device.upload(buffer, offset + whole, bytes(data[whole:]).ljust(4, b"\0"))
-        eng.pressure.submitted(device, size)
+        eng.backpressure.submitted(device, size)
     return True
 
 
@@ -87,7 +87,7 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
         eng.flush_for(allocation, read, causes.why_read())
         eng.raise_pending()
         check_flags(allocation.device, read.finish())
-        eng.landings.land(read.device)
+        eng.readbacks.finish(read.device)
         eng.waited_for[allocation.device] = read.device.work
 
 
@@ -99,10 +99,10 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
         allocation = eng.allocation(t)
         eng.handovers += 1
         device = eng.device(allocation.device)
-        eng.landings.make_room(device, size)
-        departure = _Departure(device, allocation, offset, host)
-        eng.flush_for(allocation, departure, causes.why_read())
-        eng.landings.begin(device, departure.flights_under_way(), host)
+        eng.readbacks.make_room(device, size)
+        read = _LaterRead(device, allocation, offset, host)
+        eng.flush_for(allocation, read, causes.why_read())
+        eng.readbacks.begin(device, read.submitted_parts(), host)
 
 
 def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
@@ -124,18 +124,18 @@ class _Read:
         self.allocation, self.offset, self.size = allocation, offset, size
         self.target = np.frombuffer(host_bytes(host), np.uint8)
         self.flags = np.empty(ERROR_WORDS * 4, np.uint8)
-        self.flight: Flight | None = None
+        self.readback: Readback | None = None
         self.submitted = False
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
-        self.flight = self.device.begin_download(self._requests(self.allocation.buffer), [self.target, self.flags])
-        return () if self.flight is None else self.flight.copies
+        self.readback = self.device.begin_readback(self._requests(self.allocation.buffer), [self.target, self.flags])
+        return () if self.readback is None else self.readback.copies
 
     def finish(self) -> np.ndarray:
         """Waits; the error flags' bytes."""
-        if self.flight is not None and self.submitted:
-            self.device.land(self.flight)
+        if self.readback is not None and self.submitted:
+            self.device.finish_readback(self.readback)
         else:
             buffer = materialise(self.device, self.allocation)
             self.device.download(self._requests(buffer), [self.target, self.flags])
@@ -145,28 +145,28 @@ class _Read:
         return [(buffer, self.offset, self.size), (self.device.error_buffer, 0, ERROR_WORDS * 4)]
 
 
-class _Departure:
+class _LaterRead:
     """A download that nobody waits for: the sequel of a flush, if that goes smoothly."""
 
     def __init__(self, device: Device, allocation: Allocation, offset: int, host: torch.Tensor) -> None:
         self.device = device
         self.allocation, self.offset = allocation, offset
         self.target = np.frombuffer(host_bytes(host), np.uint8)
-        self.flights: list[Flight] = []
+        self.parts: list[Readback] = []
         self.submitted = False
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
-        if not self.flights:
+        if not self.parts:
             buffer = materialise(self.device, self.allocation)
-            self.flights = self.device.book_download((buffer, self.offset, self.target.size), self.target)
-        return [copy for flight in self.flights for copy in flight.copies]
+            self.parts = self.device.begin_readbacks((buffer, self.offset, self.target.size), self.target)
+        return [copy for part in self.parts for copy in part.copies]
 
-    def flights_under_way(self) -> list[Flight]:
+    def submitted_parts(self) -> list[Readback]:
         """Its parts, submitted by now."""
         if not self.submitted:
             self.device.submit(self.commands())
-        return self.flights
+        return self.parts
 
 
 def synchronize(index: int) -> None:
@@ -178,7 +178,7 @@ def synchronize(index: int) -> None:
         eng.flush(causes.SYNCHRONIZED, index)
         eng.raise_pending()
         device = eng.device(index)
-        eng.landings.land(device)
+        eng.readbacks.finish(device)
         if eng.waited_for.get(index) != device.work:
             (errors,) = device.download([(device.error_buffer, 0, ERROR_WORDS * 4)])
             check_flags(index, errors)

@@ -25,7 +25,7 @@ from torch_webgpu.runtime.prepared import Prepared, PreparedCache
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp, Timer
-from torch_webgpu.runtime.transfer import Flight, Request, Transfer
+from torch_webgpu.runtime.transfer import Readback, Request, Transfer
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps
 
@@ -292,22 +292,22 @@ class Device:
         self._raise_errors(opened)
         return results
 
-    def begin_download(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Flight | None:
+    def begin_readback(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Readback | None:
         """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large.
 
-        It ends with :meth:`land`, before any other begins.
+        It ends with :meth:`finish_readback`, before any other begins.
         """
         return self._open.transfer.begin(requests, into)
 
-    def book_download(self, request: Request, into: np.ndarray) -> list[Flight]:
-        """:meth:`begin_download` of any size, in parts, with any others before they :meth:`land`."""
-        return self._open.transfer.book(request, into)
+    def begin_readbacks(self, request: Request, into: np.ndarray) -> list[Readback]:
+        """:meth:`begin_readback` of any size, in parts, with any others before they end."""
+        return self._open.transfer.begin_apart(request, into)
 
-    def land(self, flight: Flight) -> None:
+    def finish_readback(self, readback: Readback) -> None:
         """Waits until a part of a download that was submitted is there."""
         opened = self._open
         with span(self, "wait", "download"), opened.pipelines.waiting():
-            opened.transfer.land(flight)
+            opened.transfer.finish(readback)
         self._raise_errors(opened)
 
     def mark(self) -> Callable[[], bool]:

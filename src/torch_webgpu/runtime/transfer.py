@@ -21,21 +21,21 @@ _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed,
 Request = tuple[Buffer, int, int]  # buffer, offset in bytes, number of bytes
 
 
-class ReadBack:
-    """Bytes on their way to the host, through the staging buffer: its size in bytes, and from where to where."""
+class Parts:
+    """What one staging buffer brings to the host: its size in bytes, and from where to where."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self.parts: list[tuple[Buffer, int, int, np.ndarray]] = []  # source, first byte, bytes of whole words, target
+        self.pieces: list[tuple[Buffer, int, int, np.ndarray]] = []  # source, first byte, bytes of whole words, target
 
     def add(self, buffer: Buffer, offset: int, words: int, target: np.ndarray) -> None:
-        self.parts.append((buffer, offset, words, target))
+        self.pieces.append((buffer, offset, words, target))
         self.size_bytes += words
 
     def copies(self, staging: Buffer) -> list[Copy]:
         """What the GPU does first."""
         copies, position = [], 0
-        for buffer, offset, words, _ in self.parts:
+        for buffer, offset, words, _ in self.pieces:
             copies.append(Copy(buffer, offset & ~3, staging, position, words))
             position += words
         return copies
@@ -44,25 +44,25 @@ class ReadBack:
         """What the host does when the staging buffer is mapped."""
         host = np.frombuffer(mapped, np.uint8)
         position = 0
-        for _, offset, words, target in self.parts:
+        for _, offset, words, target in self.pieces:
             first = position + offset % 4
             target[:] = host[first : first + target.size]
             position += words
 
 
-class Flight:
-    """A part of a download, to be submitted and waited for, and the staging buffer it goes through."""
+class Readback:
+    """A download underway, or a part of one: what it brings, and the staging buffer it goes through."""
 
-    __slots__ = ("read", "staging")
+    __slots__ = ("parts", "staging")
 
-    def __init__(self, read: ReadBack, staging: Buffer) -> None:
-        self.read = read
+    def __init__(self, parts: Parts, staging: Buffer) -> None:
+        self.parts = parts
         self.staging = staging
 
     @property
     def copies(self) -> list[Copy]:
         """What the GPU does first."""
-        return self.read.copies(self.staging)
+        return self.parts.copies(self.staging)
 
 
 class Transfer:
@@ -72,7 +72,7 @@ class Transfer:
         self._native = native
         self._pending_bytes = 0
         self._staging: Buffer | None = None
-        self._spare: list[Buffer] = []  # staging buffers of flights that have landed
+        self._spare: list[Buffer] = []  # staging buffers of readbacks that are finished
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview | bytes) -> None:
         """Writes ``data`` at ``offset``, after the submitted work. Any alignment; whole words are the fast case."""
@@ -108,37 +108,37 @@ class Transfer:
         """
         results, reads = self._plan(requests, into)
         for read in reads:
-            flight = Flight(read, self._staging_buffer(read.size_bytes))
+            readback = Readback(read, self._staging_buffer(read.size_bytes))
             encoder = self._native.create_encoder()
-            for copy in flight.copies:
+            for copy in readback.copies:
                 encode_transfer(encoder, copy)
             if self._native.run(encoder):
-                self.land(flight)
+                self.finish(readback)
         return results
 
-    def begin(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Flight | None:
-        """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`land`.
+    def begin(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Readback | None:
+        """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`finish`.
 
         None for more than one staging buffer holds. There may be no other download in between.
         """
         _, reads = self._plan(requests, into)
-        return Flight(reads[0], self._staging_buffer(reads[0].size_bytes)) if len(reads) == 1 else None
+        return Readback(reads[0], self._staging_buffer(reads[0].size_bytes)) if len(reads) == 1 else None
 
-    def book(self, request: Request, into: np.ndarray) -> list[Flight]:
+    def begin_apart(self, request: Request, into: np.ndarray) -> list[Readback]:
         """:meth:`begin`, but with staging buffers of its own: others may come in between.
 
-        The array is the caller's to keep until each part has landed.
+        The array is the caller's to keep until each part is finished.
         """
-        return [Flight(read, self._spare_staging(read.size_bytes)) for read in self._plan([request], [into])[1]]
+        return [Readback(read, self._spare_staging(read.size_bytes)) for read in self._plan([request], [into])[1]]
 
-    def land(self, flight: Flight) -> None:
+    def finish(self, readback: Readback) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
-        mapped = self._native.map(flight.staging.handle, flight.read.size_bytes)
+        mapped = self._native.map(readback.staging.handle, readback.parts.size_bytes)
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
-            flight.read.take(mapped)
-            ffi.unmap(flight.staging.handle)
-            if flight.staging is not self._staging:
-                self._spare.append(flight.staging)
+            readback.parts.take(mapped)
+            ffi.unmap(readback.staging.handle)
+            if readback.staging is not self._staging:
+                self._spare.append(readback.staging)
 
     def _spare_staging(self, size_bytes: int) -> Buffer:
         fitting = [buffer for buffer in self._spare if size_bytes <= buffer.size_bytes <= max(4 * size_bytes, 1 << 16)]
@@ -148,7 +148,7 @@ class Transfer:
         return self._new_staging(size_bytes)
 
     @staticmethod
-    def _plan(requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[ReadBack]]:
+    def _plan(requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[Parts]]:
         """The results of a download, and what fills them, each through one staging buffer."""
         results = list(into)
         for k, (buffer, offset, nbytes) in enumerate(requests):
@@ -156,17 +156,17 @@ class Transfer:
                 raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
             if k >= len(into):
                 results.append(np.empty(nbytes, np.uint8))
-        reads = [ReadBack()]
+        reads = [Parts()]
         for (buffer, offset, nbytes), result in zip(requests, results, strict=True):
             done = 0
             while done < nbytes:
                 if reads[-1].size_bytes >= _CHUNK_BYTES - 4:
-                    reads.append(ReadBack())
+                    reads.append(Parts())
                 at = offset + done
                 part = min(nbytes - done, _CHUNK_BYTES - reads[-1].size_bytes - at % 4)
                 reads[-1].add(buffer, at, -(-(at % 4 + part) // 4) * 4, result[done : done + part])
                 done += part
-        return results, [read for read in reads if read.parts]
+        return results, [read for read in reads if read.pieces]
 
     def _staging_buffer(self, size_bytes: int) -> Buffer:
         if self._staging is None or size_bytes > self._staging.size_bytes:

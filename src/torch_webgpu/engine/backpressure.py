@@ -1,4 +1,4 @@
-"""Back-pressure: a program that never waits must not run away from the GPU, nor hoard what it no longer needs.
+"""Backpressure: a program that never waits must not run away from the GPU, nor hoard what it no longer needs.
 
 WebGPU queues whatever it is given. Each submission that waits there keeps its commands, and each upload its bytes, in
 host memory; so beyond a bound the program waits for the oldest of them, like CUDA's, whose queue is 1,024 launches
@@ -49,7 +49,7 @@ class _Queue:
     marks: deque[Callable[[], bool]] = field(default_factory=deque)
 
 
-class Pressure:
+class Backpressure:
     """The bounds of each device. Callers hold the engine's lock."""
 
     def __init__(self) -> None:

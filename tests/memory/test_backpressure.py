@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from torch_webgpu.engine import pressure
-from torch_webgpu.engine.pressure import HELD_BYTES, MARK_BYTES, MARK_SUBMISSIONS, MAX_MARKS, Pressure
+from torch_webgpu.engine import backpressure
+from torch_webgpu.engine.backpressure import HELD_BYTES, MARK_BYTES, MARK_SUBMISSIONS, MAX_MARKS, Backpressure
 from torch_webgpu.engine.record import engine
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ class SlowDevice:
 
 
 def test_nobody_waits_for_a_queue_that_is_short():
-    bounds, device = Pressure(), SlowDevice()
+    bounds, device = Backpressure(), SlowDevice()
     for _ in range(MAX_MARKS * MARK_SUBMISSIONS):
         bounds.submitted(device)
     assert bounds.in_flight(device) == MAX_MARKS
@@ -37,7 +37,7 @@ def test_nobody_waits_for_a_queue_that_is_short():
 
 @pytest.mark.parametrize("upload", [False, True])
 def test_a_full_queue_waits_for_its_oldest_mark_alone(upload):
-    bounds, device = Pressure(), SlowDevice()
+    bounds, device = Backpressure(), SlowDevice()
     count, size = (MAX_MARKS, MARK_BYTES) if upload else (MAX_MARKS * MARK_SUBMISSIONS, 0)
     for _ in range(count):
         bounds.submitted(device, size)
@@ -57,8 +57,8 @@ def test_a_full_queue_waits_for_its_oldest_mark_alone(upload):
 
 
 def test_a_device_that_answers_no_more_is_not_waited_for_forever(monkeypatch):
-    monkeypatch.setattr(pressure, "WAIT_S", 0.05)
-    bounds, device = Pressure(), SlowDevice()
+    monkeypatch.setattr(backpressure, "WAIT_S", 0.05)
+    bounds, device = Backpressure(), SlowDevice()
     for _ in range((MAX_MARKS + 2) * MARK_SUBMISSIONS):
         bounds.submitted(device)
     assert bounds.in_flight(device) == MAX_MARKS
@@ -68,7 +68,7 @@ def test_a_long_loop_keeps_within_the_bound(device):
     x = torch.zeros(8, device=device)
     for _ in range(64 * MARK_SUBMISSIONS * (MAX_MARKS + 4)):
         x += 1
-        assert engine().pressure.in_flight(engine().devices[0]) <= MAX_MARKS
+        assert engine().backpressure.in_flight(engine().devices[0]) <= MAX_MARKS
     assert x.eq(64 * MARK_SUBMISSIONS * (MAX_MARKS + 4)).all().item()
 
 
