@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.torch_abi import compiling
 from torch_webgpu.engine.bound import BoundPlan
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
@@ -20,13 +21,14 @@ def trace(fn: Callable[..., Any], *inputs: Any) -> Plan:
     The plan's inputs are the tensors among ``inputs``: webgpu tensors, of which only the layout matters, or meta
     tensors, which stand for tensors of the current adapter. Everything else is constant: other arguments, and the
     tensors that ``fn`` uses besides. ``fn`` returns a tensor, or tuples, lists and dictionaries of tensors; it may
-    write into its inputs. Raises TraceError for what cannot be a plan: reading a value, drawing from a generator of
-    one's own, writing into a tensor that is no input.
+    write into its inputs. ``torch.compiler.is_compiling()`` is true meanwhile. Raises TraceError for what cannot be a
+    plan: reading a value, drawing from a generator of one's own, writing into a tensor that is no input.
     """
     found = {a.device.index for a in inputs if isinstance(a, torch.Tensor) and a.device.type == "webgpu"}
     if len(found) > 1:
         raise ValueError(f"the inputs are on several adapters: {sorted(found)}")
-    return trace_on(engine(), found.pop() if found else current_device(), fn, inputs)
+    with compiling():
+        return trace_on(engine(), found.pop() if found else current_device(), fn, inputs)
 
 
 def bind(

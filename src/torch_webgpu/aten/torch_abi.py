@@ -409,6 +409,19 @@ def _when_current(ours: Callable[..., Any], original: Callable[..., Any]) -> Cal
     return hook
 
 
+@contextmanager
+def compiling() -> Iterator[None]:
+    """``torch.compiler.is_compiling()`` is true inside, as in ``torch.export``: libraries ask it before they read
+    values that only make something faster, or check arguments.
+    """
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
 def run_backward_in_calling_thread() -> None:
     """Makes backward passes run where they are called.
 

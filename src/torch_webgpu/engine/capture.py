@@ -15,14 +15,13 @@ from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from torch_webgpu.plan import Random
 from torch_webgpu.runtime.commands import Command, Copy
 
 from . import causes
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .lists import execute_lists
-from .random import RandomState, default_state
+from .random import RandomState, RandomWord, default_state, random_words
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.graph import EncodedGraph
@@ -40,16 +39,6 @@ PoolHandle = tuple[int, int]
 """Names a memory pool of graphs, as ``torch.cuda.graph_pool_handle`` does."""
 
 _write_word = struct.Struct("<I").pack_into
-
-
-class StreamWord(int):
-    """A parameter of a random kernel inside a capture: its number is only known at each replay.
-
-    ``source``: what it is in a replay whose stretch of the stream of ``state`` is known.
-    """
-
-    state: RandomState
-    source: Random
 
 
 class Graphs:
@@ -119,7 +108,7 @@ class Capture:
         self.error: Exception | None = None  # what made the capture worthless
         self._memory = Reservation(device, engine.graphs.pool(handle, device))
         self._commands: list[Command] = []
-        self._words: list[tuple[int, int, StreamWord]] = []  # command, byte of its parameters, what belongs there
+        self._words: list[tuple[int, int, RandomWord]] = []  # command, byte of its parameters, what belongs there
         self._drawn: dict[RandomState, int] = {}
         default_state(device.index)  # is made at its first use, which is not to happen here
         self._settings = RandomState.settings
@@ -180,10 +169,10 @@ class Capture:
         self._commands += self.device.with_room(program.commands, recording.allocations, recording.starts, numbers)
         for command, byte, _, row, part in program.scalar_words:
             number: Any = numbers[row][part]
-            if number.__class__ is StreamWord:
+            if number.__class__ is RandomWord:
                 self._words.append((first + command, byte, number))
 
-    def stream_words(self, state: RandomState, blocks: int) -> list[StreamWord]:
+    def stream_words(self, state: RandomState, blocks: int) -> list[RandomWord]:
         """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
         with self.engine.lock:
             if state.set_at > self._settings:
@@ -193,12 +182,7 @@ class Capture:
             self._drawn[state] = ahead + blocks
             state.captured = True
             RandomState.draws += 1
-        words = []
-        for part in range(4):
-            word = StreamWord()
-            word.state, word.source = state, Random(part, ahead)
-            words.append(word)
-        return words
+        return random_words(state, ahead)
 
     takes_lists = True
 
@@ -302,7 +286,7 @@ class CapturedGraph:
         device: Device,
         memory: Reservation,
         commands: list[Command],
-        words: list[tuple[int, int, StreamWord]],
+        words: list[tuple[int, int, RandomWord]],
         drawn: dict[RandomState, int],
         inputs: dict[int, Allocation],
     ) -> None:
@@ -314,7 +298,7 @@ class CapturedGraph:
         self._drawn = drawn
         self._inputs = list(inputs.values())
         self._encoded: EncodedGraph | None = None
-        self._places: list[tuple[bytearray | memoryview, int, StreamWord]] = []
+        self._places: list[tuple[bytearray | memoryview, int, RandomWord]] = []
 
     def instantiate(self) -> None:
         """Prepares the replays: compiles what is not compiled, makes bind groups."""

@@ -56,7 +56,7 @@ class ScalarWord(NamedTuple):
     part: int
 
 
-class _RandomWord(NamedTuple):
+class _StreamWord(NamedTuple):
     """A parameter of command ``command``, at ``byte``, that follows from where a run starts in the random stream."""
 
     command: int
@@ -105,7 +105,7 @@ class Program:
         self._commands = [_command(plan, step) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
         self.scalar_words: list[ScalarWord] = []
-        self._random_words: list[_RandomWord] = []
+        self._random_words: list[_StreamWord] = []
         self._find_words(plan, widths)
         self._sizes: list[int] = []  # of the allocations, the last time
         self._memory: list[Exchange] = []  # for allocations of these sizes
@@ -122,7 +122,7 @@ class Program:
             elif isinstance(word, Offset):
                 self._offset_words.append(_OffsetWord(number, byte, word.tensor, word.shift, word.ahead))
             else:
-                self._random_words.append(_RandomWord(number, byte, word))
+                self._random_words.append(_StreamWord(number, byte, word))
 
     def check(self, allocations: Sequence[Allocation]) -> None:
         """Raises the error that is an argument's value."""

@@ -14,9 +14,29 @@ from typing import ClassVar
 import torch
 
 from torch_webgpu.engine.current import current_device
+from torch_webgpu.plan import STREAM_MASK, Random
 
-SEED_MASK = (1 << 64) - 1
 STATE_BYTES = 16
+
+
+class RandomWord(int):
+    """A parameter of a random kernel that is captured or traced: its number is only known at each run.
+
+    ``source``: what it is in a run whose stretch of the stream of ``state`` is known.
+    """
+
+    state: RandomState
+    source: Random
+
+
+def random_words(state: RandomState, ahead: int) -> list[RandomWord]:
+    """The four parameters of a stream (seed, offset), ``ahead`` blocks after where a run starts in it."""
+    words = []
+    for part in range(4):
+        word = RandomWord()
+        word.state, word.source = state, Random(part, ahead)
+        words.append(word)
+    return words
 
 
 class RandomState:
@@ -36,7 +56,7 @@ class RandomState:
         """Goes on with block ``offset`` of a seed's stream."""
         self.check_known("set")
         with self._lock:
-            self.seed, self.offset = seed & SEED_MASK, offset & SEED_MASK
+            self.seed, self.offset = seed & STREAM_MASK, offset & STREAM_MASK
             self.set_at = RandomState.settings = RandomState.settings + 1
 
     def reseed(self, seed: int) -> None:
@@ -55,7 +75,7 @@ class RandomState:
         RandomState.draws += 1
         with self._lock:
             offset = self.offset
-            self.offset = (offset + blocks) & SEED_MASK
+            self.offset = (offset + blocks) & STREAM_MASK
             return self.seed, offset
 
     def to_tensor(self) -> torch.Tensor:
@@ -90,7 +110,7 @@ def default_state(device: int) -> RandomState:
 def seed_all(seed: int) -> None:
     """Seeds every adapter's generator, also those not used yet."""
     global _initial
-    _initial = seed & SEED_MASK
+    _initial = seed & STREAM_MASK
     for state in _states.values():
         state.reseed(seed)
 

@@ -19,12 +19,12 @@ from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
 from torch_webgpu.lower.fuse import fuse
 from torch_webgpu.lower.planning import arranged, make_plan
-from torch_webgpu.plan import Buffer, Plan, Random, Role, TensorSpec
+from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
 from .flush import materialise
 from .lane import Recording
-from .random import RandomState, default_state
+from .random import RandomState, RandomWord, default_state, random_words
 from .replay import recorded
 from .settings import UNBOUNDED
 from .store import offset_in_allocation
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
 
 BROUGHT: tuple[tuple[Role, ...], ...] = (("input", "inout"), ("constant",), ("output",))
 """The order of the buffers that whoever runs a traced plan brings."""
-
-
-class RandomWord(int):
-    """A parameter of a random kernel while it is traced: what it is follows from the random stream of each run."""
-
-    source: Random
 
 
 class Tracing:
@@ -85,12 +79,7 @@ class Tracing:
             self.refuse(self.device.index, "a generator of its own cannot be drawn from")
         ahead, self.drawn = self.drawn, self.drawn + blocks
         RandomState.draws += 1
-        words = []
-        for part in range(4):
-            word = RandomWord()
-            word.source = Random(part, ahead)
-            words.append(word)
-        return words
+        return random_words(state, ahead)
 
     def finish(self, inputs: Sequence[torch.Tensor], result: Any) -> Plan:
         """What was recorded, as a plan of these stand-ins whose outputs are the tensors in ``result``."""
