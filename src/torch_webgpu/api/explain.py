@@ -209,8 +209,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     written: dict[Any, int] = {}
     with ExitStack() as installed:
         with Uninterrupted(), eng.lock:
-            if eng.capture is not None:
-                eng.capture.refuse(eng.capture.device.index, "a function cannot be explained")
+            eng.refuse("a function cannot be explained")
             eng.flush(PROFILE)
             installed.enter_context(eng.using(delay_ms=0.0))
         for device in eng.devices:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import arg_tree_leaves, tree_flatten, tree_leaves, tree_unflatten
 
-from torch_webgpu.engine.capture import PoolHandle
+from torch_webgpu.engine.graph_memory import PoolHandle
 
 from .device import synchronize
 from .graphs import Graph, graph, graph_pool_handle

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_webgpu.aten.torch_patches import refuse_uncapturable_optimizers
-from torch_webgpu.engine.capture import Capture, CapturedGraph, PoolHandle
+from torch_webgpu.engine.capture import Capture, CapturedGraph
 from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.graph_memory import PoolHandle
 from torch_webgpu.engine.record import engine, started_in
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 
@@ -25,8 +26,7 @@ def is_current_stream_capturing() -> bool:
     """Whether a graph is being captured on the current adapter. Never opens a device."""
     if started_in() is None:
         return False
-    capture = engine().capture
-    return capture is not None and capture.device.index == current_device()
+    return engine().intake(current_device()) is not None
 
 
 def graph_pool_handle() -> PoolHandle:

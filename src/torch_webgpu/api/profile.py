@@ -225,8 +225,7 @@ class profile:  # noqa: N801 torch.profiler's name
         with Uninterrupted(), eng.lock:
             if _running is not None:
                 raise RuntimeError("a torch.webgpu.profile is already running")
-            if eng.capture is not None:
-                eng.capture.refuse(eng.capture.device.index, "a profile cannot begin")
+            eng.refuse("a profile cannot begin")
             eng.flush(PROFILE)
             for device in eng.devices:
                 if device.is_open:

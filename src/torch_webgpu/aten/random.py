@@ -71,11 +71,7 @@ def stream_scalars(generator: torch.Generator | None, like: torch.Tensor, per_bl
     """Reserves a draw per element of ``like``; the stream's four parameters."""
     blocks = -(-like.numel() // per_block)
     device = like.device.index or 0
-    state, capture = state_of(generator, device), engine().capture
-    if capture is not None and capture.device.index == device:
-        return [("u", word) for word in capture.stream_words(state, blocks)]
-    seed, offset = state.reserve(blocks)
-    return [("u", half & 0xFFFFFFFF) for number in (seed, offset) for half in (number, number >> 32)]
+    return [("u", word) for word in engine().stream_words(state_of(generator, device), blocks, device)]
 
 
 def truncated(u: Expr, digits: int) -> Expr:

@@ -17,12 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .causes import UPLOADS
-
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
-
-    from .record import Engine
 
 MIB = 1 << 20
 MARK_SUBMISSIONS = 8
@@ -83,18 +79,15 @@ class Backpressure:
         queue = self._queues.get(device.index)
         return len(queue.marks) if queue is not None else 0
 
-    def make_room(self, engine: Engine, index: int, size_bytes: int) -> None:
-        """Called before an upload takes memory: flushes if that gives back more than may be held."""
+    def too_much_held(self, index: int, size_bytes: int, live_bytes: int) -> int:
+        """Asked before an upload takes memory: from how many bytes on that have died a flush pays; 0 for not now."""
         queue = self._queues.setdefault(index, _Queue())
         queue.fresh_bytes += size_bytes
-        allowed = max(HELD_BYTES, engine.live_bytes[index] // HELD_PART)
+        allowed = max(HELD_BYTES, live_bytes // HELD_PART)
         if queue.fresh_bytes < allowed:
-            return
+            return 0
         queue.fresh_bytes = 0
-        engine.reclaim()  # what has died and is still held afterwards waits for something recorded
-        held = sum(a.buffer.size_bytes for a in engine.dying if a.buffer is not None and a.device == index)
-        if held >= allowed // 2:
-            engine.flush(UPLOADS, index)
+        return allowed // 2
 
     def forget(self, index: int) -> None:
         """The device was opened anew: there is nothing in flight, and old marks must not be asked."""

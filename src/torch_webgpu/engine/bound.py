@@ -62,8 +62,7 @@ class BoundPlan:
         starts = self._check(inputs)
         with Uninterrupted(), engine.lock:
             engine.check_process()
-            if engine.capture is not None:
-                engine.capture.refuse(self._index, "a plan cannot be run")
+            engine.refuse("a plan cannot be run", self._index)
             # What was recorded before comes first.
             engine.flush(causes.PLAN, self._index)
             engine.raise_pending()

@@ -5,25 +5,29 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from .causes import IDLE
 from .interrupt import Uninterrupted
+from .lane import Lane
 
-if TYPE_CHECKING:
-    from .lane import Lane
-    from .record import Engine
+Sizes = Callable[[], dict[Lane, int]]
 
 IDLE_SECONDS = 0.002
 """A batch nothing was added to for so long belongs to a program that does something else."""
 
 
 class FlushClock:
-    """A thread, started with the first batch, that sleeps until a batch is old enough."""
+    """A thread, started with the first batch, that sleeps until a batch is old enough.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    ``delay_ms()``: how old that is; 0 for never. ``pending()``: how much each lane holds. ``flush(lane, size)`` submits
+    a lane if it still holds so much, and raises nothing.
+    """
+
+    def __init__(self, delay_ms: Callable[[], float], pending: Sizes, flush: Callable[[Lane, int], None]) -> None:
+        self._delay_ms = delay_ms
+        self._pending = pending
+        self._flush = flush
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._wake = _thread.allocate_lock()  # locked while the thread sleeps; an Event would have a lock of its own,
@@ -32,7 +36,7 @@ class FlushClock:
 
     def arm(self) -> None:
         """A batch has begun."""
-        if self._engine.settings.delay_ms <= 0:
+        if self._delay_ms() <= 0:
             return
         self._first_pending = time.monotonic()
         if self._thread is None:
@@ -59,29 +63,17 @@ class FlushClock:
             self._thread.join()
 
     def _tick(self) -> None:
-        engine = self._engine
         while True:
             self._wake.acquire()
             if self._stopping:
                 return
-            while (left := self._first_pending + engine.settings.delay_ms / 1000 - time.monotonic()) > 0:
+            while (left := self._first_pending + self._delay_ms() / 1000 - time.monotonic()) > 0:
                 time.sleep(left)
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
-            recorded: dict[Lane, int] = {}
-            while engine.lanes.busy and not self._stopping:
-                before, recorded = recorded, {lane: len(lane) for lane in engine.lanes.busy.copy()}
+            before: dict[Lane, int] = {}
+            while (recorded := self._pending()) and not self._stopping:
                 for lane, size in recorded.items():
                     if before.get(lane) == size:
                         self._flush(lane, size)
+                before = recorded
                 time.sleep(IDLE_SECONDS)
-
-    def _flush(self, lane: Lane, size: int) -> None:
-        """Submits what a lane holds, if that is still as much as it was."""
-        engine = self._engine
-        try:
-            with engine.lock:
-                # It may have been turned off meanwhile.
-                if engine.capture is None and engine.settings.delay_ms > 0 and len(lane) == size:
-                    engine.flush_lane(lane, IDLE)
-        except Exception as error:
-            engine.error = engine.error or error

@@ -26,14 +26,16 @@ from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
 from .backpressure import Backpressure
-from .capture import Capture, Graphs
 from .causes import Cause
 from .clock import FlushClock
 from .flush import Sequel, run
+from .graph_memory import Graphs
+from .intake import Intake
 from .interrupt import Uninterrupted
 from .lane import Lane, Lanes, Recording
 from .layouts import copy_body, layout_key, spec_of, tangled
 from .lists import flush_lists
+from .random import RandomState
 from .readbacks import Readbacks
 from .replay import Plan, Planner
 from .settings import Settings
@@ -44,7 +46,6 @@ from .watch import is_watched, run_watched
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
-    from .tracing import Tracing
 
 Scalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
@@ -78,13 +79,13 @@ class Engine(Store):
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
         self.backpressure = Backpressure()
-        self.capture: Capture | Tracing | None = None  # what takes in the flushes of its device, which do not run
+        self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
         self.readbacks = Readbacks()
         self.sequel: Sequel | None = None  # of the flush that is underway
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
-        self.clock = FlushClock(self)
+        self.clock = FlushClock(lambda: self.settings.delay_ms, self.lanes_pending, self.flush_idle)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -118,8 +119,7 @@ class Engine(Store):
         """Opens a device anew, also after it was lost. The tensors it had raise DeviceLostError from then on."""
         with Uninterrupted(), self.lock:
             device = self.device(index)
-            if self.capture is not None:
-                self.capture.refuse(index, "a device cannot be reset")
+            self.refuse("a device cannot be reset", index)
             lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
             self.lanes.clear(index)
             for allocation in self.mailbox.allocations.values():
@@ -295,10 +295,33 @@ class Engine(Store):
         for other in self.lanes.in_the_way(lane, read, written):
             self.flush_lane(other, causes.ANOTHER_THREAD)
 
+    def refuse(self, what: str, device: int | None = None) -> None:
+        """Raises where a capture or a trace is underway, on a device or on any: ``what`` cannot be part of it."""
+        capture = self.capture
+        if capture is not None:
+            capture.refuse(capture.device.index if device is None else device, what)
+
+    def intake(self, device: int) -> Intake | None:
+        """The capture or the trace underway on a device."""
+        capture = self.capture
+        return capture if capture is not None and capture.device.index == device else None
+
+    def stream_words(self, state: RandomState, blocks: int, device: int) -> Sequence[int]:
+        """The four parameters of a random stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
+        intake = self.intake(device)
+        if intake is not None:
+            return intake.stream_words(state, blocks)
+        seed, offset = state.reserve(blocks)
+        return [half & 0xFFFFFFFF for number in (seed, offset) for half in (number, number >> 32)]
+
+    def lanes_pending(self) -> dict[Lane, int]:
+        """How many operations wait for a flush in each lane."""
+        return {lane: len(lane) for lane in self.lanes.busy.copy()}
+
     @property
     def pending_count(self) -> int:
         """How many operations wait for a flush, of all threads and on all devices."""
-        return sum([len(lane) for lane in self.lanes.busy.copy()])
+        return sum(self.lanes_pending().values())
 
     def flush(self, cause: Cause, device: int | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it."""
@@ -309,6 +332,16 @@ class Engine(Store):
                 self.flush_lane(lane, cause)
             if not lanes:
                 self.reclaim()
+
+    def flush_idle(self, lane: Lane, size: int) -> None:
+        """Submits what a lane holds, if that is still so much; what goes wrong is raised at the next use."""
+        try:
+            with self.lock:
+                # It may have been turned off meanwhile.
+                if self.capture is None and self.settings.delay_ms > 0 and len(lane) == size:
+                    self.flush_lane(lane, causes.IDLE)
+        except Exception as error:
+            self.error = self.error or error
 
     def flush_for(self, allocation: Allocation, sequel: Sequel, cause: Cause) -> None:
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
@@ -349,7 +382,7 @@ class Engine(Store):
         if self.capture is not None and self.capture.device is device:
             self.capture.run(recording)
         elif is_watched(device):
-            run_watched(self, device, recording, cause)
+            run_watched(device, recording, cause, self.plan)
         else:
             run(device, self.plan(recording, device), recording, self.sequel)
             self.backpressure.submitted(device)
@@ -369,6 +402,15 @@ class Engine(Store):
             binding_bytes = device.limits["max-storage-buffer-binding-size"]
             found = self._limits[key] = Limits(buffers, *key[1:], binding_bytes)
         return found
+
+    def make_room(self, index: int, size_bytes: int) -> None:
+        """Called before an upload takes memory: flushes if that gives back more than may be held."""
+        too_much = self.backpressure.too_much_held(index, size_bytes, self.live_bytes[index])
+        if too_much:
+            self.reclaim()  # what has died and is still held afterwards waits for something recorded
+            held = sum([a.buffer.size_bytes for a in self.dying if a.buffer is not None and a.device == index])
+            if held >= too_much:
+                self.flush(causes.UPLOADS, index)
 
     def collect(self) -> None:
         """Also returns the memory of discarded graphs."""

@@ -55,14 +55,14 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
             return False
         data = host_bytes(source)
         eng.handovers += 1
-        capture = eng.capture if eng.capture is not None and eng.capture.device.index == allocation.device else None
-        if capture is not None and capture.write(allocation, offset, data, source.numel()):
+        intake = eng.intake(allocation.device)
+        if intake is not None and intake.write(allocation, offset, data, source.numel()):
             return True
         for lane in eng.lanes.touching(allocation.device, allocation.number):
             eng.flush_lane(lane, causes.WRITTEN)
         device = eng.device(allocation.device)
         if allocation.buffer is None:
-            eng.backpressure.make_room(eng, allocation.device, size)
+            eng.make_room(allocation.device, size)
         buffer = materialise(device, allocation)
         whole = size - size % 4
         if whole:
@@ -107,8 +107,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
 
 def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     """A tensor in row-major order that starts at a whole word, a copy if need be; its offset and size in bytes."""
-    if eng.capture is not None:
-        eng.capture.refuse(t.device.index, "a tensor's values cannot be read on the host")
+    eng.refuse("a tensor's values cannot be read on the host", t.device.index)
     size = t.numel() * t.element_size()
     offset = offset_in_allocation(t)
     if not is_contiguous(t.shape, t.stride()) or offset % 4:
@@ -173,8 +172,7 @@ def synchronize(index: int) -> None:
     """Waits for everything recorded for a device; raises what went wrong so far."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        if eng.capture is not None:
-            eng.capture.refuse(index, "a device cannot be waited for")
+        eng.refuse("a device cannot be waited for", index)
         eng.flush(causes.SYNCHRONIZED, index)
         eng.raise_pending()
         device = eng.device(index)

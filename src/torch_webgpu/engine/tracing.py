@@ -157,8 +157,7 @@ def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any
     """
     with engine.lock:
         device = engine.device(index)
-        if engine.capture is not None:
-            engine.capture.refuse(engine.capture.device.index, "nothing can be traced")
+        engine.refuse("nothing can be traced")
         engine.flush(causes.PLAN)
         engine.raise_pending()
         default_state(index)  # is made at its first use, which is not to happen here

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from .causes import Cause
     from .lane import Recording
-    from .record import Engine
+    from .replay import Plan
+
+    PlanOf = Callable[[Recording, Device], Plan]
 
 observer_for_torch_profiler: Callable[[Device], Observer] = Observer
 """Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
@@ -40,10 +42,10 @@ def observing(device: Device, what: str) -> Iterator[Observer]:
             yield observer
 
 
-def run_watched(engine: Engine, device: Device, recording: Recording, cause: Cause) -> None:
+def run_watched(device: Device, recording: Recording, cause: Cause, plan_of: PlanOf) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()
     with observing(device, f"{len(nodes)} operations") as observer:
-        plan = engine.plan(recording, device)
+        plan = plan_of(recording, device)
         observer.planned(nodes, plan.steps, cause)
         run(device, plan, recording)

@@ -1,0 +1,35 @@
+"""What the engine knows of captures and traces: while one is underway, it takes in what its device would run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Device
+
+    from .lane import Recording
+    from .random import RandomState
+    from .tensor import Allocation
+
+
+class Intake(Protocol):
+    """A capture or a trace of one device. Callers hold the engine's lock."""
+
+    device: Device
+    takes_lists: bool
+
+    def run(self, recording: Recording) -> None:
+        """Takes in a flush."""
+
+    def run_lists(self, batch: Any, plan: Any) -> None:
+        """Takes in a flush of list operations."""
+
+    def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:
+        """Takes in what the host writes; False if it is to be written now."""
+
+    def stream_words(self, state: RandomState, blocks: int) -> Sequence[int]:
+        """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
+
+    def refuse(self, index: int, what: str) -> None:
+        """Raises, if it is on this device: ``what`` cannot be taken in."""
