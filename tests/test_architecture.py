@@ -181,6 +181,26 @@ def private_access(path: str, text: str) -> list[str]:
     return found
 
 
+ENGINE_INSIDES = frozenset(
+    "lanes mailbox dying live_bytes peak_bytes freed_bytes forgotten_bytes templates operations capture graphs planner "
+    "readbacks backpressure clock sequel waited_for error flush_lane flush_for collect sweep".split()
+)
+OPENED_LATER = ("aten/traced.py", "aten/foreach_lists.py")
+
+
+def engine_insides(path: str, text: str) -> list[str]:
+    """Lanes, mailbox, counters and the like, used above the engine: it has a settings value, ``flush(cause)``, …"""
+    if path.startswith(("engine/", *OPENED_LATER)):
+        return []
+    return [
+        f"{path}:{node.lineno} uses {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ENGINE_INSIDES
+        and re.search(r"\b(eng|engine\(\)|engine)$", ast.unparse(node.value))
+    ]
+
+
 def too_long(path: str, text: str) -> list[str]:
     lines = text.count("\n")
     return [f"{path}: {lines} lines"] if lines > MAX_LINES else []
@@ -190,7 +210,9 @@ def unfinished(path: str, text: str) -> list[str]:
     return [f"{path}:{n}" for n, line in enumerate(text.splitlines(), 1) if UNFINISHED.search(line)]
 
 
-CHECKERS = (upward_imports, wgpu_imports, raw_wgpu, torch_internals, private_access, too_long, unfinished)
+CHECKERS = (
+    upward_imports, wgpu_imports, raw_wgpu, torch_internals, private_access, engine_insides, too_long, unfinished
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.__name__)
@@ -263,6 +285,8 @@ def test_every_part_has_a_layer() -> None:
         (torch_internals, "api/streams.py", "from torch.utils._sympy import functions"),
         (private_access, "aten/conv.py", "from torch_webgpu.engine.record import _engine"),
         (private_access, "engine/many.py", "def f(mailbox):\n    return mailbox._end"),
+        (engine_insides, "api/memory.py", "engine().mailbox.find(t)"),
+        (engine_insides, "api/memory.py", "def f(eng):\n    return eng.live_bytes[0]"),
         (too_long, "aten/conv.py", "\n" * 501),
         (unfinished, "aten/conv.py", "# TODO later"),
     ],
@@ -282,6 +306,7 @@ def test_a_broken_rule_is_found(checker: object, path: str, text: str) -> None:
         ),
         (upward_imports, "__init__.py", "from . import api, aten"),
         (private_access, "engine/tensor.py", "class A:\n    __slots__ = ('_end',)\n\ndef f(a):\n    return a._end"),
+        (engine_insides, "api/memory.py", "engine().flush(causes.ASKED)"),
         (private_access, "aten/conv.py", "def f(op, spec):\n    return op._schema, spec._replace(dtype='f32')"),
         (torch_internals, "aten/conv.py", '"""About torch._C."""'),
         (torch_internals, "aten/torch_abi.py", "torch._C._dispatch()"),

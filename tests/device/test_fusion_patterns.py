@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +12,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.runtime.ffi import NativeDevice
+from torch_webgpu.wgsl.link import library_function
 
 webgpu = torch.webgpu
 
@@ -241,11 +240,11 @@ def test_nothing_is_left_of_a_removed_pattern() -> None:
     bind_marked()
     x, y, z = vectors(3)
     torch.tanh((x + y) * z).cpu()
-    function = weakref.ref(next(p.function for p in engine().planner.patterns.values() if p.name == "marked"))
-    assert function() is not None
+    function = engine().patterns["marked"].function
+    assert function is not None
     webgpu.remove_fusion_pattern("marked")
-    gc.collect()
-    assert function() is None
+    assert "marked" not in engine().patterns
+    assert library_function(function.name) is None
     assert set(TABLE) == rows
 
 

@@ -38,12 +38,5 @@ def get_fusion_stats() -> Record:
 
     Entries are attributes, too: ``get_fusion_stats().fusions``.
     """
-    planner = engine().planner
-    return Record(
-        fusions=planner.fusions,
-        bypasses=planner.bypasses,
-        eliminated=planner.eliminated,
-        plan_hits=planner.hits,
-        plan_misses=planner.misses,
-        patterns=Record({name: planner.pattern_counts[name] for name in planner.patterns}),
-    )
+    counts = engine().fusion_counts()
+    return Record(counts._asdict() | {"patterns": Record(counts.patterns)})

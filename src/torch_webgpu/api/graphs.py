@@ -31,7 +31,7 @@ def is_current_stream_capturing() -> bool:
 
 def graph_pool_handle() -> PoolHandle:
     """A new name for a pool of graph memory, for graphs that are to share one."""
-    return engine().graphs.new_handle()
+    return engine().new_pool_handle()
 
 
 class Graph:

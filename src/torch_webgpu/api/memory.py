@@ -21,14 +21,12 @@ from .records import Record
 
 def memory_allocated(device: DeviceLike = None) -> int:
     """Bytes held by live tensors."""
-    eng, index = engine(), index_of(device)
-    eng.reclaim()
-    return eng.live_bytes.get(index, 0)
+    return engine().tensor_bytes(index_of(device)).current
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
     """The most bytes live tensors held since the start, or since :func:`reset_peak_memory_stats`."""
-    return max(engine().peak_bytes.get(index_of(device), 0), memory_allocated(device))
+    return engine().tensor_bytes(index_of(device)).peak
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
@@ -60,10 +58,9 @@ def memory_stats(device: DeviceLike = None) -> Record:
     """
     eng, index = engine(), index_of(device)
     with Uninterrupted(), eng.lock:
-        eng.reclaim()
+        tensors = eng.tensor_bytes(index)
         found = eng.device(index)
         stats, tallies = found.stats, found.memory_tallies()
-        tensors = _tensor_bytes(index)
     plain = {
         "active_bytes": tensors.current,
         "pooled_bytes": stats.pooled_bytes,
@@ -89,14 +86,6 @@ def memory_stats(device: DeviceLike = None) -> Record:
     }
     keyed |= {f"{name}.{key}": 0 for name in _OVERSIZE for key in asdict(_NOTHING)}
     return Record(sorted({**plain, **keyed}.items()))
-
-
-def _tensor_bytes(index: int) -> Tally:
-    """What tensors hold. The caller holds the lock."""
-    eng = engine()
-    current, freed = eng.live_bytes.get(index, 0), eng.freed_bytes.get(index, 0)
-    peak = max(eng.peak_bytes.get(index, 0), current)
-    return Tally(current, peak, current + freed - eng.forgotten_bytes.get(index, 0), freed)
 
 
 def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
@@ -141,8 +130,8 @@ def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
         eng.flush(MEMORY)
         found = [
             _segment(a.device, a.address, a.buffer.size_bytes, a.size_bytes, "active_allocated")
-            for a in eng.mailbox.allocations.values()
-            if a.alive and a.buffer is not None and a.device in wanted
+            for a in eng.materialised()
+            if a.device in wanted
         ]
         for index in wanted:
             found += [_segment(index, 0, size, 0, "inactive") for size in eng.devices[index].free_sizes]
@@ -190,16 +179,9 @@ def empty_cache() -> None:
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
     """Starts the peak counters again from what is in use now."""
-    eng, index = engine(), index_of(device)
-    eng.reclaim()
-    eng.peak_bytes[index] = eng.live_bytes.get(index, 0)
-    eng.device(index).reset_peak_stats()
+    engine().reset_peak(index_of(device))
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
     """Forgets what was allocated and freed so far (the keys that end so), and the failures."""
-    eng, index = engine(), index_of(device)
-    with Uninterrupted(), eng.lock:
-        eng.reclaim()
-        eng.freed_bytes[index], eng.forgotten_bytes[index] = 0, eng.live_bytes.get(index, 0)
-        eng.device(index).reset_accumulated_stats()
+    engine().reset_accumulated(index_of(device))

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.causes import SETTING
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
@@ -62,32 +61,23 @@ def add_fusion_pattern(
     if unknown:
         raise ValueError(f"fusion pattern {name!r}: PyTorch has no operator {', '.join(unknown)}")
     function, arity = (None, 0) if wgsl is None else _bind(name, dedent(wgsl))
-    eng = engine()
-    with Uninterrupted(), eng.lock:
-        eng.flush(SETTING)
-        others = [pattern for pattern in eng.planner.patterns.values() if pattern.name != name]
-        eng.planner.pattern_counts.pop(name, None)
-        eng.planner.set_patterns([*others, Pattern(name, chain, function, arity, description, wgsl)])
+    engine().set_pattern(name, Pattern(name, chain, function, arity, description, wgsl))
     return None
 
 
 def remove_fusion_pattern(name: str) -> None:
     """Forgets a pattern; its chain runs as it did before. KeyError if there is none of this name."""
-    eng = engine()
-    with Uninterrupted(), eng.lock:
-        patterns = dict(eng.planner.patterns)
-        if patterns.pop(name, None) is None:
-            raise KeyError(f"there is no fusion pattern {name!r}, only {', '.join(patterns)}")
-        eng.flush(SETTING)
-        eng.planner.pattern_counts.pop(name, None)
-        eng.planner.set_patterns(patterns.values())
+    patterns = engine().patterns
+    if name not in patterns:
+        raise KeyError(f"there is no fusion pattern {name!r}, only {', '.join(patterns)}")
+    engine().set_pattern(name, None)
 
 
 def get_fusion_patterns() -> list[Record]:
     """All patterns, the built-in ones first: ``name``, ``ops``, ``description`` and ``wgsl`` (or None) of each."""
     return [
         Record(name=pattern.name, ops=list(pattern.ops), description=pattern.description, wgsl=pattern.wgsl)
-        for pattern in engine().planner.patterns.values()
+        for pattern in engine().patterns.values()
     ]
 
 

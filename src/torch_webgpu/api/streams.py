@@ -6,19 +6,14 @@ queue: work on "another" stream is never wrong, it just overlaps with nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torch_webgpu.aten.torch_abi import DEVICE_TYPE_NUMBER
 from torch_webgpu.aten.torch_patches import replace_constructor
-from torch_webgpu.engine.causes import EVENT
 from torch_webgpu.engine.current import current_device
-from torch_webgpu.engine.interrupt import Uninterrupted
-from torch_webgpu.engine.record import engine
-from torch_webgpu.errors import DeviceLostError
+from torch_webgpu.engine.places import Place, times_ns
 
 from .device import DeviceLike, device, index_of, synchronize
 
@@ -88,73 +83,35 @@ class Event(torch.Event):
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
         self._home: int | None = None  # where it is recorded if no stream says so; None for the current adapter
-        self._index: int | None = None
-        self._reached: Callable[[], bool] = lambda: True
-        self._readbacks = 0  # downloads begun before it
-        self._stamp: Any = None  # the runtime's, until it is read
-        self._time_ns = 0
+        self._place: Place | None = None
 
     @property
     def device(self) -> torch.device | None:  # type: ignore[override]
         """Where it was recorded; None before that."""
-        return None if self._index is None else torch.device("webgpu", self._index)
+        return None if self._place is None else torch.device("webgpu", self._place.index)
 
     def record(self, stream: Any = None) -> None:
         """Notes the place after everything recorded so far, and submits that."""
-        eng = engine()
-        index = self._place(stream)
-        with Uninterrupted(), eng.lock:
-            found = eng.device(index)
-            if self._timed and eng.capture is not None:
-                eng.capture.refuse(index, "an event cannot take the time")
-            if self._timed and not found.has_timestamps:
-                synchronize(index)
-                self._stamp, self._time_ns = None, time.perf_counter_ns()
-            else:
-                eng.flush(EVENT, index)
-                self._stamp = found.stamp() if self._timed else None
-            self._reached = found.mark()
-            self._readbacks = eng.readbacks.begun(index)
-            self._index = index
-
-    def _place(self, stream: Any) -> int:
-        """The adapter that a call with this ``stream`` means."""
         if stream is not None:
-            return stream.device_index
-        return current_device() if self._home is None else self._home
+            index = stream.device_index
+        else:
+            index = current_device() if self._home is None else self._home
+        self._place = Place(index, self._timed)
 
     def query(self) -> bool:
         """Whether the work before it is done. True if it was never recorded."""
-        eng = engine()
-        with Uninterrupted(), eng.lock:
-            reached = self._reached()
-            if reached and self._readbacks and self._index is not None:
-                eng.readbacks.finish(eng.device(self._index), self._readbacks)
-            return reached
+        return self._place is None or self._place.is_reached()
 
     def synchronize(self) -> None:
         """Waits for the work before it (and for what was recorded after it)."""
-        if not self.query():
-            synchronize(self._index)
+        if self._place is not None and not self._place.is_reached():
+            synchronize(self._place.index)
 
     def wait(self, stream: Any = None) -> None:
         """Makes later work of ``stream`` (the current one) wait for it; across adapters it is the host that waits."""
-        if self._index not in (None, current_device() if stream is None else stream.device_index):
+        waiting = current_device() if stream is None else stream.device_index
+        if self._place is not None and self._place.index != waiting:
             self.synchronize()
-
-    def _read(self, events: Sequence[Event]) -> None:
-        """Reads the times of ``events``, all of this one's adapter, where they have not been read."""
-        eng = engine()
-        with Uninterrupted(), eng.lock:
-            unread = [event for event in events if event._stamp is not None]
-            if not unread:
-                return
-            try:
-                times_ns = eng.device(self._index or 0).read_stamps([event._stamp for event in unread])
-            except DeviceLostError as error:
-                raise DeviceLostError(f"the time of an event is lost: {error}") from None
-            for event, (begin_ns, _) in zip(unread, times_ns, strict=True):
-                event._stamp, event._time_ns = None, begin_ns
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to ``end_event``: both with ``enable_timing``, and recorded on one adapter.
@@ -164,12 +121,13 @@ class Event(torch.Event):
         for event in (self, end_event):
             if not event._timed:
                 raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-            if event._index is None:
-                raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if self._index != end_event._index:
+        begin, end = self._place, end_event._place
+        if begin is None or end is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if begin.index != end.index:
             raise ValueError("Both events must be recorded on the same device: each has a clock of its own.")
-        self._read((self, end_event))
-        return (end_event._time_ns - self._time_ns) / 1e6
+        begin_ns, end_ns = times_ns((begin, end))
+        return (end_ns - begin_ns) / 1e6
 
     def __repr__(self) -> str:
         return f"<torch.webgpu.Event device={self.device}>"

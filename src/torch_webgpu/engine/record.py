@@ -22,6 +22,7 @@ from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
+from torch_webgpu.lower.patterns import Pattern
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
@@ -29,7 +30,7 @@ from .backpressure import Backpressure
 from .causes import Cause
 from .clock import FlushClock
 from .flush import Sequel, run
-from .graph_memory import Graphs
+from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
 from .interrupt import Uninterrupted
 from .lane import Lane, Lanes, Recording
@@ -37,7 +38,7 @@ from .layouts import copy_body, layout_key, spec_of, tangled
 from .lists import flush_lists
 from .random import RandomState
 from .readbacks import Readbacks
-from .replay import Plan, Planner
+from .replay import FusionCounts, Plan, Planner
 from .settings import Settings
 from .store import Store
 from .tensor import ADDRESS_BITS, FIRST_BYTE, Allocation, Template
@@ -391,6 +392,25 @@ class Engine(Store):
         """How a recording runs."""
         settings = self.settings
         return self.planner.plan(recording, self.limits(device, settings.fusion_window) if settings.fusion else None)
+
+    @property
+    def patterns(self) -> dict[str, Pattern]:
+        """The chains that have a name."""
+        return dict(self.planner.patterns)
+
+    def set_pattern(self, name: str, pattern: Pattern | None) -> None:
+        """See :meth:`Planner.set_pattern`. What was recorded before runs as it did."""
+        with Uninterrupted(), self.lock:
+            self.flush(causes.SETTING)
+            self.planner.set_pattern(name, pattern)
+
+    def fusion_counts(self) -> FusionCounts:
+        """What became of the operations so far."""
+        return self.planner.counts()
+
+    def new_pool_handle(self) -> PoolHandle:
+        """A new name for a pool of graph memory."""
+        return self.graphs.new_handle()
 
     def limits(self, device: Device, window: int) -> Limits:
         """What fusion may do on a device, looking ``window`` kernels back."""

@@ -7,10 +7,10 @@ are still alive. Offsets and scalars are not part of it: they are parameters.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
@@ -101,6 +101,19 @@ def _buffers(recording: Recording, nodes: Sequence[Recorded]) -> list[Buffer]:
     return found
 
 
+class FusionCounts(NamedTuple):
+    """Operations that joined another's kernel, that had one of their own, that were not run; plans that were found and
+    made; how often each pattern occurred.
+    """
+
+    fusions: int
+    bypasses: int
+    eliminated: int
+    plan_hits: int
+    plan_misses: int
+    patterns: dict[str, int]
+
+
 class Planner:
     """Makes plans and keeps the most recently used ones."""
 
@@ -118,10 +131,18 @@ class Planner:
         """Finds the chains that have a name."""
         return Matcher(tuple(self.patterns.values()))
 
-    def set_patterns(self, patterns: Iterable[Pattern]) -> None:
-        """What chains have a name, and perhaps a kernel, from now on."""
-        self.patterns = {pattern.name: pattern for pattern in patterns}
+    def set_pattern(self, name: str, pattern: Pattern | None) -> None:
+        """The chain that has a name from now on, and perhaps a kernel; None for none."""
+        self.pattern_counts.pop(name, None)
+        self.patterns.pop(name, None)
+        if pattern is not None:
+            self.patterns[name] = pattern
         self.plans.clear()
+
+    def counts(self) -> FusionCounts:
+        """What :meth:`plan` has counted."""
+        patterns = {name: self.pattern_counts[name] for name in self.patterns}
+        return FusionCounts(self.fusions, self.bypasses, self.eliminated, self.hits, self.misses, patterns)
 
     def plan(self, recording: Recording, limits: Limits | None) -> Plan:
         """The plan of a recording, made if it is new; without ``limits`` nothing is fused. Counts what it does."""

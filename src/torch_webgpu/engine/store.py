@@ -14,6 +14,7 @@ from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.errors import ForkError, NoAdapterError, OutOfMemoryError, UnsupportedDtypeError
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.runtime.tally import Tally
 
 from .interrupt import Uninterrupted
 from .lane import Lanes
@@ -215,6 +216,33 @@ class Store:
                 self.devices[device].release_all(buffers)
         for allocation in gone:
             allocation.buffer = None
+
+    def tensor_bytes(self, index: int) -> Tally:
+        """What the tensors on a device hold, and have held."""
+        with Uninterrupted(), self.lock:
+            self.reclaim()
+            current, freed = self.live_bytes.get(index, 0), self.freed_bytes.get(index, 0)
+            peak = max(self.peak_bytes.get(index, 0), current)
+            return Tally(current, peak, current + freed - self.forgotten_bytes.get(index, 0), freed)
+
+    def reset_peak(self, index: int) -> None:
+        """The peak of :meth:`tensor_bytes`, and of the device's own counters, starts again from what there is now."""
+        with Uninterrupted(), self.lock:
+            self.reclaim()
+            self.peak_bytes[index] = self.live_bytes.get(index, 0)
+            self.device(index).reset_peak_stats()
+
+    def reset_accumulated(self, index: int) -> None:
+        """What was allocated and freed so far is forgotten, by :meth:`tensor_bytes` and the device's own counters."""
+        with Uninterrupted(), self.lock:
+            self.reclaim()
+            self.freed_bytes[index], self.forgotten_bytes[index] = 0, self.live_bytes.get(index, 0)
+            self.device(index).reset_accumulated_stats()
+
+    def materialised(self) -> list[Allocation]:
+        """What tensors that live have memory for."""
+        with Uninterrupted(), self.lock:
+            return [a for a in self.mailbox.allocations.values() if a.alive and a.buffer is not None]
 
     def reclaim(self) -> None:
         """Returns the memory of tensors that died and that nothing recorded needs."""

@@ -1,0 +1,52 @@
+"""Storages of another size: the address stays, what lies at it moves to another buffer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_webgpu.runtime.commands import Copy
+
+from .causes import RESIZED
+from .interrupt import Uninterrupted
+from .record import Engine, engine
+from .tensor import ADDRESS_BITS, LARGE_BYTES, Allocation
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.runtime import Buffer, Device
+
+
+def resize(address: int, size_bytes: int) -> bool:
+    """Makes the storage at an address ``size_bytes`` large; the bytes that fit are kept. False if it is that already.
+
+    Raises OutOfMemoryError for what no buffer can hold, RuntimeError where a graph is captured that would lose values.
+    """
+    eng = engine()
+    with Uninterrupted(), eng.lock:
+        allocation = eng.mailbox.allocations[address >> ADDRESS_BITS]
+        if allocation.size_bytes == size_bytes:
+            return False
+        _resize(eng, allocation, size_bytes)
+        return True
+
+
+def _resize(eng: Engine, allocation: Allocation, size_bytes: int) -> None:
+    """Gives an allocation a buffer of the new size. What is recorded over it means the old one, and runs first."""
+    if size_bytes > LARGE_BYTES:
+        eng.check_size(size_bytes, allocation.device)
+    for lane in eng.lanes.touching(allocation.device, allocation.number):
+        eng.flush_lane(lane, RESIZED)
+    old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
+    device = eng.device(allocation.device)
+    if old is not None and not 0 < size_bytes <= old.size_bytes:
+        if kept:
+            eng.refuse("a storage with values in it cannot be resized", allocation.device)
+        allocation.buffer = _moved(device, old, kept, size_bytes) if kept else None
+        device.release(old)
+    eng.live_bytes[allocation.device] += size_bytes - allocation.size_bytes
+    allocation.size_bytes = size_bytes
+
+
+def _moved(device: Device, old: Buffer, kept: int, size_bytes: int) -> Buffer:
+    new = device.allocate(size_bytes)
+    device.submit([Copy(old, 0, new, 0, -(-kept // 4) * 4)])
+    return new
