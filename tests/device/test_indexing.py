@@ -247,6 +247,16 @@ def test_writes_to_expanded_tensors_that_pytorch_warns_of(device, name):
     assert seen[0] == seen[1]
 
 
+def test_values_that_do_not_fit_are_refused_before_their_dtype(device):
+    for where in ("cpu", device):
+        x = torch.arange(4, device=where)
+        for values in (torch.tensor([]), torch.ones(3)):
+            with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape"):
+                x[x > -1] = values.to(where)
+        with pytest.raises(RuntimeError, match="Index put requires the source and destination dtypes match"):
+            x[x > -1] = torch.ones(4, device=where)
+
+
 def test_cpu_tensors_take_no_indices_of_a_device(device):
     x, index = torch.zeros(4, 3), torch.tensor([0, 2], device=device)
     message = r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"

@@ -314,6 +314,7 @@ DOUBLES[4], DOUBLES[5], DOUBLES[6] = 1 / 3, 1e300, 5e-324
         lambda d: d[:9].lerp(d[:9] * 3, 0.25), lambda d: d.sign(),
         lambda d: d.masked_fill(d > 1, 1e308), lambda d: d.addcmul(d, d, value=1e-200),
         lambda d: d.fill_(1e-320), lambda d: d * INF,
+        lambda d: 1 / torch.full_like(d, -0.0),
     ],
     ids=title,
 )  # fmt: skip
@@ -321,6 +322,22 @@ def test_doubles(fn: Any, device: torch.device) -> None:
     if not engine().device(0).caps.float64:
         pytest.skip("this adapter has no shader-f64")
     check(device, fn, DOUBLES)
+
+
+def test_kernels_of_many_doubles_as_numbers_compile(device: torch.device) -> None:
+    """Compilers must see no loops in what each of them takes: LLVM 15 does not end with dozens."""
+    if not engine().device(0).caps.float64:
+        pytest.skip("this adapter has no shader-f64")
+    drawn = torch.rand(10, 5, dtype=torch.float64, device=device)
+    zeros, ones = torch.zeros_like(drawn), torch.ones_like(drawn)
+    for k in range(8):
+        ones = (ones + 2.0**k) * 0.75
+    assert bool(torch.isclose(zeros, torch.zeros_like(drawn), rtol=0, atol=0, equal_nan=True).all())
+    assert 0 <= drawn.min().item() <= drawn.max().item() < 1
+    expected = 1.0
+    for k in range(8):
+        expected = (expected + 2.0**k) * 0.75
+    assert ones.cpu().unique().tolist() == [expected]
 
 
 # Gradients

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check
 
+from torch_webgpu.aten.pool import averaging
+
 SHAPES = {1: (2, 3, 13), 2: (2, 3, 12, 13), 3: (2, 3, 5, 6, 7)}
 MAX_OPTIONS = [
     {"kernel_size": 2},
@@ -35,6 +37,15 @@ def test_max_pool(device, dims, options):
 @pytest.mark.parametrize("options", AVERAGE_OPTIONS, ids=str)
 def test_avg_pool(device, dims, options):
     check(device, lambda x: of_dims("avg_pool", dims)(x, **options), torch.randn(SHAPES[dims]), backward=True)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_no_average_is_over_nothing(device, dims):
+    for where in ("cpu", device):
+        with pytest.raises(RuntimeError, match="divisor must be not zero"):
+            of_dims("avg_pool", dims)(torch.ones(SHAPES[dims], device=where), 2, divisor_override=0)
+    with pytest.raises(RuntimeError, match="divisor must be not zero"):  # whatever the meta kernel said
+        averaging(dims, [2], [], [0], True, 0)
 
 
 def test_avg_pool_divisor(device):

@@ -268,11 +268,6 @@ def index_put_(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> torch.Tensor:
-    if values.dtype != self.dtype:
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination "
-            f"and {values.dtype} for the source."
-        )
     if accumulate and self.dtype == torch.float64:
         return run_on_cpu(aten._index_put_impl_.default, (self, indices, values, accumulate, unsafe), {}, NO_ATOMICS)
     expanded = expand_masks(self, indices)
@@ -289,6 +284,11 @@ def index_put_(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result "
             f"of shape {list(where.shape)}"
         ) from None
+    if values.dtype != self.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination "
+            f"and {values.dtype} for the source."
+        )
     if is_deterministic() and (not accumulate or self.is_floating_point() or self.is_complex()):
         return put_in_order(self, expanded, values, where, accumulate)
     if accumulate and self.dtype in (torch.float16, torch.bfloat16):

@@ -189,6 +189,8 @@ def averaging(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Resampling:
+    if divisor_override == 0:  # not every release's meta kernels say so
+        raise RuntimeError("divisor must be not zero")
     axes = windows(dims, kernel_size, stride, padding)
     return Resampling("pool", axes, (("COUNT_INCLUDE_PAD", bool(count_include_pad)),), True, divisor_override)
 

@@ -239,6 +239,8 @@ def _split_double(value: float) -> tuple[int | float, ...]:
     """A mantissa as the exact sum of three f32 (Dekker's splitting), and its exponent."""
     if not isfinite(value):
         return (value, 0.0, 0.0, 0)
+    if value == 0:
+        return (value, value, value, 0)  # -0.0 + 0.0 has no sign
     rest, exponent = frexp(value)
     parts = []
     for _ in range(3):
