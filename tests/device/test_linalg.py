@@ -6,7 +6,8 @@ import pytest
 import torch
 from tests.device.against_cpu import HALF_TYPES, check, layouts
 
-from torch_webgpu.aten import launch
+from torch_webgpu.aten import recipes
+from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import matmul, tile
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -53,7 +54,8 @@ def test_tiles(device, monkeypatch, shape, splits):
         return tile.Plan(shape, splits, -(-k // splits // shape.k) * shape.k)
 
     monkeypatch.setattr(matmul, "plan", plan)
-    monkeypatch.setattr(launch, "_prepared", {})
+    monkeypatch.setattr(engine(), "operations", {})
+    recipes.clear()
     a, b, c = numbers(2, 140, 70), numbers(2, 70, 133), numbers(133)
     if splits == 1:
         check(device, lambda a, b, c: torch.addmm(c, a, b), a[0], b[0], c, tol=1e-4)

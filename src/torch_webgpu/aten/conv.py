@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from math import prod
+from collections.abc import Sequence
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -11,32 +10,29 @@ from torch._prims_common import suggest_memory_format
 from torch_webgpu.ir.graph import Body, Spec
 from torch_webgpu.kernels.conv import Geometry, extern
 
-from .launch import launch
+from .computed import computed
 from .results import not_implemented
 from .torch_abi import Meta, aten, impl, infer
 from .torch_patches import lay_out_fake_convolutions
+from .traced import traced
 
 
 def recorded(
     mode: str,
     inputs: Sequence[torch.Tensor],
     geometry: Geometry,
-    outputs: Callable[[], list[Meta]],
-    static: tuple[Hashable, ...] = (),
+    outputs: list[Meta],
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One of the three products of :mod:`torch_webgpu.kernels.conv`; sums over nothing are zero."""
     per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
 
-    def body(specs: tuple[Spec, ...]) -> Body | None:
-        known = all(prod(spec.shape) for spec in specs)
-        return extern(mode, geometry, specs[0].dtype, bias is not None) if known else None
+    def body(specs: tuple[Spec, ...]) -> Body:
+        return extern(mode, geometry, specs[0].dtype, bias is not None)
 
     tensors = inputs if per_channel is None else [*inputs, per_channel]
-    (out,) = launch(f"aten.convolution_{mode}", tensors, (geometry, *static), outputs, body)
-    if out.numel() and not all(t.numel() for t in inputs):
-        return out.zero_() if per_channel is None else out.copy_(per_channel)
-    return out
+    (out,) = computed(f"aten.convolution_{mode}", tensors, outputs, body, geometry)
+    return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
 
 
 def memory_format(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
@@ -73,19 +69,16 @@ def convolution(
 ) -> torch.Tensor:
     """input (N, C, *size), weight (O, C / groups, *kernel) or, transposed, (C, O / groups, *kernel), bias (O)."""
 
-    def outputs() -> list[Meta]:
-        for name, t in (("weight", weight), ("bias", bias)):
-            if t is not None and t.dtype != input.dtype:
-                raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
-        if input.dtype == torch.bool:
-            raise not_implemented(f"slow_conv{input.dim() - 2}d_cpu", input.dtype)
-        arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-        ((shape, _, dtype),) = infer(aten.convolution.default, *arguments)
-        return in_format(shape, dtype, memory_format(input, weight))
-
+    for name, t in (("weight", weight), ("bias", bias)):
+        if t is not None and t.dtype != input.dtype:
+            raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
+    if input.dtype == torch.bool:
+        raise not_implemented(f"slow_conv{input.dim() - 2}d_cpu", input.dtype)
+    arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    ((shape, _, dtype),) = infer(aten.convolution.default, *arguments)
+    outputs = in_format(shape, dtype, memory_format(input, weight))
     geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
-    mode = "adjoint" if transposed else "forward"
-    return recorded(mode, [input, weight], geometry, outputs, tuple(output_padding), bias)
+    return recorded("adjoint" if transposed else "forward", [input, weight], geometry, outputs, bias)
 
 
 def convolution_backward(
@@ -107,15 +100,13 @@ def convolution_backward(
     def like(t: torch.Tensor) -> list[Meta]:
         return in_format(t.shape, t.dtype, memory_format(input, weight))
 
-    # With these a product's signature holds all that its result's layout follows from.
-    layouts = (input.shape, input.stride(), weight.shape, weight.stride())
     if output_mask[0]:
         mode = "forward" if transposed else "adjoint"
-        grad_input = recorded(mode, [grad_output, weight], geometry, lambda: like(input), layouts[:2])
+        grad_input = recorded(mode, [grad_output, weight], geometry, like(input))
     if output_mask[1]:
         # The one that the convolution (not its adjoint) yields comes first.
         pair = [input, grad_output] if transposed else [grad_output, input]
-        grad_weight = recorded("weight", pair, geometry, lambda: like(weight), layouts[2:])
+        grad_weight = recorded("weight", pair, geometry, like(weight))
     if output_mask[2]:
         grad_bias = grad_output.sum([0, *range(2, grad_output.dim())])
     return grad_input, grad_weight, grad_bias
@@ -123,5 +114,5 @@ def convolution_backward(
 
 def register() -> None:
     lay_out_fake_convolutions(memory_format)
-    impl(aten.convolution_overrideable.default, convolution)
-    impl(aten.convolution_backward_overrideable.default, convolution_backward)
+    impl(aten.convolution_overrideable.default, traced(convolution))
+    impl(aten.convolution_backward_overrideable.default, traced(convolution_backward))

@@ -11,13 +11,12 @@ from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, download_later, upload
-from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
+from torch_webgpu.ir.graph import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
 from . import float8
 from .fallback import count
-from .forms import Forms, write_again
 from .pinned import is_pinned
 from .register import check_writable
 from .torch_abi import aten, impl, is_webgpu
@@ -59,6 +58,7 @@ NUMBER_DTYPES: dict[type, torch.dtype] = {
 }
 
 
+@traced
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
 
@@ -67,18 +67,13 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """
     if source.__class__ in NUMBER_DTYPES:  # PyTorch hands Python's numbers over as they are
         source = torch.tensor(source, dtype=NUMBER_DTYPES[source.__class__], device="cpu")
-    tensors = source, target
-    if write_again(forms, tensors):
-        return target
     if source.shape != target.shape:
         source = source.expand(target.shape)
     if target.numel() == 0 or source is target:
         return target
     check_writable(target.shape, target.stride())
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
-        op = on_device(source, target)
-        if op is not None and source is tensors[0]:
-            forms.add(tensors, {}, op)
+        on_device(source, target)
     elif is_webgpu(source):
         from_device(source, target, non_blocking)
     elif source.device.type == "cpu":
@@ -105,15 +100,11 @@ def plain(t: torch.Tensor) -> torch.Tensor:
     return t.resolve_conj().resolve_neg()
 
 
-forms: Forms[Operation] = Forms()
-"""The operations of copies seen so far."""
-
-
-def on_device(source: torch.Tensor, target: torch.Tensor) -> Operation | None:
-    """A copy between tensors of one shape; the operation, if there is one for tensors that look like these."""
+def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
+    """A copy between tensors of one shape."""
     if source.dtype not in BY_TORCH or target.dtype not in BY_TORCH:
         reinterpreted(source, target)
-        return None
+        return
     conj = source.is_conj() != target.is_conj()
     neg = source.is_neg() != target.is_neg()
 
@@ -125,7 +116,7 @@ def on_device(source: torch.Tensor, target: torch.Tensor) -> Operation | None:
         value = ops.neg(value) if neg else value
         return Pointwise((ops.to_dtype(value, specs[1].dtype),))
 
-    return engine().record("copy", [source], [target], body, (conj, neg))
+    engine().record("copy", [source], [target], body, (conj, neg))
 
 
 def reinterpreted(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -10,13 +10,14 @@ import torch
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Body, Operation, Pointwise, Spec
+from torch_webgpu.ir.graph import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.wgsl.expr import split_scalar
 
-from .forms import Forms, write_again
 from .register import opmath
 from .scalars import cast_scalar
 from .torch_abi import aten, fills_what_is_unwritten, impl, is_deterministic
+from .traced import traced
 
 
 def device_index(device: Any) -> int:
@@ -83,34 +84,41 @@ def check(layout: torch.layout | None, pin_memory: bool | None) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-SURELY_FITS = (-128, 127)
-"""Numbers that every dtype takes (unsigned ones wrap integers, and refuse other negative numbers)."""
+LOWEST, HIGHEST = -128, 127
+"""Between these, numbers fit every dtype (unsigned ones wrap integers, and refuse other negative numbers)."""
+SINGLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
+"""What is filled with a float32 number."""
 
 
-forms: Forms[Operation] = Forms()
-"""The operations that fill float32 tensors seen so far."""
+def filling(args: Sequence[Any]) -> tuple[int | float, ...]:
+    """The parameters of what fills ``self`` with ``value``, the two ``args``. Raises for a number that does not fit."""
+    value = args[1]
+    is_float = value.__class__ is float
+    small = (is_float or value.__class__ is int) and LOWEST <= value <= HIGHEST
+    dtype = args[0].dtype
+    if small and dtype in SINGLE:
+        return (float(value),)
+    if is_float or not small:
+        torch.full((2,), value, dtype=dtype, device="cpu")  # raises
+    name = opmath(dtype)
+    return split_scalar(cast_scalar(value, name), BY_NAME[name].kind)
 
 
-def fill_scalar(self: torch.Tensor, value: Any) -> torch.Tensor:
-    small = value.__class__ in (int, float) and SURELY_FITS[0] <= value <= SURELY_FITS[1]
-    if small and value < 0 and value.__class__ is float:
-        small = self.dtype.is_signed
-    if small and write_again(forms, (self,), (float(value),)):
-        return self
+def fill(self: torch.Tensor, value: Any) -> torch.Tensor:
     if self.dtype not in BY_TORCH:
         return self.copy_(torch.tensor(value, dtype=self.dtype, device="cpu"))
-    if not small:
-        torch.full((2,), value, dtype=self.dtype, device="cpu")  # raises for what does not fit
+    dtype = opmath(self.dtype)
+
+    def body(specs: tuple[Spec, ...]) -> Body:
+        return Pointwise((ops.to_dtype(ops.param(0, dtype), specs[0].dtype),))
+
+    filling((self, value))
     if self.numel():
-        dtype = opmath(self.dtype)
-
-        def body(specs: tuple[Spec, ...]) -> Body:
-            return Pointwise((ops.to_dtype(ops.param(0, dtype), specs[0].dtype),))
-
-        op = engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, cast_scalar(value, dtype))])
-        if self.dtype == torch.float32:
-            forms.add((self,), {}, op)
+        engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, cast_scalar(value, dtype))])
     return self
+
+
+fill_scalar = traced(fill, filling)
 
 
 def fill_tensor(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import fold
 from torch_webgpu.kernels.fold import Patches
 
-from .launch import launch, static_of
+from .computed import computed
 from .torch_abi import aten, infer
 from .variants import register_functional
 
@@ -31,15 +30,9 @@ def recorded(
     overload: OpOverload, args: Sequence[Any], body: Callable[[Patches], Extern], geometry: Sequence[Sizes]
 ) -> torch.Tensor:
     """What ``overload(*args)`` returns, computed from the first argument."""
-    source = args[0]
-    (out,) = launch(
-        overload._schema.name,
-        [source],
-        static_of(args[1:]),
-        lambda: infer(overload, *args),
-        lambda specs: body(patches(*geometry)) if prod(specs[0].shape) else None,
-    )
-    return out if source.numel() else out.zero_()
+    outputs, known = infer(overload, *args), patches(*geometry)
+    (out,) = computed(overload._schema.name, args[:1], outputs, lambda specs: body(known), known)
+    return out
 
 
 def im2col(self: torch.Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> torch.Tensor:

@@ -28,7 +28,6 @@ from torch_webgpu.wgsl.horizontal import PARAM_TYPES, Number
 from .caches import by_default_dtype
 from .foreach_lists import addresses_of, find, find_single, layout_in, remember
 from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
-from .register import Prepared as PreparedKernel
 from .scalars import check_fits
 from .torch_abi import DEVICE_TYPE, Meta, aten, functional_of, impl, infer, overloads, per_tensor
 
@@ -185,7 +184,7 @@ class ListKernel:
                 if key[-1] not in (int, float):
                     return None
             else:
-                key.append(self.kernel.key_of(self.kernel.parameters[k], value))
+                key.append(self.kernel.key_of(self.kernel.parameters[k], value, []))
         return tuple(key)
 
     def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
@@ -193,18 +192,18 @@ class ListKernel:
         samples = [self.first_of(v, b is None) for v, b in zip(values, bundles)]
         try:
             kernel_values = self.kernel.bind(tuple(samples), {})
-            prepared = self.kernel.prepare(kernel_values)
-            if not isinstance(prepared, PreparedKernel) or len(prepared.body.roots) != 1:
+            computation = self.kernel.compute(kernel_values)
+            if isinstance(computation, str) or len(computation.body.roots) != 1:
                 return None
             if not self.inplace and not self.keeps_strides(values, samples, domain):
                 return None
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
             return None  # PyTorch's own loop raises it with the right tensor
         return operation(
-            str(self.overload), prepared.body.roots[0], prepared.tensors, prepared.scalars, bundles,
+            str(self.overload), computation.body.roots[0], computation.operands, computation.scalars, bundles,
             [None if b is None else layout_in(domain, b.layout) for b in bundles],
             [isinstance(v, list) for v in values],
-            None if self.inplace else prepared.outputs[0],
+            None if self.inplace else computation.outputs[0],
         )  # fmt: skip
 
     def first_of(self, value: Any, is_number: bool) -> Any:

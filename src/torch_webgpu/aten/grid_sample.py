@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import grid_sample
 from torch_webgpu.kernels.grid_sample import Sampling
+from torch_webgpu.layout import contiguous_strides
 
+from .computed import computed
 from .deterministic import alert_not_deterministic, by_mode
 from .fallback import run_on_cpu
 from .results import not_implemented
-from .torch_abi import aten, outputs_of
+from .torch_abi import Meta, aten, infer
 from .variants import register_functional
 
 REASON = "sampling positions are computed in float32"
 
 
-def record(
-    name: str,
-    inputs: Sequence[torch.Tensor],
-    out: torch.Tensor,
-    body: Callable[[Sampling], Extern],
-    s: Sampling,
-) -> torch.Tensor:
-    if not out.numel():
-        return out
-    if not all(t.numel() for t in inputs):
-        return out.zero_()
-    engine().record(name, inputs, [out], lambda specs: body(s), static=s)
-    return out
+def like(t: torch.Tensor) -> list[Meta]:
+    """The layout of a contiguous tensor of the shape and dtype of ``t``."""
+    return [(tuple(t.shape), contiguous_strides(t.shape), t.dtype)]
 
 
 def grid_sampler(dims: int) -> None:
@@ -49,8 +39,9 @@ def grid_sampler(dims: int) -> None:
             raise not_implemented(f"grid_sampler_{dims}d_cpu_kernel_impl", input.dtype)
         if input.dtype == torch.float64:
             return run_on_cpu(forward, (input, grid, *options), {}, REASON)
-        (out,) = outputs_of(forward, input, grid, *options)
-        return record(f"aten.grid_sampler_{dims}d", [input, grid], out, grid_sample.forward, Sampling(dims, *options))
+        outputs, s = infer(forward, input, grid, *options), Sampling(dims, *options)
+        (out,) = computed(forward._schema.name, [input, grid], outputs, lambda specs: grid_sample.forward(s), s)
+        return out
 
     def sample_backward(
         grad_output: torch.Tensor,
@@ -65,14 +56,15 @@ def grid_sampler(dims: int) -> None:
         if input.dtype == torch.float64:
             arguments = (grad_output, input, grid, *options, output_mask)
             return run_on_cpu(backward, arguments, {}, REASON)
-        s, name = Sampling(dims, *options), f"aten.grid_sampler_{dims}d_backward"
-        grad_input = None
+        s, name, grad_input = Sampling(dims, *options), backward._schema.name, None
         if output_mask[0]:
             alert_not_deterministic(f"grid_sampler_{dims}d_backward_webgpu")
-            grad_input = torch.empty_like(input, memory_format=torch.contiguous_format)
-            record(f"{name}.input", [grad_output, grid], grad_input, grid_sample.image_gradient, s)
-        grad_grid = torch.empty_like(grid, memory_format=torch.contiguous_format)
-        record(f"{name}.grid", [grad_output, grid, input], grad_grid, grid_sample.grid_gradient, s)
+            inputs = [grad_output, grid]
+            (grad_input,) = computed(
+                f"{name}.input", inputs, like(input), lambda specs: grid_sample.image_gradient(s), s
+            )
+        inputs = [grad_output, grid, input]
+        (grad_grid,) = computed(f"{name}.grid", inputs, like(grid), lambda specs: grid_sample.grid_gradient(s), s)
         return grad_input, grad_grid
 
     register_functional(forward, sample)

@@ -12,7 +12,6 @@ from .indexing import read, wrap_dim
 from .register import check_devices
 from .strict import cannot_cast, register_strict
 from .torch_abi import aten, outputs_of
-from .traced import traced
 from .variants import register_functional
 
 
@@ -116,4 +115,4 @@ def register() -> None:
         (aten.flip.default, flip),
         (aten.repeat_interleave.Tensor, repeat_interleave),
     ):
-        register_functional(overload, traced(fn))
+        register_functional(overload, fn)

@@ -13,18 +13,18 @@ from torch_webgpu.ir.graph import Body, Expr, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.matmul import extern
 
+from .computed import computed
 from .copy import plain
-from .launch import launch
 from .register import opmath
 from .results import name_of
-from .torch_abi import Meta, aten, infer
+from .torch_abi import aten, infer
 from .variants import register_functional
 
 Scalar = int | float | complex
 
 
-def product(*kinds: str) -> Callable[[tuple[Spec, ...]], Body | None]:
-    """Bodies of ``alpha * (a @ b) + beta * c`` with these scalars; None where the inner dimension is empty."""
+def product(*kinds: str) -> Callable[[tuple[Spec, ...]], Body]:
+    """Bodies of ``alpha * (a @ b) + beta * c`` with these scalars."""
 
     def epilogue(total: Expr, specs: tuple[Spec, ...]) -> Expr:
         factors = [ops.param(k, total.dtype) for k in range(len(kinds))]
@@ -32,8 +32,8 @@ def product(*kinds: str) -> Callable[[tuple[Spec, ...]], Body | None]:
             total = factors[0] * total
         return total + factors[1] * ops.to_dtype(ops.load(2, specs[2].dtype), total.dtype) if factors[1:] else total
 
-    def body(specs: tuple[Spec, ...]) -> Body | None:
-        return extern(specs[0].dtype, lambda total: epilogue(total, specs)) if specs[0].shape[-1] else None
+    def body(specs: tuple[Spec, ...]) -> Body:
+        return extern(specs[0].dtype, lambda total: epilogue(total, specs))
 
     return body
 
@@ -57,14 +57,11 @@ def multiply(overload: OpOverload) -> Any:
     name = overload._schema.name
 
     def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        def outputs() -> list[Meta]:
-            check_operands(a, b)
-            return infer(overload, a, b)
-
         if a.dtype.is_complex:
             a, b = plain(a), plain(b)
-        (out,) = launch(name, (a, b), (), outputs, product())
-        return out if a.shape[-1] else out.zero_()
+        check_operands(a, b)
+        (out,) = computed(name, (a, b), infer(overload, a, b), product())
+        return out
 
     return kernel
 
@@ -76,25 +73,19 @@ def multiply_add(overload: OpOverload) -> Any:
     def kernel(
         c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
     ) -> torch.Tensor:
-        def outputs() -> list[Meta]:
-            check_operands(a, b)
-            if c.dtype != a.dtype:
-                raise RuntimeError(
-                    f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
-                )
-            return infer(overload, c, a, b)
-
         if a.dtype.is_complex:
             a, b, c = plain(a), plain(b), plain(c)
-        kind = dtypes.BY_NAME[opmath(a.dtype)].kind
+        check_operands(a, b)
+        if c.dtype != a.dtype:
+            raise RuntimeError(
+                f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
+            )
+        outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
-            # The shape of c still has a say in the result's, and its dtype in whether there is one.
-            (out,) = launch(name, (a, b), (c.shape, c.dtype), outputs, product(kind), [(kind, alpha)])
-        else:
-            (out,) = launch(name, (a, b, c), "with c", outputs, product(kind, kind), [(kind, alpha), (kind, beta)])
-        if a.shape[-1]:
+            (out,) = computed(name, (a, b), outputs, product(kind), (), [(kind, alpha)])
             return out
-        return out.zero_() if beta == 0 else out.copy_(c * beta)
+        (out,) = computed(name, (a, b, c), outputs, product(kind, kind), (), [(kind, alpha), (kind, beta)])
+        return out if a.shape[-1] else out.copy_(c * beta)
 
     return kernel
 

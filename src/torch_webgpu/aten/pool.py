@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.ir.graph import Extern, Spec
+from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 from torch_webgpu.layout import contiguous_strides
 
-from .launch import launch, static_of
+from .computed import computed
 from .refusals import check_as_cpu
 from .results import not_implemented
 from .torch_abi import Meta, aten, impl, infer
@@ -34,25 +33,18 @@ def resampled(
     inputs: Sequence[torch.Tensor],
     body: Callable[[Resampling], Extern],
     resampling: Callable[[], Resampling],
-    outputs: Callable[[], list[Meta]] | None = None,
+    outputs: list[Meta] | None = None,
 ) -> list[torch.Tensor]:
-    """What ``overload(*args)`` returns, computed from ``inputs`` by a resampling kernel; gradients of nothing are zero.
+    """What ``overload(*args)`` returns, computed from ``inputs`` by a resampling kernel.
 
-    ``outputs`` gives the results' layouts where PyTorch has no meta kernel to ask.
+    ``outputs`` are the results' layouts where PyTorch has no meta kernel to ask.
     """
-
-    def recorded(specs: tuple[Spec, ...]) -> Extern | None:
-        r, dtype = resampling(), inputs[0].dtype
-        if dtype == torch.bool or (dtype.is_complex and r.mode not in PADDINGS):
-            raise not_implemented(overload._schema.name.removeprefix("aten::"), dtype)
-        return body(r) if all(map(prod, (spec.shape for spec in specs))) else None
-
-    found = launch(
-        overload._schema.name, inputs, static_of(args), outputs or (lambda: infer(overload, *args)), recorded
-    )
-    if not inputs[0].numel() and found[0].numel():
-        found[0].zero_()
-    return found
+    if outputs is None:
+        outputs = infer(overload, *args)  # first, for its errors
+    r, dtype = resampling(), inputs[0].dtype
+    if dtype == torch.bool or (dtype.is_complex and r.mode not in PADDINGS):
+        raise not_implemented(overload._schema.name.removeprefix("aten::"), dtype)
+    return computed(overload._schema.name, inputs, outputs, lambda specs: body(r), r)
 
 
 def windows(
@@ -171,9 +163,7 @@ def fractional_max_pool(dims: int) -> None:
         output_size: Sequence[int],
         indices: torch.Tensor,
     ) -> torch.Tensor:
-        def outputs() -> list[Meta]:
-            return [(tuple(self.shape), contiguous_strides(self.shape), self.dtype)]
-
+        outputs = [(tuple(self.shape), contiguous_strides(self.shape), self.dtype)]
         args, inputs = (grad_output, self, kernel_size, output_size, indices), [grad_output, indices]
         return resampled(backward, args, inputs, resample.max_pool_backward, lambda: axes(kernel_size), outputs)[0]
 

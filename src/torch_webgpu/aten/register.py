@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,8 @@ from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.layouts import spec_of
+from torch_webgpu.engine.layouts import misplaced, spec_of
+from torch_webgpu.engine.recipe import Instruction, Recipe
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.errors import UnsupportedDtypeError
@@ -28,10 +29,10 @@ from torch_webgpu.ir.ops import MissingKindError, ops
 from torch_webgpu.layout import is_dense, overlaps_itself
 from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
 
-from .caches import by_default_dtype
 from .decomps import decomposed
 from .fallback import run_on_cpu
-from .forms import Forms
+from .guards import NUMBERS
+from .recipes import Recipes, part
 from .results import check_cast
 from .scalars import cast_scalar, check_fits
 from .torch_abi import (
@@ -56,8 +57,6 @@ Scalars = Literal["operand", "opmath"]
 
 KEEPS_OWN_DTYPE = frozenset({"condition", "mask"})
 UNCHECKED = frozenset({"self", "other"})
-PREPARED_CACHE_SIZE = 50_000
-NUMBERS = (int, float, complex)
 
 
 def opmath(dtype: torch.dtype) -> str:
@@ -122,108 +121,85 @@ class ScalarSlot(NamedTuple):
     divides: bool = False
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What a signature needs at each call: output layouts, the operation, where operands and scalars come from.
+class Computation(NamedTuple):
+    """What a pointwise operator computes for one signature.
 
-    ``written``: the arguments that get the results; none when these are new tensors. ``op`` is None for arguments that
-    must be resized first.
+    ``outputs``: the layouts of the results, as new tensors; ``operands``: the arguments that ``body`` loads from;
+    ``written``: those that get the results, none when these are new tensors.
     """
 
     outputs: list[Meta]
-    name: str
     body: Pointwise
-    tensors: tuple[int, ...]
+    operands: tuple[int, ...]
     scalars: tuple[ScalarSlot, ...]
-    device: int
     written: tuple[int, ...]
-    op: Operation | None
 
-    @cached_property
-    def templates(self) -> list[Template]:
-        return [engine().template(shape, dtype, self.device, strides) for shape, strides, dtype in self.outputs]
-
-    @cached_property
-    def is_empty(self) -> bool:
-        return not prod(self.outputs[0][0])
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether its result is one new tensor, or goes into the first argument, and all tensors given are operands."""
-        in_order = self.tensors == tuple(range(len(self.tensors)))
-        one = len(self.outputs) == 1 and self.written in ((), (0,))
-        return one and in_order and self.op is not None and not self.is_empty
+    def moved(self, places: Sequence[int]) -> Computation:
+        """The same of arguments that have moved to these places."""
+        return self._replace(
+            operands=tuple([places[i] for i in self.operands]),
+            scalars=tuple([slot._replace(argument=places[slot.argument]) for slot in self.scalars]),
+            written=tuple([places[i] for i in self.written]),
+        )
 
 
 class PointwiseKernel:
-    """The kernel of one overload."""
+    """The kernel of one overload; :attr:`kernel` is what is registered."""
 
     def __init__(self, overload: OpOverload, expression: Callable[..., Any], rule: Rule) -> None:
         self.overload = overload
         self.expression = expression
         self.rule = rule
         self.parameters = parameters_of(overload)
+        self.by_name = {p.name: p for p in self.parameters}
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
-        self.prepared: dict[Any, Prepared | Callable[..., Any] | str] = by_default_dtype({})
-        self.forms: Forms[Prepared] = Forms()
         self.name = str(overload)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for match, found in self.forms.known.get(getattr(args[0], "shape", None), ()):
-            addresses = match(args, kwargs)
-            if addresses is not None:
-                if not found.is_plain:
-                    return self.launch(found, args)
-                params = parameters_for(found.scalars, args) if found.scalars else ()
-                if not found.written:
-                    return engine().append_new(found.op, addresses, found.templates[0], params)  # type: ignore[arg-type]
-                addresses.append(addresses[0])
-                if engine().append_over(found.op, addresses, params):  # type: ignore[arg-type]
-                    return args[0]
-                return self.launch(found, args)
-        return self.call(args, kwargs)
+        self.recipes = Recipes()
+        self.kernel = self.recipes.kernel(self.call)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that no form recognised."""
-        # Trailing defaults decide nothing: they stay out of the key.
-        values = self.bind(args, kwargs) if kwargs else args
-        key = tuple(
-            [
-                # Sub-word types: where in its 32-bit word the tensor starts decides how it can be written.
-                (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15)
-                if isinstance(v, torch.Tensor) and not v.is_cpu
-                else self.key_of(p, v)
-                for p, v in zip(self.parameters, values)
-            ]
-        )
-        found: Prepared | Callable[..., Any] | str | None = self.prepared.get(key)
+        """A call that no guard recognised."""
+        # Absent defaults decide nothing: they stay out of the key.
+        values = (*args, *kwargs.values()) if kwargs else args
+        given = [*self.parameters[: len(args)], *[self.by_name[name] for name in kwargs]]
+        tensors: list[torch.Tensor] = []
+        key = *[self.key_of(p, v, tensors) for p, v in zip(given, values)], *kwargs
+        found = self.recipes.get(key)
         if found is None:
-            found = self.prepare(self.bind(args, kwargs))
-            if len(self.prepared) >= PREPARED_CACHE_SIZE:
-                self.prepared.pop(next(iter(self.prepared)))
-            self.prepared[key] = found
+            bound = self.bind(args, kwargs)
+            if self.out and self.resize(bound):
+                return self.kernel(*args, **kwargs)
+            if self.inplace and self.rule.expanded is not None and overlaps_itself(bound[0].shape, bound[0].stride()):
+                self.inquire(bound)  # raises what PyTorch raises
+                return self.rule.expanded(*bound)
+            computation = self.compute(bound)
+            if isinstance(computation, str):
+                found = computation
+            else:
+                places = [given.index(p) if p in given else -1 for p in self.parameters]
+                found = self.recipe(computation.moved(places), values)
+            self.recipes.keep(key, found)
         if isinstance(found, str):
             result = decomposed(self.overload, args, kwargs)
             return run_on_cpu(self.overload, args, kwargs, found) if result is NotImplemented else result
-        if not isinstance(found, Prepared):
-            return found(*values)
-        if not kwargs:
-            given = [(p, v) for p, v in zip(self.parameters, args) if not is_webgpu(v)]
-            # A form does not look at numbers: none may be one that makes code of its own.
-            if self.rule.in_code is None and all(p.default is None and self.varies(p, v) for p, v in given):
-                self.forms.add(args, kwargs, found, numbers_vary=True)
-        return self.launch(found, values)
+        result = found.run(values, engine().addresses(tensors))
+        # A guard that does not look at numbers must not meet one that makes code of its own.
+        vary = found.numbers is not None and self.rule.in_code is None
+        if not vary or all(self.varies(p, v) for p, v in zip(given, values) if isinstance(v, NUMBERS)):
+            self.recipes.guard(key, args, kwargs, vary)
+        return result
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return [*args, *[kwargs.get(p.name, p.default) for p in self.parameters[len(args) :]]]
 
-    def key_of(self, parameter: Parameter, value: Any) -> Any:
+    def key_of(self, parameter: Parameter, value: Any, tensors: list[torch.Tensor]) -> Any:
+        """The part of the key that is an argument's; collects the tensors that are not the host's."""
         if isinstance(value, torch.Tensor):
-            return (value.shape, value.dtype, value.device, is_wrapped_number(value))
-        if self.varies(parameter, value):
-            return value.__class__
-        return tuple(value) if isinstance(value, list) else (value.__class__, value)
+            if value.is_cpu:
+                return value.shape, value.dtype, is_wrapped_number(value)
+            return part(value, tensors)
+        return value.__class__ if self.varies(parameter, value) else part(value, tensors)
 
     def varies(self, parameter: Parameter, value: Any) -> bool:
         """Whether an argument is a number that travels as a kernel parameter.
@@ -237,63 +213,76 @@ class PointwiseKernel:
             return False
         return self.rule.in_code is None or not self.rule.in_code(value)
 
-    def launch(self, found: Prepared, values: Sequence[Any]) -> Any:
-        inputs = [values[i] for i in found.tensors]
-        params = parameters_for(found.scalars, values) if found.scalars else ()
-        eng = engine()
-        if not found.written:
-            if found.is_empty:
-                outputs = [eng.make(template) for template in found.templates]
-            else:
-                outputs = eng.push_new(found.op, inputs, found.templates, params)  # type: ignore[arg-type]
-        else:
-            outputs = [values[i] for i in found.written]
-            if found.op is None:
-                self.resize(outputs, found.outputs)
-            if found.op is None or not (found.is_empty or eng.push_over(found.op, inputs, outputs, params)):
-                scalars = [(s.kind, number_for(values[s.argument], s)) for s in found.scalars]
-                eng.record(found.name, inputs, outputs, lambda specs: found.body, (found.body, "pointwise"), scalars)
+    def recipe(self, c: Computation, values: Sequence[Any]) -> Recipe:
+        """What calls like this one record: one operation, or none where there are no elements."""
+        tensors = [i for i, v in enumerate(values) if is_webgpu(v)]
+        inputs, given = [values[i] for i in c.operands], [values[i] for i in c.written]
+        if not all(map(is_webgpu, given)):
+            raise misplaced([*inputs, *given])
+        device, n = values[tensors[0]].get_device(), len(tensors)
+        places = [tensors.index(i) for i in (*c.operands, *c.written)]
+        fresh: list[Template] = []
+        if not c.written:
+            places += range(n, n + len(c.outputs))
+            fresh = [engine().template(shape, dtype, device, strides) for shape, strides, dtype in c.outputs]
+        instructions = []
+        if prod(c.outputs[0][0]):
+            specs = tuple(map(spec_of, (*inputs, *(given or empty_like_meta(c.outputs, device)))))
+            kinds = tuple([slot.kind for slot in c.scalars])
+            instructions.append(Instruction.of(Operation(self.name, specs, len(c.outputs), c.body, kinds), places))
+        results = [-1 - i for i in c.written] or range(len(c.outputs))
+        numbers = partial(parameters_for, c.scalars) if c.scalars else None
+        # Of several outputs each must be apart from everything; one may be an input.
+        aliasing, overlapping = () if len(c.written) > 1 else None, partial(self.record_overlapping, c)
+        return Recipe(device, n, instructions, fresh, results, len(results) > 1, numbers, aliasing, overlapping)
+
+    def record_overlapping(self, c: Computation, values: Sequence[Any]) -> Any:
+        """Records it for operands that may overlap what is written."""
+        inputs, outputs = [values[i] for i in c.operands], [values[i] for i in c.written]
+        scalars = [(slot.kind, number_for(values[slot.argument], slot)) for slot in c.scalars]
+        engine().record(self.name, inputs, outputs, lambda specs: c.body, (c.body, "pointwise"), scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    @staticmethod
-    def resize(outputs: Sequence[torch.Tensor], metas: Sequence[Meta]) -> None:
-        for out, (shape, strides, _) in zip(outputs, metas):
-            if out.shape != shape:
-                out.resize_(shape)
-                if is_dense(shape, strides):
-                    out.as_strided_(shape, strides)
+    def resize(self, values: list[Any]) -> bool:
+        """Gives the outputs among the arguments the shapes of the results; False where they have them."""
+        inquiry = self.inquire(values)
+        if isinstance(inquiry, str):
+            return False
+        wrong = [(values[i], meta) for i, meta in zip(self.out, inquiry[1]) if values[i].shape != meta[0]]
+        for out, (shape, strides, _) in wrong:
+            out.resize_(shape)
+            if is_dense(shape, strides):
+                out.as_strided_(shape, strides)
+        return bool(wrong)
 
-    def prepare(self, values: list[Any]) -> Prepared | Callable[..., Any] | str:
-        """Asks PyTorch about this signature and writes the expression; the reason when it must run on the CPU, or what
-        takes its place."""
+    def inquire(self, values: list[Any]) -> tuple[list[Meta], list[Meta]] | str:
+        """Asks PyTorch about this signature (see :meth:`layouts`); the reason when it cannot tell."""
         check_devices(values)
         if self.rule.check is not None:
             self.rule.check(*[v for v, p in zip(values, self.parameters) if p.role != "out"])
         try:
             # Numbers that vary decide no layout; PyTorch's own code for it may trip over some (an integer from NaN).
-            metas, natural = self.layouts(
-                [v.__class__(1) if self.varies(p, v) else v for v, p in zip(values, self.parameters)]
-            )
+            return self.layouts([v.__class__(1) if self.varies(p, v) else v for v, p in zip(values, self.parameters)])
         except NotImplementedError as reason:
             return f"PyTorch cannot tell its result's shape: {reason}"
+
+    def compute(self, values: list[Any]) -> Computation | str:
+        """What is computed for these arguments; the reason when it must be on the CPU."""
+        inquiry = self.inquire(values)
+        if isinstance(inquiry, str):
+            return inquiry
+        metas, natural = inquiry
         if self.inplace or self.out:
             for shape, strides, _ in metas:
-                if self.inplace and self.rule.expanded is not None and overlaps_itself(shape, strides):
-                    return self.rule.expanded
                 check_writable(shape, strides)
         try:
-            body, tensors, scalars = self.trace(values, [dtype for _, _, dtype in natural])
+            body, operands, scalars = self.trace(values, [dtype for _, _, dtype in natural])
         except (MissingKindError, UnsupportedDtypeError) as reason:
             return str(reason)
-        device = values[tensors[0]].device.index if tensors else 0
+        device = values[operands[0]].device.index if operands else 0
         if not engine().device(device).caps.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
             return "this adapter has no 64-bit floating point (shader-f64)"
-        written = (0,) if self.inplace else tuple(self.out)
-        op = None
-        if all(values[i].shape == shape for i, (shape, _, _) in zip(written, natural)):
-            outputs = [values[i] for i in written] if written else empty_like_meta(metas, device)
-            op = self.operation([values[i] for i in tensors], outputs, body, scalars)
-        return Prepared(natural if self.out else metas, self.name, body, tensors, scalars, device, written, op)
+        return Computation(metas, body, operands, scalars, (0,) if self.inplace else tuple(self.out))
 
     def layouts(self, values: list[Any]) -> tuple[list[Meta], list[Meta]]:
         """The layouts of what is written, and those that the results would have as new tensors.
@@ -314,16 +303,6 @@ class PointwiseKernel:
         for (_, _, dtype), target in zip(natural, written):
             check_cast(dtype, target.dtype)
         return infer(self.overload, *arguments, **keywords), natural
-
-    def operation(
-        self,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        body: Pointwise,
-        scalars: Sequence[ScalarSlot],
-    ) -> Operation:
-        specs = tuple(map(spec_of, (*inputs, *outputs)))
-        return Operation(self.name, specs, len(outputs), body, tuple(s.kind for s in scalars))
 
     def positional(self, values: list[Any]) -> list[Any]:
         return [v for v, p in zip(values, self.parameters, strict=True) if not p.keyword]
@@ -449,7 +428,7 @@ def pointwise(
                         continue
                     if takes_tensor(overload) and not is_composite(overload):
                         POINTWISE[overload] = PointwiseKernel(overload, expression, how)
-                        impl(overload, POINTWISE[overload])
+                        impl(overload, POINTWISE[overload].kernel)
         return expression
 
     return register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,10 @@ from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tensor import Template
-from torch_webgpu.ir.graph import Operation, Pointwise, Spec
+from torch_webgpu.ir.graph import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .factories import device_index
-from .forms import Forms
 from .random import (
     STREAM_PARAMS,
     bernoulli_float,
@@ -33,6 +31,7 @@ from .random import (
 from .register import opmath
 from .results import name_of, write
 from .torch_abi import aten, impl, outputs_of
+from .traced import traced
 from .variants import register_functional
 
 
@@ -167,26 +166,19 @@ def check_probabilities(weights: torch.Tensor) -> None:
 # Dropout --------------------------------------------------------------------------------------------------------------
 
 
-dropouts: Forms[tuple[Operation, list[Template]]] = Forms()
-"""The operations of :func:`native_dropout` on float32 tensors seen so far, and what they make."""
-
-
 def native_dropout(self: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, ...]:
     """``(self * mask / (1 - p), mask)``; p = 1 gives zeros."""
-    if train is not False:
-        for match, (op, templates) in dropouts.known.get(self.shape, ()):
-            if match((self,), {}) is not None:
-                scalars = dropout_scalars(self, 1 - p, None)
-                return tuple(engine().push_new(op, [self], templates, tuple([value for _, value in scalars])))
     out, mask = outputs_of(aten.native_dropout.default, self, p, train)
     if train is False:
         return out.copy_(self), mask.fill_(True)
-    made = keep(self, out, mask, 1 - p, None)
-    if made is not None and self.dtype == torch.float32:
-        index = self.device.index
-        templates = [engine().template(t.shape, t.dtype, index, t.stride()) for t in (out, mask)]
-        dropouts.add((self,), {}, (made, templates))
+    keep(self, out, mask, 1 - p, None)
     return out, mask
+
+
+def dropout_numbers(args: Sequence[Any]) -> tuple[int | float, ...]:
+    """The parameters of what :func:`native_dropout` records for these arguments."""
+    self, p, *_ = args
+    return tuple([value for _, value in dropout_scalars(self, 1 - p, None)])
 
 
 def fused_dropout(self: torch.Tensor, p: float, generator: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,12 +188,10 @@ def fused_dropout(self: torch.Tensor, p: float, generator: Any = None) -> tuple[
     return out, mask
 
 
-def keep(
-    self: torch.Tensor, out: torch.Tensor, mask: torch.Tensor, probability: float, generator: Any
-) -> Operation | None:
-    """Fills ``mask`` with whether each element stays, ``out`` with those that do, scaled; the operation, if any."""
+def keep(self: torch.Tensor, out: torch.Tensor, mask: torch.Tensor, probability: float, generator: Any) -> None:
+    """Fills ``mask`` with whether each element stays, ``out`` with those that do, scaled."""
     if out.numel() == 0:
-        return None
+        return
     dtype = opmath(self.dtype)
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
@@ -212,7 +202,7 @@ def keep(
         return Pointwise((ops.to_dtype(result, specs[1].dtype), ops.to_dtype(stays, specs[2].dtype)))
 
     scalars = dropout_scalars(self, probability, generator)
-    return engine().record("aten.native_dropout", [self], [out, mask], body, dtype, scalars)
+    engine().record("aten.native_dropout", [self], [out, mask], body, dtype, scalars)
 
 
 def dropout_scalars(self: torch.Tensor, probability: float, generator: Any) -> list[tuple[str, Any]]:
@@ -242,7 +232,7 @@ KERNELS: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten.randperm.generator, randperm),
     (aten.randperm.out, randperm_out),
     (aten.randperm.generator_out, randperm_out),
-    (aten.native_dropout.default, native_dropout),
+    (aten.native_dropout.default, traced(native_dropout, dropout_numbers)),
     (aten._fused_dropout.default, fused_dropout),
 )
 

@@ -31,7 +31,7 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
     if size_bytes < 0:
         raise RuntimeError(f"storage sizes are not negative, got {size_bytes}")
     with Uninterrupted():
-        if resize(storage.data_ptr(), size_bytes):
+        if storage.nbytes() != size_bytes and resize(storage.data_ptr(), size_bytes):
             torch_patches.set_storage_nbytes(storage, size_bytes)
     return storage
 

@@ -12,9 +12,10 @@ from torch._ops import OpOverload
 
 from torch_webgpu.kernels import byte_resample, resample
 from torch_webgpu.kernels.resample import Axis, Resampling
+from torch_webgpu.layout import contiguous_strides
 
+from .computed import computed
 from .fallback import run_on_cpu
-from .launch import launch, static_of
 from .pool import resampled
 from .results import name_of
 from .torch_abi import Meta, aten, infer
@@ -107,22 +108,20 @@ def resampled_bytes(
     self, output_size = values[:2]
     axes = m.resampling(self.shape[2:], output_size, align_corners, scales).axes
 
-    def along(k: int, x: torch.Tensor, made: Callable[[], list[Meta]]) -> torch.Tensor:
+    def along(k: int, x: torch.Tensor, made: list[Meta]) -> torch.Tensor:
         size, extent, scale = self.shape[2 + k], output_size[k], axes[k].scale
         known = (size, extent, scale, m.taps, m.mode == "antialias", align_corners)
         table, bits = table_of(*known)
-        kernel = byte_resample.forward(k == 1, bits, table.shape[1])
-        static = (*static_of(values), k)
-        return launch(forward._schema.name, [x, table.to(x.device)], static, made, lambda specs: kernel)[0]
-
-    def between() -> list[Meta]:
-        made = torch.empty((*self.shape[:3], output_size[1]), dtype=self.dtype, device="meta")
-        return [(tuple(made.shape), made.stride(), made.dtype)]
+        static = (k == 1, bits, table.shape[1])
+        kernel = byte_resample.forward(*static)
+        return computed(forward._schema.name, [x, table.to(x.device)], made, lambda specs: kernel, static)[0]
 
     if not self.numel():
         ((shape, strides, dtype),) = layouts(forward, *values)
         return torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
-    return along(0, along(1, self, between), lambda: layouts(forward, *values))
+    between = (*self.shape[:3], output_size[1])
+    rows = along(1, self, [(between, contiguous_strides(between), self.dtype)])
+    return along(0, rows, layouts(forward, *values))
 
 
 @lru_cache(maxsize=256)
@@ -160,7 +159,7 @@ def method_kernels(
             [self],
             resample.forward,
             lambda: m.resampling(self.shape[2:], output_size, *split(rest)),
-            lambda: layouts(forward, *values),
+            layouts(forward, *values),
         )[0]
 
     def upsample_backward(*args: Any, **kwargs: Any) -> Any:

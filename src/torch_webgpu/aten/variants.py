@@ -36,7 +36,7 @@ def register_functional(target: str | OpOverload, fn: Callable[..., Any], *, out
             if not is_out(overload) and not is_inplace(overload) and is_numeric(overload):
                 register_functional(overload, fn, out_decides=out_decides)
         return
-    fn = guarded(target, traced(fn))
+    fn = traced(guarded(target, fn))
     impl(target, fn)
     name = target._schema.name.split("::")[1]
     for candidate in (*overloads(name).values(), *overloads(f"{name}_").values()):

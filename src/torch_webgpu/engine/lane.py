@@ -8,7 +8,7 @@ for. A thread that touches nothing of another's never waits for it, nor ends its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,13 +27,14 @@ Entry = tuple[Operation, tuple[int, ...], tuple[int | float, ...]]
 class Lane:
     """What one thread has recorded for one device: ordinary operations, or operations over lists, never both."""
 
-    __slots__ = ("_reads", "_scanned", "_writes", "batch", "device", "entries", "thread")
+    __slots__ = ("_reads", "_scanned", "_writes", "batch", "device", "entries", "listeners", "thread")
 
     def __init__(self, device: int, thread: int) -> None:
         self.device = device
         self.thread = thread
         self.entries: list[Entry] = []
         self.batch: Batch | None = None
+        self.listeners: list[Callable[[list[Entry]], None]] = []  # are told what is taken
         self._reads: set[int] = set()  # numbers of allocations, of the first ``_scanned`` entries
         self._writes: set[int] = set()
         self._scanned = 0
@@ -45,6 +46,8 @@ class Lane:
         """The operations, which are no longer recorded."""
         entries, self.entries = self.entries, []
         self._reads, self._writes, self._scanned = set(), set(), 0
+        for listener in self.listeners:
+            listener(entries)
         return entries
 
     @property

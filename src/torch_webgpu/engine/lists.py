@@ -250,6 +250,7 @@ def record_list(
         if len(engine.lanes.busy) > 1:
             engine.settle(lane, (), [number for bundle in bundles for number in bundle.keys])
         lane.batch = batch
+        engine.handovers += 1
         batch.calls.append(Recorded(op, bundles, numbers, domain))
         settings = engine.settings
         if not settings.batching or len(batch) >= settings.threshold:

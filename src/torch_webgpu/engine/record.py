@@ -41,7 +41,7 @@ from .readbacks import Readbacks
 from .replay import FusionCounts, Plan, Planner
 from .settings import Settings
 from .store import Store
-from .tensor import ADDRESS_BITS, FIRST_BYTE, Allocation, Template
+from .tensor import ADDRESS_BITS, Allocation
 from .watch import is_watched, run_watched
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Engine(Store):
     def __init__(self) -> None:
         super().__init__()
         self.operations: dict[Hashable, Operation] = {}
-        self.handovers = 0  # flushes, uploads and downloads so far: what no trace can say again
+        self.handovers = 0  # uploads, downloads, resized storages and lists so far: what no recipe can say again
         self.settings = Settings()
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
@@ -200,21 +200,18 @@ class Engine(Store):
             addresses = self.addresses(tensors)
             self.append(self.mailbox.allocations[addresses[-1] >> ADDRESS_BITS].device, op, tuple(addresses), params)
 
-    def append_new(
-        self, op: Operation, addresses: list[int], template: Template, params: tuple[int | float, ...]
-    ) -> torch.Tensor:
-        """:meth:`append` of an operation on inputs at these addresses, whose only output, returned, is a new tensor."""
-        with self.lock:
-            tensor, allocation = self.make_with(template)
-            addresses.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
-            self.append(template.device, op, tuple(addresses), params)
-            return tensor
-
-    def append_over(self, op: Operation, addresses: list[int], params: tuple[int | float, ...]) -> bool:
-        """:meth:`append` of an operation that writes into given tensors.
+    def push_over(
+        self,
+        op: Operation,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        params: tuple[int | float, ...] = (),
+    ) -> bool:
+        """:meth:`push` of an operation that writes into given tensors.
 
         False, and nothing is recorded, where an input may share elements with an output other than lying on top of it.
         """
+        addresses = self.addresses((*inputs, *outputs))
         n = op.n_inputs
         for o in range(n, len(addresses)):
             written = addresses[o]
@@ -228,31 +225,6 @@ class Engine(Store):
         with self.lock:
             self.append(self.mailbox.allocations[addresses[-1] >> ADDRESS_BITS].device, op, tuple(addresses), params)
         return True
-
-    def push_new(
-        self,
-        op: Operation,
-        inputs: Sequence[torch.Tensor],
-        templates: Sequence[Template],
-        params: tuple[int | float, ...] = (),
-    ) -> list[torch.Tensor]:
-        """:meth:`push` of an operation whose outputs, returned, are new tensors."""
-        if len(templates) == 1:
-            return [self.append_new(op, self.addresses(inputs), templates[0], params)]
-        with self.lock:
-            outputs = [self.make_with(template)[0] for template in templates]
-            self.push(op, (*inputs, *outputs), params)
-            return outputs
-
-    def push_over(
-        self,
-        op: Operation,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        params: tuple[int | float, ...] = (),
-    ) -> bool:
-        """:meth:`append_over` for tensors."""
-        return self.append_over(op, self.addresses((*inputs, *outputs)), params)
 
     def append(self, device: int, op: Operation, addresses: tuple[int, ...], params: tuple[int | float, ...]) -> None:
         """Records an operation over these addresses; the caller holds the lock."""
@@ -357,7 +329,6 @@ class Engine(Store):
 
     def flush_lane(self, lane: Lane, cause: Cause) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""
-        self.handovers += 1
         with Uninterrupted():
             device = self.devices[lane.device]
             self.collect()

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 def resize(address: int, size_bytes: int) -> bool:
     """Makes the storage at an address ``size_bytes`` large; the bytes that fit are kept. False if it is that already.
 
-    Raises OutOfMemoryError for what no buffer can hold, RuntimeError where a graph is captured that would lose values.
+    Raises OutOfMemoryError for what no buffer can hold, RuntimeError for a slice of another storage, and where a graph
+    is captured that would lose values.
     """
     eng = engine()
     with Uninterrupted(), eng.lock:
         allocation = eng.mailbox.allocations[address >> ADDRESS_BITS]
         if allocation.size_bytes == size_bytes:
             return False
+        if allocation.address != address:
+            raise RuntimeError("Trying to resize storage that is not resizable: it is a slice of another one")
         _resize(eng, allocation, size_bytes)
         return True
 
@@ -35,6 +38,7 @@ def _resize(eng: Engine, allocation: Allocation, size_bytes: int) -> None:
         eng.check_size(size_bytes, allocation.device)
     for lane in eng.lanes.touching(allocation.device, allocation.number):
         eng.flush_lane(lane, RESIZED)
+    eng.handovers += 1
     old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
     device = eng.device(allocation.device)
     if old is not None and not 0 < size_bytes <= old.size_bytes:

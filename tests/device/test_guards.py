@@ -1,4 +1,4 @@
-"""Calls recognised by guards get what they would get without: whatever the guards cannot tell goes the long way."""
+"""Calls recognised by guards get what they would get without: whatever they cannot tell goes the long way."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.forms import FORMS_PER_SHAPE, matcher
+from torch_webgpu.aten.guards import guard_for
+from torch_webgpu.aten.recipes import GUARDS_PER_SHAPE
 from torch_webgpu.aten.register import POINTWISE, PointwiseKernel
 from torch_webgpu.aten.traced import traced
 
 aten = torch.ops.aten
 
 
-def forms_of(overload: OpOverload, shape: tuple[int, ...]) -> int:
-    kernel: PointwiseKernel = POINTWISE[overload]
-    return len(kernel.forms.known.get(torch.Size(shape), ()))
+def guards_of(overload: OpOverload, shape: tuple[int, ...]) -> int:
+    return len(POINTWISE[overload].recipes.guarded.get(torch.Size(shape), ()))
 
 
 def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A list that grows with each call that no form recognised."""
+    """A list that grows with each call for which a key is made."""
     seen: list[object] = []
-    plain = PointwiseKernel.call
-    monkeypatch.setattr(PointwiseKernel, "call", lambda self, *a: (seen.append(self.name), plain(self, *a))[1])
+    plain = PointwiseKernel.key_of
+    monkeypatch.setattr(
+        PointwiseKernel, "key_of", lambda self, p, v, *a: (seen.append((self.name, p.name)), plain(self, p, v, *a))[1]
+    )
     return seen
 
 
@@ -61,7 +63,7 @@ def test_other_calls_are_not_taken_for_it(device, other):
             torch.testing.assert_close((x * other(x)).cpu(), on_cpu * other(on_cpu))
 
 
-def test_numbers_of_one_class_share_a_form(device, monkeypatch):
+def test_numbers_of_one_class_share_a_guard(device, monkeypatch):
     x = torch.ones(4, 9, device=device)
     assert (x * 1.5).sum().item() == 54
     seen = long_ways(monkeypatch)
@@ -70,7 +72,7 @@ def test_numbers_of_one_class_share_a_form(device, monkeypatch):
     assert torch.equal((x * float("inf")).cpu(), torch.full((4, 9), float("inf")))
     assert (x * 1e300).isinf().all()
     assert (x * 3).dtype == torch.float32
-    assert seen.count("aten.mul.Tensor") == 1  # an int is another class
+    assert seen.count(("aten.mul.Tensor", "self")) == 1  # an int is another class
 
 
 def test_in_place_on_itself_and_on_parts_of_itself(device):
@@ -88,7 +90,7 @@ def test_in_place_on_itself_and_on_parts_of_itself(device):
     assert torch.allclose(x.cpu(), expected)
 
 
-def test_a_shape_has_a_bounded_number_of_forms(device):
+def test_a_shape_has_a_bounded_number_of_guards(device):
     x = torch.rand(6, 5, device=device)
     layouts = [
         x,
@@ -102,7 +104,7 @@ def test_a_shape_has_a_bounded_number_of_forms(device):
     for other in layouts:
         for _ in range(2):
             x + other
-    assert 1 <= forms_of(aten.add.Tensor, (6, 5)) <= FORMS_PER_SHAPE
+    assert 1 <= guards_of(aten.add.Tensor, (6, 5)) <= GUARDS_PER_SHAPE
 
 
 def test_gradients_and_modes_do_not_matter(device):
@@ -145,21 +147,77 @@ def test_zeros_of_both_signs(device):
             assert [t.cpu()[0].signbit().item() for t in made] == [str(zero) == "-0.0"] * 4
 
 
-def test_what_no_form_can_tell(device):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y: x + x,
+        lambda x, y: x.add(y, alpha=2.5),
+        lambda x, y: x.pow(2),
+        lambda x, y: x.clamp(None, 0.5),
+        lambda x, y: x.div(y + 1, rounding_mode="floor"),
+        lambda x, y: torch.add(x, y, out=torch.empty_like(x)),
+        lambda x, y: torch.where(x > y, x, y),
+        lambda x, y: x.clone().mul_(y),
+    ],
+)
+def test_what_guards_recognise(call, device, monkeypatch):
+    """The same tensor twice, arguments by name, numbers that are code, outputs."""
+    on_cpu = torch.rand(3, 11), torch.rand(3, 11)
+    x, y = (t.to(device) for t in on_cpu)
+    for _ in range(2):
+        call(x, y)
+    seen = long_ways(monkeypatch)
+    torch.testing.assert_close(call(x, y).cpu(), call(*on_cpu))
+    assert seen == []
+
+
+def test_numbers_by_name_are_told_apart(device):
+    x, y = torch.ones(7, 3, device=device), torch.ones(7, 3, device=device)
+    for _ in range(3):
+        assert [x.add(y, alpha=a).sum().item() for a in (1, 2, 1.0, 0.5, -1)] == [42, 63, 42, 31.5, 0]
+        assert x.pow(2).sum().item() == 21
+        assert x.mul(2).pow(3).sum().item() == 168
+        assert torch.equal(x.div(y.mul(2), rounding_mode="floor").cpu(), torch.zeros(7, 3))
+        assert torch.equal(x.div(y.mul(2)).cpu(), torch.full((7, 3), 0.5))
+
+
+def test_what_no_guard_can_tell(device):
     x = torch.rand(8, device=device)
-    assert matcher((x, x), {}, False) is not None
-    assert matcher((x[1:], x), {}, False) is None
-    assert matcher((x, (1, x)), {}, False) is None
-    assert matcher((x, [1.0, 2]), {}, False) is None
-    assert matcher((x,), {"out": x}, False) is None
-    match = matcher((x, 1), {"k": 2}, False)
-    assert match is not None
-    assert match((x, 1), {"k": 2}) == [x.data_ptr()]
+    assert guard_for((x, x), {}, False) is not None
+    assert guard_for((), {"k": 2}, False) is None
+    assert guard_for((x.cpu(), x), {}, False) is None
+    assert guard_for((x[1:], x), {}, False) is None
+    assert guard_for((x, x[1:]), {}, False) is None
+    assert guard_for((x, (1, x)), {}, False) is None
+    assert guard_for((x, [1.0, 2]), {}, False) is None
+    assert guard_for((x, 0.0), {}, False) is None
+    guard = guard_for((x, 1), {"k": 2}, False)
+    assert guard is not None
+    assert guard((x, 1), {"k": 2}) == [x.data_ptr()]
     for args, kwargs in [
         ((x, 1), {}),
         ((x, 1), {"k": 2.0}),
+        ((x, 1), {"l": 2}),
         ((x, True), {"k": 2}),
         ((x,), {"k": 2}),
         ((x.cpu(), 1), {"k": 2}),
+        ((x.view(2, 4), 1), {"k": 2}),
+        ((x.view(torch.int32), 1), {"k": 2}),
     ]:
-        assert match(args, kwargs) is None
+        assert guard(args, kwargs) is None
+
+
+def test_numbers_that_vary(device):
+    x = torch.rand(8, device=device)
+    for given in ((x, 0.0), (x, 1.5, "mode"), (x, x, 2.5, True)):
+        guard = guard_for(given, {}, True)
+        assert guard is not None
+        assert guard(tuple([v + 1.0 if v.__class__ is float else v for v in given]), {}) is not None
+        assert guard(tuple([v.__class__(2) if v.__class__ is bool else v for v in given]), {}) is not None
+        assert guard(tuple([1 if v.__class__ is float else v for v in given]), {}) is None
+    assert guard_for((x, x, 2.5, True), {}, True)((x, x, 2.5, False), {}) is None
+    assert guard_for((x, 1.5, "mode"), {}, True)((x, 1.5, "other"), {}) is None
+    by_name = guard_for((x,), {"alpha": 2, "out": x}, True)
+    assert by_name((x,), {"alpha": 3, "out": x}) == [x.data_ptr()] * 2
+    assert by_name((x,), {"alpha": 3.0, "out": x}) is None
+    assert by_name((x,), {"alpha": 3}) is None

@@ -1,0 +1,130 @@
+"""Guards: calls recognised by one call into C++, before a key is made of them.
+
+A key of shapes, strides and dtypes costs a microsecond and a half for two tensors. Dynamo's guards compare the same in
+0.2 (see :func:`torch_abi.list_guard`), once it is known which signature to compare with; the first argument's shape
+tells that well enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from torch_webgpu.engine.tensor import FIRST_ADDRESS
+
+from .torch_abi import is_webgpu, list_guard
+
+NUMBERS = (int, float, complex)
+
+Guard = Callable[[tuple[Any, ...], Mapping[str, Any]], list[int] | None]
+"""From a call to the addresses of the tensors among its arguments, if it has a certain signature; those given by name
+come last, in their order."""
+
+
+def guard_for(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool) -> Guard | None:
+    """What recognises calls with the signature of this one, whose first argument is a webgpu tensor; None where no
+    guard can tell it.
+
+    A guard can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, and
+    plain values. ``numbers_vary``: of the numbers among these (booleans are none) only the classes decide anything.
+    """
+    if not args or not is_webgpu(args[0]) or args[0].data_ptr() & 15:
+        return None
+    given, names = (*args, *kwargs.values()), tuple(kwargs)
+    tensors = [k for k, v in enumerate(given) if is_webgpu(v)]
+    if not are_aligned([given[k].data_ptr() for k in tensors]):
+        return None
+    others = [k for k in range(len(given)) if k not in tensors]
+    fixed = [k for k in others if not (numbers_vary and given[k].__class__ in NUMBERS)]
+    pick_tensors, pick_others, pick_fixed = picker(tensors), picker(others), picker(fixed)
+    values = tuple([v.copy() if isinstance(v, list) else v for v in pick_fixed(given)])
+    if not all(map(is_plain, values)) or any(v.__class__ is float and not v for v in values):
+        return None  # 0.0 and -0.0 are equal
+    check, classes, size = look_alike(pick_tensors(given)), tuple(map(type, pick_others(given))), len(given)
+    if not names and not fixed and tensors == list(range(len(tensors))):
+        few = guard_for_few(check, len(tensors), classes)
+        if few is not None:
+            return few
+
+    def guard(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        if kwargs or names:
+            if tuple(kwargs) != names:
+                return None
+            args = (*args, *kwargs.values())
+        # 1, 1.0 and True are equal, but promote differently.
+        if len(args) != size or tuple(map(type, pick_others(args))) != classes or pick_fixed(args) != values:
+            return None
+        tensors = pick_tensors(args)
+        if not check(*tensors):
+            return None
+        addresses = [t.data_ptr() for t in tensors]
+        return addresses if are_aligned(addresses) else None
+
+    return guard
+
+
+def guard_for_few(check: Callable[..., bool], tensors: int, classes: tuple[type, ...]) -> Guard | None:
+    """The commonest guards, which take a third of the general one's time: one tensor or two, perhaps a number."""
+
+    def one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        if len(args) == 1 and not kwargs and check(*args):
+            address = args[0].data_ptr()
+            return [address] if address >= FIRST_ADDRESS and not address & 15 else None
+        return None
+
+    def one_and_number(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        if len(args) == 2 and args[1].__class__ is classes[0] and not kwargs and check(args[0]):
+            address = args[0].data_ptr()
+            return [address] if address >= FIRST_ADDRESS and not address & 15 else None
+        return None
+
+    def two(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        if len(args) == 2 and not kwargs and check(*args):
+            first, second = args[0].data_ptr(), args[1].data_ptr()
+            if first >= FIRST_ADDRESS and second >= FIRST_ADDRESS and not (first | second) & 15:
+                return [first, second]
+        return None
+
+    def two_and_number(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        if len(args) == 3 and args[2].__class__ is classes[0] and not kwargs and check(args[0], args[1]):
+            first, second = args[0].data_ptr(), args[1].data_ptr()
+            if first >= FIRST_ADDRESS and second >= FIRST_ADDRESS and not (first | second) & 15:
+                return [first, second]
+        return None
+
+    known = {(1, 0): one, (1, 1): one_and_number, (2, 0): two, (2, 1): two_and_number}
+    return known.get((tensors, len(classes)))
+
+
+def look_alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """:func:`torch_abi.list_guard`, also for tensors of which some are the same one: those that refuses to compare."""
+    if len(set(map(id, tensors))) == len(tensors):
+        return list_guard(tensors)
+    checks = [list_guard([t]) for t in tensors]
+    return lambda *tensors: all([check(t) for check, t in zip(checks, tensors, strict=True)])  # noqa: C419  faster
+
+
+def picker(indexes: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that picks these items of a sequence, as a tuple."""
+    if not indexes:
+        return lambda _: ()
+    first = indexes[0]
+    if list(indexes) == list(range(first, first + len(indexes))):
+        return itemgetter(slice(first, first + len(indexes)))
+    return itemgetter(*indexes)
+
+
+def are_aligned(addresses: Sequence[int]) -> bool:
+    """Whether these are the addresses of tensors with elements that start at multiples of 16 bytes."""
+    return min(addresses) >= FIRST_ADDRESS and not any([address & 15 for address in addresses])  # noqa: C419  faster
+
+
+def is_plain(value: Any) -> bool:
+    """Whether equality of such values, and of their classes, is all there is to tell."""
+    if isinstance(value, list):
+        # Shapes, dimensions and masks: which of them is the schema's choice. Floats compare like numbers.
+        return {v.__class__ for v in value} in (set(), {int}, {bool})
+    return not isinstance(value, (torch.Tensor, tuple, dict))

@@ -1,0 +1,279 @@
+"""Recipes: what a call of an operator records, relative to its arguments, so that the next one like it runs nothing.
+
+An :class:`Excerpt` makes one of what a kernel records while it runs; kernels that know theirs write it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from torch_webgpu.ir.graph import Operation
+from torch_webgpu.layout import extent
+
+from .random import RandomState
+from .record import engine
+from .store import address_of
+from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Template
+
+if TYPE_CHECKING:
+    from .lane import Entry
+    from .record import Engine
+
+Params = tuple[int | float, ...]
+Aliasing = tuple[tuple[int, int], ...]
+Run = Callable[[Sequence[Any], list[int]], Any]
+
+
+class Instruction(NamedTuple):
+    """An operation with, for each of its arguments, the number of what it lies in and the bytes from where that starts.
+
+    ``pick`` gives all arguments' addresses where they start where these things start.
+    """
+
+    op: Operation
+    places: tuple[int, ...]
+    offsets: tuple[int, ...]
+    params: Params
+    pick: Callable[[Sequence[int]], tuple[int, ...]] | None
+
+    @classmethod
+    def of(
+        cls, op: Operation, places: Sequence[int], params: Params = (), offsets: Sequence[int] | None = None
+    ) -> Instruction:
+        offsets = offsets or [0] * len(places)
+        pick = None if any(offsets) or len(places) < 2 else itemgetter(*places)
+        return cls(op, tuple(places), tuple(offsets), params, pick)
+
+    def addresses(self, starts: Sequence[int]) -> tuple[int, ...]:
+        """The arguments' addresses, given those of the things they lie in."""
+        if self.pick is not None:
+            return self.pick(starts)
+        return tuple([starts[p] + o for p, o in zip(self.places, self.offsets)])
+
+
+class Recipe:
+    """What a call records. What operations lie in is numbered: the call's tensors, then the fresh ones.
+
+    ``results``: what is returned: the number of a fresh tensor among these, or for ``-1 - p`` the call's ``p``-th
+    argument itself; None for None. ``numbers``: what gives the parameters of the only instruction, given the call's
+    arguments; where it is None they are the same each time. ``aliasing``: which memory the tensors must share
+    (:func:`aliasing_of`); None where that does not matter, or where a single operation writes into one of them:
+    what it reads may lie exactly there, but not partly.
+
+    ``run(arguments, starts)`` records it for a call whose tensors start at these addresses and returns its results; or
+    what ``overlapping(arguments)`` does, by default nothing, for tensors that do not share memory so. ``starts`` is
+    used up.
+    """
+
+    __slots__ = (
+        "aliasing", "device", "fresh", "instructions", "n_tensors", "numbers", "overlapping", "results", "run",
+        "several",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        device: int,
+        n_tensors: int,
+        instructions: Sequence[Instruction],
+        fresh: Sequence[Template],
+        results: Sequence[int | None],
+        several: bool = False,
+        numbers: Callable[[Sequence[Any]], Params] | None = None,
+        aliasing: Aliasing | None = None,
+        overlapping: Callable[[Sequence[Any]], Any] = lambda values: NotImplemented,
+    ) -> None:
+        self.device = device
+        self.n_tensors = n_tensors
+        self.instructions = tuple(instructions)
+        self.fresh = tuple(fresh)
+        self.results = tuple(results)
+        self.several = several
+        self.numbers = numbers
+        self.aliasing = aliasing
+        self.overlapping = overlapping
+        self.run: Run = _only_new(self) or _only_over(self) or self._run
+
+    def _run(self, values: Sequence[Any], starts: list[int]) -> Any:
+        if self.aliasing is not None and aliasing_of(starts) != self.aliasing:
+            return self.overlapping(values)
+        eng = engine()
+        varying = None if self.numbers is None else self.numbers(values)
+        made = []
+        with eng.lock:
+            for template in self.fresh:
+                tensor, allocation = eng.make_with(template)
+                made.append(tensor)
+                starts.append(allocation.address)
+            for instruction in self.instructions:
+                params = instruction.params if varying is None else varying
+                eng.append(self.device, instruction.op, instruction.addresses(starts), params)
+        results = [None if r is None else made[r] if r >= 0 else values[-1 - r] for r in self.results]
+        return tuple(results) if self.several else results[0]
+
+
+def _only_new(recipe: Recipe) -> Run | None:
+    """For the commonest recipe: one operation on the tensors in order, whose result is the only fresh one."""
+    if recipe.several or recipe.aliasing is not None or len(recipe.instructions) != 1 or recipe.results != (0,):
+        return None
+    (instruction,) = recipe.instructions
+    if instruction.places != tuple(range(recipe.n_tensors + 1)) or any(instruction.offsets) or len(recipe.fresh) != 1:
+        return None
+    eng, device, (template,), numbers = engine(), recipe.device, recipe.fresh, recipe.numbers
+    op, params = instruction.op, instruction.params
+
+    def run(values: Sequence[Any], starts: list[int]) -> torch.Tensor:
+        own = params if numbers is None else numbers(values)
+        with eng.lock:
+            tensor, allocation = eng.make_with(template)
+            starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
+            eng.append(device, op, tuple(starts), own)
+            return tensor
+
+    return run
+
+
+def _only_over(recipe: Recipe) -> Run | None:
+    """For one operation that writes into one tensor of the call, and returns one of them. Inputs may lie exactly there
+    if they look the same, unless all tensors must be apart.
+    """
+    if recipe.several or recipe.aliasing or len(recipe.instructions) != 1 or recipe.fresh:
+        return None
+    (instruction,), (result,), n = recipe.instructions, recipe.results, recipe.n_tensors
+    op, params, places = instruction.op, instruction.params, instruction.places
+    if result is None or op.n_outputs != 1 or any(instruction.offsets) or (recipe.aliasing is not None and n > 2):
+        return None
+    eng, device, numbers, position = engine(), recipe.device, recipe.numbers, -1 - result
+    target, addresses, overlapping = places[-1], instruction.pick or instruction.addresses, recipe.overlapping
+    alike = frozenset() if recipe.aliasing is not None else {k for k, _ in op.alike}
+    others = [(place, k in alike) for k, place in enumerate(places[:-1]) if place != target]
+
+    def run(values: Sequence[Any], starts: list[int]) -> Any:
+        written = starts[target]
+        for place, may_lie_there in others:
+            start = starts[place]
+            if not (start ^ written) >> ADDRESS_BITS and not (may_lie_there and start == written):
+                return overlapping(values)
+        own = params if numbers is None else numbers(values)
+        with eng.lock:
+            eng.append(device, op, addresses(starts), own)
+        return values[position]
+
+    return run
+
+
+def aliasing_of(addresses: Sequence[int]) -> Aliasing:
+    """For each address the first one that lies in the same allocation, and how many bytes after that it is.
+
+    Empty where each lies in an allocation of its own.
+    """
+    if len(addresses) == 2:
+        apart = (addresses[0] ^ addresses[1]) >> ADDRESS_BITS != 0
+    else:
+        apart = len({a >> ADDRESS_BITS for a in addresses}) == len(addresses)
+    if apart:
+        return ()
+    numbers = [a >> ADDRESS_BITS for a in addresses]
+    first = [numbers.index(number) for number in numbers]
+    return tuple([(k, a - addresses[k]) for k, a in zip(first, addresses, strict=True)])
+
+
+class Excerpt:
+    """What a function records for a device. Batches end meanwhile where they would otherwise."""
+
+    def __init__(self, eng: Engine, device: int, starts: Sequence[int]) -> None:
+        """``starts``: the addresses of the tensors that the recipe is to be relative to."""
+        self._eng = eng
+        self._device = device
+        self._aliasing = aliasing_of(starts)
+        self._n_tensors = len(starts)
+        self._starts = list(starts)  # of what operations lie in, by its number
+        self._numbers: dict[int, int] = {}  # of what operations lie in, by allocation
+        for k, address in enumerate(starts):
+            self._numbers.setdefault(address >> ADDRESS_BITS, k)
+        self._fresh: list[Template] = []
+        self._instructions: list[Instruction] = []
+        self._returned: set[int] = set()  # allocations of results
+        self._is_repeatable = True
+
+    def run(self, fn: Callable[[], Any]) -> Any:
+        """What ``fn()`` returns, while no other thread records anything."""
+        eng = self._eng
+        with eng.lock:
+            lane = eng.lane(self._device)
+            self._first, self._mark = len(lane.entries), eng.mailbox.mark
+            handovers, draws = eng.handovers, RandomState.draws
+            try:
+                lane.listeners.append(self._take)
+                result = fn()
+                self._take(lane.entries)
+            finally:
+                if self._take in lane.listeners:
+                    lane.listeners.remove(self._take)
+            self._is_repeatable &= eng.handovers == handovers
+            self._has_drawn = RandomState.draws != draws
+            return result
+
+    def recipe(
+        self, values: Sequence[Any], result: Any, numbers: Callable[[Sequence[Any]], Params] | None = None
+    ) -> Recipe | None:
+        """The recipe of a call of ``values`` that returned ``result``.
+
+        None if something was read, uploaded or drawn from a random stream, and where the result is neither new nor one
+        of ``values``. With ``numbers``, which may draw them, it must have been one operation.
+        """
+        if self._has_drawn if numbers is None else len(self._instructions) != 1:
+            return None
+        several = isinstance(result, (tuple, list))
+        given = result if several else [result]
+        if not all(r is None or isinstance(r, torch.Tensor) for r in given):
+            return None
+        results = [None if r is None else self._place(r, values) for r in given]
+        n = self._n_tensors
+        writes = any(place < n for i in self._instructions for place in i.places[i.op.n_inputs :])
+        aliasing = self._aliasing if self._aliasing or writes else None
+        if not self._is_repeatable:
+            return None
+        return Recipe(self._device, n, self._instructions, self._fresh, results, several, numbers, aliasing)
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        """Keeps what was recorded before it is submitted, and what of it died is forgotten."""
+        for op, addresses, params in entries[self._first :]:
+            for address in addresses:
+                if address >> ADDRESS_BITS not in self._numbers:
+                    size = self._eng.mailbox.allocations[address >> ADDRESS_BITS].size_bytes
+                    self._add(address >> ADDRESS_BITS, self._eng.template((size,), torch.uint8, self._device))
+            places = [self._numbers[address >> ADDRESS_BITS] for address in addresses]
+            offsets = [a - self._starts[p] for a, p in zip(addresses, places, strict=True)]
+            self._instructions.append(Instruction.of(op, places, params, offsets))
+        self._first = 0
+
+    def _add(self, allocation: int, template: Template) -> None:
+        """Gives an allocation, which must have been made meanwhile, the next number."""
+        self._is_repeatable &= allocation >= self._mark
+        self._numbers[allocation] = len(self._starts)
+        self._starts.append(allocation << ADDRESS_BITS | FIRST_BYTE)
+        self._fresh.append(template)
+
+    def _place(self, t: torch.Tensor, values: Sequence[Any]) -> int:
+        """What stands for a result (see :class:`Recipe`), which must be an argument itself or all of a new tensor."""
+        for p, value in enumerate(values):
+            if t is value:
+                return -1 - p
+        start, size = address_of(t), extent(t.shape, t.stride()) * t.element_size()
+        allocation = start >> ADDRESS_BITS
+        is_whole = (start & OFFSET_MASK) == FIRST_BYTE and t.untyped_storage().nbytes() == size
+        self._is_repeatable &= is_whole and not (t.is_conj() or t.is_neg())
+        template = self._eng.template(t.shape, t.dtype, self._device, t.stride())
+        if allocation not in self._numbers:
+            self._add(allocation, template)
+        place = self._numbers[allocation] - self._n_tensors
+        # Neither a view of an argument nor of another result.
+        self._is_repeatable &= place >= 0 and allocation not in self._returned
+        if place >= 0:
+            self._fresh[place] = template
+        self._returned.add(allocation)
+        return place
