@@ -9,7 +9,7 @@ ecosystem       := .venv-ecosystem
 ecosystem_stamp := $(ecosystem)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan demo test ecosystem pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan demo test unit ecosystem pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -28,6 +28,9 @@ demo: setup ## train a convolutional network on handwritten digits with device="
 
 test: setup ## the whole test suite, on every core
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS)
+
+unit: $(stamp) ## the tests that need no GPU, in less than a minute
+	$(bin)/python -m pytest -n $(JOBS) -q tests/unit tests/golden tests/test_architecture.py $(ARGS)
 
 pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
 	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)

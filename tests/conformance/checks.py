@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -149,33 +150,57 @@ def _same(tree: tuple[Any, ...], result: Any) -> Any:
 SETTLED: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {"topk": _topk_values}
 
 
-def forward(case: Case, sample: Sample) -> None:
-    """The function: its results, which of them are views of which inputs, and inputs it wrote (running statistics)."""
-    _compare_call(case, case.op.op, sample)
+def forward(case: Case, sample: Sample, runs: int = 1) -> None:
+    """The function: its results, which of them are views of which inputs, and inputs it wrote (running statistics).
+
+    ``runs``: how often, on fresh copies: a call that comes again is found in other ways than the first, and runs so.
+    """
+    _compare_call(case, case.op.op, sample, runs)
 
 
-def inplace(case: Case, sample: Sample) -> None:
+def inplace(case: Case, sample: Sample, runs: int = 1) -> None:
     """The in-place method: its result is its input, and every storage it was given ends up as on the CPU."""
     if not isinstance(sample.input, torch.Tensor):
         return
     # What a write to elements that share memory leaves there is not defined; refusing it is.
     overlaps = torch._debug_has_internal_overlap(sample.input) == 1
     if not overlaps or Call(case.op.inplace_variant, sample, CPU).outcome().error is not None:
-        _compare_call(case, case.op.inplace_variant, sample, all_storages=True)
+        _compare_call(case, case.op.inplace_variant, sample, runs, all_storages=True)
 
 
-def _compare_call(case: Case, function: Callable[..., Any], sample: Sample, *, all_storages: bool = False) -> None:
+def _compare_call(
+    case: Case, function: Callable[..., Any], sample: Sample, runs: int, *, all_storages: bool = False
+) -> None:
     random = is_random(function, sample)
-    values = not random and case.op.name not in UNINITIALISED
-    cpu, device = Call(function, sample, CPU), Call(function, sample, DEVICE)
-    expected, actual = cpu.outcome(), device.outcome()
-    if not same_outcome(actual, expected, exact_error=not sample.derived):
-        return
+    settled = SETTLED.get(case.op.full_name, _same)
+    cpu = Call(function, sample, CPU)
+    expected = cpu.outcome()
 
+    @cache
     def truth() -> Any:
         wide = Call(function, sample, CPU, widen=True)
         return settled(wide.tree, wide()), wide.replica.storages
 
+    for _ in range(runs):
+        _compare_run(case, function, sample, cpu, expected, truth, random=random, all_storages=all_storages)
+
+
+def _compare_run(
+    case: Case,
+    function: Callable[..., Any],
+    sample: Sample,
+    cpu: Call,
+    expected: Outcome,
+    truth: Callable[[], Any],
+    *,
+    random: bool,
+    all_storages: bool,
+) -> None:
+    values = not random and case.op.name not in UNINITIALISED
+    device = Call(function, sample, DEVICE)
+    actual = device.outcome()
+    if not same_outcome(actual, expected, exact_error=not sample.derived):
+        return
     settled = SETTLED.get(case.op.full_name, _same)
     found, wanted = settled(device.tree, actual.value), settled(cpu.tree, expected.value)
     assert_same(found, wanted, case.tolerances, truth=lambda: truth()[0], values=values)
@@ -221,7 +246,7 @@ OUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def out(case: Case, sample: Sample) -> None:
+def out(case: Case, sample: Sample, runs: int = 1) -> None:
     """``out=``: fresh, to be resized, of the wrong shape, strided, and of another dtype."""
     function = case.op.op
     expected = Call(function, sample, CPU).outcome().value
@@ -241,7 +266,7 @@ def out(case: Case, sample: Sample) -> None:
             if castable and Call(function, variant, CPU).outcome().error is not None:
                 continue
         try:
-            _compare_call(case, function, variant, all_storages=True)
+            _compare_call(case, function, variant, runs, all_storages=True)
         except MismatchError as mismatch:
             raise MismatchError(f"out={name}: {mismatch}") from mismatch
 
@@ -279,20 +304,21 @@ def _wants_grad(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
-def backward(case: Case, sample: Sample) -> None:
+def backward(case: Case, sample: Sample, runs: int = 1) -> None:
     """Gradients of every differentiable input for random cotangents."""
     gradients = _Gradients(case, sample)
     expected = Call(gradients, sample, CPU).outcome()
-    actual = Call(gradients, sample, DEVICE).outcome()
-    if not same_outcome(actual, expected, exact_error=not sample.derived):
-        return
+    values = case.op.name not in UNINITIALISED and not is_random(case.op.op, sample)
 
+    @cache
     def truth() -> Any:
         return Call(gradients, sample, CPU, widen=True)()
 
-    values = case.op.name not in UNINITIALISED and not is_random(case.op.op, sample)
-    # Autograd leaves a gradient's strides to the kernel.
-    assert_same(actual.value, expected.value, case.tolerances, truth=truth, values=values, strides=False)
+    for _ in range(runs):
+        actual = Call(gradients, sample, DEVICE).outcome()
+        if same_outcome(actual, expected, exact_error=not sample.derived):
+            # Autograd leaves a gradient's strides to the kernel.
+            assert_same(actual.value, expected.value, case.tolerances, truth=truth, values=values, strides=False)
 
 
 def error(case: Case, sample: Sample, error_type: type[Exception] | tuple[type[Exception], ...]) -> None:

@@ -21,7 +21,7 @@ class Faulty:
     """An OpInfo whose function goes wrong where ``kind`` calls it on the device for the first time."""
 
     # Before that: the CPU's turn, and with the random numbers' detector another; ``out`` also asks what to expect.
-    DEVICE_CALL: ClassVar = {backward: 2, forward: 3, inplace: 3, out: 4}
+    DEVICE_CALL: ClassVar = {backward: 3, forward: 3, inplace: 3, out: 4}
 
     def __init__(self, fault, kind):
         self.op = self.inplace_variant = self._call

@@ -7,6 +7,7 @@ rest of the database, the wider run, may fall back; the fallbacks are counted in
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -20,7 +21,7 @@ FULL = os.environ.get("TORCH_WEBGPU_CONFORMANCE", "quick") == "full"
 def effort(trial: Trial) -> Effort:
     """How hard a trial is tried. The quick run must leave ``make test`` below 15 minutes on two cores."""
     if FULL:
-        return Effort(24 if trial.is_seed else 6, ALL_LAYOUTS)
+        return Effort(24 if trial.is_seed else 6, ALL_LAYOUTS, repeated=sys.maxsize)
     if not trial.is_seed:
         return Effort(2)
     if trial.kind == "out":

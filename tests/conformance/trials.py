@@ -48,15 +48,18 @@ def opinfos() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Effort:
-    """How many of PyTorch's samples, and which further layouts."""
+    """How many of PyTorch's samples, which further layouts, and how many samples are run several times."""
 
     count: int
     layouts: tuple[str, ...] = ()
+    repeated: int = 2
 
     def at_most(self, count: int) -> Effort:
         return replace(self, count=min(count, self.count))
 
 
+RUNS = 3
+"""Of a sample that is run several times: the third is recognised and encoded as every later one is."""
 ALL_LAYOUTS = tuple(samples.LAYOUTS)
 
 
@@ -142,5 +145,6 @@ def _checks(case: checks.Case, kind: str, effort: Effort) -> Iterator[tuple[str,
             yield sample.describe(), check
         return
     chosen = samples.choose(case.op, case.dtype, effort.count, requires_grad=kind == "backward")
-    for sample in samples.with_layouts(case.op, chosen, case.dtype, effort.layouts):
-        yield sample.describe(), lambda sample=sample: getattr(checks, kind)(case, sample)
+    for number, sample in enumerate(samples.with_layouts(case.op, chosen, case.dtype, effort.layouts)):
+        runs = RUNS if number < effort.repeated else 1
+        yield sample.describe(), lambda sample=sample, runs=runs: getattr(checks, kind)(case, sample, runs)
