@@ -6,9 +6,13 @@ the tests themselves. ``TORCH_WEBGPU_CONFORMANCE`` is ``quick`` (what fits into 
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from tests.conformance.report import ConformanceReport
+
+os.environ.setdefault("TORCH_WEBGPU_DEBUG", "verify")  # of this process, and of those that tests start
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,8 @@
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, wgsl, plan, fallback;
-                               ``where``: lines that use an index out of range raise, not the next read
+                               ``where``: lines that use an index out of range raise, not the next read;
+                               ``verify``: every plan is checked before it runs
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
 ``TORCH_WEBGPU_FUSION``        ``0`` runs every recorded operation as its own kernel
 ``TORCH_WEBGPU_FUSION_WINDOW`` how many kernels back an operation looks for one to join (64)
@@ -41,7 +42,7 @@ def _fallback_mode() -> str:
 
 
 PRINTED_STAGES = ("record", "fuse", "wgsl", "plan", "fallback")
-DEBUG_STAGES = (*PRINTED_STAGES, "where")
+DEBUG_STAGES = (*PRINTED_STAGES, "where", "verify")
 
 
 def _debug_stages() -> frozenset[str]:

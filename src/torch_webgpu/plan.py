@@ -220,9 +220,7 @@ class Plan:
             )
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise WebGPUError(f"not a plan: {type(error).__name__}: {error}") from None
-        if problems := verify(plan):
-            raise WebGPUError(f"not a valid plan: {problems[0]}")
-        return plan
+        return check(plan)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the plan and the contents of its constants into one file (numpy's ``.npz``)."""
@@ -282,6 +280,13 @@ def bits(value: float, type_: str) -> int:
 def verify(plan: Plan) -> list[str]:
     """What is wrong with a plan; nothing if it can be bound wherever its kernels compile."""
     return [*_malformed(plan)] or [*_unwritten(plan)]
+
+
+def check(plan: Plan) -> Plan:
+    """The plan, if nothing is wrong with it. Raises WebGPUError, which says what is."""
+    if problems := verify(plan):
+        raise WebGPUError(f"not a valid plan: {'; '.join(problems)}")
+    return plan
 
 
 def _malformed(plan: Plan) -> Iterator[str]:

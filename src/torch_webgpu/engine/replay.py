@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_webgpu.config import is_printed, print_stage
+from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
 from torch_webgpu.lower.planning import arguments, make_plan, scalar_words
-from torch_webgpu.plan import Buffer, Role
+from torch_webgpu.plan import Buffer, Role, check
 
 from .program import Program
 
@@ -75,7 +75,9 @@ def _kept(recording: Recording) -> set[int]:
 def _program(steps: Sequence[Step], recording: Recording, device: Device, kept: set[int]) -> Program:
     nodes = recorded(recording)
     widths = [len(row) for row in recording.numbers]
-    plan, spans = make_plan(steps, nodes, _buffers(recording, nodes), scalar_words(widths), device.caps)
+    plan, spans = make_plan(steps, nodes, _buffers(recording, steps, nodes), scalar_words(widths), device.caps)
+    if "verify" in config().debug:
+        check(plan)
     return Program(plan, device, len(recording.allocations), kept, widths, spans)
 
 
@@ -89,13 +91,21 @@ def recorded(recording: Recording) -> list[Recorded]:
     return found
 
 
-def _buffers(recording: Recording, nodes: Sequence[Recorded]) -> list[Buffer]:
-    """The buffers of a recording's allocations, with the sizes and the roles that they have this time."""
-    written = {use.allocation for node in nodes for use in node.uses[node.op.n_inputs :]}
+def _buffers(recording: Recording, steps: Sequence[Step], nodes: Sequence[Recorded]) -> list[Buffer]:
+    """The buffers of a recording's allocations, with the sizes and the roles that they have in these steps this time.
+
+    What is read before it is written is an input, also memory that a program never wrote.
+    """
+    read: set[int] = set()
+    written: set[int] = set()
+    for step in steps:
+        uses = arguments(step, nodes)
+        read.update([use.allocation for use in uses[: step.op.n_inputs] if use.allocation not in written])
+        written.update([use.allocation for use in uses[step.op.n_inputs :]])
     found = []
     for n, (allocation, alive) in enumerate(zip(recording.allocations, recording.alive)):
         role: Role = "output" if alive else "temporary"
-        if allocation.buffer is not None:
+        if allocation.buffer is not None or n in read:
             role = "inout" if n in written else "input"
         found.append(Buffer(allocation.size_bytes, role))
     return found
