@@ -185,7 +185,7 @@ ENGINE_INSIDES = frozenset(
     "lanes mailbox dying live_bytes peak_bytes freed_bytes forgotten_bytes templates operations capture graphs planner "
     "readbacks backpressure clock sequel waited_for error flush_lane flush_for collect sweep".split()
 )
-OPENED_LATER = ("aten/traced.py", "aten/foreach_lists.py")
+OPENED_LATER = ("aten/foreach_lists.py",)
 
 
 def engine_insides(path: str, text: str) -> list[str]:
