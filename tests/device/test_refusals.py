@@ -25,6 +25,7 @@ REFUSED: dict[str, Use] = {
     "broadcast of a comparison": lambda d: torch.ones(5, device=d) == torch.ones(4, device=d),
     "lerp": lambda d: torch.lerp(torch.ones(10, device=d), torch.ones(3, device=d), 0.3),
     "mse_loss": lambda d: F.mse_loss(torch.ones(3, 4, device=d), torch.ones(3, 5, device=d)),
+    "arange of too many": lambda d: torch.arange(-1e20, 1e20, device=d),
     "clamp without bounds": lambda d: torch.ones(2, device=d).clamp(None, None),
     "nll_loss weights": lambda d: F.nll_loss(
         torch.ones(3, 4, device=d), torch.zeros(3, dtype=torch.int64, device=d), weight=torch.ones(3, device=d)

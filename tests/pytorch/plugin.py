@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import torch_webgpu
 
@@ -51,6 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
     if dropped:
         config.hook.pytest_deselected(items=dropped)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """What kernels flag of a test's bad arguments is raised in that test, and in none that follows."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            torch.webgpu.synchronize()
+        raise
+    if os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] != "cpu":
+        torch.webgpu.synchronize()
 
 
 class Outcomes:

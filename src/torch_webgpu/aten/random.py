@@ -214,10 +214,10 @@ def sampled(
 
 
 def random_from_to(self: torch.Tensor, low: int, high: int | None = None, *, generator: Any = None) -> torch.Tensor:
-    """Integers in [low, high); with no ``high`` up to and including the largest number of the type and of int64."""
+    """Integers in [low, high); with no ``high`` up to and including the last that the type holds without gaps."""
     if high is None:
         check_parameters("random_", self.dtype, low, None)
-        return integers(self, low, largest_number(self.dtype) + 1, generator)
+        return integers(self, low, largest_integer(self.dtype) + 1, generator)
     if not (0 <= low < high <= SURELY_FITS) or self.is_complex() or self.dtype == torch.bool:
         check_parameters("random_", self.dtype, low, high)
     if self.is_floating_point():
@@ -273,13 +273,6 @@ def largest_integer(dtype: torch.dtype) -> int:
     if dtype == torch.bool:
         return 1
     return 1 << DIGITS[dtype] if dtype.is_floating_point else torch.iinfo(dtype).max
-
-
-def largest_number(dtype: torch.dtype) -> int:
-    """The largest integer that ``dtype`` and int64 hold."""
-    if not dtype.is_floating_point:
-        return largest_integer(dtype)
-    return min(int(torch.finfo(dtype).max), (1 << 63) - 1)
 
 
 def rounded_end(dtype: torch.dtype, low: int, end: int) -> int:

@@ -90,6 +90,8 @@ def inclusive_range(start: float, end: float, step: float = 1, *, out: torch.Ten
 
 def with_numel(out: torch.Tensor, size: int) -> torch.Tensor:
     """``out``, in whatever shape if it has ``size`` elements; else made a vector of so many."""
+    if size >= 1 << 63:
+        raise RuntimeError("invalid size, possible overflow?")
     return out if out.numel() == size else out.resize_((size,))
 
 

@@ -111,7 +111,7 @@ def add(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Ten
     dtype = torch.result_type(self, other)
     if not self.is_sparse:
         return with_sparse_added(self.to(dtype), other, alpha)
-    if not other.is_sparse:
+    if not isinstance(other, torch.Tensor) or not other.is_sparse:
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
     check_same_shape(self, other)
     if self.sparse_dim() != other.sparse_dim():
@@ -213,7 +213,8 @@ def mul_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> to
 
 @kernel(aten.mul_.Tensor)
 def mul_(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return write(mul(self, other), self, "mul")
+    result = mul(self, other)
+    return write(result if self.is_sparse else result.to_dense(), self, "mul")
 
 
 # Matrix products
