@@ -28,7 +28,7 @@ EXPECTED_FAILURES: tuple[tuple[str, str], ...] = (
     (r"test_torch\.py::.*::test_masked_scatter_(?!bool_tensor|mem_overlap|inplace).*", _LATER),
     (r"test_indexing\.py::.*::test_(advancedindex_float64|trivial_fancy_out_of_bounds)", _LATER),
     (r"nn/test_embedding\.py::.*::test_embedding_bag_out_of_bounds_idx_.*", _LATER),
-    (r"test_torch\.py::.*::test_(shift_mem_overlap|copy_mem_overlap_float64)", _OVERLAP),
+    (r"test_torch\.py::.*::test_((shift|masked_fill|index_put)_mem_overlap|copy_mem_overlap_float64)", _OVERLAP),
     (r"test_torch\.py::.*::test_index_reduce_reduce_(mean_(b?float16)|prod_float16)", _ROUNDED_ONCE),
     (r"test_torch\.py::.*::test_nondeterministic_alert_put", _IN_ORDER),
     (r"test_torch\.py::.*::test_nondeterministic_alert_grid_sample_[23]d", _AS_ON_CUDA),
