@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from torch_webgpu.engine.record import engine
+from torch_webgpu.runtime.commands import Command
+from torch_webgpu.runtime.device import Device
+from torch_webgpu.runtime.observer import Observer
 
 
 def moved(value: Any, device: Any) -> Any:
@@ -46,17 +49,21 @@ def pending() -> int:
     return torch.webgpu.get_pending_count()
 
 
+class _Submitted(Observer):
+    """Notes the commands that a device is given."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.commands: list[Command] = []
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        self.commands.extend(commands)
+        super().submit(commands)
+
+
 def commands_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The commands submitted after this call, as they come."""
     torch.webgpu.synchronize()
-    gpu = engine().device(0)
-    commands: list[Any] = []
-    submit = gpu.submit
-
-    def record(submitted: Any) -> None:
-        submitted = list(submitted)
-        commands.extend(submitted)
-        submit(submitted)
-
-    monkeypatch.setattr(gpu, "submit", record)
-    return commands
+    submitted = _Submitted(engine().device(0))
+    monkeypatch.setattr(submitted.device, "observer", submitted)
+    return submitted.commands

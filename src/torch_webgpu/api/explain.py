@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_webgpu.engine.bundles import Bundle
 from torch_webgpu.engine.causes import EXPLAINED, PROFILE, Cause
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Node, Operation, Spec
+from torch_webgpu.ir.graph import ForEach, Node, Operation
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.lower.fuse import Step
 from torch_webgpu.runtime.commands import Command
@@ -23,6 +24,7 @@ from torch_webgpu.runtime.observer import Observer
 from torch_webgpu.wgsl.launch import Lowered
 
 if TYPE_CHECKING:
+    from torch_webgpu.engine.tensor import Allocation
     from torch_webgpu.runtime.device import Device
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
@@ -30,7 +32,7 @@ _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class RecordedOperation:
-    """One recorded operation; tensors as ``f32[4, 6]``."""
+    """One recorded operation; tensors as ``f32[4, 6]``, lists of tensors as ``8 × f32[4, 6]``."""
 
     name: str
     inputs: tuple[str, ...]
@@ -132,7 +134,7 @@ class _Witness(Observer):
             )
         )
         for node in nodes:
-            self._written.update(dict.fromkeys(node.allocations[node.op.n_inputs :], number))
+            self._written.update(dict.fromkeys(_memory(node.allocations[node.op.n_inputs :]), number))
         self._kernels = {}
         for step, kernel in zip(steps, kernels, strict=True):
             self._kernels.setdefault(step.op, []).append(kernel)
@@ -144,7 +146,7 @@ class _Witness(Observer):
             reason = "fusion is off"
         elif not reason:
             read = [a for n in step.nodes for a in nodes[n].allocations[: nodes[n].op.n_inputs]]
-            before = {self._written[a] for a in read if a in self._written}
+            before = {self._written[a] for a in _memory(read) if a in self._written}
             if before:
                 reason = f"flush {max(before)} computed its input, and ended before it was recorded"
         return ExplainedKernel(operator_name(step.op.name), _needed(step, nodes), reason)
@@ -153,6 +155,11 @@ class _Witness(Observer):
         for kernel in self._kernels.get(op, ()):
             kernel.dispatches = tuple([operator_name(launch.kernel.name) for launch in lowered.launches])
         super().encoded(op, lowered, commands)
+
+
+def _memory(owners: Sequence[Allocation | Bundle]) -> list[Allocation]:
+    """What arguments lie in, those of lists tensor by tensor."""
+    return [a for owner in owners for a in (owner.allocations if isinstance(owner, Bundle) else [owner])]
 
 
 def _needed(step: Step, nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -180,11 +187,20 @@ def _count(n: int, what: str, plural: str = "s") -> str:
 
 
 def _operation(op: Operation) -> RecordedOperation:
-    return RecordedOperation(operator_name(op.name), tuple(map(_tensor, op.inputs)), tuple(map(_tensor, op.outputs)))
+    arguments = [_argument(op, k) for k in range(len(op.args))]
+    return RecordedOperation(operator_name(op.name), tuple(arguments[: op.n_inputs]), tuple(arguments[op.n_inputs :]))
 
 
-def _tensor(spec: Spec) -> str:
-    return f"{spec.dtype}{list(spec.shape)}"
+def _argument(op: Operation, k: int) -> str:
+    """A tensor's dtype and shape; a list's length as well, and its elements if it has tensors of several shapes."""
+    spec = op.args[k]
+    if not isinstance(op.body, ForEach):
+        return f"{spec.dtype}{list(spec.shape)}"
+    tensors = op.body.tensors(spec, op.body.layouts[k])
+    if len({tensor.shape for tensor in tensors}) > 1:
+        return f"{len(tensors)} × {spec.dtype}, {spec.shape[0]} elements"
+    one = f"{spec.dtype}{list(tensors[0].shape)}"
+    return one if len(tensors) == 1 else f"{len(tensors)} × {one}"
 
 
 def _line() -> str:

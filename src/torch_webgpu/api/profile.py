@@ -45,8 +45,8 @@ def spec_bytes(spec: Spec) -> int:
 def launch_bytes(op: Operation, lowered: Lowered) -> list[int]:
     """For each launch what it reads and writes: the tensors it binds, each once; temporaries too."""
     if len(lowered.launches) == 1 and not lowered.temporaries:
-        return [sum(map(spec_bytes, op.args))]
-    sizes = [*map(spec_bytes, op.args), *lowered.temporaries]
+        return [sum(map(spec_bytes, op.tensors))]
+    sizes = [*map(spec_bytes, op.tensors), *lowered.temporaries]
     return [sum([sizes[k] for k in launch.bindings if k != ERRORS]) for launch in lowered.launches]
 
 

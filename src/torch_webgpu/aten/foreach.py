@@ -17,16 +17,17 @@ from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.lists import Bundle, Layout, make_bundle, record_list
+from torch_webgpu.engine.bundles import Bundle, Layout
+from torch_webgpu.engine.lists import make_bundle
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.graph import Expr, ListLayout, Number
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.lower.horizontal import Argument, ListOperation
-from torch_webgpu.wgsl.horizontal import PARAM_TYPES, Number
+from torch_webgpu.wgsl.expr import split_scalar
+from torch_webgpu.wgsl.horizontal import PARAM_TYPES
 
 from .caches import by_default_dtype
-from .foreach_lists import addresses_of, find, find_single, layout_in, remember
+from .foreach_lists import Column, ListExpression, addresses_of, find, find_single, layout_in, remember
 from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
 from .scalars import check_fits
 from .torch_abi import DEVICE_TYPE, Meta, aten, functional_of, impl, infer, overloads, per_tensor
@@ -52,9 +53,9 @@ UNARY = {"default": "default"}
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a signature needs at each call: the operation, the arguments behind its lists, where numbers come from."""
+    """What a signature needs at each call: what is computed, its lists' arguments, where numbers come from."""
 
-    op: ListOperation
+    expression: ListExpression
     lists: tuple[int, ...]
     numbers: tuple[ScalarSlot, ...]
     result: torch.dtype | None  # of new tensors
@@ -117,19 +118,15 @@ class ListKernel:
         found = self.prepared[key]
         if found is None:
             return NotImplemented
-        numbers = tuple([numbers_for(values[slot.argument], slot) for slot in found.numbers])
-        inputs = [bundles[k] for k in found.lists]
-        eng = engine()
+        numbers = tuple([number for slot in found.numbers for number in numbers_for(values[slot.argument], slot)])
+        used: list[Any] = [bundles[k] for k in found.lists]
         if found.result is None:
-            targets: Any = tuple(inputs)
-            if targets[0].shares or not record_list(eng, found.op, targets, domain, numbers):
+            if not found.expression.record(domain, used, numbers):
                 return NotImplemented
             lists.written(values[0])
             return None
-        result, made = lists.result(domain, found.result, inputs[0].device)  # type: ignore[union-attr]
-        if not record_list(eng, found.op, (*inputs, made), domain, numbers):  # type: ignore[arg-type]
-            return NotImplemented
-        return result
+        result, made = lists.result(domain, found.result, used[0].device)
+        return result if found.expression.record(domain, [*used, made], numbers) else NotImplemented
 
     def bundles(self, values: list[Any], lists: Lists) -> tuple[list[Bundle | None], Layout | None]:
         """The bundle behind each argument, and the shapes of the results; no shapes where something is unusual.
@@ -275,42 +272,45 @@ def operation(
     lists: tuple[int, ...],
     slots: tuple[ScalarSlot, ...],
     bundles: Sequence[Bundle | None],
-    layouts: Sequence[str | None],
+    layouts: Sequence[ListLayout | None],
     each: Sequence[bool],
     result: Meta | None,
 ) -> Prepared | None:
-    """The list operation that stores ``root`` into its first list, or into a new one laid out like ``result``."""
-    args = []
+    """What stores ``root`` into its first list, or into a new one laid out like ``result``."""
+    columns = []
     for k in lists:
-        bundle = bundles[k]
+        bundle, layout = bundles[k], layouts[k]
         assert bundle is not None
-        args.append(Argument(dtypes.of(bundle.dtype).name, layouts[k]))  # type: ignore[arg-type]
+        assert layout is not None
+        columns.append(Column(dtypes.of(bundle.dtype).name, layout))
     if result is not None:
         row = dtypes.BY_TORCH.get(result[2])
         if row is None or row.itemsize > 4:
             return None
-        args.append(Argument(row.name, "elements"))
+        columns.append(Column(row.name, "elements"))
     target = 0 if result is None else len(lists)
     if any(slot.kind not in PARAM_TYPES for slot in slots):
         return None
     numbers = tuple(Number(slot.kind, slot.argument < len(each) and each[slot.argument]) for slot in slots)
-    op = ListOperation(name, (ops.to_dtype(root, args[target].dtype),), (target,), tuple(args), numbers)
-    return Prepared(op, lists, slots, None if result is None else result[2])
+    roots = (ops.to_dtype(root, columns[target].dtype),)
+    expression = ListExpression(name, roots, (target,), tuple(columns), numbers)
+    return Prepared(expression, lists, slots, None if result is None else result[2])
 
 
-def numbers_for(value: Any, slot: ScalarSlot) -> Any:
+def numbers_for(value: Any, slot: ScalarSlot) -> Sequence[int | float]:
     """The number, or each tuple's, that goes into a kernel's parameters."""
     if not isinstance(value, list):
-        return number_for(value, slot)
+        return split_scalar(number_for(value, slot), slot.kind)
     if slot.dtype != "f32":
-        return [number_for(v, slot) for v in value]
+        return [part for v in value for part in split_scalar(number_for(v, slot), slot.kind)]
     array = np.asarray(value, np.float64)
     if slot.checked:
         finite = array[np.isfinite(array)]
         if finite.size:
             check_fits(float(finite.min()), slot.dtype)
             check_fits(float(finite.max()), slot.dtype)
-    return array
+    with np.errstate(over="ignore"):  # beyond float32 is infinity
+        return array.astype(np.float32).tolist()
 
 
 def kernels() -> dict[OpOverload, ListKernel]:

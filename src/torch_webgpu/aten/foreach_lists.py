@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import torch
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.lists import Bundle, Layout
+from torch_webgpu.engine.bundles import Bundle, Layout
+from torch_webgpu.engine.lists import record_list
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
+from torch_webgpu.ir.graph import Expr, ForEach, ListLayout, Number, Operation, Spec, walk
 from torch_webgpu.layout import is_dense
+from torch_webgpu.lower.rewrite import renumber
 
 from .torch_abi import DEVICE_TYPE, list_guard
 
@@ -29,6 +32,9 @@ NEW_TENSORS = 4096
 LAYOUT_CACHE_SIZE = 10_000
 RECENT_FORMS = 8
 LARGEST_NUMEL = 1 << 31
+
+MOST_OPERATIONS = 1000
+"""That one :class:`ListExpression` is remembered for."""
 
 _address = torch.Tensor.data_ptr
 
@@ -82,7 +88,7 @@ def find_single(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     return find(tensors[:1])
 
 
-def layout_in(domain: Layout, layout: Layout) -> str | None:
+def layout_in(domain: Layout, layout: Layout) -> ListLayout | None:
     """What a tuple has of a list with this layout, in an operation over ``domain`` (see ``wgsl.horizontal.Column``)."""
     if layout is domain:
         return "elements"
@@ -123,15 +129,14 @@ def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
         allocations = [known[address >> ADDRESS_BITS] for address in addresses]
     except KeyError:
         return None
-    shift = form.dtype.itemsize.bit_length() - 1
-    offsets = [(address & OFFSET_MASK) - FIRST_BYTE >> shift for address in addresses]
+    starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in addresses]
     largest = largest_bytes(form.device)
     assert form.layout is not None
-    if any(offsets) and any(offset & 3 for offset in offsets):
+    if any(starts) and any(start % (4 * form.dtype.itemsize) for start in starts):
         return None
     if max([a.size_bytes for a in allocations]) > largest:  # a list: a generator takes three times as long
         return None
-    return Bundle(form.layout, form.dtype, form.device, allocations, offsets)
+    return Bundle(form.layout, form.dtype, form.device, allocations, starts)
 
 
 def _form(tensors: Sequence[torch.Tensor]) -> Form | None:
@@ -176,3 +181,53 @@ def layout_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, ...
             _layouts.clear()
         found = _layouts[key] = Layout(shapes, strides, numels)
     return found
+
+
+@dataclass(frozen=True)
+class Column:
+    """One argument of every tuple: the dtype's name in ``dtypes.BY_NAME``, and what a tuple has of it."""
+
+    dtype: str
+    layout: ListLayout
+
+
+@dataclass(frozen=True, eq=False)
+class ListExpression:
+    """What an operation over lists computes, whatever the shapes: ``roots[j]`` is stored into list ``targets[j]``.
+
+    Leaves of the expressions: ``load k`` of list ``k``, ``param k``: number ``k``.
+    """
+
+    name: str
+    roots: tuple[Expr, ...]
+    targets: tuple[int, ...]
+    columns: tuple[Column, ...]
+    numbers: tuple[Number, ...]
+    operations: dict[Any, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
+
+    def record(self, domain: Layout, lists: Sequence[Bundle], params: tuple[int | float, ...]) -> bool:
+        """Records it over these lists; False where one that it writes shares tensors with itself or another one."""
+        key = domain.id, tuple([bundle.is_aligned for bundle in lists])
+        found = self.operations.get(key)
+        if found is None:
+            if len(self.operations) >= MOST_OPERATIONS:
+                self.operations.clear()
+            found = self.operations[key] = self._operation(domain, key[1])
+        op, order = found
+        if any(lists[k].shares for k in self.targets):
+            return False
+        return record_list(engine(), op, tuple([lists[k] for k in order]), params)
+
+    def _operation(self, domain: Layout, aligned: Sequence[bool]) -> tuple[Operation, tuple[int, ...]]:
+        """The operation over lists of these shapes, and which list each of its arguments is."""
+        inputs = sorted({e.args[0] for e in walk(self.roots) if e.op == "load"})
+        memo: dict[Expr, Expr] = {}
+        roots = tuple([renumber(root, {k: j for j, k in enumerate(inputs)}, memo) for root in self.roots])
+        order = (*inputs, *self.targets)
+        layouts = tuple([self.columns[k].layout for k in order])
+        body = ForEach(roots, layouts, self.numbers, domain.shapes, domain.strides)
+        sizes = {"elements": (sum(domain.numels),), "number": (len(domain.numels),), "shared": ()}
+        specs = []
+        for k, layout in zip(order, layouts):
+            specs.append(Spec(self.columns[k].dtype, sizes[layout], (1,) * len(sizes[layout]), aligned[k]))
+        return Operation(self.name, tuple(specs), len(self.targets), body, body.param_kinds), order

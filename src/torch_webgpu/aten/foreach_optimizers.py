@@ -13,15 +13,13 @@ from typing import Any
 import torch
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.lists import Bundle, record_list
-from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.engine.bundles import Bundle
+from torch_webgpu.ir.graph import Expr, Number
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.horizontal import Argument, ListOperation
-from torch_webgpu.wgsl.horizontal import Number
+from torch_webgpu.wgsl.expr import split_scalar
 
 from .expressions import where
-from .foreach_lists import find, layout_in
+from .foreach_lists import Column, ListExpression, find, layout_in
 
 Tensors = Sequence[torch.Tensor]
 Rate = float | torch.Tensor
@@ -29,7 +27,7 @@ Updates = dict[str, Expr]
 Step = Callable[[dict[str, Expr]], Updates]
 """From the operands by name (tensors in float32, numbers) to what each named list becomes."""
 
-_operations: dict[Any, ListOperation] = {}
+_expressions: dict[Any, ListExpression] = {}
 
 SMALLEST_LOG = -1e30
 """Stands for log(0): its product with any step is enough for exp to vanish."""
@@ -68,21 +66,19 @@ def record_step(
     layouts = [layout_in(first.layout, bundle.layout) for bundle in bundles.values()]
     if None in layouts or any(b.device != first.device or not b.dtype.is_floating_point for b in bundles.values()):
         return False
-    args = tuple(Argument(dtypes.of(b.dtype).name, x) for b, x in zip(bundles.values(), layouts))  # type: ignore[arg-type]
-    op_key = (name, static, tuple(bundles), args, tuple(numbers))
-    op = _operations.get(op_key)
-    if op is None:
-        op = _operations[op_key] = _operation(name, list(bundles), args, list(numbers), step)
-    if any(list(bundles.values())[k].shares for k in op.targets):
-        return False
-    values = tuple(numbers.values())
-    return record_list(engine(), op, tuple(bundles.values()), first.layout, values)
+    columns = tuple([Column(dtypes.of(b.dtype).name, x) for b, x in zip(bundles.values(), layouts)])  # type: ignore[arg-type]
+    signature = (name, static, tuple(bundles), columns, tuple(numbers))
+    expression = _expressions.get(signature)
+    if expression is None:
+        expression = _expressions[signature] = _expression(name, list(bundles), columns, list(numbers), step)
+    params = tuple([part for number in numbers.values() for part in split_scalar(number, "f")])
+    return expression.record(first.layout, list(bundles.values()), params)
 
 
-def _operation(
-    name: str, lists: list[str], args: tuple[Argument, ...], numbers: list[str], step: Step
-) -> ListOperation:
-    operands = {key: ops.to_dtype(ops.load(k, args[k].dtype), "f32") for k, key in enumerate(lists)}
+def _expression(
+    name: str, lists: list[str], columns: tuple[Column, ...], numbers: list[str], step: Step
+) -> ListExpression:
+    operands = {key: ops.to_dtype(ops.load(k, columns[k].dtype), "f32") for k, key in enumerate(lists)}
     old = dict(operands)
     operands |= {key: ops.param(k, "f32") for k, key in enumerate(numbers)}
     updates = step(operands)
@@ -90,8 +86,8 @@ def _operation(
         skip = ops.ne(operands["found_inf"], 0)
         updates = {key: where(skip, old[key], value) for key, value in updates.items()}
     targets = tuple(lists.index(key) for key in updates)
-    roots = tuple(ops.to_dtype(value, args[k].dtype) for value, k in zip(updates.values(), targets))
-    return ListOperation(name, roots, targets, args, tuple(Number("f", False) for _ in numbers))
+    roots = tuple([ops.to_dtype(value, columns[k].dtype) for value, k in zip(updates.values(), targets)])
+    return ListExpression(name, roots, targets, columns, (Number("f", False),) * len(numbers))
 
 
 def gradient(x: dict[str, Expr], maximize: bool, decays: bool, updates: Updates) -> Expr:

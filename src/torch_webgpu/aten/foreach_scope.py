@@ -26,7 +26,8 @@ from torch.autograd import profiler
 from torch.autograd.graph import increment_version
 from torch.optim import optimizer
 
-from torch_webgpu.engine.lists import Bundle, Intermediate, Layout, forget_dropped, make_intermediate, make_seen
+from torch_webgpu.engine.bundles import Bundle, Intermediate, Layout
+from torch_webgpu.engine.lists import forget_dropped, make_intermediate, make_seen
 from torch_webgpu.engine.record import engine
 
 from .foreach import KERNELS, ListKernel, Lists

@@ -11,15 +11,15 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from torch_webgpu.plan import WORD_BYTES
 from torch_webgpu.runtime.commands import Command, Copy
 
 from . import causes
 from .flush import materialise
 from .graph_memory import PoolHandle, Reservation
 from .interrupt import Uninterrupted
-from .lists import execute_lists
 from .random import RandomState, RandomWord, default_state, random_words
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
     from .lane import Recording
-    from .lists import Batch
-    from .lists import Plan as ListPlan
-    from .program import Program
     from .record import Engine
+    from .replay import Plan
     from .tensor import Allocation
 
 _write_word = struct.Struct("<I").pack_into
@@ -71,17 +69,10 @@ class Capture:
 
     def run(self, recording: Recording) -> None:
         """Takes in a flush of the captured device. Its errors end the capture."""
-        with self._taking_in(recording.allocations):
-            if self.error is None:
-                plan = self.engine.plan(recording, self.device)
-                if plan.steps:
-                    self._take_in(plan.program(recording, self.device), recording)
-
-    def run_lists(self, batch: Batch, plan: ListPlan) -> None:
-        """Takes in a flush of list operations."""
-        with self._taking_in(batch.allocations):
-            if self.error is None:
-                execute_lists(self.device, batch, plan, self._commands.extend)
+        plan = self.engine.plan(recording, self.device)
+        with self._taking_in(recording.memory(plan.lists)):
+            if self.error is None and plan.steps:
+                self._take_in(plan, recording)
 
     @contextmanager
     def _taking_in(self, allocations: Iterable[Allocation]) -> Iterator[None]:
@@ -100,15 +91,17 @@ class Capture:
             self.invalidate(error)
             raise
 
-    def _take_in(self, program: Program, recording: Recording) -> None:
-        """Keeps a program's commands, over the graph's memory."""
-        program.check(recording.allocations)
+    def _take_in(self, plan: Plan, recording: Recording) -> None:
+        """Keeps a plan's commands, over the graph's memory."""
+        program = plan.program(recording, self.device)
+        memory, starts = recording.memory(plan.lists), recording.starts(plan.lists)
+        program.check(memory)
         numbers, first = recording.numbers, len(self._commands)
-        self._commands += self.device.with_room(program.commands, recording.allocations, recording.starts, numbers)
-        for command, byte, _, row, part in program.scalar_words:
-            number: Any = numbers[row][part]
-            if number.__class__ is RandomWord:
-                self._words.append((first + command, byte, number))
+        self._commands += self.device.with_room(program.commands, memory, starts, numbers)
+        for command, byte, _, row, parts in program.scalar_words:
+            for position, number in enumerate(numbers[row][parts]):
+                if isinstance(number, RandomWord):
+                    self._words.append((first + command, byte + position * WORD_BYTES, number))
 
     def stream_words(self, state: RandomState, blocks: int) -> list[RandomWord]:
         """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
@@ -121,8 +114,6 @@ class Capture:
             state.captured = True
             RandomState.draws += 1
         return random_words(state, ahead)
-
-    takes_lists = True
 
     def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:
         """Makes every replay write ``data``, one number, at this place, after what was recorded: it is frozen into the

@@ -57,9 +57,10 @@ def run_whole(device: Device, plan: Plan, recording: Recording, sequel: Sequel |
     submitted = device.submissions
     try:
         program = plan.program(recording, device)
-        program.check(recording.allocations)
+        allocations = recording.memory(plan.lists)
+        program.check(allocations)
         last = None if sequel is None else sequel.commands
-        program.run(recording.allocations, recording.starts, recording.numbers, last)
+        program.run(allocations, recording.starts(plan.lists), recording.numbers, last)
     except (DeviceLostError, ForkError):
         raise
     except Exception:
@@ -73,8 +74,8 @@ def run_whole(device: Device, plan: Plan, recording: Recording, sequel: Sequel |
 
 def run_apart(device: Device, plan: Plan, recording: Recording) -> None:
     """Runs each step of a plan in a submission of its own; raises the first error at the end."""
-    failures = Failures(recording.allocations)
-    allocations, starts, numbers = recording.allocations, recording.starts, recording.numbers
+    allocations, starts, numbers = recording.memory(plan.lists), recording.starts(plan.lists), recording.numbers
+    failures = Failures(allocations)
     for number, step in enumerate(plan.steps):
         try:
             program = plan.step_program(number, recording, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -17,13 +17,9 @@ class Intake(Protocol):
     """A capture or a trace of one device. Callers hold the engine's lock."""
 
     device: Device
-    takes_lists: bool
 
     def run(self, recording: Recording) -> None:
         """Takes in a flush."""
-
-    def run_lists(self, batch: Any, plan: Any) -> None:
-        """Takes in a flush of list operations."""
 
     def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:
         """Takes in what the host writes; False if it is to be written now."""

@@ -8,39 +8,48 @@ for. A thread that touches nothing of another's never waits for it, nor ends its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch_webgpu.ir.graph import Node, Operation
 
+from .bundles import FIRST_LIST_ADDRESS, Bundle
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation
 
-if TYPE_CHECKING:
-    from .lists import Batch
-
 Entry = tuple[Operation, tuple[int, ...], tuple[int | float, ...]]
-"""One recorded call: the operation, each argument's address, the flattened scalars."""
+"""One recorded call: the operation, the address of each argument (a list is a :class:`Bundle`), flattened scalars."""
+
+
+def numbers_of(addresses: Iterable[int]) -> list[int]:
+    """The numbers of the allocations at these addresses, of lists those of all tensors."""
+    found: list[int] = []
+    for address in addresses:
+        if address < FIRST_LIST_ADDRESS:
+            found.append(address >> ADDRESS_BITS)
+        else:
+            found += address.numbers  # type: ignore[attr-defined]
+    return found
 
 
 class Lane:
-    """What one thread has recorded for one device: ordinary operations, or operations over lists, never both."""
+    """What one thread has recorded for one device."""
 
-    __slots__ = ("_reads", "_scanned", "_writes", "batch", "device", "entries", "listeners", "thread")
+    __slots__ = ("_reads", "_scanned", "_writes", "device", "entries", "listeners", "thread")
 
     def __init__(self, device: int, thread: int) -> None:
         self.device = device
         self.thread = thread
         self.entries: list[Entry] = []
-        self.batch: Batch | None = None
         self.listeners: list[Callable[[list[Entry]], None]] = []  # are told what is taken
         self._reads: set[int] = set()  # numbers of allocations, of the first ``_scanned`` entries
         self._writes: set[int] = set()
         self._scanned = 0
 
     def __len__(self) -> int:
-        return len(self.entries) if self.batch is None else len(self.batch)
+        return len(self.entries)
 
     def take(self) -> list[Entry]:
         """The operations, which are no longer recorded."""
@@ -58,9 +67,9 @@ class Lane:
 
     @property
     def writes(self) -> set[int]:
-        """The numbers of the allocations it writes; for operations over lists, of all."""
+        """The numbers of the allocations it writes."""
         self._scan()
-        return self._writes if self.batch is None else self.batch.keys
+        return self._writes
 
     def touches(self, number: int) -> bool:
         """Whether it reads or writes an allocation."""
@@ -68,9 +77,8 @@ class Lane:
 
     def _scan(self) -> None:
         for op, addresses, _ in self.entries[self._scanned :]:
-            numbers = [address >> ADDRESS_BITS for address in addresses]
-            self._reads.update(numbers[: op.n_inputs])
-            self._writes.update(numbers[op.n_inputs :])
+            self._reads.update(numbers_of(addresses[: op.n_inputs]))
+            self._writes.update(numbers_of(addresses[op.n_inputs :]))
         self._scanned = len(self.entries)
 
 
@@ -125,7 +133,6 @@ class Lanes:
         """Forgets what is recorded, for a device or for all."""
         for lane in self.on(device):
             lane.take()
-            lane.batch = None
             self.busy.remove(lane)
 
 
@@ -135,8 +142,11 @@ _NONE: frozenset[int] = frozenset()
 class Recording(NamedTuple):
     """Operations taken from a lane, and what their addresses stand for.
 
-    ``places``: the number of each address, in the order of first appearance; ``owners``: of each place the number of
-    its allocation; ``alive``: whether it can still be read when these operations have run, for each allocation.
+    ``places``: the number of each address, in the order of first appearance, those of lists last; ``owners``: of each
+    place the number of its allocation, or of its list, which are numbered after the allocations; ``alive``: whether it
+    can still be read when these operations have run, for each allocation, then for each list. ``common``: the tensors
+    of lists that other arguments lie in, too: (list, position, number of the allocation; beyond those of lists if none
+    but lists use it).
     """
 
     entries: list[Entry]
@@ -146,6 +156,8 @@ class Recording(NamedTuple):
     owners: tuple[int, ...]
     allocations: list[Allocation]
     alive: tuple[bool, ...]
+    lists: list[Bundle]
+    common: tuple[tuple[int, int, int], ...]
 
     @classmethod
     def of(cls, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = _NONE) -> Recording:
@@ -153,9 +165,14 @@ class Recording(NamedTuple):
         ops, addresses, _ = zip(*entries) if entries else ((), (), ())
         flat = tuple(chain.from_iterable(addresses))
         places = dict.fromkeys(flat, 0)
+        lists: list[Any] = []
+        if places and max(places) >= FIRST_LIST_ADDRESS:
+            lists = [address for address in places if address >= FIRST_LIST_ADDRESS]
+            places = dict.fromkeys([*(address for address in places if address < FIRST_LIST_ADDRESS), *lists], 0)
         places = dict(zip(places, range(len(places))))
         numbered = tuple(map(places.__getitem__, flat))
         numbers = [address >> ADDRESS_BITS for address in places]
+        del numbers[len(places) - len(lists) :]
         first = dict.fromkeys(numbers)
         order = dict(zip(first, range(len(first))))
         allocations = [known[number] for number in order]
@@ -163,12 +180,34 @@ class Recording(NamedTuple):
             alive = tuple([a.alive or a.number in needed for a in allocations])
         else:
             alive = tuple([a.alive for a in allocations])
-        return cls(entries, ops, places, numbered, tuple(map(order.__getitem__, numbers)), allocations, alive)
+        owners = tuple(map(order.__getitem__, numbers))
+        if not lists:
+            return cls(entries, ops, places, numbered, owners, allocations, alive, lists, ())
+        owners += tuple(range(len(order), len(order) + len(lists)))
+        alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
+        return cls(entries, ops, places, numbered, owners, allocations, alive, lists, in_common(order, lists))
+
+    def memory(self, lists: Sequence[int] = ()) -> list[Allocation]:
+        """The allocations, then those of the tensors of these of its lists, which have some."""
+        if not lists:
+            return self.allocations
+        return [*self.allocations, *chain.from_iterable([self.lists[n].allocations for n in lists])]
+
+    def starts(self, lists: Sequence[int] = ()) -> list[int]:
+        """How many bytes after the start of its allocation each place is, then each tensor of these of its lists, but
+        for those whose tensors all start where their allocations do.
+        """
+        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
+        del starts[len(starts) - len(self.lists) :]
+        for n in lists:
+            if not self.lists[n].is_aligned:
+                starts += self.lists[n].starts
+        return starts
 
     @property
-    def starts(self) -> list[int]:
-        """How many bytes after the start of its allocation each place is."""
-        return [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
+    def in_use(self) -> set[int]:
+        """The numbers of all allocations that it uses."""
+        return {a.number for a in self.allocations}.union(*[bundle.keys for bundle in self.lists])
 
     @property
     def numbers(self) -> list[tuple[int | float, ...]]:
@@ -178,7 +217,7 @@ class Recording(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """What recordings with the same plan have in common: all but offsets and scalars, which are parameters."""
-        return self.ops, self.numbered, self.owners, self.alive
+        return self.ops, self.numbered, self.owners, self.alive, self.common
 
     @property
     def dead(self) -> set[Allocation]:
@@ -186,11 +225,37 @@ class Recording(NamedTuple):
         return {a for a, alive in zip(self.allocations, self.alive) if not alive}
 
     def nodes(self) -> list[Node]:
-        """The operations over allocations and offsets in elements."""
-        numbers, starts = iter(self.numbered), self.starts
+        """The operations over allocations, or lists, and offsets in elements."""
+        owned = [*self.allocations, *self.lists]
+        numbers, starts = iter(self.numbered), [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
         nodes = []
         for op, addresses, params in self.entries:
             places = [next(numbers) for _ in addresses]
-            allocations = tuple([self.allocations[self.owners[p]] for p in places])
+            allocations = tuple([owned[self.owners[p]] for p in places])
             nodes.append(Node(op, allocations, tuple([starts[p] >> s for p, s in zip(places, op.shifts)]), params))
         return nodes
+
+
+def in_common(order: Mapping[int, int], lists: Sequence[Bundle]) -> tuple[tuple[int, int, int], ...]:
+    """See :class:`Recording`; ``order``: the numbers of the allocations that single tensors lie in, by their names."""
+    singles = order.keys()
+    common: set[int] = set()
+    for k, bundle in enumerate(lists):
+        if not bundle.keys.isdisjoint(singles):
+            common |= bundle.keys & singles
+        if bundle.shares:
+            common |= {number for number, times in Counter(bundle.numbers).items() if times > 1}
+        for other in lists[:k]:
+            if not bundle.is_apart(other):
+                common |= bundle.keys & other.keys
+    if not common:
+        return ()
+    names = dict(order)
+    found = []
+    for k, bundle in enumerate(lists):
+        if not bundle.keys.isdisjoint(common):
+            for position, number in enumerate(bundle.numbers):
+                if number in common:
+                    name = names.setdefault(number, len(names) + len(lists))
+                    found.append((k, position, name))
+    return tuple(found)

@@ -46,14 +46,14 @@ class _OffsetWord(NamedTuple):
     ahead: int
 
 
-class ScalarWord(NamedTuple):
-    """A parameter of command ``command``, at ``byte``: number ``part`` of row ``row``. ``write`` packs it."""
+class ScalarWords(NamedTuple):
+    """Parameters of command ``command`` from ``byte`` on: numbers ``parts`` of row ``row``. ``write`` packs them."""
 
     command: int
     byte: int
     write: Callable[..., None]
     row: int
-    part: int
+    parts: slice
 
 
 class _StreamWord(NamedTuple):
@@ -104,7 +104,7 @@ class Program:
             self._takes += [(b, False) for b in buffers if lifetimes[b][1] == number and b not in self._kept]
         self._commands = [_command(plan, step) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
-        self.scalar_words: list[ScalarWord] = []
+        self.scalar_words: list[ScalarWords] = []
         self._random_words: list[_StreamWord] = []
         self._find_words(plan, widths)
         self._sizes: list[int] = []  # of the allocations, the last time
@@ -113,16 +113,23 @@ class Program:
     def _find_words(self, plan: Plan, widths: Sequence[int]) -> None:
         """Where the parameters lie that are only known at a run, and what they come from."""
         numbers = [(row, part) for row, width in enumerate(widths) for part in range(width)]
+        scalars: list[tuple[int, int, int, int]] = []
         for number, position, word in plan.variable_words():
-            step, byte = plan.steps[number], position * WORD_BYTES
-            assert isinstance(step, Step)
+            byte = position * WORD_BYTES
             if isinstance(word, Scalar):
-                write = struct.Struct(plan.word_format(step, position)).pack_into
-                self.scalar_words.append(ScalarWord(number, byte, write, *numbers[word.index]))
+                scalars.append((number, position, *numbers[word.index]))
             elif isinstance(word, Offset):
                 self._offset_words.append(_OffsetWord(number, byte, word.tensor, word.shift, word.ahead))
             else:
                 self._random_words.append(_StreamWord(number, byte, word))
+        for run in in_a_row(scalars):
+            number, position, row, part = run[0]
+            step = plan.steps[number]
+            assert isinstance(step, Step)
+            formats = [plan.word_format(step, at)[1:] for _, at, _, _ in run]
+            write = struct.Struct("<" + "".join(formats)).pack_into
+            parts = slice(part, part + len(run))
+            self.scalar_words.append(ScalarWords(number, position * WORD_BYTES, write, row, parts))
 
     def check(self, allocations: Sequence[Allocation]) -> None:
         """Raises the error that is an argument's value."""
@@ -226,8 +233,8 @@ class Program:
         if starts is not None:
             for command, byte, place, shift, ahead in self._offset_words:
                 _write_word(params[command], byte, (starts[place] >> shift) + ahead)
-        for command, byte, write, row, part in self.scalar_words:
-            write(params[command], byte, numbers[row][part])
+        for command, byte, write, row, parts in self.scalar_words:
+            write(params[command], byte, *numbers[row][parts])
         for command, byte, source in self._random_words:
             _write_word(params[command], byte, source.at(*stream))
 
@@ -235,6 +242,18 @@ class Program:
         """How memory is taken and given back for allocations of these sizes."""
         capacities = [self._device.capacity(size) for size in (*sizes, *self._temporaries)]
         return [(n, capacities[n] if taken else 0) for n, taken in self._takes]
+
+
+def in_a_row(words: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int, int, int, int]]]:
+    """(command, position, row, part) grouped into those that follow each other, as both parameters and numbers."""
+    runs: list[list[tuple[int, int, int, int]]] = []
+    for word in words:
+        command, position, row, part = word
+        if runs and runs[-1][-1] == (command, position - 1, row, part - 1):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return runs
 
 
 def _command(plan: Plan, step: Step | Clear) -> _Dispatch | Clear:

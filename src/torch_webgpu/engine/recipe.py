@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.graph import ForEach, Operation
 from torch_webgpu.layout import extent
 
 from .random import RandomState
@@ -242,6 +242,9 @@ class Excerpt:
     def _take(self, entries: Sequence[Entry]) -> None:
         """Keeps what was recorded before it is submitted, and what of it died is forgotten."""
         for op, addresses, params in entries[self._first :]:
+            if isinstance(op.body, ForEach):
+                self._is_repeatable = False  # its addresses are lists'
+                continue
             for address in addresses:
                 if address >> ADDRESS_BITS not in self._numbers:
                     size = self._eng.mailbox.allocations[address >> ADDRESS_BITS].size_bytes

@@ -27,15 +27,15 @@ from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
 from .backpressure import Backpressure
+from .bundles import bury, settle
 from .causes import Cause
 from .clock import FlushClock
 from .flush import Sequel, run
 from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
 from .interrupt import Uninterrupted
-from .lane import Lane, Lanes, Recording
+from .lane import Lane, Lanes, Recording, numbers_of
 from .layouts import copy_body, layout_key, spec_of, tangled
-from .lists import flush_lists
 from .random import RandomState
 from .readbacks import Readbacks
 from .replay import FusionCounts, Plan, Planner
@@ -75,7 +75,7 @@ class Engine(Store):
     def __init__(self) -> None:
         super().__init__()
         self.operations: dict[Hashable, Operation] = {}
-        self.handovers = 0  # uploads, downloads, resized storages and lists so far: what no recipe can say again
+        self.handovers = 0  # uploads, downloads and resized storages so far: what no recipe can say again
         self.settings = Settings()
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
         self.planner = Planner()
@@ -239,8 +239,7 @@ class Engine(Store):
         if not lane.entries:
             self.begin(lane)
         if len(lanes.busy) > 1:
-            numbers = [address >> ADDRESS_BITS for address in addresses]
-            self.settle(lane, numbers[: op.n_inputs], numbers[op.n_inputs :])
+            self.settle(lane, numbers_of(addresses[: op.n_inputs]), numbers_of(addresses[op.n_inputs :]))
         lane.entries.append((op, addresses, params))
         if lane not in lanes.busy:  # the handler of a signal may have flushed it since it began
             lanes.busy.append(lane)
@@ -257,8 +256,6 @@ class Engine(Store):
         self.check_process()
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
-        if lane.batch is not None:
-            self.flush_lane(lane, causes.LISTS_APART)
         if lane not in self.lanes.busy:
             self.lanes.busy.append(lane)
         self.clock.arm()
@@ -333,8 +330,6 @@ class Engine(Store):
             device = self.devices[lane.device]
             self.collect()
             try:
-                if lane.batch is not None:
-                    flush_lists(self, lane)
                 if lane.entries:
                     self._flush_entries(lane, device, cause)
             finally:
@@ -347,7 +342,7 @@ class Engine(Store):
         needed = self.lanes.needed_beside(lane)
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
         if self.dying:
-            self.sweep({a.number for a in recording.allocations})
+            self.sweep(recording.in_use)
         if is_printed("record"):
             calls = [f"  {op.name} {op.args} {offsets} {params}" for op, _, offsets, params in recording.nodes()]
             print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)
@@ -360,9 +355,14 @@ class Engine(Store):
             self.backpressure.submitted(device)
 
     def plan(self, recording: Recording, device: Device) -> Plan:
-        """How a recording runs."""
+        """How a recording runs. What it needs in memory has allocations from then on."""
         settings = self.settings
-        return self.planner.plan(recording, self.limits(device, settings.fusion_window) if settings.fusion else None)
+        limits = self.limits(device, settings.fusion_window) if settings.fusion else None
+        plan = self.planner.plan(recording, limits)
+        if recording.lists:
+            settle(self.mailbox, [recording.lists[n] for n in plan.lists])
+            bury(self.dying)
+        return plan
 
     @property
     def patterns(self) -> dict[str, Pattern]:

@@ -7,7 +7,7 @@ are still alive. Offsets and scalars are not part of it: they are parameters.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
-from torch_webgpu.lower.planning import arguments, make_plan, scalar_words
+from torch_webgpu.lower.planning import NOWHERE, Members, arguments, make_plan, scalar_words, spread
 from torch_webgpu.plan import Buffer, Role, check
 
 from .program import Program
@@ -31,10 +31,14 @@ PLAN_CACHE_SIZE = 1024
 
 @dataclass(eq=False)
 class Plan:
-    """The steps of a recording of ``recorded`` nodes, and the programs it has become, by device."""
+    """The steps of a recording of ``recorded`` nodes, and the programs it has become, by device.
+
+    ``lists``: those of the recording's lists that must lie in memory.
+    """
 
     steps: tuple[Step, ...]
     recorded: int
+    lists: tuple[int, ...] = ()
     patterns: tuple[tuple[str, int], ...] = ()  # named chains and how often each occurs
     programs: dict[int, Program] = field(default_factory=dict)
 
@@ -49,50 +53,75 @@ class Plan:
         """Its program; made from this recording if it is the first."""
         found = self.programs.get(device.index)
         if found is None:
-            found = self.programs[device.index] = _program(self.steps, recording, device, _kept(recording))
+            found = self.programs[device.index] = self._program(self.steps, recording, device)
             if is_printed("plan"):
                 print_stage("plan", f"of {self.recorded} operations on webgpu:{device.index}", str(found.plan))
         return found
 
     def step_program(self, number: int, recording: Recording, device: Device) -> Program:
         """A program that does one of its steps alone, and leaves what the later ones use."""
-        nodes = recorded(recording)
-        later = {use.allocation for step in self.steps[number + 1 :] for use in arguments(step, nodes)}
-        return _program(self.steps[number : number + 1], recording, device, _kept(recording) | later)
+        nodes, members = recorded(recording), members_of(recording, self.lists)
+        later = {use.allocation for step in self.steps[number + 1 :] for use in spread(arguments(step, nodes), members)}
+        return self._program(self.steps[number : number + 1], recording, device, later)
 
     def written(self, number: int, recording: Recording) -> list[Allocation]:
         """What one of its steps writes."""
-        step = self.steps[number]
+        step, members = self.steps[number], members_of(recording, self.lists)
         uses = arguments(step, recorded(recording))[step.op.n_inputs :]
-        return [recording.allocations[use.allocation] for use in uses]
+        memory = recording.memory(self.lists)
+        return [memory[use.allocation] for use in spread(uses, members)]
 
-
-def _kept(recording: Recording) -> set[int]:
-    """The numbers of the allocations that can be read when a recording has run."""
-    return {number for number, alive in enumerate(recording.alive) if alive}
-
-
-def _program(steps: Sequence[Step], recording: Recording, device: Device, kept: set[int]) -> Program:
-    nodes = recorded(recording)
-    widths = [len(row) for row in recording.numbers]
-    plan, spans = make_plan(steps, nodes, _buffers(recording, steps, nodes), scalar_words(widths), device.caps)
-    if "verify" in config().debug:
-        check(plan)
-    return Program(plan, device, len(recording.allocations), kept, widths, spans)
+    def _program(
+        self, steps: Sequence[Step], recording: Recording, device: Device, used_later: Container[int] = ()
+    ) -> Program:
+        nodes, members = recorded(recording), members_of(recording, self.lists)
+        memory, kept = recording.memory(self.lists), readable(recording, members)
+        buffers = buffers_of(memory, kept, steps, nodes, members)
+        widths = [len(row) for row in recording.numbers]
+        plan, spans = make_plan(steps, nodes, buffers, scalar_words(widths), device.caps, members)
+        if "verify" in config().debug:
+            check(plan)
+        kept |= {n for n in range(len(memory)) if n in used_later}
+        return Program(plan, device, len(memory), kept, widths, spans)
 
 
 def recorded(recording: Recording) -> list[Recorded]:
     """The operations of a recording and where their arguments lie."""
     numbers = iter(recording.numbered)
-    found = []
-    for op in recording.ops:
-        places = [next(numbers) for _ in op.args]
-        found.append(Recorded(op, tuple([Use(p, recording.owners[p]) for p in places])))
+    first = len(recording.allocations)
+    members: dict[int, set[int]] = {}
+    for n, _, allocation in recording.common:
+        members.setdefault(first + n, set()).add(allocation)
+    uses = [Use(p, owner, frozenset(members.get(owner, ()))) for p, owner in enumerate(recording.owners)]
+    return [Recorded(op, tuple([uses[next(numbers)] for _ in op.args])) for op in recording.ops]
+
+
+def members_of(recording: Recording, lists: Sequence[int]) -> dict[int, list[Use]]:
+    """Where the tensors of a recording's ``lists`` lie, whose allocations and places follow its own; no others do."""
+    allocation, place = len(recording.allocations), len(recording.places) - len(recording.lists)
+    found: dict[int, list[Use]] = {place + n: [] for n in range(len(recording.lists))}
+    first = place
+    common = {(n, position): name for n, position, name in recording.common}
+    known = {name: name for name in range(allocation)}
+    for n in lists:
+        bundle = recording.lists[n]
+        for position in range(len(bundle.numbers)):
+            name = common.get((n, position))
+            number = allocation if name is None else known.setdefault(name, allocation)
+            found[first + n].append(Use(NOWHERE if bundle.is_aligned else place, number))
+            allocation += 1
+            place += not bundle.is_aligned
     return found
 
 
-def _buffers(recording: Recording, steps: Sequence[Step], nodes: Sequence[Recorded]) -> list[Buffer]:
-    """The buffers of a recording's allocations, with the sizes and the roles that they have in these steps this time.
+def buffers_of(
+    memory: Sequence[Allocation],
+    kept: Container[int],
+    steps: Sequence[Step],
+    nodes: Sequence[Recorded],
+    members: Members,
+) -> list[Buffer]:
+    """The buffers of allocations, with the sizes and the roles that they have in these steps this time.
 
     What is read before it is written is an input, also memory that a program never wrote.
     """
@@ -100,15 +129,33 @@ def _buffers(recording: Recording, steps: Sequence[Step], nodes: Sequence[Record
     written: set[int] = set()
     for step in steps:
         uses = arguments(step, nodes)
-        read.update([use.allocation for use in uses[: step.op.n_inputs] if use.allocation not in written])
-        written.update([use.allocation for use in uses[step.op.n_inputs :]])
+        inputs, outputs = spread(uses[: step.op.n_inputs], members), spread(uses[step.op.n_inputs :], members)
+        read.update([use.allocation for use in inputs if use.allocation not in written])
+        written.update([use.allocation for use in outputs])
     found = []
-    for n, (allocation, alive) in enumerate(zip(recording.allocations, recording.alive)):
-        role: Role = "output" if alive else "temporary"
+    for n, allocation in enumerate(memory):
+        role: Role = "output" if n in kept else "temporary"
         if allocation.buffer is not None or n in read:
             role = "inout" if n in written else "input"
         found.append(Buffer(allocation.size_bytes, role))
     return found
+
+
+def readable(recording: Recording, members: Members) -> set[int]:
+    """The numbers of the allocations that can be read when a recording has run."""
+    singles = len(recording.allocations)
+    kept = {number for number in range(singles) if recording.alive[number]}
+    first = len(recording.places) - len(recording.lists)
+    for n in range(len(recording.lists)):
+        if recording.alive[singles + n]:
+            kept |= {use.allocation for use in members[first + n] if use.allocation >= singles}
+    return kept
+
+
+def lists_of(steps: Sequence[Step], nodes: Sequence[Recorded], recording: Recording) -> tuple[int, ...]:
+    """Which lists of a recording these steps use."""
+    first = len(recording.places) - len(recording.lists)
+    return tuple(sorted({u.place - first for step in steps for u in arguments(step, nodes) if u.place >= first}))
 
 
 class FusionCounts(NamedTuple):
@@ -178,8 +225,10 @@ class Planner:
     def make(self, recording: Recording, limits: Limits | None) -> Plan:
         ops = recording.ops
         if limits is None or len(ops) == 1:
-            return Plan(tuple([Step(op, (), (n,), (n,)) for n, op in enumerate(ops)]), len(ops))
+            steps = tuple([Step(op, (), (n,), (n,)) for n, op in enumerate(ops)])
+            return Plan(steps, len(ops), tuple(range(len(recording.lists))))
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = self.matcher()
-        steps = tuple(fuse(recorded(recording), live, limits, matcher))
-        return Plan(steps, len(ops), patterns=tuple(matcher.found.items()))
+        nodes = recorded(recording)
+        steps = tuple(fuse(nodes, live, limits, matcher))
+        return Plan(steps, len(ops), lists_of(steps, nodes, recording), tuple(matcher.found.items()))

@@ -18,14 +18,15 @@ from torch.utils import _pytree as pytree
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
 from torch_webgpu.lower.fuse import fuse
-from torch_webgpu.lower.planning import arranged, make_plan
+from torch_webgpu.lower.planning import arranged, make_plan, spread
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
+from .bundles import settle
 from .flush import materialise
 from .lane import Recording
 from .random import RandomState, RandomWord, default_state, random_words
-from .replay import recorded
+from .replay import members_of, recorded
 from .settings import UNBOUNDED
 from .store import offset_in_allocation
 from .tensor import Allocation
@@ -33,8 +34,6 @@ from .tensor import Allocation
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
-    from .lists import Batch
-    from .lists import Plan as ListPlan
     from .record import Engine
 
 
@@ -61,12 +60,6 @@ class Tracing:
         names = ", ".join(dict.fromkeys(op.name for op in recording.ops[-3:]))
         self.refuse(self.device.index, f"what was recorded (last: {names}) would have to run")
 
-    takes_lists = False
-
-    def run_lists(self, batch: Batch, plan: ListPlan) -> None:
-        """A flush of list operations, of which none were taken."""
-        self.refuse(self.device.index, "operations over lists would have to run")
-
     def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:
         """False: contents from the host are written now, into a tensor that nothing recorded uses: a constant."""
         if self.engine.lanes.touching(self.device.index, allocation.number):
@@ -90,20 +83,29 @@ class Tracing:
                 raise TraceError(f"what is traced must return tensors of webgpu:{self.device.index}, not {leaf!r}")
         engine.collect()
         recording = Recording.of(engine.lane(self.device.index).take(), engine.mailbox.allocations)
+        settle(engine.mailbox, recording.lists)
+        lists = range(len(recording.lists))
+        nodes, members = recorded(recording), members_of(recording, lists)
         given = {engine.allocation(t): k for k, t in enumerate(inputs)}
         returned = dict.fromkeys([engine.allocation(t) for t in leaves])
-        allocations = list(dict.fromkeys([*recording.allocations, *given, *returned]))
-        nodes = recorded(recording)
-        written = {use.allocation for node in nodes for use in node.uses[node.op.n_inputs :]}
+        outside = given.keys() | returned.keys()
+        allocations = recording.memory(lists).copy()
+        allocations += [a for a in dict.fromkeys([*given, *returned]) if a not in set(allocations)]
+        first: dict[Allocation, int] = {}  # tensors that are in several lists come up several times
+        for n, a in enumerate(allocations):
+            first.setdefault(a, n)
+        written = {t.allocation for node in nodes for t in spread(node.uses[node.op.n_inputs :], members)}
         roles = [self._role(a, n in written, given, returned) for n, a in enumerate(allocations)]
-        live = frozenset([n for n, a in enumerate(allocations) if a in given or a in returned])
-        steps = fuse(nodes, live, engine.limits(self.device, max(1, len(nodes))), engine.planner.matcher())
+        owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
+        live = frozenset([n for n, memory in enumerate(owners) if not outside.isdisjoint(memory)])
+        limits = engine.limits(self.device, max(1, len(nodes)))
+        steps = fuse(nodes, live, limits, engine.planner.matcher())
         buffers = [Buffer(a.size_bytes, role) for a, role in zip(allocations, roles)]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
-        plan, _ = make_plan(steps, nodes, buffers, scalars, self.device.caps)
-        brought = [n for role in BROUGHT for n in range(len(buffers)) if roles[n] in role]
+        plan, _ = make_plan(steps, nodes, buffers, scalars, self.device.caps, members)
+        brought = [n for role in BROUGHT for n, a in enumerate(allocations) if roles[n] in role and first[a] == n]
         places = [allocations[owner] for owner in plan.tensors]
-        starts = [(given.get(a, -1), start) for a, start in zip(places, recording.starts)]
+        starts = [(given.get(a, -1), start) for a, start in zip(places, recording.starts(lists), strict=True)]
         plan, numbers = arranged(plan, brought, starts)
         number = {a: numbers[n] for n, a in enumerate(allocations) if n in numbers}
         contents = {number[a]: self._contents(a) for a, role in zip(allocations, roles) if role == "constant"}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple
 from weakref import WeakValueDictionary
 from zlib import crc32
 
@@ -204,14 +205,64 @@ class Extern:
     epilogue: tuple[Expr, ...] = ()
 
 
-Body = Pointwise | Reduction | Extern
+ListLayout = Literal["elements", "number", "shared"]
+"""What a tuple has of a list: a tensor as large as the tuple's points, a number of its own, one that all share."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """One scalar argument of a :class:`ForEach`: its compute kind, and whether each tuple has its own."""
+
+    kind: str
+    each: bool
+
+
+@dataclass(frozen=True)
+class ForEach:
+    """The same per-element expressions for each tuple of tensors from several lists.
+
+    A list is one argument. Its spec is that of its tensors joined end to end; ``aligned`` says that each starts where
+    its storage does. ``layouts``: what a tuple has of each argument. ``shapes``, ``strides``: those of each tuple.
+    ``roots[j]`` is stored into output ``j``, whose layout is "elements". Their leaves are ``load k`` (of input ``k``)
+    and ``param k`` (number ``k``). What each tuple has its own of takes as many scalars as there are tuples.
+    """
+
+    roots: tuple[Expr, ...]
+    layouts: tuple[ListLayout, ...]
+    numbers: tuple[Number, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def tuples(self) -> int:
+        return len(self.shapes)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many tensors each argument is."""
+        return tuple([1 if layout == "shared" else self.tuples for layout in self.layouts])
+
+    @property
+    def param_kinds(self) -> tuple[str, ...]:
+        """The kind of each scalar."""
+        return tuple([n.kind for n in self.numbers for _ in range(self.tuples if n.each else 1)])
+
+    def tensors(self, spec: Spec, layout: ListLayout) -> tuple[Spec, ...]:
+        """The layout of each tensor of an argument."""
+        if layout == "elements":
+            shapes = zip(self.shapes, self.strides, strict=True)
+            return tuple([Spec(spec.dtype, shape, strides, spec.aligned) for shape, strides in shapes])
+        return (Spec(spec.dtype, (), (), spec.aligned),) * (1 if layout == "shared" else self.tuples)
+
+
+Body = Pointwise | Reduction | ForEach | Extern
 
 
 def expressions(body: Body) -> tuple[Expr, ...]:
     """All that a body computes, as far as it is expressions."""
     if isinstance(body, Reduction):
         return (*body.values, *body.roots, *body.maps)
-    return body.roots if isinstance(body, Pointwise) else body.epilogue
+    return body.epilogue if isinstance(body, Extern) else body.roots
 
 
 REMEMBERED_NAMES = 1 << 17
@@ -255,6 +306,15 @@ class Operation:
         if len(_names) > REMEMBERED_NAMES:
             del _names[next(iter(_names))]
 
+    @cached_property
+    def tensors(self) -> tuple[Spec, ...]:
+        """The layout of every tensor: of an argument that is a list, those of its tensors."""
+        body = self.body
+        if not isinstance(body, ForEach):
+            return self.args
+        layouts = zip(self.args, body.layouts, strict=True)
+        return tuple([t for spec, layout in layouts for t in body.tensors(spec, layout)])
+
     @property
     def n_inputs(self) -> int:
         return len(self.args) - self.n_outputs
@@ -269,7 +329,10 @@ class Operation:
 
 
 class Node(NamedTuple):
-    """One recorded call: the operation, each argument's allocation and element offset, the flattened scalars."""
+    """One recorded call: the operation, each argument's allocation and element offset, the flattened scalars.
+
+    What a list has in place of an allocation is the list.
+    """
 
     op: Operation
     allocations: tuple[Any, ...]

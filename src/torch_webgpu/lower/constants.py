@@ -9,7 +9,7 @@ from torch_webgpu.ir.graph import Expr, Pointwise, walk
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent, is_dense
 
-from .recording import Recorded
+from .recording import Recorded, touched
 
 
 class Constant(NamedTuple):
@@ -30,7 +30,7 @@ class Constants:
     def note(self, i: int, node: Recorded) -> None:
         """Node ``i`` has run."""
         written = node.uses[node.op.n_inputs :]
-        allocations = {use.allocation for use in written}
+        allocations = touched(written)
         if self.by_place:
             self.by_place = {p: c for p, c in self.by_place.items() if c.allocation not in allocations}
         body = node.op.body

@@ -17,18 +17,20 @@ from dataclasses import replace
 
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Reduction, walk
+from torch_webgpu.ir.graph import Expr, Extern, ForEach, Pointwise, Reduction, walk
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, extent, is_dense
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size
 from torch_webgpu.wgsl.scan import RUN as SCAN_RUN
 
-from .assemble import assemble, substitute
+from .assemble import assemble
 from .constants import Constants
 from .group import Access, Group, Mapping, Value, uses
+from .list_group import ListGroup
 from .patterns import Matcher
-from .recording import Limits, Recorded, Step, Use, allocations, numel, product
+from .recording import Limits, Recorded, Step, Use, allocations, numel, product, touched
+from .rewrite import substitute
 
 __all__ = ["Limits", "Recorded", "Step", "Use", "fuse"]
 
@@ -60,8 +62,8 @@ class Fuser:
         self.owners = {use.place: use.allocation for node in recorded for use in node.uses}
         self.users: dict[int, set[int]] = {}
         for i, node in enumerate(recorded):
-            for use in node.uses:
-                self.users.setdefault(use.allocation, set()).add(i)
+            for allocation in touched(node.uses):
+                self.users.setdefault(allocation, set()).add(i)
         self.constants = Constants()
         self.bindings = {} if limits.binding_bytes == 0 else bindings(recorded, limits.binding_bytes)
 
@@ -72,12 +74,23 @@ class Fuser:
                 self.place_pointwise(i, node)
             elif isinstance(body, Reduction):
                 self.place_reduction(i, node, body)
+            elif isinstance(body, ForEach):
+                self.place_lists(i, node, body)
             elif (extern := product(node.op)) is not None:
                 self.place_product(i, node, extern)
             else:
                 self.place_alone(i, node, "its kernel is hand-written")
             self.constants.note(i, node)
-        return [step for p, group in enumerate(self.groups) if (step := self.finish(group, p)) is not None]
+        seen, steps = set(self.live), []
+        for group in reversed(self.groups):
+            step = self.finish(group, seen)
+            if step is not None:
+                steps.append(step)
+            if group.lists is None:
+                seen |= group.reads
+            elif step is not None:
+                seen |= allocations_read(step, self.recorded)
+        return steps[::-1]
 
     # Placing a node
 
@@ -235,6 +248,35 @@ class Fuser:
         values = [group.values.get(use.place) for use in used]
         return any(value is not None and not rows.isdisjoint(loaded(value.expr)) for value in values)
 
+    def place_lists(self, i: int, node: Recorded, body: ForEach) -> None:
+        """A group that stands before others it has nothing to do with may move behind them."""
+        reads, writes = allocations(node)
+        reason, is_free = "", True  # whether nothing between conflicts with the node
+        for position in range(len(self.groups) - 1, -1, -1):
+            if len(self.groups) - position > self.limits.window:
+                reason = reason or "the fusion window ends here"
+                break
+            group, later = self.groups[position], self.groups[position + 1 :]
+            if group.lists is None:
+                refusal = "the operation before it is not over lists"
+            elif is_free or not any(other.conflicts(group.reads, group.writes) for other in later):
+                refusal = group.lists.refusal(node, self.recorded, self.limits.buffers)
+            else:
+                refusal = "another operation stands between it and one that it could join"
+            if not refusal and group.lists is not None:
+                if not is_free:
+                    self.groups.append(self.groups.pop(position))
+                group.lists.add(i, node)
+                note(group, i, node)
+                return
+            reason = reason or refusal
+            is_free = is_free and not group.conflicts(reads, writes)
+        group = Group((), lists=ListGroup(body), closed=True, reason=reason)
+        assert group.lists is not None
+        group.lists.add(i, node)
+        note(group, i, node)
+        self.groups.append(group)
+
     def place_reduction(self, i: int, node: Recorded, body: Reduction) -> None:
         group, reason = self.absorbed(node, body)
         if group is None:
@@ -350,18 +392,21 @@ class Fuser:
 
     # Finishing
 
-    def finish(self, group: Group, position: int) -> Step | None:
-        """The group as one operation; None if nobody sees what it does."""
-        later: set[int] = set()
-        for other in self.groups[position + 1 :]:
-            later |= other.reads
-        seen = self.live | later
+    def finish(self, group: Group, seen: Container[int]) -> Step | None:
+        """The group as one operation; None if nobody sees what it does. ``seen``: what others see when it has run."""
+        if group.lists is not None:
+            return group.lists.finish(self.recorded, group.nodes, group.scalars, group.reason, seen)
         values = [v for v in group.values.values() if self.recorded[v.writer[0]].uses[v.writer[1]].allocation in seen]
         return assemble(self.recorded, group, values) if values or group.closed else None
 
     def external(self, group: Group) -> set[int]:
         """The allocations a group reads from outside."""
         return {self.recorded[n].uses[k].allocation for n, k in group.inputs.values()}
+
+
+def allocations_read(step: Step, recorded: Sequence[Recorded]) -> set[int]:
+    """What a step reads."""
+    return touched([recorded[n].uses[k] for n, k in step.sources[: step.op.n_inputs]])
 
 
 def writers(group: Group) -> list[tuple[int, int]]:

@@ -16,6 +16,9 @@ from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction,
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, broadcast_strides, iteration_order, view_strides
 
+from .list_group import ListGroup
+from .rewrite import rebuilt
+
 
 class Value(NamedTuple):
     """What a group has computed for a place: the expression, how it steps through the group's shape, who wrote it.
@@ -55,7 +58,8 @@ class Group:
 
     ``reduction``: its body so far, if it has one, and ``row_shape`` the shape of its outputs. ``product``: the
     hand-written kernel whose epilogue the other nodes are, and ``operands`` the arguments which that reads as it likes.
-    ``folded``: constants stand in place of loads. A ``closed`` group takes no other nodes.
+    ``folded``: constants stand in place of loads. ``lists``: what it computes if its operations are over lists. A
+    ``closed`` group takes no nodes but those.
     """
 
     shape: Shape
@@ -71,6 +75,7 @@ class Group:
     product: Extern | None = None
     operands: list[tuple[int, int]] = field(default_factory=list)
     folded: bool = False
+    lists: ListGroup | None = None
     closed: bool = False
     reason: str = ""
 
@@ -201,13 +206,6 @@ def reindexed(expr: Expr, dims: dict[int, int], memo: dict[Expr, Expr]) -> Expr:
         elif e not in memo:
             memo[e] = rebuilt(e, memo)
     return memo[expr]
-
-
-def rebuilt(e: Expr, memo: dict[Expr, Expr]) -> Expr:
-    """``e`` over what its operands have become."""
-    if not any(isinstance(a, Expr) for a in e.args):
-        return e
-    return Expr(e.op, tuple([memo[a] if isinstance(a, Expr) else a for a in e.args]), e.dtype)
 
 
 def uses(op: Operation, *leaves: str) -> bool:

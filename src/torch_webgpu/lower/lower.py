@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_webgpu.ir.graph import Extern, Function, Operation, Pointwise, Reduction, expressions, functions_of
+from torch_webgpu.ir.graph import Extern, ForEach, Function, Operation, Pointwise, Reduction, expressions, functions_of
 from torch_webgpu.wgsl.builder import Built, build_pointwise
 from torch_webgpu.wgsl.fold import Stages
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.reduction import build_reduction
+
+from .horizontal import lower_for_each
 
 
 def from_built(built: Built) -> Lowered:
@@ -27,7 +29,9 @@ def from_stages(stages: Stages) -> Lowered:
 
 
 def lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
-    """Lowers ``op`` for such hosts; ``alias[k]``: the first argument that shares argument ``k``'s storage."""
+    """Lowers ``op`` for such hosts; ``alias[k]``: the first argument that shares argument ``k``'s storage, or is the
+    same list.
+    """
     key: tuple[Any, ...] = (alias, caps)
     found = op.lowered.get(key)
     if found is None:
@@ -51,5 +55,7 @@ def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
         return from_built(build_pointwise(op, alias, caps.float16))
     if isinstance(op.body, Reduction):
         return from_stages(build_reduction(op, alias))
+    if isinstance(op.body, ForEach):
+        return lower_for_each(op, alias, caps)
     assert isinstance(op.body, Extern)
     return op.body.lower(op, alias, caps)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.graph import ForEach, Operation
 from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits, renumbered
 from torch_webgpu.plan import Step as Dispatch
 from torch_webgpu.wgsl.builder import Source
@@ -24,6 +24,17 @@ def arguments(step: Step, recorded: Sequence[Recorded]) -> list[Use]:
     if step.unchanged:
         return list(recorded[step.nodes[0]].uses)
     return [recorded[n].uses[k] for n, k in step.sources]
+
+
+Members = Mapping[int, Sequence[Use]]
+"""Where the tensors of lists lie, by the lists' places: nowhere, for a list that no step uses."""
+NOWHERE = -1
+"""The place of a tensor that nobody asks for the start of, since it is its allocation's."""
+
+
+def spread(uses: Iterable[Use], members: Members) -> list[Use]:
+    """Where each tensor of these arguments lies, those of lists one by one."""
+    return [tensor for use in uses for tensor in members.get(use.place, (use,))]
 
 
 def alias_pattern(owners: Sequence[object]) -> tuple[int, ...]:
@@ -57,13 +68,17 @@ def make_plan(
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[Number]],
     caps: HostCaps,
+    members: Members,
 ) -> tuple[Plan, tuple[Span, ...]]:
     """The plan of ``steps`` over what was recorded, and what each of them has become.
 
-    ``buffers``: of each allocation. ``scalars``: of each recorded operation. The plan's tensors are the recorded
-    places. After the allocations' buffers come temporaries, the last buffer is the device's error flags.
+    ``buffers``: of each allocation, those of lists' tensors included. ``scalars``: of each recorded operation. The
+    plan's tensors are the recorded places but for lists, then those of lists' tensors. After the allocations' buffers
+    come temporaries, the last buffer is the device's error flags.
     """
-    owners = {use.place: use.allocation for node in recorded for use in node.uses}
+    places = [use for node in recorded for use in node.uses if use.place not in members]
+    places += [use for uses in members.values() for use in uses if use.place != NOWHERE]
+    owners = {use.place: use.allocation for use in places}
     planned = list(buffers)
     errors = -1  # its number is known when all temporaries are
     kernels: dict[Kernel, int] = {}
@@ -71,8 +86,10 @@ def make_plan(
     spans: list[Span] = []
     for step in steps:
         start = len(made)
-        uses = arguments(step, recorded)
-        lowered = lower(step.op, alias_pattern([use.allocation for use in uses]), caps)
+        lowered = lower(step.op, aliases(step, recorded), caps)
+        uses, shifts = spread(arguments(step, recorded), members), step.op.shifts
+        if isinstance(step.op.body, ForEach):
+            shifts = tuple([s for s, n in zip(shifts, step.op.body.counts, strict=True) for _ in range(n)])
         base = len(planned)
         planned += [Buffer(size, "temporary") for size in lowered.temporaries]
         known = [*(use.allocation for use in uses), *range(base, len(planned))]
@@ -82,13 +99,19 @@ def make_plan(
         for launch in lowered.launches:
             kernel = kernels.setdefault(launch.kernel, len(kernels))
             bindings = tuple([(errors if k == ERRORS else known[k], 0) for k in launch.bindings])
-            made.append(Dispatch(kernel, bindings, _words(launch, uses, step.op.shifts, numbers), launch.grid))
+            made.append(Dispatch(kernel, bindings, _words(launch, uses, shifts, numbers), launch.grid))
         spans.append(Span(step.op, lowered, start, len(made)))
     last = len(planned)
     planned.append(Buffer(ERROR_FLAG_BYTES, "errors"))
     resolved = tuple([_with_errors(step, last) for step in made])
-    tensors = tuple([owners[place] for place in range(len(owners))])
-    return Plan(tuple(planned), tuple(kernels), resolved, tensors), tuple(spans)
+    lie_in = tuple([owners[place] for place in range(len(owners))])
+    return Plan(tuple(planned), tuple(kernels), resolved, lie_in), tuple(spans)
+
+
+def aliases(step: Step, recorded: Sequence[Recorded]) -> tuple[int, ...]:
+    """For each argument of a step the first one in its allocation, or, for operations over lists, that is it."""
+    lists = isinstance(step.op.body, ForEach)
+    return alias_pattern([use.place if lists else use.allocation for use in arguments(step, recorded)])
 
 
 def _with_errors(step: Dispatch | Clear, errors: int) -> Dispatch | Clear:

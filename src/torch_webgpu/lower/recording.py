@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Extern, Operation, Pointwise, Reduction
+from torch_webgpu.ir.graph import Extern, ForEach, Operation, Pointwise, Reduction
 
 
 class Use(NamedTuple):
-    """One argument of a recorded node: the number of its place and of its allocation."""
+    """One argument of a recorded node: the number of its place and of its allocation.
+
+    A list has a number in place of an allocation's; those that it has tensors in and that have numbers, too, since
+    other arguments lie in them, are its ``members``.
+    """
 
     place: int
     allocation: int
+    members: frozenset[int] = frozenset()
+
+    @property
+    def allocations(self) -> frozenset[int]:
+        """All that it touches."""
+        return self.members | {self.allocation}
 
 
 class Recorded(NamedTuple):
@@ -68,11 +78,21 @@ def allocations(node: Recorded, known: Container[int] = ()) -> tuple[set[int], s
     counts as both.
     """
     n = node.op.n_inputs
-    writes = {u.allocation for u in node.uses[n:]}
-    reads = {u.allocation for k, u in enumerate(node.uses[:n]) if k not in known}
-    if not isinstance(node.op.body, (Pointwise, Reduction)) and product(node.op) is None:
+    writes = touched(node.uses[n:])
+    reads = touched([u for k, u in enumerate(node.uses[:n]) if k not in known])
+    if not isinstance(node.op.body, (Pointwise, Reduction, ForEach)) and product(node.op) is None:
         reads |= writes
     return reads, writes
+
+
+def touched(uses: Iterable[Use]) -> set[int]:
+    """The allocations that these arguments lie in."""
+    found = set()
+    for use in uses:
+        found.add(use.allocation)
+        if use.members:
+            found |= use.members
+    return found
 
 
 def numel(node: Recorded) -> int:

@@ -21,6 +21,7 @@ def host_caps(adapter: ffi.Adapter) -> HostCaps:
         float64="shader-f64" in features and flags.float64,
         immediates_bytes=limits["max-immediate-size"] if "immediates" in features and flags.immediates else 0,
         max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
+        max_buffers=int(limits["max-storage-buffers-per-shader-stage"]),
         float32_atomics="shader-float32-atomic" in features,
         subgroups="subgroup" in features,
         software=adapter.info["adapter_type"] == "CPU",

@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.graph import Expr, ListLayout, Number, walk
 
 from .builder import MAX_GROUPS, WORKGROUP, stored
 from .expr import convert, emit
 from .kernel import Binding, Kernel, Param, ParamType
 from .quads import LANES, QUAD
 
-Layout = Literal["elements", "number", "shared"]
-
 ELEMENTS_PER_GROUP = WORKGROUP * QUAD
 PARAM_TYPES: dict[str, ParamType] = {"f": "f32", "i": "i32", "u": "u32"}
-"""The kinds of numbers that a list operation can take, as parameters of one word."""
+"""The kinds of numbers that an operation over lists can take, as parameters of one word."""
 KERNEL_CACHE_SIZE = 512
 
 
@@ -32,12 +29,11 @@ KERNEL_CACHE_SIZE = 512
 class Column:
     """One tensor argument of every tuple.
 
-    ``layout``: "elements" of a tensor as large as the tuple's, one "number" for each tuple, one "shared" by all.
     ``written``: its elements are stored. ``offset``: some tensor of it does not start where its buffer does.
     """
 
     dtype: str
-    layout: Layout
+    layout: ListLayout
     written: bool = False
     offset: bool = False
 
@@ -47,15 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Number:
-    """One scalar argument: its compute kind, and whether each tuple has its own."""
-
-    kind: str
-    each: bool
-
-
-@dataclass(frozen=True)
-class Body:
+class PerTuple:
     """What a kernel over lists computes: ``roots[j]`` is stored into column ``targets[j]``.
 
     The expressions' leaves are ``load k`` (of column ``k``) and ``param k`` (number ``k``).
@@ -79,7 +67,7 @@ def groups_of(numels: Sequence[int]) -> tuple[list[int], tuple[int, int, int]]:
 
 
 @lru_cache(KERNEL_CACHE_SIZE)
-def build_horizontal(body: Body, tuples: int) -> Kernel:
+def build_horizontal(body: PerTuple, tuples: int) -> Kernel:
     """The kernel for ``tuples`` tuples.
 
     Bindings: the columns in order, each as many times as there are tuples (a shared one once). Parameters: the numbers
@@ -90,7 +78,7 @@ def build_horizontal(body: Body, tuples: int) -> Kernel:
 
 
 class _Builder:
-    def __init__(self, body: Body, tuples: int) -> None:
+    def __init__(self, body: PerTuple, tuples: int) -> None:
         self.body, self.tuples = body, tuples
         self.params: list[Param] = []
         leaves = [e for e in walk(body.roots) if not any(isinstance(a, Expr) for a in e.args)]

@@ -24,9 +24,10 @@ WINDOW_ALIGNMENT_BYTES = 256
 
 @dataclass(frozen=True)
 class HostCaps:
-    """What decides the text of a shader on one host: adapter features, two limits, and whose compiler reads it.
+    """What decides the text of a shader on one host: adapter features, three limits, and whose compiler reads it.
 
-    ``software``: the adapter is a CPU, which wants other tile sizes.
+    ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
+    tile sizes.
     """
 
     int64: bool
@@ -34,6 +35,7 @@ class HostCaps:
     float64: bool
     immediates_bytes: int
     max_binding_bytes: int
+    max_buffers: int = 8
     dialect: Literal["naga", "tint"] = "naga"
     float32_atomics: bool = False
     subgroups: bool = False

@@ -1,0 +1,156 @@
+"""Lists of tensors as recorded operations name them.
+
+A :class:`Bundle` is a list that was looked at once: its allocations, offsets, shapes. Recording names it by one
+address, so that it costs the same for two tensors and for two hundred; which tensors it has in common with other
+arguments is asked for when a lane is flushed (``lane.Recording``), and what lies where when a plan is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from .many import Image, new_allocations
+from .tensor import ADDRESS_BITS, FIRST_BYTE, LAST_NUMBER, Allocation, Mailbox
+
+FIRST_LIST_ADDRESS = 2 * LAST_NUMBER << ADDRESS_BITS
+"""Beyond the addresses of tensors."""
+MOST_APART = 1000
+"""Other lists that one is known to have no tensor in common with."""
+
+_layout_ids = itertools.count()
+_addresses = itertools.count(FIRST_LIST_ADDRESS | FIRST_BYTE, 1 << ADDRESS_BITS)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The shapes and strides of a list's tensors. There is one for each distinct combination (see ``aten``)."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    numels: tuple[int, ...]
+    id: int = field(default_factory=lambda: next(_layout_ids))
+    images: dict[Any, Image] = field(default_factory=dict)
+
+    @cached_property
+    def is_numbers(self) -> bool:
+        """Whether all are 0-dim."""
+        return not any(self.shapes)
+
+
+class Bundle(int):
+    """A list of tensors of one dtype and device that start at multiples of four elements: ``starts``, in bytes.
+
+    It is its address, by which a recorded operation names it, as it names a tensor by its. That of a list of one is its
+    tensor's. ``numbers``: those of its allocations, of which ``keys`` are the different ones. ``shares``: some of its
+    tensors lie in one allocation, so that it can be read only.
+    """
+
+    layout: Layout
+    dtype: torch.dtype
+    device: int
+    allocations: list[Allocation]
+    starts: list[int]
+    numbers: Sequence[int]
+
+    def __new__(
+        cls, layout: Layout, dtype: torch.dtype, device: int, allocations: list[Allocation], starts: list[int]
+    ) -> Bundle:
+        made = super().__new__(cls, allocations[0].address + starts[0] if len(starts) == 1 else next(_addresses))
+        made.allocations, made.starts = allocations, starts
+        made._look(layout, dtype, device, [a.number for a in allocations])
+        return made
+
+    def _look(self, layout: Layout, dtype: torch.dtype, device: int, numbers: Sequence[int]) -> None:
+        self.layout, self.dtype, self.device, self.numbers = layout, dtype, device, numbers
+        self.keys = frozenset(numbers)
+        self.shares = len(self.keys) < len(numbers)
+        self.is_aligned = not any(self.starts)
+        self.check: Callable[..., bool] | None = None  # whether tensors at these addresses still look like these
+        self._apart: set[int] = set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether all its tensors' storages live."""
+        return all([a.alive for a in self.allocations])  # noqa: C419  a generator takes three times as long
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether somebody can still read what it holds."""
+        return any(a.alive for a in self.allocations)
+
+    def is_apart(self, other: Bundle) -> bool:
+        """Whether the two have no allocation in common."""
+        if other in self._apart or not self.allocations or not other.allocations:  # nobody knows an unmade one's
+            return self is not other
+        apart = self.keys.isdisjoint(other.keys)
+        if apart and len(self.keys) > 1 and len(other.keys) > 1:  # a tensor's address can become another one's
+            if len(self._apart) >= MOST_APART:
+                self._apart.clear()
+            self._apart.add(int(other))
+        return apart
+
+    def settle(self, mailbox: Mailbox) -> None:
+        """Makes sure that it has allocations."""
+
+
+class Intermediate(Bundle):
+    """A new list that nothing but list operations has seen: without tensors, and with memory only if a plan stores it.
+
+    ``held``: whether it is wanted, as it is until :meth:`drop`, or until :func:`.lists.make_seen` gives it tensors.
+    """
+
+    image: Image
+    held: bool
+
+    def __new__(cls, layout: Layout, dtype: torch.dtype, image: Image, numbers: Sequence[int]) -> Intermediate:
+        made = int.__new__(cls, next(_addresses))
+        made.allocations, made.starts = [], []
+        made._look(layout, dtype, image.device, numbers)
+        made.image, made.held = image, True
+        return made
+
+    @property
+    def is_readable(self) -> bool:
+        return self.held or any(a.alive for a in self.allocations)
+
+    def settle(self, mailbox: Mailbox) -> None:
+        if not self.allocations:
+            self.allocations = new_allocations(mailbox, self.image, self.numbers)
+            self.starts = [0] * len(self.allocations)
+            if not self.held:
+                _orphan(self.allocations)
+
+    def drop(self) -> None:
+        """Nobody wants it any more. May be called at any time, by the garbage collector."""
+        if self.held:
+            self.held = False
+            _orphan(self.allocations)
+
+
+orphans: deque[Allocation] = deque()
+"""What nobody wants and no mailbox knows of. Filled whenever something dies, emptied at a flush."""
+
+
+def _orphan(allocations: Sequence[Allocation]) -> None:
+    for allocation in allocations:
+        allocation.alive = False
+    orphans.extend(allocations)
+
+
+def settle(mailbox: Mailbox, lists: Sequence[Bundle]) -> None:
+    """Gives lists that are needed in memory allocations, as far as they have none."""
+    for bundle in lists:
+        bundle.settle(mailbox)
+
+
+def bury(dying: list[Allocation]) -> None:
+    """Hands on what nobody wants any more."""
+    while orphans:
+        dying.append(orphans.popleft())
