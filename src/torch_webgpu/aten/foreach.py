@@ -26,13 +26,11 @@ from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.wgsl.expr import split_scalar
 from torch_webgpu.wgsl.horizontal import PARAM_TYPES
 
-from .caches import by_default_dtype
 from .foreach_lists import Column, ListExpression, addresses_of, find, find_single, layout_in, remember
+from .recipes import Recipes
 from .register import POINTWISE, PointwiseKernel, ScalarSlot, number_for
 from .scalars import check_fits
 from .torch_abi import DEVICE_TYPE, Meta, aten, functional_of, impl, infer, overloads, per_tensor
-
-CACHE_SIZE = 10_000
 
 # Which overload does for each tensor what an overload of ``_foreach_x`` does for all.
 BINARY = {"List": "Tensor", "Scalar": "Tensor", "ScalarList": "Tensor", "Tensor": "Tensor"}
@@ -52,8 +50,8 @@ UNARY = {"default": "default"}
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a signature needs at each call: what is computed, its lists' arguments, where numbers come from."""
+class ListRecipe:
+    """What a call over lists records: what is computed, its lists' arguments, where numbers come from."""
 
     expression: ListExpression
     lists: tuple[int, ...]
@@ -96,7 +94,7 @@ class ListKernel:
         self.types = [str(a.type) for a in overload._schema.arguments]
         self.inplace = not overload._schema.returns
         self.in_code = kernel.rule.in_code
-        self.prepared: dict[Any, Prepared | None] = by_default_dtype({})
+        self.recipes: Recipes[ListRecipe | str] = Recipes()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = [*args, *(kwargs.get(n, d) for n, d in zip(self.names[len(args) :], self.defaults[len(args) :]))]
@@ -111,12 +109,11 @@ class ListKernel:
         key = self.key(values, bundles, domain)
         if key is None:
             return NotImplemented
-        if key not in self.prepared:
-            if len(self.prepared) >= CACHE_SIZE:
-                self.prepared.clear()
-            self.prepared[key] = self.prepare([lists.tensors(v) for v in values], bundles, domain)
-        found = self.prepared[key]
+        found = self.recipes.get(key)
         if found is None:
+            found = self.recipe([lists.tensors(v) for v in values], bundles, domain) or "PyTorch's own loop does it"
+            self.recipes.keep(key, found)
+        if isinstance(found, str):
             return NotImplemented
         numbers = tuple([number for slot in found.numbers for number in numbers_for(values[slot.argument], slot)])
         used: list[Any] = [bundles[k] for k in found.lists]
@@ -184,7 +181,7 @@ class ListKernel:
                 key.append(self.kernel.key_of(self.kernel.parameters[k], value, []))
         return tuple(key)
 
-    def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
+    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> ListRecipe | None:
         """Asks the per-tensor kernel about the first tuple; None where it does not compute it itself."""
         samples = [self.first_of(v, b is None) for v, b in zip(values, bundles)]
         try:
@@ -237,7 +234,7 @@ class StoreKernel(ListKernel):
             return None
         return tuple([(layout_in(domain, b.layout), b.dtype) for b in bundles if b is not None])
 
-    def prepare(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Prepared | None:
+    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> ListRecipe | None:
         lists = tuple([k for k, b in enumerate(bundles) if b is not None])
         names = [dtypes.of(b.dtype).name for b in bundles if b is not None]
         layouts = [None if b is None else layout_in(domain, b.layout) for b in bundles]
@@ -275,7 +272,7 @@ def operation(
     layouts: Sequence[ListLayout | None],
     each: Sequence[bool],
     result: Meta | None,
-) -> Prepared | None:
+) -> ListRecipe | None:
     """What stores ``root`` into its first list, or into a new one laid out like ``result``."""
     columns = []
     for k in lists:
@@ -294,7 +291,7 @@ def operation(
     numbers = tuple(Number(slot.kind, slot.argument < len(each) and each[slot.argument]) for slot in slots)
     roots = (ops.to_dtype(root, columns[target].dtype),)
     expression = ListExpression(name, roots, (target,), tuple(columns), numbers)
-    return Prepared(expression, lists, slots, None if result is None else result[2])
+    return ListRecipe(expression, lists, slots, None if result is None else result[2])
 
 
 def numbers_for(value: Any, slot: ScalarSlot) -> Sequence[int | float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -38,24 +38,26 @@ class Statistics:
 
 @dataclass
 class Kept:
-    """A recipe, or in words why there is none; the first argument's shape, if guards recognise its calls."""
+    """What was found out; the first argument's shape, if guards recognise its calls."""
 
-    found: Recipe | str
+    found: Any
     shape: Hashable = None
 
 
+Found = TypeVar("Found")
+
 statistics = Statistics()
-_kept: dict[tuple[Recipes, Hashable], Kept] = by_default_dtype({})
+_kept: dict[tuple[Recipes[Any], Hashable], Kept] = by_default_dtype({})
 
 
-class Recipes:
-    """The recipes of one operator."""
+class Recipes(Generic[Found]):
+    """What was found out about one operator's signatures: recipes, or why there is none."""
 
     def __init__(self) -> None:
         self.guarded: dict[Hashable, list[tuple[Guard, Run]]] = by_default_dtype({})
         """By the first argument's shape."""
 
-    def get(self, key: Hashable) -> Recipe | str | None:
+    def get(self, key: Hashable) -> Found | None:
         """What is known about calls with this key."""
         kept = _kept.get((self, key))
         if kept is None:
@@ -63,7 +65,7 @@ class Recipes:
         statistics.by_key += 1
         return kept.found
 
-    def keep(self, key: Hashable, found: Recipe | str) -> None:
+    def keep(self, key: Hashable, found: Found) -> None:
         """Remembers what was found out about calls with this key."""
         with engine().lock:
             while len(_kept) >= CACHE_SIZE:
@@ -75,12 +77,12 @@ class Recipes:
             statistics.made += 1
 
     def guard(self, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool) -> None:
-        """Lets a guard recognise calls like this one, whose recipe is kept, if one can and there is room for it."""
+        """Lets a guard recognise calls like this one, whose :class:`Recipe` is kept, if one can and there is room."""
         shape = getattr(args[0], "shape", None) if args else None
         if shape is None:
             return
         guards, kept = self.guarded.get(shape, []), _kept.get((self, key))
-        if kept is None or isinstance(kept.found, str):
+        if kept is None:
             return
         aliased = bool(kept.found.aliasing)
         if len(guards) >= (GUARDS_PER_SHAPE // 2 if aliased else GUARDS_PER_SHAPE):

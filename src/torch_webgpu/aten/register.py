@@ -155,7 +155,7 @@ class PointwiseKernel:
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
         self.name = str(overload)
-        self.recipes = Recipes()
+        self.recipes: Recipes[Recipe | str] = Recipes()
         self.kernel = self.recipes.kernel(self.call)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

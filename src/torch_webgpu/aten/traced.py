@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.recipe import Excerpt, Params, aliasing_of
+from torch_webgpu.engine.recipe import Excerpt, Params, Recipe, aliasing_of
 from torch_webgpu.engine.record import engine
 
 from .recipes import Recipes, part, starts_of
@@ -33,7 +33,8 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None)
     """
     if hasattr(fn, "is_traced"):
         return fn
-    recipes, numbers_vary = Recipes(), numbers is not None
+    recipes: Recipes[Recipe] = Recipes()
+    numbers_vary = numbers is not None
 
     def unrecognised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors: list[torch.Tensor] = []
@@ -45,7 +46,7 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None)
         aliasing = aliasing_of(starts)
         for signature in (key, (key, aliasing)) if aliasing else (key,):
             found = recipes.get(signature)
-            result = NotImplemented if found is None else found.run(values, starts)  # type: ignore[union-attr]
+            result = NotImplemented if found is None else found.run(values, starts)
             if result is not NotImplemented:
                 recipes.guard(signature, args, kwargs, numbers_vary)
                 return result
