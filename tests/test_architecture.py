@@ -183,14 +183,13 @@ def private_access(path: str, text: str) -> list[str]:
 
 ENGINE_INSIDES = frozenset(
     "lanes mailbox dying live_bytes peak_bytes freed_bytes forgotten_bytes templates operations capture graphs planner "
-    "readbacks backpressure clock sequel waited_for error flush_lane flush_for collect sweep".split()
+    "readbacks backpressure clock trailing waited_for error flush_lane flush_for collect sweep".split()
 )
-OPENED_LATER = ("aten/foreach_lists.py",)
 
 
 def engine_insides(path: str, text: str) -> list[str]:
     """Lanes, mailbox, counters and the like, used above the engine: it has a settings value, ``flush(cause)``, …"""
-    if path.startswith(("engine/", *OPENED_LATER)):
+    if path.startswith("engine/"):
         return []
     return [
         f"{path}:{node.lineno} uses {ast.unparse(node)}"

@@ -63,7 +63,7 @@ def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     """
     addresses = tuple(map(_address, tensors))
     bundle = _bundles.get(addresses)
-    if bundle is not None and engine().mailbox.rounds and not bundle.is_alive:
+    if bundle is not None and engine().repeats_addresses and not bundle.is_alive:
         bundle = None
     if bundle is not None and bundle.check is not None and bundle.check(*tensors):
         return bundle
@@ -124,10 +124,8 @@ def largest_bytes(device: int) -> int:
 
 
 def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
-    known = engine().mailbox.allocations
-    try:
-        allocations = [known[address >> ADDRESS_BITS] for address in addresses]
-    except KeyError:
+    allocations = engine().allocations_at(addresses)
+    if allocations is None:
         return None
     starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in addresses]
     largest = largest_bytes(form.device)

@@ -34,7 +34,7 @@ def materialise(device: Device, allocation: Allocation) -> Buffer:
     return allocation.buffer
 
 
-class Sequel(Protocol):
+class Trailing(Protocol):
     """Commands that would do well at the end of a submission. ``submitted``: whether they were."""
 
     submitted: bool
@@ -43,23 +43,23 @@ class Sequel(Protocol):
         """Asked for when everything before them is encoded."""
 
 
-def run(device: Device, plan: Plan, recording: Recording, sequel: Sequel | None = None) -> None:
-    """Runs a recording by its plan, and in the same submission its ``sequel`` if nothing is wrong.
+def run(device: Device, plan: Plan, recording: Recording, trailing: Trailing | None = None) -> None:
+    """Runs a recording by its plan, and in the same submission the ``trailing`` commands if nothing is wrong.
 
     Raises the first error after everything that could run was submitted.
     """
-    if plan.steps and not run_whole(device, plan, recording, sequel):
+    if plan.steps and not run_whole(device, plan, recording, trailing):
         run_apart(device, plan, recording)
 
 
-def run_whole(device: Device, plan: Plan, recording: Recording, sequel: Sequel | None) -> bool:
+def run_whole(device: Device, plan: Plan, recording: Recording, trailing: Trailing | None) -> bool:
     """Runs a recording in one submission. False, and nothing has happened, if something is wrong."""
     submitted = device.submissions
     try:
         program = plan.program(recording, device)
         allocations = recording.memory(plan.lists)
         program.check(allocations)
-        last = None if sequel is None else sequel.commands
+        last = None if trailing is None else trailing.commands
         program.run(allocations, recording.starts(plan.lists), recording.numbers, last)
     except (DeviceLostError, ForkError):
         raise
@@ -67,8 +67,8 @@ def run_whole(device: Device, plan: Plan, recording: Recording, sequel: Sequel |
         if device.submissions != submitted:
             raise
         return False
-    if sequel is not None:
-        sequel.submitted = True
+    if trailing is not None:
+        trailing.submitted = True
     return True
 
 

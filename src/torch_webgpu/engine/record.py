@@ -30,7 +30,7 @@ from .backpressure import Backpressure
 from .bundles import bury, settle
 from .causes import Cause
 from .clock import FlushClock
-from .flush import Sequel, run
+from .flush import Trailing, run
 from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
 from .interrupt import Uninterrupted
@@ -83,7 +83,7 @@ class Engine(Store):
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
         self.readbacks = Readbacks()
-        self.sequel: Sequel | None = None  # of the flush that is underway
+        self.trailing: Trailing | None = None  # of the flush that is underway
         self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(lambda: self.settings.delay_ms, self.lanes_pending, self.flush_idle)
@@ -313,16 +313,16 @@ class Engine(Store):
         except Exception as error:
             self.error = self.error or error
 
-    def flush_for(self, allocation: Allocation, sequel: Sequel, cause: Cause) -> None:
+    def flush_for(self, allocation: Allocation, trailing: Trailing, cause: Cause) -> None:
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
         own = self.lane(allocation.device)
         lanes = [n for n in self.lanes.on(allocation.device) if n is own or allocation.number in n.writes]
         for lane in lanes:
-            self.sequel = sequel if lane is lanes[-1] else None
+            self.trailing = trailing if lane is lanes[-1] else None
             try:
                 self.flush_lane(lane, cause)
             finally:
-                self.sequel = None
+                self.trailing = None
 
     def flush_lane(self, lane: Lane, cause: Cause) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""
@@ -351,7 +351,7 @@ class Engine(Store):
         elif is_watched(device):
             run_watched(device, recording, cause, self.plan)
         else:
-            run(device, self.plan(recording, device), recording, self.sequel)
+            run(device, self.plan(recording, device), recording, self.trailing)
             self.backpressure.submitted(device)
 
     def plan(self, recording: Recording, device: Device) -> Plan:

@@ -175,6 +175,19 @@ class Store:
         """What a webgpu tensor lies in."""
         return self.mailbox.allocations[t.untyped_storage().data_ptr() >> ADDRESS_BITS]
 
+    def allocations_at(self, addresses: Sequence[int]) -> list[Allocation] | None:
+        """What lies at these addresses; None if one of them is not this device type's."""
+        known = self.mailbox.allocations
+        try:
+            return [known[address >> ADDRESS_BITS] for address in addresses]
+        except KeyError:
+            return None
+
+    @property
+    def repeats_addresses(self) -> bool:
+        """Whether an address may stand for another allocation than it once did."""
+        return self.mailbox.rounds > 0
+
     def addresses(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Where these tensors start, all of one webgpu device; RuntimeError if they are not."""
         addresses = [t.data_ptr() for t in tensors]

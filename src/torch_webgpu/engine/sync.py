@@ -116,7 +116,7 @@ def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
 
 
 class _Read:
-    """A download of an allocation's bytes and of the error flags: the sequel of a flush, if that goes smoothly."""
+    """A download of bytes and of the error flags: the trailing commands of a flush, if that goes smoothly."""
 
     def __init__(self, device: Device, allocation: Allocation, offset: int, size: int, host: torch.Tensor) -> None:
         self.device = device
@@ -145,7 +145,7 @@ class _Read:
 
 
 class _LaterRead:
-    """A download that nobody waits for: the sequel of a flush, if that goes smoothly."""
+    """A download that nobody waits for: the trailing commands of a flush, if that goes smoothly."""
 
     def __init__(self, device: Device, allocation: Allocation, offset: int, host: torch.Tensor) -> None:
         self.device = device
