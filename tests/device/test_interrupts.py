@@ -115,6 +115,7 @@ RAISING = """
                 armed = False
         except Interrupt:
             interrupted += 1
+            torch.set_grad_enabled(True)  # PyTorch's no_grad() may have been interrupted at its end
         work(k + 1)
     signal.setitimer(signal.ITIMER_REAL, 0)
     time.sleep(0.05)
