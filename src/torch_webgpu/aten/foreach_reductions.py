@@ -58,8 +58,8 @@ def record(
     if inputs is None:
         return NotImplemented
     eng, device = engine(), first.device.index
-    op_key = (key, numels, first.dtype, dtype, device)
-    op = _operations.get(op_key) or _keep(op_key, _operation(make(), numels, dtype, device, len(scalars)))
+    op_key = (key, numels, first.dtype, dtype)
+    op = _operations.get(op_key) or _keep(op_key, _operation(make(), numels, dtype, len(scalars)))
     numbers = layout_of(((),) * len(tensors), ((),) * len(tensors))
     assert numbers is not None
     results, made = make_bundle(eng, numbers, dtype, device)
@@ -83,13 +83,11 @@ def flat_inputs(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     return dense
 
 
-def _operation(
-    reduction: ListReduction, numels: Sequence[int], dtype: torch.dtype, device: int, scalars: int
-) -> Operation:
+def _operation(reduction: ListReduction, numels: Sequence[int], dtype: torch.dtype, scalars: int) -> Operation:
     inputs = tuple([Spec(reduction.dtype, (n,), (1,), False) for n in numels if n])
     outputs = (Spec(dtypes.of(dtype).name, (), ()),) * len(numels)
     empty = frozenset([k for k, n in enumerate(numels) if not n])
-    lower = partial(lower_list_reduction, reduction, empty, _buffers(device))
+    lower = partial(lower_list_reduction, reduction, empty)
     static = ("list", reduction, empty)
     return Operation(reduction.name, (*inputs, *outputs), len(outputs), Extern(lower, static), ("f",) * scalars)
 
@@ -100,10 +98,6 @@ def _keep(key: Hashable, op: Operation) -> Operation:
         _operations.pop(next(iter(_operations)))
     _operations[key] = op
     return op
-
-
-def _buffers(device: int) -> int:
-    return int(engine().device(device).limits["max-storage-buffers-per-shader-stage"])
 
 
 # The operators -------------------------------------------------------------------------------------------------------
@@ -164,13 +158,12 @@ def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     if inputs is None:
         return None
     out = torch.empty(len(tensors), dtype=first.dtype, device=first.device)
-    key = ("collect", first.dtype, len(tensors), first.device.index)
+    key = ("collect", first.dtype, len(tensors))
     op = _operations.get(key)
     if op is None:
         name = dtypes.of(first.dtype).name
         specs = (*(Spec(name, (1,), (1,), False),) * len(tensors), Spec(name, (len(tensors),), (1,)))
-        buffers = _buffers(first.device.index)
-        op = _keep(key, Operation("stack", specs, 1, Extern(partial(lower_collect, buffers), ("collect", buffers))))
+        op = _keep(key, Operation("stack", specs, 1, Extern(lower_collect, ("collect",))))
     engine().push(op, [*inputs, out])
     return out
 

@@ -30,14 +30,14 @@ MOST_PIECES = 1024
 
 
 def lower_list_reduction(
-    reduction: ListReduction, empty: frozenset[int], buffers: int, op: Operation, alias: tuple[int, ...], caps: HostCaps
+    reduction: ListReduction, empty: frozenset[int], op: Operation, alias: tuple[int, ...], caps: HostCaps
 ) -> Lowered:
     """For arguments (the tensors that have elements, flat; the results of all, 0-dim and each at its buffer's start).
 
-    ``empty``: which results are of tensors without elements. ``buffers``: as many as a dispatch may bind.
+    ``empty``: which results are of tensors without elements.
     """
     sizes = [spec.shape[0] for spec in op.inputs]
-    most = min(MAX_TENSORS, buffers - 1)
+    most = min(MAX_TENSORS, caps.max_buffers - 1)
     piece = max([PIECE, *(-(-n // (MOST_PIECES * PIECE)) * PIECE for n in sizes)])
     counts = [-(-(n + QUAD - 1) // piece) for n in sizes]  # a tensor may begin in the middle of a four
     firsts = [sum(counts[:k]) for k in range(len(counts) + 1)]
@@ -64,9 +64,9 @@ def lower_list_reduction(
     return Lowered(tuple(launches), (max(1, firsts[-1]) * BY_NAME[reduction.state].itemsize,))
 
 
-def lower_collect(buffers: int, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_collect(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     """For arguments (0-dim tensors of one dtype, their values in order, at the start of a buffer)."""
-    most = min(MAX_TENSORS, (buffers - 1) // QUAD * QUAD)
+    most = min(MAX_TENSORS, (caps.max_buffers - 1) // QUAD * QUAD)
     launches = []
     for start in range(0, op.n_inputs, most):
         chunk = range(start, min(start + most, op.n_inputs))
