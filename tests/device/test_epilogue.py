@@ -26,11 +26,11 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 def kernels(run: Callable[[], object]) -> tuple[object, int]:
     """The result of ``run``, and how many operations were left of what it recorded."""
     eng = engine()
-    eng.planner.plans.clear()
+    eng.scheduler.schedules.clear()
     with eng.using(threshold=10_000):
         result = run()
         eng.flush(ASKED)
-    return result, sum(len(plan.steps) for plan in eng.planner.plans.values())
+    return result, sum(len(schedule.steps) for schedule in eng.scheduler.schedules.values())
 
 
 def check(fn: Fn, *tensors: torch.Tensor, steps: int | None = 1, tol: float | None = None) -> None:

@@ -113,7 +113,7 @@ def test_a_program_follows_moving_offsets_changing_numbers_and_other_buffers(dev
         torch.webgpu.flush_batch()
         if step % 3 == 2:
             del kept[:-2]
-    assert engine().planner.hits
+    assert engine().scheduler.hits
     for actual, expected in zip(kept[::2], kept[1::2], strict=True):
         for a, e in zip(actual, expected, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
@@ -175,15 +175,15 @@ def test_a_loop_finds_its_plans_and_bind_groups_again_wherever_its_first_batch_b
         optimizer.step()
 
     extra = torch.zeros(3, device=device)
-    planner, stats = engine().planner, engine().device(0)
+    scheduler, stats = engine().scheduler, engine().device(0)
     for _ in range(2):
         extra = extra * 1.5 + 1  # moves the beginning of what follows
         for _ in range(40):
             step()
-        misses, groups = planner.misses, stats.stats.bind_groups
+        misses, groups = scheduler.misses, stats.stats.bind_groups
         for _ in range(40):
             step()
-        assert planner.misses == misses
+        assert scheduler.misses == misses
         assert stats.stats.bind_groups == groups
 
 

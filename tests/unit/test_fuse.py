@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
+from torch_webgpu.lower.fuse import FusedNode, Limits, Recorded, Use, fuse
 from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
 MATRIX = Spec("f32", (6, 6), (6, 1))
@@ -58,7 +58,7 @@ class Recording:
         op = Operation("fill", (ROW,), 1, Pointwise((ops.param(0, "f32"),)), ("f",))
         self.nodes.append(Recorded(op, (self.use(out),)))
 
-    def fuse(self, live: Iterable[str], **limits: int) -> list[Step]:
+    def fuse(self, live: Iterable[str], **limits: int) -> list[FusedNode]:
         alive = frozenset(self.allocations[name] for name in live)
         return fuse(self.nodes, alive, Limits(**limits))
 
@@ -356,7 +356,7 @@ def test_a_chain_of_ordinary_functions_is_one_kernel() -> None:
 
 
 def test_a_reduction_does_not_take_in_more_code_than_a_kernel_should_have() -> None:
-    def steps(count: int) -> list[Step]:
+    def steps(count: int) -> list[FusedNode]:
         r = heavy_chain(*["bessel_y0"] * count)
         r.nodes.append(Recorded(heavy_sum(), (r.use(f"t{count}"), r.use("sum"))))
         return r.fuse(["sum"])
@@ -367,7 +367,7 @@ def test_a_reduction_does_not_take_in_more_code_than_a_kernel_should_have() -> N
 
 
 def test_a_scan_takes_in_only_what_it_can_have_several_copies_of() -> None:
-    def steps(row: str) -> list[Step]:
+    def steps(row: str) -> list[FusedNode]:
         r = heavy_chain(row)
         body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (), (ops.acc(0, "f32"),), running=True)
         r.nodes.append(Recorded(Operation("cumsum", (MATRIX, MATRIX), 1, body), (r.use("t1"), r.use("out"))))
@@ -384,7 +384,7 @@ def heavy_sum() -> Operation:
 
 
 def test_the_epilogue_of_a_product_is_little_code() -> None:
-    def steps(count: int) -> list[Step]:
+    def steps(count: int) -> list[FusedNode]:
         r = Recording()
         r.product("t0", "a", "b")
         for n in range(count):

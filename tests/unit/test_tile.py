@@ -7,7 +7,7 @@ import re
 import pytest
 
 from torch_webgpu.kernels import conv, matmul
-from torch_webgpu.kernels.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, block_text, blocks, plan
+from torch_webgpu.kernels.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, block_text, blocking, blocks
 
 TILES = tuple(RATES)
 WORKGROUP_BYTES = 16 << 10
@@ -34,18 +34,18 @@ def test_every_tile_has_its_costs():
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 @pytest.mark.parametrize("software", [True, False])
 def test_parts_cover_the_sum(m, n, k, software):
-    chosen = plan(1, m, n, k, TILES, software)
+    chosen = blocking(1, m, n, k, TILES, software)
     assert chosen.chunk % chosen.tile.k == 0
     assert (chosen.splits - 1) * chosen.chunk < k <= chosen.splits * chosen.chunk
 
 
 def test_small_products_take_small_tiles_and_large_ones_fill_the_gpu():
-    assert plan(1, 20, 20, 20, TILES).tile == min(TILES, key=lambda tile: tile.m * tile.n)
-    assert plan(1, 4096, 4096, 4096, TILES).tile == HUGE
-    deep = plan(1, 128, 128, 16_384, TILES)
+    assert blocking(1, 20, 20, 20, TILES).tile == min(TILES, key=lambda tile: tile.m * tile.n)
+    assert blocking(1, 4096, 4096, 4096, TILES).tile == HUGE
+    deep = blocking(1, 128, 128, 16_384, TILES)
     assert deep.splits * blocks(deep.tile, 128, 128) >= 64
     assert deep.chunk >= MIN_SPLIT_K
 
 
 def test_software_adapters_get_one_part():
-    assert all(plan(1, *size, TILES, software=True).splits == 1 for size in SIZES)
+    assert all(blocking(1, *size, TILES, software=True).splits == 1 for size in SIZES)

@@ -18,7 +18,7 @@ from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import ForEach, Node, Operation
 from torch_webgpu.ir.names import operator_name
-from torch_webgpu.lower.fuse import Step
+from torch_webgpu.lower.fuse import FusedNode
 from torch_webgpu.runtime.commands import Command
 from torch_webgpu.runtime.observer import Observer
 from torch_webgpu.wgsl.launch import Lowered
@@ -120,7 +120,7 @@ class _Witness(Observer):
         self._written = written
         self._kernels: dict[Operation, list[ExplainedKernel]] = {}
 
-    def planned(self, nodes: Sequence[Node], steps: Sequence[Step], cause: Cause) -> None:
+    def planned(self, nodes: Sequence[Node], steps: Sequence[FusedNode], cause: Cause) -> None:
         number = len(self.flushes) + 1
         kernels = [self._kernel(step, nodes) for step in steps]
         run = {n for kernel in kernels for n in kernel.operations}
@@ -140,7 +140,7 @@ class _Witness(Observer):
             self._kernels.setdefault(step.op, []).append(kernel)
         super().planned(nodes, steps, cause)
 
-    def _kernel(self, step: Step, nodes: Sequence[Node]) -> ExplainedKernel:
+    def _kernel(self, step: FusedNode, nodes: Sequence[Node]) -> ExplainedKernel:
         reason = step.reason
         if not engine().settings.fusion:
             reason = "fusion is off"
@@ -162,7 +162,7 @@ def _memory(owners: Sequence[Allocation | Bundle]) -> list[Allocation]:
     return [a for owner in owners for a in (owner.allocations if isinstance(owner, Bundle) else [owner])]
 
 
-def _needed(step: Step, nodes: Sequence[Node]) -> tuple[int, ...]:
+def _needed(step: FusedNode, nodes: Sequence[Node]) -> tuple[int, ...]:
     """The nodes of a step that what it stores depends on; fused ones that are left are not computed."""
     if len(step.nodes) == 1:
         return step.nodes

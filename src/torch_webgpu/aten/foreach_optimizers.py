@@ -24,7 +24,7 @@ from .foreach_lists import Column, ListExpression, find, layout_in
 Tensors = Sequence[torch.Tensor]
 Rate = float | torch.Tensor
 Updates = dict[str, Expr]
-Step = Callable[[dict[str, Expr]], Updates]
+Formula = Callable[[dict[str, Expr]], Updates]
 """From the operands by name (tensors in float32, numbers) to what each named list becomes."""
 
 _expressions: dict[Any, ListExpression] = {}
@@ -39,7 +39,7 @@ def record_step(
     singles: Mapping[str, Rate | None],
     numbers: Mapping[str, float],
     static: Hashable,
-    step: Step,
+    step: Formula,
 ) -> bool:
     """Records ``step`` over the tuples of ``lists``; False, and nothing is recorded, for lists it does not take.
 
@@ -76,7 +76,7 @@ def record_step(
 
 
 def _expression(
-    name: str, lists: list[str], columns: tuple[Column, ...], numbers: list[str], step: Step
+    name: str, lists: list[str], columns: tuple[Column, ...], numbers: list[str], step: Formula
 ) -> ListExpression:
     operands = {key: ops.to_dtype(ops.load(k, columns[k].dtype), "f32") for k, key in enumerate(lists)}
     old = dict(operands)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .lane import Recording
     from .record import Engine
-    from .replay import Plan
+    from .schedule import Schedule
     from .tensor import Allocation
 
 _write_word = struct.Struct("<I").pack_into
@@ -69,10 +69,10 @@ class Capture:
 
     def run(self, recording: Recording) -> None:
         """Takes in a flush of the captured device. Its errors end the capture."""
-        plan = self.engine.plan(recording, self.device)
-        with self._taking_in(recording.memory(plan.lists)):
-            if self.error is None and plan.steps:
-                self._take_in(plan, recording)
+        schedule = self.engine.schedule(recording, self.device)
+        with self._taking_in(recording.memory(schedule.lists)):
+            if self.error is None and schedule.steps:
+                self._take_in(schedule, recording)
 
     @contextmanager
     def _taking_in(self, allocations: Iterable[Allocation]) -> Iterator[None]:
@@ -91,10 +91,10 @@ class Capture:
             self.invalidate(error)
             raise
 
-    def _take_in(self, plan: Plan, recording: Recording) -> None:
-        """Keeps a plan's commands, over the graph's memory."""
-        program = plan.program(recording, self.device)
-        memory, starts = recording.memory(plan.lists), recording.starts(plan.lists)
+    def _take_in(self, schedule: Schedule, recording: Recording) -> None:
+        """Keeps a schedule's commands, over the graph's memory."""
+        program = schedule.program(recording, self.device)
+        memory, starts = recording.memory(schedule.lists), recording.starts(schedule.lists)
         program.check(memory)
         numbers, first = recording.numbers, len(self._commands)
         self._commands += self.device.with_room(program.commands, memory, starts, numbers)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
 
     from .lane import Recording
-    from .replay import Plan
+    from .schedule import Schedule
 
 
 def materialise(device: Device, allocation: Allocation) -> Buffer:
@@ -43,24 +43,24 @@ class Trailing(Protocol):
         """Asked for when everything before them is encoded."""
 
 
-def run(device: Device, plan: Plan, recording: Recording, trailing: Trailing | None = None) -> None:
-    """Runs a recording by its plan, and in the same submission the ``trailing`` commands if nothing is wrong.
+def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trailing | None = None) -> None:
+    """Runs a recording by its schedule, and in the same submission the ``trailing`` commands if nothing is wrong.
 
     Raises the first error after everything that could run was submitted.
     """
-    if plan.steps and not run_whole(device, plan, recording, trailing):
-        run_apart(device, plan, recording)
+    if schedule.steps and not run_whole(device, schedule, recording, trailing):
+        run_apart(device, schedule, recording)
 
 
-def run_whole(device: Device, plan: Plan, recording: Recording, trailing: Trailing | None) -> bool:
+def run_whole(device: Device, schedule: Schedule, recording: Recording, trailing: Trailing | None) -> bool:
     """Runs a recording in one submission. False, and nothing has happened, if something is wrong."""
     submitted = device.submissions
     try:
-        program = plan.program(recording, device)
-        allocations = recording.memory(plan.lists)
+        program = schedule.program(recording, device)
+        allocations = recording.memory(schedule.lists)
         program.check(allocations)
         last = None if trailing is None else trailing.commands
-        program.run(allocations, recording.starts(plan.lists), recording.numbers, last)
+        program.run(allocations, recording.starts(schedule.lists), recording.numbers, last)
     except (DeviceLostError, ForkError):
         raise
     except Exception:
@@ -72,21 +72,21 @@ def run_whole(device: Device, plan: Plan, recording: Recording, trailing: Traili
     return True
 
 
-def run_apart(device: Device, plan: Plan, recording: Recording) -> None:
-    """Runs each step of a plan in a submission of its own; raises the first error at the end."""
-    allocations, starts, numbers = recording.memory(plan.lists), recording.starts(plan.lists), recording.numbers
+def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
+    """Runs each step of a schedule in a submission of its own; raises the first error at the end."""
+    allocations, starts, numbers = recording.memory(schedule.lists), recording.starts(schedule.lists), recording.numbers
     failures = Failures(allocations)
-    for number, step in enumerate(plan.steps):
+    for number, step in enumerate(schedule.steps):
         try:
-            program = plan.step_program(number, recording, device)
+            program = schedule.step_program(number, recording, device)
             program.check(allocations)
             device.with_room(program.run, allocations, starts, numbers)
         except (DeviceLostError, ForkError):
             raise
         except OutOfMemoryError as error:
-            failures.add(plan.written(number, recording), OutOfMemoryError(f"{step.op.name}: {error}"))
+            failures.add(schedule.written(number, recording), OutOfMemoryError(f"{step.op.name}: {error}"))
         except Exception as error:
-            failures.add(plan.written(number, recording), error)
+            failures.add(schedule.written(number, recording), error)
     for allocation in recording.dead:  # what only operations that failed would have used last
         if allocation.buffer is not None:
             device.release(allocation.buffer)

@@ -38,7 +38,7 @@ from .lane import Lane, Lanes, Recording, numbers_of
 from .layouts import copy_body, layout_key, spec_of, tangled
 from .random import RandomState
 from .readbacks import Readbacks
-from .replay import FusionCounts, Plan, Planner
+from .schedule import FusionCounts, Schedule, Scheduler
 from .settings import Settings
 from .store import Store
 from .tensor import ADDRESS_BITS, Allocation
@@ -78,7 +78,7 @@ class Engine(Store):
         self.handovers = 0  # uploads, downloads and resized storages so far: what no recipe can say again
         self.settings = Settings()
         self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
-        self.planner = Planner()
+        self.scheduler = Scheduler()
         self.backpressure = Backpressure()
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
@@ -349,35 +349,35 @@ class Engine(Store):
         if self.capture is not None and self.capture.device is device:
             self.capture.run(recording)
         elif is_watched(device):
-            run_watched(device, recording, cause, self.plan)
+            run_watched(device, recording, cause, self.schedule)
         else:
-            run(device, self.plan(recording, device), recording, self.trailing)
+            run(device, self.schedule(recording, device), recording, self.trailing)
             self.backpressure.submitted(device)
 
-    def plan(self, recording: Recording, device: Device) -> Plan:
+    def schedule(self, recording: Recording, device: Device) -> Schedule:
         """How a recording runs. What it needs in memory has allocations from then on."""
         settings = self.settings
         limits = self.limits(device, settings.fusion_window) if settings.fusion else None
-        plan = self.planner.plan(recording, limits)
+        schedule = self.scheduler.schedule(recording, limits)
         if recording.lists:
-            settle(self.mailbox, [recording.lists[n] for n in plan.lists])
+            settle(self.mailbox, [recording.lists[n] for n in schedule.lists])
             bury(self.dying)
-        return plan
+        return schedule
 
     @property
     def patterns(self) -> dict[str, Pattern]:
         """The chains that have a name."""
-        return dict(self.planner.patterns)
+        return dict(self.scheduler.patterns)
 
     def set_pattern(self, name: str, pattern: Pattern | None) -> None:
-        """See :meth:`Planner.set_pattern`. What was recorded before runs as it did."""
+        """See :meth:`Scheduler.set_pattern`. What was recorded before runs as it did."""
         with Uninterrupted(), self.lock:
             self.flush(causes.SETTING)
-            self.planner.set_pattern(name, pattern)
+            self.scheduler.set_pattern(name, pattern)
 
     def fusion_counts(self) -> FusionCounts:
         """What became of the operations so far."""
-        return self.planner.counts()
+        return self.scheduler.counts()
 
     def new_pool_handle(self) -> PoolHandle:
         """A new name for a pool of graph memory."""

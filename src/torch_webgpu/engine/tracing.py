@@ -26,7 +26,7 @@ from .bundles import settle
 from .flush import materialise
 from .lane import Recording
 from .random import RandomState, RandomWord, default_state, random_words
-from .replay import members_of, recorded
+from .schedule import members_of, recorded
 from .settings import UNBOUNDED
 from .store import offset_in_allocation
 from .tensor import Allocation
@@ -99,7 +99,7 @@ class Tracing:
         owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
         live = frozenset([n for n, memory in enumerate(owners) if not outside.isdisjoint(memory)])
         limits = engine.limits(self.device, max(1, len(nodes)))
-        steps = fuse(nodes, live, limits, engine.planner.matcher())
+        steps = fuse(nodes, live, limits, engine.scheduler.matcher())
         buffers = [Buffer(a.size_bytes, role) for a, role in zip(allocations, roles)]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
         plan, _ = make_plan(steps, nodes, buffers, scalars, self.device.caps, members)

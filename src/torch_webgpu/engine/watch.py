@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from .causes import Cause
     from .lane import Recording
-    from .replay import Plan
+    from .schedule import Schedule
 
-    PlanOf = Callable[[Recording, Device], Plan]
+    ScheduleOf = Callable[[Recording, Device], Schedule]
 
 observer_for_torch_profiler: Callable[[Device], Observer] = Observer
 """Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
@@ -42,10 +42,10 @@ def observing(device: Device, what: str) -> Iterator[Observer]:
             yield observer
 
 
-def run_watched(device: Device, recording: Recording, cause: Cause, plan_of: PlanOf) -> None:
+def run_watched(device: Device, recording: Recording, cause: Cause, schedule_of: ScheduleOf) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()
     with observing(device, f"{len(nodes)} operations") as observer:
-        plan = plan_of(recording, device)
-        observer.planned(nodes, plan.steps, cause)
-        run(device, plan, recording)
+        schedule = schedule_of(recording, device)
+        observer.planned(nodes, schedule.steps, cause)
+        run(device, schedule, recording)

@@ -27,7 +27,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from .epilogue import FINISH, Epilogue
 from .points import SPATIAL, PointKernel, absent, arithmetic, constant, locator, source, spatial
 from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
-from .tile import LARGE, LIGHT, SMALL, block_params, block_text, plan
+from .tile import LARGE, LIGHT, SMALL, block_params, block_text, blocking
 
 Triple = tuple[int, int, int]
 
@@ -233,7 +233,7 @@ class _Writer:
 
 def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = c.sizes
-    chosen = plan(slices, m, n, k, TILES, caps.software)
+    chosen = blocking(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
     # Columns are positions of the output, in order.
     words = () if split or c.mode == "weight" or prod(c.phases) > 1 else e.words(4, caps)

@@ -20,7 +20,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from .epilogue import FINISH, Epilogue
 from .points import PointKernel, arithmetic, constant, locator, source
 from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
-from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Grid, Plan, Tile, block_params, block_text, plan
+from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Grid, Tile, block_params, block_text, blocking
 
 COORDINATES = ("slice", "m", "n")
 TILES = (HUGE, LARGE, MEDIUM, LIGHT, SMALL)
@@ -168,7 +168,7 @@ def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Lau
 
 def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
-    chosen = plan(slices, m, n, k, TILES, caps.software)
+    chosen = blocking(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
     words = () if split else e.words(2, caps)
     w = _Writer(p, None if split else e, len(e.op.args), words)
@@ -189,7 +189,7 @@ def k_major(spec: Spec, inner: int, outer: int) -> bool:
 def any_arithmetic(p: Product, e: Epilogue) -> Lowered:
     slices, m, n, k = p.sizes
     w = _Writer(p, e, 0)
-    grid = block_params(w.params, Plan(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, k), slices, m, n, k)
+    grid = block_params(w.params, Blocking(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, k), slices, m, n, k)
     return Lowered((w.launch(f"matmul_{p.a.dtype}", [source("matmul_any")], ANY_TILE**2, grid),))
 
 
@@ -253,7 +253,7 @@ def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
     kernel = matvec_kernel(p)
     chunk = -(-k // matvec_splits(p, kernel, caps) // 4) * 4
-    chosen = Plan(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
+    chosen = Blocking(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
     w = _Writer(p, e if chosen.splits == 1 else None, len(e.op.args))
     grid = block_params(w.params, chosen, slices, m, n, k)
     prelude = [constant(name, value) for name, value in kernel.constants]

@@ -76,7 +76,7 @@ PARTIAL_NS = 0.0012
 
 
 @dataclass(frozen=True)
-class Plan:
+class Blocking:
     """The tile, and into how many partial sums of ``chunk`` positions each sum is split."""
 
     tile: Tile
@@ -102,19 +102,19 @@ def software_cost_ns(tile: Tile, slices: int, m: int, n: int, k: int) -> float:
     return compiling + slices * blocks(tile, m, n) * tile.m * tile.n * k / rate
 
 
-def plan(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], software: bool = False) -> Plan:
+def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], software: bool = False) -> Blocking:
     """The fastest of ``tiles`` and, on a GPU, of the numbers of partial sums that are powers of two, up to 128."""
     if software:
         tile = min(tiles, key=lambda tile: software_cost_ns(tile, slices, m, n, k))
-        return Plan(tile, 1, -(-k // tile.k) * tile.k)
+        return Blocking(tile, 1, -(-k // tile.k) * tile.k)
     counts = [1 << s for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
     options = [(tile, splits) for tile in tiles for splits in counts]
     tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
-    return Plan(tile, -(-k // chunk), chunk)
+    return Blocking(tile, -(-k // chunk), chunk)
 
 
-def block_params(params: ParamList, chosen: Plan, slices: int, m: int, n: int, k: int) -> Grid:
+def block_params(params: ParamList, chosen: Blocking, slices: int, m: int, n: int, k: int) -> Grid:
     """Adds the parameters of a blocked product; returns its grid."""
     tile = chosen.tile
     groups = slices * chosen.splits * blocks(tile, m, n)

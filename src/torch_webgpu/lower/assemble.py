@@ -9,16 +9,16 @@ from torch_webgpu.ir.graph import Body, Expr, Pointwise, Spec, walk
 
 from .fused import fused_name, operation
 from .group import Access, Group, Value
-from .recording import Recorded, Step
+from .recording import FusedNode, Recorded
 from .rewrite import renumber
 
 
-def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]) -> Step:
+def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]) -> FusedNode:
     """The step that does what ``group`` does and stores ``values``, which somebody outside of it will see."""
     if len(group.nodes) == 1 and not group.folded:
         i = group.nodes[0]
         node = recorded[i]
-        return Step(node.op, tuple([(i, k) for k in range(len(node.uses))]), (i,), (i,), group.reason)
+        return FusedNode(node.op, tuple([(i, k) for k in range(len(node.uses))]), (i,), (i,), group.reason)
     rows, points = [v for v in values if v.row], [v for v in values if not v.row]
     r = group.reduction
     roots = [*(r.values if r is not None else ()), *(v.expr for v in (*rows, *points))]
@@ -42,7 +42,7 @@ def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]
     sources = [*group.operands, *(inputs[old][1] for old in used), *(v.writer for v in (*rows, *points))]
     name = fused_name([recorded[n].op.name for n in group.nodes])
     op = operation(name, tuple(specs), len(values), body, tuple(group.kinds))
-    return Step(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
+    return FusedNode(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
 
 
 def input_spec(recorded: Sequence[Recorded], group: Group, access: Access, source: tuple[int, int]) -> Spec:

@@ -29,10 +29,10 @@ from .constants import Constants
 from .group import Access, Group, Mapping, Value, uses
 from .list_group import ListGroup
 from .patterns import Matcher
-from .recording import Limits, Recorded, Step, Use, allocations, numel, product, touched
+from .recording import FusedNode, Limits, Recorded, Use, allocations, numel, product, touched
 from .rewrite import substitute
 
-__all__ = ["Limits", "Recorded", "Step", "Use", "fuse"]
+__all__ = ["FusedNode", "Limits", "Recorded", "Use", "fuse"]
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
@@ -67,7 +67,7 @@ class Fuser:
         self.constants = Constants()
         self.bindings = {} if limits.binding_bytes == 0 else bindings(recorded, limits.binding_bytes)
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[FusedNode]:
         for i, node in enumerate(self.recorded):
             self.current, body = i, node.op.body
             if isinstance(body, Pointwise):
@@ -392,7 +392,7 @@ class Fuser:
 
     # Finishing
 
-    def finish(self, group: Group, seen: Container[int]) -> Step | None:
+    def finish(self, group: Group, seen: Container[int]) -> FusedNode | None:
         """The group as one operation; None if nobody sees what it does. ``seen``: what others see when it has run."""
         if group.lists is not None:
             return group.lists.finish(self.recorded, group.nodes, group.scalars, group.reason, seen)
@@ -404,7 +404,7 @@ class Fuser:
         return {self.recorded[n].uses[k].allocation for n, k in group.inputs.values()}
 
 
-def allocations_read(step: Step, recorded: Sequence[Recorded]) -> set[int]:
+def allocations_read(step: FusedNode, recorded: Sequence[Recorded]) -> set[int]:
     """What a step reads."""
     return touched([recorded[n].uses[k] for n, k in step.sources[: step.op.n_inputs]])
 
@@ -454,7 +454,7 @@ def add_scalars(group: Group, i: int, node: Recorded) -> None:
 
 def fuse(
     recorded: Sequence[Recorded], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
-) -> list[Step]:
+) -> list[FusedNode]:
     """The steps that do what ``recorded`` does, as far as the allocations in ``live`` can show.
 
     ``matcher`` looks for chains that have a name.
@@ -465,6 +465,6 @@ def fuse(
     return steps
 
 
-def _described(step: Step) -> str:
+def _described(step: FusedNode) -> str:
     apart = f", does not join what came before: {step.reason}" if step.reason else ""
     return f"  {operator_name(step.op.name)} ← {', '.join(map(str, step.nodes))}{apart}"

@@ -14,7 +14,7 @@ from torch_webgpu.ir.graph import Expr, ForEach, Number, walk
 from torch_webgpu.ir.ops import ops
 
 from .fused import fused_name, operation
-from .recording import Recorded, Step, Use
+from .recording import FusedNode, Recorded, Use
 from .rewrite import renumber, substitute
 
 MAX_NUMBERS = 64
@@ -92,7 +92,7 @@ class ListGroup:
         scalars: Sequence[int],
         reason: str,
         seen: Container[int],
-    ) -> Step | None:
+    ) -> FusedNode | None:
         """It as one operation that stores what lies in the allocations ``seen``; None if nothing does."""
         kept = [value for place, value in self.values.items() if any(a in seen for a in self.uses[place].allocations)]
         if not kept:
@@ -100,7 +100,7 @@ class ListGroup:
         if len(nodes) == 1:
             (i,) = nodes
             op = recorded[i].op
-            return Step(op, tuple([(i, k) for k in range(len(op.args))]), (i,), (i,), reason)
+            return FusedNode(op, tuple([(i, k) for k in range(len(op.args))]), (i,), (i,), reason)
         used = sorted({e.args[0] for e in walk([value.expr for value in kept]) if e.op == "load"})
         memo: dict[Expr, Expr] = {}
         loads = {old: new for new, old in enumerate(used)}
@@ -116,4 +116,4 @@ class ListGroup:
         specs = tuple([recorded[n].op.args[k] for n, k in sources])
         name = fused_name([recorded[n].op.name for n in nodes])
         op = operation(name, specs, len(kept), body, body.param_kinds)
-        return Step(op, tuple(sources), tuple(scalars), tuple(nodes), reason)
+        return FusedNode(op, tuple(sources), tuple(scalars), tuple(nodes), reason)

@@ -16,10 +16,10 @@ from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .lower import lower
-from .recording import Recorded, Step, Use
+from .recording import FusedNode, Recorded, Use
 
 
-def arguments(step: Step, recorded: Sequence[Recorded]) -> list[Use]:
+def arguments(step: FusedNode, recorded: Sequence[Recorded]) -> list[Use]:
     """Where each argument of a step lies."""
     if step.unchanged:
         return list(recorded[step.nodes[0]].uses)
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 
 
 def make_plan(
-    steps: Sequence[Step],
+    steps: Sequence[FusedNode],
     recorded: Sequence[Recorded],
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[Number]],
@@ -108,7 +108,7 @@ def make_plan(
     return Plan(tuple(planned), tuple(kernels), resolved, lie_in), tuple(spans)
 
 
-def aliases(step: Step, recorded: Sequence[Recorded]) -> tuple[int, ...]:
+def aliases(step: FusedNode, recorded: Sequence[Recorded]) -> tuple[int, ...]:
     """For each argument of a step the first one in its allocation, or, for operations over lists, that is it."""
     lists = isinstance(step.op.body, ForEach)
     return alias_pattern([use.place if lists else use.allocation for use in arguments(step, recorded)])

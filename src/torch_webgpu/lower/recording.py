@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class FusedNode:
     """One operation of a plan.
 
     ``sources[k]``: the (node, argument) whose tensor is argument ``k``. ``scalars``: the nodes whose scalars, one after

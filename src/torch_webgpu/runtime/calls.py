@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
 """Pipeline (None: as before), bind group, dynamic offsets: count and array; immediates (None: none) and size; grid."""
 
-Step = Iterable[Call] | Copy | Clear
+EncoderStep = Iterable[Call] | Copy | Clear
 """A compute pass, or what has no place in one."""
 
 
@@ -48,7 +48,7 @@ class Assembler:
         view = memoryview(self.uniform)
         return [view[place] if isinstance(place, slice) else place for place in self._places]
 
-    def steps(self, commands: Iterable[Command]) -> Iterator[Step]:
+    def steps(self, commands: Iterable[Command]) -> Iterator[EncoderStep]:
         """The steps one by one: consecutive dispatches are one compute pass, its calls looked up as they are taken.
 
         Raises what looking up raises, and WebGPUError for parameters or a grid that do not fit.
@@ -63,7 +63,7 @@ class Assembler:
                     self._places.append(None)
                     yield transfer  # type: ignore[misc]
 
-    def assemble(self, commands: Iterable[Command]) -> list[Step]:
+    def assemble(self, commands: Iterable[Command]) -> list[EncoderStep]:
         """All steps, to be encoded any number of times as long as what was looked up is there."""
         return [step if isinstance(step, (Copy, Clear)) else list(step) for step in self.steps(commands)]
 
@@ -108,7 +108,7 @@ BeginPass = Callable[[Any], Any]
 """How a compute pass is begun on an encoder."""
 
 
-def encode(begin_pass: BeginPass, encoder: Any, steps: Iterable[Step]) -> None:
+def encode(begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order."""
     for step in steps:
         if isinstance(step, (Copy, Clear)):
@@ -117,7 +117,7 @@ def encode(begin_pass: BeginPass, encoder: Any, steps: Iterable[Step]) -> None:
             encode_pass(begin_pass(encoder), step)
 
 
-def encode_apart(begin_pass: BeginPass, encoder: Any, steps: Iterable[Step]) -> None:
+def encode_apart(begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order, each dispatch in a compute pass of its own."""
     for step in steps:
         if isinstance(step, (Copy, Clear)):

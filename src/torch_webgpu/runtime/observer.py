@@ -61,7 +61,7 @@ class Observer:
             self.device.submit_unobserved(commands)
 
     def planned(self, nodes: Sequence[Any], steps: Sequence[Any], cause: Any) -> None:
-        """A recording (of ``ir.graph.Node``) is about to run as these ``lower.fuse.Step``.
+        """A recording (of ``ir.graph.Node``) is about to run as these ``lower.fuse.FusedNode``.
 
         ``cause``: why now, an ``engine.causes.Cause``.
         """

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.calls import Step
+    from torch_webgpu.runtime.calls import EncoderStep
 
 MAX_COMMANDS = 1 << 16
 """That a device keeps prepared: some 400 bytes of the host's memory each."""
@@ -23,7 +23,9 @@ class Prepared:
 
     __slots__ = ("made_for", "params", "steps", "uniform")
 
-    def __init__(self, steps: list[Step], params: Sequence[bytearray | memoryview | None], uniform: bytearray) -> None:
+    def __init__(
+        self, steps: list[EncoderStep], params: Sequence[bytearray | memoryview | None], uniform: bytearray
+    ) -> None:
         self.steps, self.params, self.uniform = steps, params, uniform
         self.made_for: Any = None
 

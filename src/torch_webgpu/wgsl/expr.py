@@ -236,17 +236,18 @@ def split_scalar(value: float | int | bool | complex, kind: str) -> tuple[int | 
 
 
 def _split_double(value: float) -> tuple[int | float, ...]:
-    """A mantissa as the exact sum of three f32 (Dekker's splitting), and its exponent."""
+    """A mantissa in [1, 2) as the exact sum of three f32 (Dekker's splitting), and its exponent."""
     if not isfinite(value):
         return (value, 0.0, 0.0, 0)
     if value == 0:
         return (value, value, value, 0)  # -0.0 + 0.0 has no sign
-    rest, exponent = frexp(value)
+    half, exponent = frexp(value)
+    rest = 2 * half
     parts = []
     for _ in range(3):
         parts.append(_f32(rest))
         rest -= parts[-1]
-    return (*parts, exponent)
+    return (*parts, exponent - 1)
 
 
 def _f32(value: float) -> float:

@@ -1,12 +1,13 @@
 // Doubles, on the adapters that have them. Only naga knows the type.
 
-// (a + b + c) * 2^n: a scalar argument, whose 53 bits travel in three f32. 2^n in parts, of which none leaves the range.
+// (a + b + c) * 2^n, the sum in [1, 2): a scalar argument, whose 53 bits travel in three f32.
+// 2^n in factors that all grow or all shrink: in whichever order a compiler multiplies, nothing leaves the range.
 // Without loops: kernels call this for each of their scalars, and LLVM 15 never ends with dozens of them.
 fn f64_join(a: f32, b: f32, c: f32, n: i32) -> f64 {
-  let root = f64(power_of_two(n >> 4u));
+  let root = f64(power_of_two(n / 16));
   let square = root * root;
   let eighth = (square * square) * (square * square);
-  return (f64(a) + f64(b) + f64(c)) * f64(power_of_two(n & 15)) * eighth * eighth;
+  return (f64(a) + f64(b) + f64(c)) * f64(power_of_two(n % 16)) * eighth * eighth;
 }
 
 // Truncates; out of range and NaN give the smallest value, as C's conversion does on x86.

@@ -1,4 +1,4 @@
-"""Plans: what a recording was lowered to, found again when the same recording comes back.
+"""Schedules: what a recording is fused to, found again, with its programs, when the same recording comes back.
 
 Its key (``Recording.key``) is its operations, which of their arguments start at the same place, and which allocations
 are still alive. Offsets and scalars are not part of it: they are parameters.
@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.config import config, is_printed, print_stage
-from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
+from torch_webgpu.lower.fuse import FusedNode, Limits, Recorded, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
 from torch_webgpu.lower.planning import NOWHERE, Members, arguments, make_plan, scalar_words, spread
 from torch_webgpu.plan import Buffer, Role, check
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from .lane import Recording
     from .tensor import Allocation
 
-PLAN_CACHE_SIZE = 1024
+SCHEDULE_CACHE_SIZE = 1024
 
 
 @dataclass(eq=False)
-class Plan:
+class Schedule:
     """The steps of a recording of ``recorded`` nodes, and the programs it has become, by device.
 
     ``lists``: those of the recording's lists that must lie in memory.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[FusedNode, ...]
     recorded: int
     lists: tuple[int, ...] = ()
     patterns: tuple[tuple[str, int], ...] = ()  # named chains and how often each occurs
@@ -72,7 +72,7 @@ class Plan:
         return [memory[use.allocation] for use in spread(uses, members)]
 
     def _program(
-        self, steps: Sequence[Step], recording: Recording, device: Device, used_later: Container[int] = ()
+        self, steps: Sequence[FusedNode], recording: Recording, device: Device, used_later: Container[int] = ()
     ) -> Program:
         nodes, members = recorded(recording), members_of(recording, self.lists)
         memory, kept = recording.memory(self.lists), readable(recording, members)
@@ -117,7 +117,7 @@ def members_of(recording: Recording, lists: Sequence[int]) -> dict[int, list[Use
 def buffers_of(
     memory: Sequence[Allocation],
     kept: Container[int],
-    steps: Sequence[Step],
+    steps: Sequence[FusedNode],
     nodes: Sequence[Recorded],
     members: Members,
 ) -> list[Buffer]:
@@ -152,7 +152,7 @@ def readable(recording: Recording, members: Members) -> set[int]:
     return kept
 
 
-def lists_of(steps: Sequence[Step], nodes: Sequence[Recorded], recording: Recording) -> tuple[int, ...]:
+def lists_of(steps: Sequence[FusedNode], nodes: Sequence[Recorded], recording: Recording) -> tuple[int, ...]:
     """Which lists of a recording these steps use."""
     first = len(recording.places) - len(recording.lists)
     return tuple(sorted({u.place - first for step in steps for u in arguments(step, nodes) if u.place >= first}))
@@ -171,11 +171,11 @@ class FusionCounts(NamedTuple):
     patterns: dict[str, int]
 
 
-class Planner:
-    """Makes plans and keeps the most recently used ones."""
+class Scheduler:
+    """Makes schedules and keeps the most recently used ones."""
 
     def __init__(self) -> None:
-        self.plans: OrderedDict[object, Plan] = OrderedDict()
+        self.schedules: OrderedDict[object, Schedule] = OrderedDict()
         self.hits = 0
         self.misses = 0
         self.fusions = 0
@@ -194,25 +194,25 @@ class Planner:
         self.patterns.pop(name, None)
         if pattern is not None:
             self.patterns[name] = pattern
-        self.plans.clear()
+        self.schedules.clear()
 
     def counts(self) -> FusionCounts:
         """What :meth:`plan` has counted."""
         patterns = {name: self.pattern_counts[name] for name in self.patterns}
         return FusionCounts(self.fusions, self.bypasses, self.eliminated, self.hits, self.misses, patterns)
 
-    def plan(self, recording: Recording, limits: Limits | None) -> Plan:
-        """The plan of a recording, made if it is new; without ``limits`` nothing is fused. Counts what it does."""
+    def schedule(self, recording: Recording, limits: Limits | None) -> Schedule:
+        """The schedule of a recording, made if it is new; without ``limits`` nothing is fused. Counts what it does."""
         key = recording.key, limits
-        found = self.plans.get(key)
+        found = self.schedules.get(key)
         if found is not None:
             self.hits += 1
-            self.plans.move_to_end(key)
+            self.schedules.move_to_end(key)
         else:
             self.misses += 1
-            found = self.plans[key] = self.make(recording, limits)
-            if len(self.plans) > PLAN_CACHE_SIZE:
-                self.plans.popitem(last=False)
+            found = self.schedules[key] = self.make(recording, limits)
+            if len(self.schedules) > SCHEDULE_CACHE_SIZE:
+                self.schedules.popitem(last=False)
         if limits is not None and found.recorded > 1:
             fused, alone, dropped = found.counts
             self.fusions += fused
@@ -222,13 +222,13 @@ class Planner:
                 self.pattern_counts[name] += times
         return found
 
-    def make(self, recording: Recording, limits: Limits | None) -> Plan:
+    def make(self, recording: Recording, limits: Limits | None) -> Schedule:
         ops = recording.ops
         if limits is None or len(ops) == 1:
-            steps = tuple([Step(op, (), (n,), (n,)) for n, op in enumerate(ops)])
-            return Plan(steps, len(ops), tuple(range(len(recording.lists))))
+            steps = tuple([FusedNode(op, (), (n,), (n,)) for n, op in enumerate(ops)])
+            return Schedule(steps, len(ops), tuple(range(len(recording.lists))))
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = self.matcher()
         nodes = recorded(recording)
         steps = tuple(fuse(nodes, live, limits, matcher))
-        return Plan(steps, len(ops), lists_of(steps, nodes, recording), tuple(matcher.found.items()))
+        return Schedule(steps, len(ops), lists_of(steps, nodes, recording), tuple(matcher.found.items()))
