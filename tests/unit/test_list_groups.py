@@ -6,7 +6,7 @@ from math import prod
 
 from torch_webgpu.ir.graph import ForEach, Number, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.fuse import Limits, Recorded, Step, Use, fuse
+from torch_webgpu.lower.fuse import FusedNode, Limits, Recorded, Use, fuse
 from torch_webgpu.lower.lower import lower
 from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.link import HostCaps
@@ -33,7 +33,7 @@ def single(to: Use, source: Use) -> Recorded:
     return Recorded(Operation("neg", (TENSOR, TENSOR), 1, body), (source, to))
 
 
-def steps(*nodes: Recorded, live: tuple[int, ...] = (A, B, X, MEMBER)) -> list[Step]:
+def steps(*nodes: Recorded, live: tuple[int, ...] = (A, B, X, MEMBER)) -> list[FusedNode]:
     return fuse(nodes, frozenset(live), Limits())
 
 
