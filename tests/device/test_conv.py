@@ -65,10 +65,10 @@ def test_float32(device, name, bias):
 def test_tiles(device, monkeypatch, shape, splits):
     """Every tile, whichever the cost model would choose here, with sums in one part and in several."""
 
-    def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Plan:
-        return tile.Plan(shape, splits, -(-k // splits // shape.k) * shape.k)
+    def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Blocking:
+        return tile.Blocking(shape, splits, -(-k // splits // shape.k) * shape.k)
 
-    monkeypatch.setattr(conv, "plan", plan)
+    monkeypatch.setattr(conv, "blocking", plan)
     monkeypatch.setattr(engine(), "operations", {})
     recipes.clear()
     x, w, b = torch.randn(2, 10, 9, 8), torch.randn(12, 5, 3, 3), torch.randn(12)

@@ -50,10 +50,10 @@ def test_sizes(device, m, k, n, dtype):
 def test_tiles(device, monkeypatch, shape, splits):
     """Every tile, whichever the cost model would choose here, with sums in one part and in several."""
 
-    def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Plan:
-        return tile.Plan(shape, splits, -(-k // splits // shape.k) * shape.k)
+    def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Blocking:
+        return tile.Blocking(shape, splits, -(-k // splits // shape.k) * shape.k)
 
-    monkeypatch.setattr(matmul, "plan", plan)
+    monkeypatch.setattr(matmul, "blocking", plan)
     monkeypatch.setattr(engine(), "operations", {})
     recipes.clear()
     a, b, c = numbers(2, 140, 70), numbers(2, 70, 133), numbers(133)

@@ -4,10 +4,13 @@
 // 2^n in factors that all grow or all shrink: in whichever order a compiler multiplies, nothing leaves the range.
 // Without loops: kernels call this for each of their scalars, and LLVM 15 never ends with dozens of them.
 fn f64_join(a: f32, b: f32, c: f32, n: i32) -> f64 {
-  let root = f64(power_of_two(n / 16));
+  let size = u32(abs(n)); // SPIR-V leaves % open for negative numbers
+  let sixteenth = i32(size >> 4u);
+  let rest = i32(size & 15u);
+  let root = f64(power_of_two(select(sixteenth, -sixteenth, n < 0)));
   let square = root * root;
   let eighth = (square * square) * (square * square);
-  return (f64(a) + f64(b) + f64(c)) * f64(power_of_two(n % 16)) * eighth * eighth;
+  return (f64(a) + f64(b) + f64(c)) * f64(power_of_two(select(rest, -rest, n < 0))) * eighth * eighth;
 }
 
 // Truncates; out of range and NaN give the smallest value, as C's conversion does on x86.
