@@ -8,7 +8,7 @@ from outside, and the places in the streams of random numbers, which go on from 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING
@@ -70,9 +70,10 @@ class Capture:
     def run(self, recording: Recording) -> None:
         """Takes in a flush of the captured device. Its errors end the capture."""
         schedule = self.engine.schedule(recording, self.device)
-        with self._taking_in(recording.memory(schedule.lists)):
+        memory = recording.memory(schedule.lists)
+        with self._taking_in(memory):
             if self.error is None and schedule.steps:
-                self._take_in(schedule, recording)
+                self._take_in(schedule, recording, memory)
 
     @contextmanager
     def _taking_in(self, allocations: Iterable[Allocation]) -> Iterator[None]:
@@ -91,13 +92,12 @@ class Capture:
             self.invalidate(error)
             raise
 
-    def _take_in(self, schedule: Schedule, recording: Recording) -> None:
+    def _take_in(self, schedule: Schedule, recording: Recording, memory: Sequence[Allocation]) -> None:
         """Keeps a schedule's commands, over the graph's memory."""
         program = schedule.program(recording, self.device)
-        memory, starts = recording.memory(schedule.lists), recording.starts(schedule.lists)
         program.check(memory)
         numbers, first = recording.numbers, len(self._commands)
-        self._commands += self.device.with_room(program.commands, memory, starts, numbers)
+        self._commands += self.device.with_room(program.commands, memory, recording.starts(schedule.lists), numbers)
         for command, byte, _, row, parts in program.scalar_words:
             for position, number in enumerate(numbers[row][parts]):
                 if isinstance(number, RandomWord):

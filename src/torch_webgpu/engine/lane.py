@@ -187,6 +187,11 @@ class Recording(NamedTuple):
         alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
         return cls(entries, ops, places, numbered, owners, allocations, alive, lists, in_common(order, lists))
 
+    @property
+    def first_list(self) -> int:
+        """The place of the first list: before it are those of single tensors."""
+        return len(self.places) - len(self.lists)
+
     def memory(self, lists: Sequence[int] = ()) -> list[Allocation]:
         """The allocations, then those of the tensors of these of its lists, which have some."""
         if not lists:
@@ -197,12 +202,16 @@ class Recording(NamedTuple):
         """How many bytes after the start of its allocation each place is, then each tensor of these of its lists, but
         for those whose tensors all start where their allocations do.
         """
-        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
-        del starts[len(starts) - len(self.lists) :]
+        starts = self._offsets()
+        del starts[self.first_list :]
         for n in lists:
             if not self.lists[n].is_aligned:
                 starts += self.lists[n].starts
         return starts
+
+    def _offsets(self) -> list[int]:
+        """What the address of each place, a list's too, says about where it starts, in bytes."""
+        return [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
 
     @property
     def in_use(self) -> set[int]:
@@ -227,7 +236,7 @@ class Recording(NamedTuple):
     def nodes(self) -> list[Node]:
         """The operations over allocations, or lists, and offsets in elements."""
         owned = [*self.allocations, *self.lists]
-        numbers, starts = iter(self.numbered), [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
+        numbers, starts = iter(self.numbered), self._offsets()
         nodes = []
         for op, addresses, params in self.entries:
             places = [next(numbers) for _ in addresses]

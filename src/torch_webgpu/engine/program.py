@@ -191,13 +191,13 @@ class Program:
         device = self._device
         if device.observer is not None:
             self._show(device.observer, made := self._made(buffers, starts, numbers, stream))
-            device.submit(made if last is None else (*made, *last()))
+            self._send(made, last)
             return
         if not self._has_run:
             # Much runs once only: it is not worth to be kept.
             made = self._made(buffers, starts, numbers, stream)
             device.prepare(made)
-            device.submit(made if last is None else (*made, *last()))
+            self._send(made, last)
             self._has_run = True
             return
         key = self, tuple(buffers)
@@ -206,13 +206,16 @@ class Program:
             made = self._made(buffers, starts, numbers, stream)
             prepared = device.prepare_again(key, made)
             if prepared is None:
-                device.submit(made if last is None else (*made, *last()))
+                self._send(made, last)
                 return
         else:
             made_for, prepared.made_for = prepared.made_for, None  # until all are written
             self._write(prepared.params, None if starts == made_for else starts, numbers, stream)
         prepared.made_for = starts
         device.submit_prepared(prepared, last)
+
+    def _send(self, made: list[Command], last: Callable[[], Iterable[Command]] | None) -> None:
+        self._device.submit(made if last is None else (*made, *last()))
 
     def _made(
         self, buffers: Sequence[Buffer | None], starts: Sequence[int], numbers: Numbers, stream: tuple[int, int]

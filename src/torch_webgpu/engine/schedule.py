@@ -98,9 +98,9 @@ def recorded(recording: Recording) -> list[Recorded]:
 
 def members_of(recording: Recording, lists: Sequence[int]) -> dict[int, list[Use]]:
     """Where the tensors of a recording's ``lists`` lie, whose allocations and places follow its own; no others do."""
-    allocation, place = len(recording.allocations), len(recording.places) - len(recording.lists)
-    found: dict[int, list[Use]] = {place + n: [] for n in range(len(recording.lists))}
-    first = place
+    allocation, first = len(recording.allocations), recording.first_list
+    found: dict[int, list[Use]] = {first + n: [] for n in range(len(recording.lists))}
+    place = first
     common = {(n, position): name for n, position, name in recording.common}
     known = {name: name for name in range(allocation)}
     for n in lists:
@@ -145,7 +145,7 @@ def readable(recording: Recording, members: Members) -> set[int]:
     """The numbers of the allocations that can be read when a recording has run."""
     singles = len(recording.allocations)
     kept = {number for number in range(singles) if recording.alive[number]}
-    first = len(recording.places) - len(recording.lists)
+    first = recording.first_list
     for n in range(len(recording.lists)):
         if recording.alive[singles + n]:
             kept |= {use.allocation for use in members[first + n] if use.allocation >= singles}
@@ -154,7 +154,7 @@ def readable(recording: Recording, members: Members) -> set[int]:
 
 def lists_of(steps: Sequence[FusedNode], nodes: Sequence[Recorded], recording: Recording) -> tuple[int, ...]:
     """Which lists of a recording these steps use."""
-    first = len(recording.places) - len(recording.lists)
+    first = recording.first_list
     return tuple(sorted({u.place - first for step in steps for u in arguments(step, nodes) if u.place >= first}))
 
 
@@ -197,7 +197,7 @@ class Scheduler:
         self.schedules.clear()
 
     def counts(self) -> FusionCounts:
-        """What :meth:`plan` has counted."""
+        """What :meth:`schedule` has counted."""
         patterns = {name: self.pattern_counts[name] for name in self.patterns}
         return FusionCounts(self.fusions, self.bypasses, self.eliminated, self.hits, self.misses, patterns)
 

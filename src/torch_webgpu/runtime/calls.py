@@ -89,7 +89,7 @@ class Assembler:
                 yield handle, bound.group, 0, ffi.NULL, ffi.host_memory(data), size, x, y, z
             else:
                 start = len(uniform)
-                padded = -(-size // self._alignment) * self._alignment
+                padded = padded_bytes(size, self._alignment)
                 if start + padded > self._uniform_bytes:
                     self.left = dispatch
                     return
@@ -98,6 +98,11 @@ class Assembler:
                 places.append(slice(start, start + size))
                 uniform += given + bytes(padded - size)
                 yield handle, bound.group, 1, offsets, None, 0, x, y, z
+
+
+def padded_bytes(size: int, alignment: int) -> int:
+    """What so many bytes of parameters take in a uniform buffer."""
+    return -(-size // alignment) * alignment
 
 
 def _is_dispatch(command: Command) -> bool:

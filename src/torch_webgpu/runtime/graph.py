@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError
 from torch_webgpu.runtime import ffi
-from torch_webgpu.runtime.calls import Assembler, encode
+from torch_webgpu.runtime.calls import Assembler, encode, padded_bytes
 from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.pipelines import Bound
 
@@ -108,7 +108,7 @@ class EncodedGraph:
     def _uniform_buffer(self, limits: dict[str, int], sizes: Sequence[int]) -> Any:
         """Room for parameters of these sizes in bytes."""
         alignment = limits["min-uniform-buffer-offset-alignment"]
-        made = self.native.create_buffer(sum([-(-size // alignment) * alignment for size in sizes]), ffi.UNIFORM)
+        made = self.native.create_buffer(sum([padded_bytes(size, alignment) for size in sizes]), ffi.UNIFORM)
         if errors := self.native.sink.take():
             self.native.release_buffer(made)
             raise OutOfMemoryError(
