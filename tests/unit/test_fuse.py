@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.fuse import FusedNode, Limits, Recorded, Use, fuse
+from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
 MATRIX = Spec("f32", (6, 6), (6, 1))
@@ -21,7 +21,7 @@ class Recording:
     """Builds recordings over allocations named by letters; a place is an allocation's start unless offset."""
 
     def __init__(self) -> None:
-        self.nodes: list[Recorded] = []
+        self.nodes: list[RecordedNode] = []
         self.allocations: dict[str, int] = {}
         self.places: dict[tuple[str, int], int] = {}
 
@@ -35,28 +35,28 @@ class Recording:
         for k, spec in enumerate(specs):
             total = ops.add(total, ops.load(k, spec.dtype))
         op = Operation("add", (*specs, target), 1, Pointwise((total,)))
-        self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+        self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def unary(self, out: str, source: str, row: str) -> None:
         op = Operation(row, (MATRIX, MATRIX), 1, Pointwise((getattr(ops, row)(ops.load(0, "f32")),)))
-        self.nodes.append(Recorded(op, (self.use(source), self.use(out))))
+        self.nodes.append(RecordedNode(op, (self.use(source), self.use(out))))
 
     def total(self, out: str, source: str, target: Spec = COLUMN) -> None:
         body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (ops.acc(0, "f32"),))
-        self.nodes.append(Recorded(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
+        self.nodes.append(RecordedNode(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
 
     def extern(self, out: str, *inputs: str) -> None:
         op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, Extern(lambda *a: None))
-        self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+        self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def product(self, out: str, *inputs: str) -> None:
         body = Extern(lambda *a: None, operands=2, epilogue=(ops.acc(0, "f32"),))
         op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, body)
-        self.nodes.append(Recorded(op, tuple(self.use(name) for name in (*inputs, out))))
+        self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def fill(self, out: str) -> None:
         op = Operation("fill", (ROW,), 1, Pointwise((ops.param(0, "f32"),)), ("f",))
-        self.nodes.append(Recorded(op, (self.use(out),)))
+        self.nodes.append(RecordedNode(op, (self.use(out),)))
 
     def fuse(self, live: Iterable[str], **limits: int) -> list[FusedNode]:
         alive = frozenset(self.allocations[name] for name in live)
@@ -358,7 +358,7 @@ def test_a_chain_of_ordinary_functions_is_one_kernel() -> None:
 def test_a_reduction_does_not_take_in_more_code_than_a_kernel_should_have() -> None:
     def steps(count: int) -> list[FusedNode]:
         r = heavy_chain(*["bessel_y0"] * count)
-        r.nodes.append(Recorded(heavy_sum(), (r.use(f"t{count}"), r.use("sum"))))
+        r.nodes.append(RecordedNode(heavy_sum(), (r.use(f"t{count}"), r.use("sum"))))
         return r.fuse(["sum"])
 
     assert len(steps(2)) == 1
@@ -370,7 +370,7 @@ def test_a_scan_takes_in_only_what_it_can_have_several_copies_of() -> None:
     def steps(row: str) -> list[FusedNode]:
         r = heavy_chain(row)
         body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (), (ops.acc(0, "f32"),), running=True)
-        r.nodes.append(Recorded(Operation("cumsum", (MATRIX, MATRIX), 1, body), (r.use("t1"), r.use("out"))))
+        r.nodes.append(RecordedNode(Operation("cumsum", (MATRIX, MATRIX), 1, body), (r.use("t1"), r.use("out"))))
         return r.fuse(["out"])
 
     assert len(steps("exp")) == 1

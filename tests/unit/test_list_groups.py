@@ -6,7 +6,7 @@ from math import prod
 
 from torch_webgpu.ir.graph import ForEach, Number, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.fuse import FusedNode, Limits, Recorded, Use, fuse
+from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.lower.lower import lower
 from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.link import HostCaps
@@ -21,19 +21,19 @@ MEMBER = 9
 """The number of a tensor of list A that other arguments lie in."""
 
 
-def scaled(to: Use, source: Use, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> Recorded:
+def scaled(to: Use, source: Use, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> RecordedNode:
     """``to = source * number``, each tuple with its own number."""
     root = ops.mul(ops.load(0, "f32"), ops.param(0, "f32"))
     body = ForEach((root,), ("elements", "elements"), (Number("f", True),), shapes, STRIDES)
-    return Recorded(Operation("_foreach_mul", (LISTS, LISTS), 1, body, body.param_kinds), (source, to))
+    return RecordedNode(Operation("_foreach_mul", (LISTS, LISTS), 1, body, body.param_kinds), (source, to))
 
 
-def single(to: Use, source: Use) -> Recorded:
+def single(to: Use, source: Use) -> RecordedNode:
     body = Pointwise((ops.neg(ops.load(0, "f32")),))
-    return Recorded(Operation("neg", (TENSOR, TENSOR), 1, body), (source, to))
+    return RecordedNode(Operation("neg", (TENSOR, TENSOR), 1, body), (source, to))
 
 
-def steps(*nodes: Recorded, live: tuple[int, ...] = (A, B, X, MEMBER)) -> list[FusedNode]:
+def steps(*nodes: RecordedNode, live: tuple[int, ...] = (A, B, X, MEMBER)) -> list[FusedNode]:
     return fuse(nodes, frozenset(live), Limits())
 
 

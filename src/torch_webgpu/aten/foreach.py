@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.bundles import Bundle, Layout
+from torch_webgpu.engine.bundles import Bundle, ListGeometry
 from torch_webgpu.engine.lists import make_bundle
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.graph import Expr, ListLayout, Number
@@ -66,9 +66,9 @@ class Lists:
         """The bundle of an argument; None if the list path does not take it."""
         return find(tensors)
 
-    def result(self, layout: Layout, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
+    def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
         """A new list."""
-        tensors, made = make_bundle(engine(), layout, dtype, device)
+        tensors, made = make_bundle(engine(), geometry, dtype, device)
         remember(addresses_of(made), made)
         return tensors, made
 
@@ -125,7 +125,7 @@ class ListKernel:
         result, made = lists.result(domain, found.result, used[0].device)
         return result if found.expression.record(domain, [*used, made], numbers) else NotImplemented
 
-    def bundles(self, values: list[Any], lists: Lists) -> tuple[list[Bundle | None], Layout | None]:
+    def bundles(self, values: list[Any], lists: Lists) -> tuple[list[Bundle | None], ListGeometry | None]:
         """The bundle behind each argument, and the shapes of the results; no shapes where something is unusual.
 
         A tensor that all tuples share is a bundle of one; a CPU tensor of numbers becomes a list of them.
@@ -140,10 +140,10 @@ class ListKernel:
             elif kind == "Tensor" and not self.take_tensor(k, values, bundles):
                 return bundles, None
         found = [b for b in bundles if b is not None]
-        domain = next((b.layout for b in found if not b.layout.is_numbers), found[0].layout)
-        if self.inplace and found[0].layout is not domain:
+        domain = next((b.geometry for b in found if not b.geometry.is_numbers), found[0].geometry)
+        if self.inplace and found[0].geometry is not domain:
             return bundles, None
-        if any(layout_in(domain, b.layout) is None or b.device != found[0].device for b in found):
+        if any(layout_in(domain, b.geometry) is None or b.device != found[0].device for b in found):
             return bundles, None
         if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in found}) > 1:
             return bundles, None  # type promotion would differ from tuple to tuple
@@ -162,12 +162,12 @@ class ListKernel:
             return bundles[k] is not None
         return True
 
-    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Any:
+    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> Any:
         """All that decides the code; None for a list of numbers that cannot be parameters."""
         key: list[Any] = [None if is_contiguous(domain) else domain.id]
         for k, (value, bundle) in enumerate(zip(values, bundles)):
             if bundle is not None:
-                key.append((layout_in(domain, bundle.layout), bundle.dtype))
+                key.append((layout_in(domain, bundle.geometry), bundle.dtype))
             elif isinstance(value, list):
                 classes = set(map(type, value))
                 if len(value) != len(domain.numels) or len(classes) != 1:
@@ -181,7 +181,7 @@ class ListKernel:
                 key.append(self.kernel.key_of(self.kernel.parameters[k], value, []))
         return tuple(key)
 
-    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> ListRecipe | None:
+    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> ListRecipe | None:
         """Asks the per-tensor kernel about the first tuple; None where it does not compute it itself."""
         samples = [self.first_of(v, b is None) for v, b in zip(values, bundles)]
         try:
@@ -195,7 +195,7 @@ class ListKernel:
             return None  # PyTorch's own loop raises it with the right tensor
         return operation(
             str(self.overload), computation.body.roots[0], computation.operands, computation.scalars, bundles,
-            [None if b is None else layout_in(domain, b.layout) for b in bundles],
+            [None if b is None else layout_in(domain, b.geometry) for b in bundles],
             [isinstance(v, list) for v in values],
             None if self.inplace else computation.outputs[0],
         )  # fmt: skip
@@ -206,7 +206,7 @@ class ListKernel:
             return value
         return value[0].__class__(2) if is_number and self.in_code is None else value[0]
 
-    def keeps_strides(self, values: list[Any], samples: list[Any], domain: Layout) -> bool:
+    def keeps_strides(self, values: list[Any], samples: list[Any], domain: ListGeometry) -> bool:
         """Whether each result has the strides of its operands."""
         if is_contiguous(domain):
             return True
@@ -229,15 +229,15 @@ class StoreKernel(ListKernel):
     def __init__(self, overload: OpOverload) -> None:
         super().__init__(overload, POINTWISE[aten.neg_.default])  # asked for nothing
 
-    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> Any:
+    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> Any:
         if not self.inplace and values[1] not in (None, torch.preserve_format):
             return None
-        return tuple([(layout_in(domain, b.layout), b.dtype) for b in bundles if b is not None])
+        return tuple([(layout_in(domain, b.geometry), b.dtype) for b in bundles if b is not None])
 
-    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: Layout) -> ListRecipe | None:
+    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> ListRecipe | None:
         lists = tuple([k for k, b in enumerate(bundles) if b is not None])
         names = [dtypes.of(b.dtype).name for b in bundles if b is not None]
-        layouts = [None if b is None else layout_in(domain, b.layout) for b in bundles]
+        layouts = [None if b is None else layout_in(domain, b.geometry) for b in bundles]
         if self.inplace:
             root = ops.load(1, names[1]) if len(lists) > 1 else ops.constant(0, names[0])
             return operation(str(self.overload), root, lists, (), bundles, layouts, [], None)
@@ -255,11 +255,11 @@ def same(values: Sequence[Any], bundles: Sequence[Bundle | None], k: int) -> Bun
     return None
 
 
-def is_contiguous(layout: Layout) -> bool:
-    known = layout.__dict__.get("contiguous")
+def is_contiguous(geometry: ListGeometry) -> bool:
+    known = geometry.__dict__.get("contiguous")
     if known is None:
-        known = all(t == contiguous_strides(s) for s, t in zip(layout.shapes, layout.strides))
-        layout.__dict__["contiguous"] = known
+        known = all(t == contiguous_strides(s) for s, t in zip(geometry.shapes, geometry.strides))
+        geometry.__dict__["contiguous"] = known
     return known
 
 

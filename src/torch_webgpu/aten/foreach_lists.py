@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.bundles import Bundle, Layout
+from torch_webgpu.engine.bundles import Bundle, ListGeometry
 from torch_webgpu.engine.lists import record_list
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
@@ -29,7 +29,7 @@ from .torch_abi import DEVICE_TYPE, list_guard
 BUNDLE_CACHE_TENSORS = 100_000
 NEW_TENSORS = 4096
 """After so many the bundles of tensors that have died, which nobody will ask for again, are dropped."""
-LAYOUT_CACHE_SIZE = 10_000
+GEOMETRY_CACHE_SIZE = 10_000
 RECENT_FORMS = 8
 LARGEST_NUMEL = 1 << 31
 
@@ -41,10 +41,12 @@ _address = torch.Tensor.data_ptr
 
 @dataclass(frozen=True)
 class Form:
-    """How a list looks: ``check(*tensors)`` tells whether others look the same. No layout: the list path refuses it."""
+    """How a list looks: ``check(*tensors)`` tells whether others look the same. Without a geometry no list path
+    takes it.
+    """
 
     check: Callable[..., bool]
-    layout: Layout | None
+    geometry: ListGeometry | None
     dtype: torch.dtype
     device: int
 
@@ -52,7 +54,7 @@ class Form:
 _bundles: OrderedDict[tuple[int, ...], Bundle] = OrderedDict()
 _cached = [0, 0]  # tensors in the bundles, and those that came after the dead ones were last dropped
 _forms: dict[int, list[Form]] = {}
-_layouts: dict[Any, Layout] = {}
+_geometries: dict[Any, ListGeometry] = {}
 
 
 def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
@@ -68,9 +70,10 @@ def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     if bundle is not None and bundle.check is not None and bundle.check(*tensors):
         return bundle
     form = _form(tensors)
-    if form is None or form.layout is None:
+    if form is None or form.geometry is None:
         return None
-    if bundle is not None and (bundle.layout, bundle.dtype, bundle.device) == (form.layout, form.dtype, form.device):
+    kind = (form.geometry, form.dtype, form.device)
+    if bundle is not None and (bundle.geometry, bundle.dtype, bundle.device) == kind:
         bundle.check = form.check
         return bundle
     made = _make(addresses, form)
@@ -88,13 +91,13 @@ def find_single(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     return find(tensors[:1])
 
 
-def layout_in(domain: Layout, layout: Layout) -> ListLayout | None:
-    """What a tuple has of a list with this layout, in an operation over ``domain`` (see ``wgsl.horizontal.Column``)."""
-    if layout is domain:
+def layout_in(domain: ListGeometry, geometry: ListGeometry) -> ListLayout | None:
+    """What a tuple has of a list of this geometry in an operation over ``domain`` (see ``wgsl.horizontal.Column``)."""
+    if geometry is domain:
         return "elements"
-    if not layout.is_numbers or len(layout.numels) not in (1, len(domain.numels)):
+    if not geometry.is_numbers or len(geometry.numels) not in (1, len(domain.numels)):
         return None
-    return "number" if len(layout.numels) == len(domain.numels) else "shared"
+    return "number" if len(geometry.numels) == len(domain.numels) else "shared"
 
 
 def remember(addresses: tuple[int, ...], bundle: Bundle) -> None:
@@ -129,12 +132,12 @@ def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
         return None
     starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in addresses]
     largest = largest_bytes(form.device)
-    assert form.layout is not None
+    assert form.geometry is not None
     if any(starts) and any(start % (4 * form.dtype.itemsize) for start in starts):
         return None
     if max([a.size_bytes for a in allocations]) > largest:  # a list: a generator takes three times as long
         return None
-    return Bundle(form.layout, form.dtype, form.device, allocations, starts)
+    return Bundle(form.geometry, form.dtype, form.device, allocations, starts)
 
 
 def _form(tensors: Sequence[torch.Tensor]) -> Form | None:
@@ -153,31 +156,31 @@ def _form(tensors: Sequence[torch.Tensor]) -> Form | None:
         return None
     if first.device.type != DEVICE_TYPE:
         return None
-    form = Form(list_guard(tensors), _layout(tensors), first.dtype, first.device.index)
+    form = Form(list_guard(tensors), _geometry(tensors), first.dtype, first.device.index)
     recent.insert(0, form)
     del recent[RECENT_FORMS:]
     return form
 
 
-def _layout(tensors: Sequence[torch.Tensor]) -> Layout | None:
+def _geometry(tensors: Sequence[torch.Tensor]) -> ListGeometry | None:
     dtype = dtypes.BY_TORCH.get(tensors[0].dtype)
     if dtype is None or dtype.itemsize > 4:
         return None
-    return layout_of(tuple([tuple(t.shape) for t in tensors]), tuple([t.stride() for t in tensors]))
+    return geometry_of(tuple([tuple(t.shape) for t in tensors]), tuple([t.stride() for t in tensors]))
 
 
-def layout_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, ...], ...]) -> Layout | None:
-    """The layout of dense tensors that have elements; None for others."""
+def geometry_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, ...], ...]) -> ListGeometry | None:
+    """The geometry of dense tensors that have elements; None for others."""
     key = (shapes, strides)
-    found = _layouts.get(key)
+    found = _geometries.get(key)
     if found is None:
         numels = tuple(map(prod, shapes))
         dense = all(map(is_dense, shapes, strides))
         if not dense or not all(0 < n < LARGEST_NUMEL for n in numels):
             return None
-        if len(_layouts) >= LAYOUT_CACHE_SIZE:
-            _layouts.clear()
-        found = _layouts[key] = Layout(shapes, strides, numels)
+        if len(_geometries) >= GEOMETRY_CACHE_SIZE:
+            _geometries.clear()
+        found = _geometries[key] = ListGeometry(shapes, strides, numels)
     return found
 
 
@@ -203,7 +206,7 @@ class ListExpression:
     numbers: tuple[Number, ...]
     operations: dict[Any, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
 
-    def record(self, domain: Layout, lists: Sequence[Bundle], params: tuple[int | float, ...]) -> bool:
+    def record(self, domain: ListGeometry, lists: Sequence[Bundle], params: tuple[int | float, ...]) -> bool:
         """Records it over these lists; False where one that it writes shares tensors with itself or another one."""
         key = domain.id, tuple([bundle.is_aligned for bundle in lists])
         found = self.operations.get(key)
@@ -216,7 +219,7 @@ class ListExpression:
             return False
         return record_list(engine(), op, tuple([lists[k] for k in order]), params)
 
-    def _operation(self, domain: Layout, aligned: Sequence[bool]) -> tuple[Operation, tuple[int, ...]]:
+    def _operation(self, domain: ListGeometry, aligned: Sequence[bool]) -> tuple[Operation, tuple[int, ...]]:
         """The operation over lists of these shapes, and which list each of its arguments is."""
         inputs = sorted({e.args[0] for e in walk(self.roots) if e.op == "load"})
         memo: dict[Expr, Expr] = {}

@@ -63,7 +63,7 @@ def record_step(
         elif value is not None:
             numbers[key] = float(value)
     first = next(iter(bundles.values()))
-    layouts = [layout_in(first.layout, bundle.layout) for bundle in bundles.values()]
+    layouts = [layout_in(first.geometry, bundle.geometry) for bundle in bundles.values()]
     if None in layouts or any(b.device != first.device or not b.dtype.is_floating_point for b in bundles.values()):
         return False
     columns = tuple([Column(dtypes.of(b.dtype).name, x) for b, x in zip(bundles.values(), layouts)])  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def record_step(
     if expression is None:
         expression = _expressions[signature] = _expression(name, list(bundles), columns, list(numbers), step)
     params = tuple([part for number in numbers.values() for part in split_scalar(number, "f")])
-    return expression.record(first.layout, list(bundles.values()), params)
+    return expression.record(first.geometry, list(bundles.values()), params)
 
 
 def _expression(

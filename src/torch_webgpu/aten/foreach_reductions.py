@@ -23,7 +23,7 @@ from torch_webgpu.lower.list_reduction import lower_collect, lower_list_reductio
 from torch_webgpu.wgsl.expr import split_scalar
 from torch_webgpu.wgsl.list_reduction import ListReduction
 
-from .foreach_lists import LARGEST_NUMEL, addresses_of, largest_bytes, layout_of, remember
+from .foreach_lists import LARGEST_NUMEL, addresses_of, geometry_of, largest_bytes, remember
 from .reduce import Norm
 from .torch_abi import DEVICE_TYPE, aten, impl, infer, per_tensor
 
@@ -60,7 +60,7 @@ def record(
     eng, device = engine(), first.device.index
     op_key = (key, numels, first.dtype, dtype)
     op = _operations.get(op_key) or _keep(op_key, _operation(make(), numels, dtype, len(scalars)))
-    numbers = layout_of(((),) * len(tensors), ((),) * len(tensors))
+    numbers = geometry_of(((),) * len(tensors), ((),) * len(tensors))
     assert numbers is not None
     results, made = make_bundle(eng, numbers, dtype, device)
     remember(addresses_of(made), made)

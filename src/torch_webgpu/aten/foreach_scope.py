@@ -26,7 +26,7 @@ from torch.autograd import profiler
 from torch.autograd.graph import increment_version
 from torch.optim import optimizer
 
-from torch_webgpu.engine.bundles import Bundle, Intermediate, Layout
+from torch_webgpu.engine.bundles import Bundle, Intermediate, ListGeometry
 from torch_webgpu.engine.lists import forget_dropped, make_intermediate, make_seen
 from torch_webgpu.engine.record import engine
 
@@ -60,7 +60,7 @@ class Result(Sequence[torch.Tensor]):
         return self._tensors
 
     def __len__(self) -> int:
-        return len(self.bundle.layout.numels)
+        return len(self.bundle.geometry.numels)
 
     def __getitem__(self, index: Any) -> Any:
         return self.tensors[index]
@@ -91,8 +91,8 @@ class Scope(Lists):
         self.known[id(tensors)] = tensors, tuple(tensors), bundle
         return bundle
 
-    def result(self, layout: Layout, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
-        made = make_intermediate(engine(), layout, dtype, device)
+    def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
+        made = make_intermediate(engine(), geometry, dtype, device)
         return Result(made), made
 
     def tensors(self, value: Any) -> Any:

@@ -24,18 +24,18 @@ FIRST_LIST_ADDRESS = 2 * LAST_NUMBER << ADDRESS_BITS
 MOST_APART = 1000
 """Other lists that one is known to have no tensor in common with."""
 
-_layout_ids = itertools.count()
+_geometry_ids = itertools.count()
 _addresses = itertools.count(FIRST_LIST_ADDRESS | FIRST_BYTE, 1 << ADDRESS_BITS)
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ListGeometry:
     """The shapes and strides of a list's tensors. There is one for each distinct combination (see ``aten``)."""
 
     shapes: tuple[tuple[int, ...], ...]
     strides: tuple[tuple[int, ...], ...]
     numels: tuple[int, ...]
-    id: int = field(default_factory=lambda: next(_layout_ids))
+    id: int = field(default_factory=lambda: next(_geometry_ids))
     images: dict[Any, Image] = field(default_factory=dict)
 
     @cached_property
@@ -52,7 +52,7 @@ class Bundle(int):
     tensors lie in one allocation, so that it can be read only.
     """
 
-    layout: Layout
+    geometry: ListGeometry
     dtype: torch.dtype
     device: int
     allocations: list[Allocation]
@@ -60,15 +60,15 @@ class Bundle(int):
     numbers: Sequence[int]
 
     def __new__(
-        cls, layout: Layout, dtype: torch.dtype, device: int, allocations: list[Allocation], starts: list[int]
+        cls, geometry: ListGeometry, dtype: torch.dtype, device: int, allocations: list[Allocation], starts: list[int]
     ) -> Bundle:
         made = super().__new__(cls, allocations[0].address + starts[0] if len(starts) == 1 else next(_addresses))
         made.allocations, made.starts = allocations, starts
-        made._look(layout, dtype, device, [a.number for a in allocations])
+        made._look(geometry, dtype, device, [a.number for a in allocations])
         return made
 
-    def _look(self, layout: Layout, dtype: torch.dtype, device: int, numbers: Sequence[int]) -> None:
-        self.layout, self.dtype, self.device, self.numbers = layout, dtype, device, numbers
+    def _look(self, geometry: ListGeometry, dtype: torch.dtype, device: int, numbers: Sequence[int]) -> None:
+        self.geometry, self.dtype, self.device, self.numbers = geometry, dtype, device, numbers
         self.keys = frozenset(numbers)
         self.shares = len(self.keys) < len(numbers)
         self.is_aligned = not any(self.starts)
@@ -109,10 +109,10 @@ class Intermediate(Bundle):
     image: Image
     held: bool
 
-    def __new__(cls, layout: Layout, dtype: torch.dtype, image: Image, numbers: Sequence[int]) -> Intermediate:
+    def __new__(cls, geometry: ListGeometry, dtype: torch.dtype, image: Image, numbers: Sequence[int]) -> Intermediate:
         made = int.__new__(cls, next(_addresses))
         made.allocations, made.starts = [], []
-        made._look(layout, dtype, image.device, numbers)
+        made._look(geometry, dtype, image.device, numbers)
         made.image, made.held = image, True
         return made
 

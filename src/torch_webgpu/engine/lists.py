@@ -9,7 +9,7 @@ import torch
 
 from torch_webgpu.ir.graph import Operation
 
-from .bundles import Bundle, Intermediate, Layout, bury, orphans
+from .bundles import Bundle, Intermediate, ListGeometry, bury, orphans
 from .interrupt import Uninterrupted
 from .many import Image, free_slots, make_tensors, new_allocations
 from .tensor import LARGE_BYTES, Allocation
@@ -31,22 +31,24 @@ def record_list(engine: Engine, op: Operation, lists: tuple[Bundle, ...], params
     return True
 
 
-def make_bundle(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> tuple[list[torch.Tensor], Bundle]:
+def make_bundle(
+    engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int
+) -> tuple[list[torch.Tensor], Bundle]:
     """New uninitialised tensors of these shapes."""
-    image = _image(engine, layout, dtype, device)
+    image = _image(engine, geometry, dtype, device)
     with Uninterrupted(), engine.lock:
         _check(engine, image)
         allocations = new_allocations(engine.mailbox, image, engine.mailbox.take_numbers(len(image.sizes)))
         tensors = _make_tensors(engine, image, allocations)
-    return tensors, Bundle(layout, dtype, device, allocations, [0] * len(tensors))
+    return tensors, Bundle(geometry, dtype, device, allocations, [0] * len(tensors))
 
 
-def make_intermediate(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> Intermediate:
+def make_intermediate(engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int) -> Intermediate:
     """What :func:`make_bundle` makes, without tensors."""
-    image = _image(engine, layout, dtype, device)
+    image = _image(engine, geometry, dtype, device)
     with Uninterrupted(), engine.lock:
         _check(engine, image)
-        return Intermediate(layout, dtype, image, engine.mailbox.take_numbers(len(image.sizes)))
+        return Intermediate(geometry, dtype, image, engine.mailbox.take_numbers(len(image.sizes)))
 
 
 def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:
@@ -66,11 +68,11 @@ def forget_dropped(engine: Engine) -> None:
             engine.sweep()
 
 
-def _image(engine: Engine, layout: Layout, dtype: torch.dtype, device: int) -> Image:
-    found = layout.images.get((dtype, device))
+def _image(engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int) -> Image:
+    found = geometry.images.get((dtype, device))
     if found is None:
-        found = Image([engine.template(s, dtype, device, t) for s, t in zip(layout.shapes, layout.strides)])
-        layout.images[dtype, device] = found
+        found = Image([engine.template(s, dtype, device, t) for s, t in zip(geometry.shapes, geometry.strides)])
+        geometry.images[dtype, device] = found
     return found
 
 

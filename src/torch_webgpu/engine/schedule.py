@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.config import config, is_printed, print_stage
-from torch_webgpu.lower.fuse import FusedNode, Limits, Recorded, Use, fuse
+from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
-from torch_webgpu.lower.planning import NOWHERE, Members, arguments, make_plan, scalar_words, spread
+from torch_webgpu.lower.planning import NOWHERE, Members, arguments, make_plan, scalar_words, tensors_of
 from torch_webgpu.plan import Buffer, Role, check
 
 from .program import Program
@@ -60,21 +60,23 @@ class Schedule:
 
     def step_program(self, number: int, recording: Recording, device: Device) -> Program:
         """A program that does one of its steps alone, and leaves what the later ones use."""
-        nodes, members = recorded(recording), members_of(recording, self.lists)
-        later = {use.allocation for step in self.steps[number + 1 :] for use in spread(arguments(step, nodes), members)}
+        nodes, members = nodes_of(recording), members_of(recording, self.lists)
+        later = {
+            use.allocation for step in self.steps[number + 1 :] for use in tensors_of(arguments(step, nodes), members)
+        }
         return self._program(self.steps[number : number + 1], recording, device, later)
 
     def written(self, number: int, recording: Recording) -> list[Allocation]:
         """What one of its steps writes."""
         step, members = self.steps[number], members_of(recording, self.lists)
-        uses = arguments(step, recorded(recording))[step.op.n_inputs :]
+        uses = arguments(step, nodes_of(recording))[step.op.n_inputs :]
         memory = recording.memory(self.lists)
-        return [memory[use.allocation] for use in spread(uses, members)]
+        return [memory[use.allocation] for use in tensors_of(uses, members)]
 
     def _program(
         self, steps: Sequence[FusedNode], recording: Recording, device: Device, used_later: Container[int] = ()
     ) -> Program:
-        nodes, members = recorded(recording), members_of(recording, self.lists)
+        nodes, members = nodes_of(recording), members_of(recording, self.lists)
         memory, kept = recording.memory(self.lists), readable(recording, members)
         buffers = buffers_of(memory, kept, steps, nodes, members)
         widths = [len(row) for row in recording.numbers]
@@ -85,7 +87,7 @@ class Schedule:
         return Program(plan, device, len(memory), kept, widths, spans)
 
 
-def recorded(recording: Recording) -> list[Recorded]:
+def nodes_of(recording: Recording) -> list[RecordedNode]:
     """The operations of a recording and where their arguments lie."""
     numbers = iter(recording.numbered)
     first = len(recording.allocations)
@@ -93,7 +95,7 @@ def recorded(recording: Recording) -> list[Recorded]:
     for n, _, allocation in recording.common:
         members.setdefault(first + n, set()).add(allocation)
     uses = [Use(p, owner, frozenset(members.get(owner, ()))) for p, owner in enumerate(recording.owners)]
-    return [Recorded(op, tuple([uses[next(numbers)] for _ in op.args])) for op in recording.ops]
+    return [RecordedNode(op, tuple([uses[next(numbers)] for _ in op.args])) for op in recording.ops]
 
 
 def members_of(recording: Recording, lists: Sequence[int]) -> dict[int, list[Use]]:
@@ -118,7 +120,7 @@ def buffers_of(
     memory: Sequence[Allocation],
     kept: Container[int],
     steps: Sequence[FusedNode],
-    nodes: Sequence[Recorded],
+    nodes: Sequence[RecordedNode],
     members: Members,
 ) -> list[Buffer]:
     """The buffers of allocations, with the sizes and the roles that they have in these steps this time.
@@ -129,7 +131,7 @@ def buffers_of(
     written: set[int] = set()
     for step in steps:
         uses = arguments(step, nodes)
-        inputs, outputs = spread(uses[: step.op.n_inputs], members), spread(uses[step.op.n_inputs :], members)
+        inputs, outputs = tensors_of(uses[: step.op.n_inputs], members), tensors_of(uses[step.op.n_inputs :], members)
         read.update([use.allocation for use in inputs if use.allocation not in written])
         written.update([use.allocation for use in outputs])
     found = []
@@ -152,7 +154,7 @@ def readable(recording: Recording, members: Members) -> set[int]:
     return kept
 
 
-def lists_of(steps: Sequence[FusedNode], nodes: Sequence[Recorded], recording: Recording) -> tuple[int, ...]:
+def lists_of(steps: Sequence[FusedNode], nodes: Sequence[RecordedNode], recording: Recording) -> tuple[int, ...]:
     """Which lists of a recording these steps use."""
     first = recording.first_list
     return tuple(sorted({u.place - first for step in steps for u in arguments(step, nodes) if u.place >= first}))
@@ -229,6 +231,6 @@ class Scheduler:
             return Schedule(steps, len(ops), tuple(range(len(recording.lists))))
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = self.matcher()
-        nodes = recorded(recording)
+        nodes = nodes_of(recording)
         steps = tuple(fuse(nodes, live, limits, matcher))
         return Schedule(steps, len(ops), lists_of(steps, nodes, recording), tuple(matcher.found.items()))

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
 from torch_webgpu.lower.fuse import fuse
-from torch_webgpu.lower.planning import arranged, make_plan, spread
+from torch_webgpu.lower.planning import arranged, make_plan, tensors_of
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
@@ -26,7 +26,7 @@ from .bundles import settle
 from .flush import materialise
 from .lane import Recording
 from .random import RandomState, RandomWord, default_state, random_words
-from .schedule import members_of, recorded
+from .schedule import members_of, nodes_of
 from .settings import UNBOUNDED
 from .store import offset_in_allocation
 from .tensor import Allocation
@@ -85,7 +85,7 @@ class Tracing:
         recording = Recording.of(engine.lane(self.device.index).take(), engine.mailbox.allocations)
         settle(engine.mailbox, recording.lists)
         lists = range(len(recording.lists))
-        nodes, members = recorded(recording), members_of(recording, lists)
+        nodes, members = nodes_of(recording), members_of(recording, lists)
         given = {engine.allocation(t): k for k, t in enumerate(inputs)}
         returned = dict.fromkeys([engine.allocation(t) for t in leaves])
         outside = given.keys() | returned.keys()
@@ -94,7 +94,7 @@ class Tracing:
         first: dict[Allocation, int] = {}  # tensors that are in several lists come up several times
         for n, a in enumerate(allocations):
             first.setdefault(a, n)
-        written = {t.allocation for node in nodes for t in spread(node.uses[node.op.n_inputs :], members)}
+        written = {t.allocation for node in nodes for t in tensors_of(node.uses[node.op.n_inputs :], members)}
         roles = [self._role(a, n in written, given, returned) for n, a in enumerate(allocations)]
         owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
         live = frozenset([n for n, memory in enumerate(owners) if not outside.isdisjoint(memory)])

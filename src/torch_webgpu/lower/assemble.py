@@ -9,11 +9,11 @@ from torch_webgpu.ir.graph import Body, Expr, Pointwise, Spec, walk
 
 from .fused import fused_name, operation
 from .group import Access, Group, Value
-from .recording import FusedNode, Recorded
+from .nodes import FusedNode, RecordedNode
 from .rewrite import renumber
 
 
-def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]) -> FusedNode:
+def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[Value]) -> FusedNode:
     """The step that does what ``group`` does and stores ``values``, which somebody outside of it will see."""
     if len(group.nodes) == 1 and not group.folded:
         i = group.nodes[0]
@@ -45,7 +45,7 @@ def assemble(recorded: Sequence[Recorded], group: Group, values: Sequence[Value]
     return FusedNode(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
 
 
-def input_spec(recorded: Sequence[Recorded], group: Group, access: Access, source: tuple[int, int]) -> Spec:
+def input_spec(recorded: Sequence[RecordedNode], group: Group, access: Access, source: tuple[int, int]) -> Spec:
     """The layout of a fused argument, over the group's shape."""
     spec = recorded[source[0]].op.args[source[1]]
     shape = tuple([n if s else 1 for n, s in zip(group.shape, access.strides, strict=True)])

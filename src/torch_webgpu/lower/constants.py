@@ -9,7 +9,7 @@ from torch_webgpu.ir.graph import Expr, Pointwise, walk
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent, is_dense
 
-from .recording import Recorded, touched
+from .nodes import RecordedNode, touched
 
 
 class Constant(NamedTuple):
@@ -27,7 +27,7 @@ class Constants:
     def __init__(self) -> None:
         self.by_place: dict[int, Constant] = {}
 
-    def note(self, i: int, node: Recorded) -> None:
+    def note(self, i: int, node: RecordedNode) -> None:
         """Node ``i`` has run."""
         written = node.uses[node.op.n_inputs :]
         allocations = touched(written)
@@ -41,7 +41,7 @@ class Constants:
                 value = ops.to_dtype(root, spec.dtype)
                 self.by_place[use.place] = Constant(value, i, use.allocation, prod(spec.shape))
 
-    def inputs(self, node: Recorded) -> dict[int, Constant]:
+    def inputs(self, node: RecordedNode) -> dict[int, Constant]:
         """The inputs of ``node`` that are constants."""
         found: dict[int, Constant] = {}
         for k, spec in enumerate(node.op.inputs):

@@ -28,11 +28,11 @@ from .assemble import assemble
 from .constants import Constants
 from .group import Access, Group, Mapping, Value, uses
 from .list_group import ListGroup
+from .nodes import FusedNode, Limits, RecordedNode, Use, allocations, numel, product, touched
 from .patterns import Matcher
-from .recording import FusedNode, Limits, Recorded, Use, allocations, numel, product, touched
 from .rewrite import substitute
 
-__all__ = ["FusedNode", "Limits", "Recorded", "Use", "fuse"]
+__all__ = ["FusedNode", "Limits", "RecordedNode", "Use", "fuse"]
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
@@ -51,7 +51,7 @@ class Fuser:
     """One pass over a recording. ``live``: the allocations whose contents can be seen afterwards."""
 
     def __init__(
-        self, recorded: Sequence[Recorded], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
+        self, recorded: Sequence[RecordedNode], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
     ) -> None:
         self.matcher = matcher
         self.recorded = recorded
@@ -94,12 +94,12 @@ class Fuser:
 
     # Placing a node
 
-    def place_alone(self, i: int, node: Recorded, reason: str) -> None:
+    def place_alone(self, i: int, node: RecordedNode, reason: str) -> None:
         group = Group((), closed=True, reason=reason)
         note(group, i, node)
         self.groups.append(group)
 
-    def place_pointwise(self, i: int, node: Recorded) -> None:
+    def place_pointwise(self, i: int, node: RecordedNode) -> None:
         reads, writes = allocations(node, self.constants.inputs(node))
         reason = ""
         for back in range(1, len(self.groups) + 1):
@@ -122,7 +122,7 @@ class Fuser:
         self.join(group, i, node, mapping)
         self.groups.append(group)
 
-    def find_room(self, group: Group, node: Recorded) -> tuple[Group, Mapping | None, str]:
+    def find_room(self, group: Group, node: RecordedNode) -> tuple[Group, Mapping | None, str]:
         """The group, perhaps over the node's shape, and how ``node`` becomes part of it; or it as it is and why not."""
         if group.closed:
             return group, None, "the operation before it has a kernel of its own"
@@ -138,7 +138,7 @@ class Fuser:
                 reason = reason or refusal
         return group, None, reason or f"its shape {shape} is not the group's {group.shape}"
 
-    def refusal(self, group: Group, node: Recorded, mapping: Mapping) -> str:
+    def refusal(self, group: Group, node: RecordedNode, mapping: Mapping) -> str:
         """Why ``node`` cannot become part of ``group`` with this mapping; empty if it can."""
         body = node.op.body
         assert isinstance(body, Pointwise)
@@ -183,7 +183,7 @@ class Fuser:
             return "a product's kernel with it would take long to compile" if EPILOGUE_COPIES * both > MAX_CODE else ""
         return "together they would take long to compile" if both > MAX_CODE and both - own > LIGHT_CODE else ""
 
-    def not_an_epilogue(self, group: Group, node: Recorded, mapping: Mapping) -> str:
+    def not_an_epilogue(self, group: Group, node: RecordedNode, mapping: Mapping) -> str:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
         inputs, known = node.op.n_inputs, self.constants.inputs(node)
         read = {(node.uses[k].place, mapping.strides[k]) for k in range(inputs) if k not in known}
@@ -207,7 +207,7 @@ class Fuser:
         """Whether something that steps through the group's shape like this is as large as that."""
         return all(stride or size == 1 for stride, size in zip(strides, group.shape, strict=True))
 
-    def buffers(self, group: Group, node: Recorded) -> int:
+    def buffers(self, group: Group, node: RecordedNode) -> int:
         """How many buffers the group would bind with ``node``."""
         own = {access.place for access in group.inputs} | group.values.keys()
         own |= {self.recorded[n].uses[k].place for n, k in group.operands}
@@ -227,14 +227,14 @@ class Fuser:
             if self.owners[place] not in self.live and self.users[self.owners[place]] <= members
         }
 
-    def read_otherwise(self, group: Group, node: Recorded, use: Use, written: Access) -> bool:
+    def read_otherwise(self, group: Group, node: RecordedNode, use: Use, written: Access) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
         for access, (n, k) in group.inputs.items():
             if self.recorded[n].uses[k].allocation == use.allocation and access != written:
                 return True
         return any(u.allocation == use.allocation and u.place != use.place for u in node.uses)
 
-    def too_late(self, group: Group, node: Recorded, row: bool) -> bool:
+    def too_late(self, group: Group, node: RecordedNode, row: bool) -> bool:
         """Whether the maps would load a place that the rows overwrite: rows are stored before maps are computed."""
         places = [access.place for access in group.inputs]
 
@@ -248,7 +248,7 @@ class Fuser:
         values = [group.values.get(use.place) for use in used]
         return any(value is not None and not rows.isdisjoint(loaded(value.expr)) for value in values)
 
-    def place_lists(self, i: int, node: Recorded, body: ForEach) -> None:
+    def place_lists(self, i: int, node: RecordedNode, body: ForEach) -> None:
         """A group that stands before others it has nothing to do with may move behind them."""
         reads, writes = allocations(node)
         reason, is_free = "", True  # whether nothing between conflicts with the node
@@ -277,7 +277,7 @@ class Fuser:
         note(group, i, node)
         self.groups.append(group)
 
-    def place_reduction(self, i: int, node: Recorded, body: Reduction) -> None:
+    def place_reduction(self, i: int, node: RecordedNode, body: Reduction) -> None:
         group, reason = self.absorbed(node, body)
         if group is None:
             group = Group(body.shape, reason=reason)
@@ -299,7 +299,7 @@ class Fuser:
             group.values[node.uses[k].place] = Value(ops.to_dtype(expr, spec.dtype), strides, (i, k), row, spec)
         self.groups.append(group)
 
-    def absorbed(self, node: Recorded, body: Reduction) -> tuple[Group | None, str]:
+    def absorbed(self, node: RecordedNode, body: Reduction) -> tuple[Group | None, str]:
         """The group that computes the reduction's inputs point by point, taken out of its place; or why not."""
         known = self.constants.inputs(node)
         inputs = [(spec, node.uses[k]) for k, spec in enumerate(node.op.inputs) if k not in known]
@@ -335,7 +335,7 @@ class Fuser:
             return group, ""
         return None, ""
 
-    def place_product(self, i: int, node: Recorded, body: Extern) -> None:
+    def place_product(self, i: int, node: RecordedNode, body: Extern) -> None:
         group = Group(node.op.outputs[0].shape, product=body, reason="its kernel is hand-written")
         group.operands = [(i, k) for k in range(body.operands)]
         # The operands have shapes of their own.
@@ -350,7 +350,7 @@ class Fuser:
 
     # Joining
 
-    def join(self, group: Group, i: int, node: Recorded, mapping: Mapping) -> None:
+    def join(self, group: Group, i: int, node: RecordedNode, mapping: Mapping) -> None:
         body = node.op.body
         assert isinstance(body, Pointwise)
         loads = self.loads(group, i, node, mapping.strides)
@@ -362,7 +362,9 @@ class Fuser:
         note(group, i, node, self.constants.inputs(node))
         self.add_values(group, i, node, mapping, results)
 
-    def loads(self, group: Group, i: int, node: Recorded, strides: Sequence[Shape], first: int = 0) -> dict[int, Expr]:
+    def loads(
+        self, group: Group, i: int, node: RecordedNode, strides: Sequence[Shape], first: int = 0
+    ) -> dict[int, Expr]:
         """What each input from ``first`` on is inside the group: a value that it has, or a load of (place, strides)."""
         loads: dict[int, Expr] = {}
         known = self.constants.inputs(node)
@@ -383,7 +385,7 @@ class Fuser:
         return loads
 
     @staticmethod
-    def add_values(group: Group, i: int, node: Recorded, mapping: Mapping, results: Sequence[Expr]) -> None:
+    def add_values(group: Group, i: int, node: RecordedNode, mapping: Mapping, results: Sequence[Expr]) -> None:
         inputs = node.op.n_inputs
         for k, result in enumerate(results, inputs):
             value = ops.to_dtype(result, node.op.args[k].dtype)
@@ -404,7 +406,7 @@ class Fuser:
         return {self.recorded[n].uses[k].allocation for n, k in group.inputs.values()}
 
 
-def allocations_read(step: FusedNode, recorded: Sequence[Recorded]) -> set[int]:
+def allocations_read(step: FusedNode, recorded: Sequence[RecordedNode]) -> set[int]:
     """What a step reads."""
     return touched([recorded[n].uses[k] for n, k in step.sources[: step.op.n_inputs]])
 
@@ -413,7 +415,7 @@ def writers(group: Group) -> list[tuple[int, int]]:
     return [value.writer for value in group.values.values()]
 
 
-def alternatives(group: Group, node: Recorded) -> Iterator[Group]:
+def alternatives(group: Group, node: RecordedNode) -> Iterator[Group]:
     """The group, and the ways to see its points in which ``node`` may fit in better.
 
     Only what uses the group's values turns it: nodes on the same transposed tensors are yet to come.
@@ -426,7 +428,7 @@ def alternatives(group: Group, node: Recorded) -> Iterator[Group]:
         yield arranged
 
 
-def bindings(recorded: Sequence[Recorded], binding_bytes: int) -> dict[int, int]:
+def bindings(recorded: Sequence[RecordedNode], binding_bytes: int) -> dict[int, int]:
     """How often each place that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
     found: dict[int, int] = {}
     for node in recorded:
@@ -437,7 +439,7 @@ def bindings(recorded: Sequence[Recorded], binding_bytes: int) -> dict[int, int]
     return found
 
 
-def note(group: Group, i: int, node: Recorded, known: Container[int] = ()) -> None:
+def note(group: Group, i: int, node: RecordedNode, known: Container[int] = ()) -> None:
     """Adds a node to a group's books; what the inputs in ``known`` are is known without reading them."""
     reads, writes = allocations(node, known)
     group.nodes.append(i)
@@ -446,14 +448,14 @@ def note(group: Group, i: int, node: Recorded, known: Container[int] = ()) -> No
     add_scalars(group, i, node)
 
 
-def add_scalars(group: Group, i: int, node: Recorded) -> None:
+def add_scalars(group: Group, i: int, node: RecordedNode) -> None:
     group.kinds += node.op.param_kinds
     if node.op.param_kinds:
         group.scalars.append(i)
 
 
 def fuse(
-    recorded: Sequence[Recorded], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
+    recorded: Sequence[RecordedNode], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
 ) -> list[FusedNode]:
     """The steps that do what ``recorded`` does, as far as the allocations in ``live`` can show.
 

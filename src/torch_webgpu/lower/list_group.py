@@ -14,7 +14,7 @@ from torch_webgpu.ir.graph import Expr, ForEach, Number, walk
 from torch_webgpu.ir.ops import ops
 
 from .fused import fused_name, operation
-from .recording import FusedNode, Recorded, Use
+from .nodes import FusedNode, RecordedNode, Use
 from .rewrite import renumber, substitute
 
 MAX_NUMBERS = 64
@@ -37,7 +37,7 @@ class ListGroup:
     uses: dict[int, Use] = field(default_factory=dict)
     numbers: list[Number] = field(default_factory=list)
 
-    def refusal(self, node: Recorded, recorded: Sequence[Recorded], max_buffers: int) -> str:
+    def refusal(self, node: RecordedNode, recorded: Sequence[RecordedNode], max_buffers: int) -> str:
         """Why ``node`` cannot become part of it; empty if it can."""
         body = node.op.body
         assert isinstance(body, ForEach)
@@ -58,14 +58,14 @@ class ListGroup:
                     return "its lists share tensors with those of the operation before it"
         return ""
 
-    def kind_of(self, place: int, recorded: Sequence[Recorded]) -> tuple[str, str]:
+    def kind_of(self, place: int, recorded: Sequence[RecordedNode]) -> tuple[str, str]:
         """The dtype of a list and what a tuple has of it."""
         n, k = self.values[place].writer if place in self.values else self.inputs[place]
         body = recorded[n].op.body
         assert isinstance(body, ForEach)
         return recorded[n].op.args[k].dtype, body.layouts[k]
 
-    def add(self, i: int, node: Recorded) -> None:
+    def add(self, i: int, node: RecordedNode) -> None:
         """Makes node ``i`` part of it."""
         op = node.op
         assert isinstance(op.body, ForEach)
@@ -87,7 +87,7 @@ class ListGroup:
 
     def finish(
         self,
-        recorded: Sequence[Recorded],
+        recorded: Sequence[RecordedNode],
         nodes: Sequence[int],
         scalars: Sequence[int],
         reason: str,

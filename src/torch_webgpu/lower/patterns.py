@@ -16,7 +16,7 @@ from torch_webgpu.ir.graph import Expr, Function, Pointwise, walk
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.ops import ops
 
-from .recording import Recorded
+from .nodes import RecordedNode
 
 if TYPE_CHECKING:
     from .group import Group
@@ -60,7 +60,7 @@ class Matcher:
     _joined: dict[int, _Joined] = field(default_factory=dict)
 
     def join(
-        self, group: Group, i: int, node: Recorded, loads: dict[int, Expr], first_number: int, results: list[Expr]
+        self, group: Group, i: int, node: RecordedNode, loads: dict[int, Expr], first_number: int, results: list[Expr]
     ) -> list[Expr]:
         """The ``results`` of node ``i``, which is about to become part of ``group``; a bound pattern's are its own."""
         if len(results) != 1:
@@ -108,7 +108,7 @@ class Matcher:
         return found
 
 
-def names_of(node: Recorded) -> frozenset[str]:
+def names_of(node: RecordedNode) -> frozenset[str]:
     """The names that a node goes by in patterns: its operator's, without the underscore of one in place."""
     name = operator_name(node.op.name).removesuffix("_")
     body = node.op.body

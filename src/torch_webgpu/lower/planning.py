@@ -16,10 +16,10 @@ from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
 from .lower import lower
-from .recording import FusedNode, Recorded, Use
+from .nodes import FusedNode, RecordedNode, Use
 
 
-def arguments(step: FusedNode, recorded: Sequence[Recorded]) -> list[Use]:
+def arguments(step: FusedNode, recorded: Sequence[RecordedNode]) -> list[Use]:
     """Where each argument of a step lies."""
     if step.unchanged:
         return list(recorded[step.nodes[0]].uses)
@@ -32,7 +32,7 @@ NOWHERE = -1
 """The place of a tensor that nobody asks for the start of, since it is its allocation's."""
 
 
-def spread(uses: Iterable[Use], members: Members) -> list[Use]:
+def tensors_of(uses: Iterable[Use], members: Members) -> list[Use]:
     """Where each tensor of these arguments lies, those of lists one by one."""
     return [tensor for use in uses for tensor in members.get(use.place, (use,))]
 
@@ -64,7 +64,7 @@ class Span(NamedTuple):
 
 def make_plan(
     steps: Sequence[FusedNode],
-    recorded: Sequence[Recorded],
+    recorded: Sequence[RecordedNode],
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[Number]],
     caps: HostCaps,
@@ -87,7 +87,7 @@ def make_plan(
     for step in steps:
         start = len(made)
         lowered = lower(step.op, aliases(step, recorded), caps)
-        uses, shifts = spread(arguments(step, recorded), members), step.op.shifts
+        uses, shifts = tensors_of(arguments(step, recorded), members), step.op.shifts
         if isinstance(step.op.body, ForEach):
             shifts = tuple([s for s, n in zip(shifts, step.op.body.counts, strict=True) for _ in range(n)])
         base = len(planned)
@@ -108,7 +108,7 @@ def make_plan(
     return Plan(tuple(planned), tuple(kernels), resolved, lie_in), tuple(spans)
 
 
-def aliases(step: FusedNode, recorded: Sequence[Recorded]) -> tuple[int, ...]:
+def aliases(step: FusedNode, recorded: Sequence[RecordedNode]) -> tuple[int, ...]:
     """For each argument of a step the first one in its allocation, or, for operations over lists, that is it."""
     lists = isinstance(step.op.body, ForEach)
     return alias_pattern([use.place if lists else use.allocation for use in arguments(step, recorded)])

@@ -27,7 +27,7 @@ class Use(NamedTuple):
         return self.members | {self.allocation}
 
 
-class Recorded(NamedTuple):
+class RecordedNode(NamedTuple):
     """One node of a recording: its operation, and a :class:`Use` for each argument."""
 
     op: Operation
@@ -73,7 +73,7 @@ def product(op: Operation) -> Extern | None:
     return op.body if isinstance(op.body, Extern) and op.body.epilogue else None
 
 
-def allocations(node: Recorded, known: Container[int] = ()) -> tuple[set[int], set[int]]:
+def allocations(node: RecordedNode, known: Container[int] = ()) -> tuple[set[int], set[int]]:
     """What a node reads, but for the inputs in ``known``, and what it writes. An output that may not be written whole
     counts as both.
     """
@@ -95,5 +95,5 @@ def touched(uses: Iterable[Use]) -> set[int]:
     return found
 
 
-def numel(node: Recorded) -> int:
+def numel(node: RecordedNode) -> int:
     return prod(node.op.outputs[0].shape)
