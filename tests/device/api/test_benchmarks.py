@@ -1,0 +1,54 @@
+"""The benchmarks run, and say what they should: small versions, whose times mean nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+def run(script: str, *arguments: str, timeout_s: int = 280) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def test_fusion(device, tmp_path):
+    """Both devices in one run: one dispatch for a chain, one an operator without fusion."""
+    picture = tmp_path / "chains.png"
+    found = run("fusion.py", "--quick", "--only", "chains", "--device", str(device), "--device", "cpu", "--table",
+                "--plot", str(picture))  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert all(row["value"] > 0 and row["fallbacks"] == 0 for row in rows)
+    assert {row["device"] for row in rows} == {str(device), "cpu"}
+    counts = {
+        (row["parameters"]["op"], row["device_name"].rpartition(", ")[2]): row["value"]
+        for row in rows
+        if row["benchmark"] == "dispatches"
+    }
+    wanted = {("chain of 2", "fused"): 1, ("chain of 8", "fused"): 1}
+    assert counts == {**wanted, ("chain of 2", "unfused"): 2, ("chain of 8", "unfused"): 8}
+    assert "GB/s" in found.stderr  # the table
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_soak(device, tmp_path):
+    """Two threads for half a minute: nothing differs from the CPU, nothing is left recorded or alive."""
+    told = tmp_path / "soak.json"
+    found = run("soak.py", "--minutes", "0.5", "--interval", "4", "--warm-up", "6", "--device", str(device),
+                "--json", str(told))  # fmt: skip
+    result = json.loads(told.read_text())
+    # Half a minute is all warm-up to the cache of kernels, and a busy machine may compile most of it away: whether
+    # memory stays flat takes a longer run to say.
+    for_longer_runs = ("the process grew", "too short")
+    assert [wrong for wrong in result["wrong"] if not any(text in wrong for text in for_longer_runs)] == [], (
+        found.stderr
+    )
+    assert result["compared"] > 0
+    assert found.returncode == bool(result["wrong"])

@@ -1,0 +1,44 @@
+"""TORCH_WEBGPU_DEBUG: every stage prints what it does, and one that there is not is named."""
+
+from __future__ import annotations
+
+import pytest
+from tests.device.processes import run_script
+
+from torch_webgpu.config import DEBUG_STAGES, PRINTED_STAGES
+
+PROGRAM = """
+    x = torch.ones(4, 4, device="webgpu")
+    for _ in range(2):
+        (x * 2 + 1).sum().item()
+    torch._foreach_add([x, x], 1.0)[0].cpu()
+    torch.linalg.eigvalsh(x)
+"""
+SAYS = {
+    "record": ["operations on webgpu:0, now because a value was read", "aten.mul"],
+    "fuse": ["operations become", "mul+add+sum", "← "],
+    "wgsl": ["windows ()", "1 | struct Params", "fn main"],
+    "plan": ["of 3 operations on webgpu:0", "mul+add+sum (1, 1, 1) x0=b0"],
+    "fallback": ["_linalg_eigh", "it has no kernel"],
+}
+
+
+@pytest.mark.parametrize("stage", PRINTED_STAGES)
+def test_a_stage_is_printed_and_no_other(stage: str) -> None:
+    done = run_script(PROGRAM, TORCH_WEBGPU_DEBUG=stage, TORCH_WEBGPU_FALLBACK="silent")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert all(text in done.stderr for text in SAYS[stage]), done.stderr
+    assert {line.split("]")[0] for line in done.stderr.splitlines() if line.startswith("[")} == {f"[webgpu {stage}"}
+
+
+def test_stages_can_be_combined() -> None:
+    done = run_script(PROGRAM, TORCH_WEBGPU_DEBUG="fuse, plan", TORCH_WEBGPU_FALLBACK="silent")
+    assert "[webgpu fuse]" in done.stderr
+    assert "[webgpu plan]" in done.stderr
+
+
+def test_a_stage_that_there_is_not_is_an_error() -> None:
+    done = run_script(PROGRAM, TORCH_WEBGPU_DEBUG="fuse,wgls")
+    assert done.returncode
+    assert f"there is no stage wgls, only {', '.join(DEBUG_STAGES)}" in done.stderr
