@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.kernels.matmul import lower_matmul
 from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
@@ -46,11 +47,11 @@ class Recording:
         self.nodes.append(RecordedNode(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
 
     def extern(self, out: str, *inputs: str) -> None:
-        op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, Extern(lambda *a: None))
+        op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, Extern(lower_matmul))
         self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def product(self, out: str, *inputs: str) -> None:
-        body = Extern(lambda *a: None, operands=2, epilogue=(ops.acc(0, "f32"),))
+        body = Extern(lower_matmul, operands=2, epilogue=(ops.acc(0, "f32"),))
         op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, body)
         self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
 

@@ -16,15 +16,14 @@ def computed(
     name: str,
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[Meta],
-    body: Callable[[tuple[Spec, ...]], Body],
+    body: Body | Callable[[tuple[Spec, ...]], Body],
     static: Hashable = (),
     scalars: Sequence[Scalar] = (),
 ) -> list[torch.Tensor]:
-    """New tensors with the layouts ``outputs``, recorded as what ``body(specs)`` computes from ``inputs``; zeros where
-    one of these has no elements.
+    """New tensors with the layouts ``outputs``, recorded as what ``body`` computes from ``inputs``; zeros where one of
+    these has no elements. For the rest see :meth:`.engine.record.Engine.record`.
 
-    ``static`` is all that decides the body beside the layouts; ``scalars`` vary freely, except in their kinds. For
-    kernels that are :func:`.traced.traced`, which run once per signature.
+    For kernels that are :func:`.traced.traced`, which run once per signature.
     """
     made = empty_like_meta(outputs, inputs[0].get_device())
     if not any(t.numel() for t in made):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.ir.graph import Body, Spec
+from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.kernels.conv import Geometry, extern
 
 from .computed import computed
@@ -26,12 +26,9 @@ def recorded(
 ) -> torch.Tensor:
     """One of the three products of :mod:`torch_webgpu.kernels.conv`; sums over nothing are zero."""
     per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
-
-    def body(specs: tuple[Spec, ...]) -> Body:
-        return extern(mode, geometry, specs[0].dtype, bias is not None)
-
+    body = extern(mode, geometry, dtype_of(inputs[0].dtype).name, bias is not None)
     tensors = inputs if per_channel is None else [*inputs, per_channel]
-    (out,) = computed(f"aten.convolution_{mode}", tensors, outputs, body, geometry)
+    (out,) = computed(f"aten.convolution_{mode}", tensors, outputs, body)
     return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
 
 

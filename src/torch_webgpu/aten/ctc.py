@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 
@@ -36,15 +34,8 @@ def forward(
     loss, log_alpha = outputs_of(overload, log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
     if loss.numel():
         lengths = _lengths(targets, input_lengths, target_lengths)
-        _record(
-            "aten::_ctc_loss",
-            ctc.lower_paths,
-            [log_probs, targets, lengths],
-            [log_alpha, loss],
-            blank=blank,
-            target_step=targets.stride(-1),
-            reverse=False,
-        )
+        body = Extern(ctc.lower_paths, (blank, targets.stride(-1), False))
+        engine().record("aten::_ctc_loss", [log_probs, targets, lengths], [log_alpha, loss], body)
     return loss, log_alpha
 
 
@@ -67,12 +58,12 @@ def backward(
     out = log_probs.new_empty(log_probs.shape)
     if out.numel():
         inputs = [log_probs, targets, _lengths(targets, input_lengths, target_lengths)]
-        target = {"blank": blank, "target_step": targets.stride(-1)}
+        target = (blank, targets.stride(-1))
         log_beta = torch.empty_like(log_alpha)
-        _record("aten::_ctc_loss.reverse", ctc.lower_paths, inputs, [log_beta], reverse=True, **target)
+        engine().record("aten::_ctc_loss.reverse", inputs, [log_beta], Extern(ctc.lower_paths, (*target, True)))
         inputs += [grad, neg_log_likelihood, log_alpha, log_beta]
-        gradient = ctc.lower_gradient
-        _record("aten::_ctc_loss_backward", gradient, inputs, [out], zero_infinity=zero_infinity, **target)
+        body = Extern(ctc.lower_gradient, (*target, zero_infinity))
+        engine().record("aten::_ctc_loss_backward", inputs, [out], body)
     return out
 
 
@@ -84,13 +75,6 @@ def _lengths(targets: torch.Tensor, input_lengths: Sequence[int], target_lengths
         places = [n * targets.stride(0) for n in range(len(target_lengths))]
     rows = list(zip(input_lengths, target_lengths, places))
     return torch.tensor(rows, dtype=torch.int32).to(targets.device)
-
-
-def _record(
-    name: str, lower: Callable[..., Any], inputs: list[torch.Tensor], outputs: list[torch.Tensor], **static: Any
-) -> None:
-    extern = Extern(partial(lower, **static))
-    engine().record(name, inputs, outputs, lambda specs: extern, tuple(static.items()))
 
 
 def register() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import torch
@@ -66,8 +66,8 @@ def sums_by_key(rows: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Ten
     sums = rows.new_empty((count, rows.shape[1]))
     sizes, largest = keys.new_empty(count), keys.new_empty((1, 1))
     if sums.numel():
-        lower = partial(lower_embedding_bag, SUM, -1, False)
-        engine().record("sums_by_key", [rows, places, starts], [sums, sizes, largest], lambda specs: Extern(lower), ())
+        body = Extern(lower_embedding_bag, (SUM, -1, False))
+        engine().record("sums_by_key", [rows, places, starts], [sums, sizes, largest], body)
     return sums
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from torch_webgpu.engine.record import engine
@@ -86,13 +84,8 @@ def embedding_bag(
         inputs = [weight, indices.contiguous(), offsets.contiguous()]
         if per_sample_weights is not None:
             inputs.append(per_sample_weights.contiguous())
-        engine().record(
-            "embedding_bag",
-            inputs,
-            [output, bag_size, largest],
-            lambda specs: Extern(partial(lower_embedding_bag, mode, padding_idx, weighted)),
-            (mode, padding_idx, weighted),
-        )
+        body = Extern(lower_embedding_bag, (mode, padding_idx, weighted))
+        engine().record("embedding_bag", inputs, [output, bag_size, largest], body)
     return output, bag_of, bag_size, largest if mode == MAX else bag_size.clone()
 
 

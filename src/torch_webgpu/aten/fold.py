@@ -30,8 +30,8 @@ def recorded(
     overload: OpOverload, args: Sequence[Any], body: Callable[[Patches], Extern], geometry: Sequence[Sizes]
 ) -> torch.Tensor:
     """What ``overload(*args)`` returns, computed from the first argument."""
-    outputs, known = infer(overload, *args), patches(*geometry)
-    (out,) = computed(overload._schema.name, args[:1], outputs, lambda specs: body(known), known)
+    outputs = infer(overload, *args)
+    (out,) = computed(overload._schema.name, args[:1], outputs, body(patches(*geometry)))
     return out
 
 

@@ -87,9 +87,8 @@ def _operation(reduction: ListReduction, numels: Sequence[int], dtype: torch.dty
     inputs = tuple([Spec(reduction.dtype, (n,), (1,), False) for n in numels if n])
     outputs = (Spec(dtypes.of(dtype).name, (), ()),) * len(numels)
     empty = frozenset([k for k, n in enumerate(numels) if not n])
-    lower = partial(lower_list_reduction, reduction, empty)
-    static = ("list", reduction, empty)
-    return Operation(reduction.name, (*inputs, *outputs), len(outputs), Extern(lower, static), ("f",) * scalars)
+    body = Extern(lower_list_reduction, (reduction, empty))
+    return Operation(reduction.name, (*inputs, *outputs), len(outputs), body, ("f",) * scalars)
 
 
 def _keep(key: Hashable, op: Operation) -> Operation:
@@ -163,7 +162,7 @@ def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     if op is None:
         name = dtypes.of(first.dtype).name
         specs = (*(Spec(name, (1,), (1,), False),) * len(tensors), Spec(name, (len(tensors),), (1,)))
-        op = _keep(key, Operation("stack", specs, 1, Extern(lower_collect, ("collect",))))
+        op = _keep(key, Operation("stack", specs, 1, Extern(lower_collect)))
     engine().push(op, [*inputs, out])
     return out
 

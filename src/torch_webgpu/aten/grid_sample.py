@@ -40,7 +40,7 @@ def grid_sampler(dims: int) -> None:
         if input.dtype == torch.float64:
             return run_on_cpu(forward, (input, grid, *options), {}, REASON)
         outputs, s = infer(forward, input, grid, *options), Sampling(dims, *options)
-        (out,) = computed(forward._schema.name, [input, grid], outputs, lambda specs: grid_sample.forward(s), s)
+        (out,) = computed(forward._schema.name, [input, grid], outputs, grid_sample.forward(s))
         return out
 
     def sample_backward(
@@ -60,11 +60,9 @@ def grid_sampler(dims: int) -> None:
         if output_mask[0]:
             alert_not_deterministic(f"grid_sampler_{dims}d_backward_webgpu")
             inputs = [grad_output, grid]
-            (grad_input,) = computed(
-                f"{name}.input", inputs, like(input), lambda specs: grid_sample.image_gradient(s), s
-            )
+            (grad_input,) = computed(f"{name}.input", inputs, like(input), grid_sample.image_gradient(s))
         inputs = [grad_output, grid, input]
-        (grad_grid,) = computed(f"{name}.grid", inputs, like(grid), lambda specs: grid_sample.grid_gradient(s), s)
+        (grad_grid,) = computed(f"{name}.grid", inputs, like(grid), grid_sample.grid_gradient(s))
         return grad_input, grad_grid
 
     register_functional(forward, sample)

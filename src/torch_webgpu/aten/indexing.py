@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar, engine
-from torch_webgpu.ir.graph import Extern, Spec
+from torch_webgpu.ir.graph import Extern
 from torch_webgpu.kernels import compact, indexed
 from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
@@ -51,13 +50,8 @@ def read(
     """``out[p] = data[base + p · strides + Σ index[p] · term.stride]`` for every point ``p`` of ``out``."""
     if out.numel():
         geometry = geometry_of(out.shape, strides, indices, [out.stride()], base)
-        engine().record(
-            name,
-            [data, *(i.tensor for i in indices)],
-            [out],
-            lambda specs: Extern(partial(indexed.lower_read, geometry)),
-            geometry,
-        )
+        body = Extern(indexed.lower_read, (geometry,))
+        engine().record(name, [data, *(i.tensor for i in indices)], [out], body)
     return out
 
 
@@ -96,14 +90,11 @@ def write(
         scalars.append(source)
     geometry = geometry_of(shape, strides, indices, other)
     atomic = not in_order and indexed.combines_atomically(dtype_of(data.dtype).name, combine)
-    dim = None if atomic else serial_dim
-
-    def body(specs: tuple[Spec, ...]) -> Extern:
-        if dim is None:
-            return Extern(partial(indexed.lower_write, geometry, combine))
-        return Extern(partial(indexed.lower_serial_write, geometry, dim, combine))
-
-    engine().record(name, inputs, [data], body, (geometry, combine, dim), scalars)
+    if atomic or serial_dim is None:
+        body = Extern(indexed.lower_write, (geometry, combine))
+    else:
+        body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine))
+    engine().record(name, inputs, [data], body, scalars=scalars)
     return data
 
 
@@ -429,10 +420,7 @@ def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> to
 
 def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
     if out.numel():
-        shape = tuple(shape)
-        engine().record(
-            "nonzero", [flat, place], [out], lambda specs: Extern(partial(compact.lower_coordinates, shape)), shape
-        )
+        engine().record("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
     return out
 
 

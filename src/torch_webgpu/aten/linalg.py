@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from torch_webgpu import dtypes
-from torch_webgpu.ir.graph import Body, Expr, Spec
-from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.matmul import extern
 
 from .computed import computed
@@ -21,21 +18,6 @@ from .torch_abi import aten, infer
 from .variants import register_functional
 
 Scalar = int | float | complex
-
-
-def product(*kinds: str) -> Callable[[tuple[Spec, ...]], Body]:
-    """Bodies of ``alpha * (a @ b) + beta * c`` with these scalars."""
-
-    def epilogue(total: Expr, specs: tuple[Spec, ...]) -> Expr:
-        factors = [ops.param(k, total.dtype) for k in range(len(kinds))]
-        if factors:
-            total = factors[0] * total
-        return total + factors[1] * ops.to_dtype(ops.load(2, specs[2].dtype), total.dtype) if factors[1:] else total
-
-    def body(specs: tuple[Spec, ...]) -> Body:
-        return extern(specs[0].dtype, lambda total: epilogue(total, specs))
-
-    return body
 
 
 def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -60,7 +42,7 @@ def multiply(overload: OpOverload) -> Any:
         if a.dtype.is_complex:
             a, b = plain(a), plain(b)
         check_operands(a, b)
-        (out,) = computed(name, (a, b), infer(overload, a, b), product())
+        (out,) = computed(name, (a, b), infer(overload, a, b), extern(dtypes.of(a.dtype).name))
         return out
 
     return kernel
@@ -80,11 +62,11 @@ def multiply_add(overload: OpOverload) -> Any:
             raise RuntimeError(
                 f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
             )
-        outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
+        outputs, dtype, kind = infer(overload, c, a, b), dtypes.of(a.dtype).name, dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
-            (out,) = computed(name, (a, b), outputs, product(kind), (), [(kind, alpha)])
+            (out,) = computed(name, (a, b), outputs, extern(dtype, 1), scalars=[(kind, alpha)])
             return out
-        (out,) = computed(name, (a, b, c), outputs, product(kind, kind), (), [(kind, alpha), (kind, beta)])
+        (out,) = computed(name, (a, b, c), outputs, extern(dtype, 2), scalars=[(kind, alpha), (kind, beta)])
         return out if a.shape[-1] else out.copy_(c * beta)
 
     return kernel

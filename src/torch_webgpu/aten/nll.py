@@ -50,7 +50,7 @@ def forward(overload: OpOverload) -> Callable[..., tuple[torch.Tensor, torch.Ten
         inputs = [x, t] if weight is None else [x, t, weight]
         if each.numel():
             scalars = [("l", ignore_index)]
-            engine().record(overload.name(), inputs, [each, share], lambda specs: Extern(lower_nll), (), scalars)
+            engine().record(overload.name(), inputs, [each, share], Extern(lower_nll), scalars=scalars)
         if reduction == NONE:
             return output, total.zero_()
 

@@ -44,7 +44,7 @@ def resampled(
     r, dtype = resampling(), inputs[0].dtype
     if dtype == torch.bool or (dtype.is_complex and r.mode not in PADDINGS):
         raise not_implemented(overload._schema.name.removeprefix("aten::"), dtype)
-    return computed(overload._schema.name, inputs, outputs, lambda specs: body(r), r)
+    return computed(overload._schema.name, inputs, outputs, body(r))
 
 
 def windows(

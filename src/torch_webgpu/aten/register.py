@@ -240,7 +240,7 @@ class PointwiseKernel:
         """Records it for operands that may overlap what is written."""
         inputs, outputs = [values[i] for i in c.operands], [values[i] for i in c.written]
         scalars = [(slot.kind, number_for(values[slot.argument], slot)) for slot in c.scalars]
-        engine().record(self.name, inputs, outputs, lambda specs: c.body, (c.body, "pointwise"), scalars)
+        engine().record(self.name, inputs, outputs, c.body, scalars=scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def resize(self, values: list[Any]) -> bool:

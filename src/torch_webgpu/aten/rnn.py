@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +21,9 @@ Optional = torch.Tensor | None
 def record(name: str, lower: Callable[..., Any], inputs: dict[str, Optional], outputs: dict[str, torch.Tensor]) -> None:
     """Records a cell kernel over named tensors; absent inputs are left out."""
     given = {key: t for key, t in inputs.items() if t is not None}
-    names = (*given, *outputs)
     if next(iter(outputs.values())).numel():
-        extern = Extern(partial(lower, names=names))
-        engine().record(
-            f"aten.{name}", list(given.values()), list(outputs.values()), lambda specs: extern, static=names
-        )
+        body = Extern(lower, (*given, *outputs))
+        engine().record(f"aten.{name}", list(given.values()), list(outputs.values()), body)
 
 
 def new(like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +25,7 @@ def first_places(rows: torch.Tensor, k: int, descending: bool) -> torch.Tensor:
     rows = rows.contiguous()
     n = rows.shape[-1]
     out = engine().empty((rows.numel() // n, k), torch.int64, rows.device.index)
-    engine().record(
-        "sort", [rows.view(-1, n)], [out], lambda specs: Extern(partial(lower_sort, descending)), descending
-    )
+    engine().record("sort", [rows.view(-1, n)], [out], Extern(lower_sort, (descending,)))
     return out.view(*rows.shape[:-1], k)
 
 

@@ -112,9 +112,8 @@ def resampled_bytes(
         size, extent, scale = self.shape[2 + k], output_size[k], axes[k].scale
         known = (size, extent, scale, m.taps, m.mode == "antialias", align_corners)
         table, bits = table_of(*known)
-        static = (k == 1, bits, table.shape[1])
-        kernel = byte_resample.forward(*static)
-        return computed(forward._schema.name, [x, table.to(x.device)], made, lambda specs: kernel, static)[0]
+        body = byte_resample.forward(k == 1, bits, table.shape[1])
+        return computed(forward._schema.name, [x, table.to(x.device)], made, body)[0]
 
     if not self.numel():
         ((shape, strides, dtype),) = layouts(forward, *values)

@@ -156,22 +156,23 @@ class Engine(Store):
         name: str,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        body: Callable[[tuple[Spec, ...]], Body],
+        body: Body | Callable[[tuple[Spec, ...]], Body],
         static: Hashable = (),
         scalars: Sequence[Scalar] = (),
     ) -> Operation:
         """Records one operation, and returns it, that reads ``inputs`` and writes ``outputs`` (tensors of one device).
 
-        ``body(specs)`` builds the operation's body for the layouts of inputs and outputs; it is called once per
-        ``(name, layouts, static)``, so everything else that decides the code must be in ``static``. ``scalars`` vary.
+        Where ``body`` is a function, ``body(specs)`` builds the operation's body for the layouts of inputs and outputs;
+        it is called once per ``(name, layouts, static)``, so everything else that decides the code must be in
+        ``static``. ``scalars`` vary, except in their kinds.
         """
         tensors = (*inputs, *outputs)
         kinds = tuple([kind for kind, _ in scalars])
-        key = (name, layout_key(tensors), static, kinds, len(outputs))
+        key = (name, layout_key(tensors), static if callable(body) else body, kinds, len(outputs))
         op = self.operations.get(key)
         if op is None:
             specs = tuple(map(spec_of, tensors))
-            op = Operation(name, specs, len(outputs), body(specs), kinds)
+            op = Operation(name, specs, len(outputs), body(specs) if callable(body) else body, kinds)
             if len(self.operations) >= OPERATION_CACHE_SIZE:
                 self.operations.pop(next(iter(self.operations)))
             self.operations[key] = op

@@ -7,8 +7,8 @@ it is built once per signature and shared. A :class:`Node` is one recorded call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -61,6 +61,9 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"{self.op}:{self.dtype}({', '.join(map(repr, self.args))})"
+
+    def __reduce__(self) -> tuple[type[Expr], tuple[Any, ...]]:
+        return Expr, (self.op, self.args, self.dtype)
 
     # Arithmetic and order build rows of the op table; numbers become constants of the other operand's dtype. Equality
     # stays identity: ``ops.eq`` builds the comparison.
@@ -192,7 +195,9 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Extern:
-    """A hand-written kernel: ``lower(operation, alias, caps)`` returns its ``Lowered`` (see ``wgsl.launch``).
+    """A hand-written kernel: ``lower(operation, alias, caps, *arguments)`` returns its ``Lowered`` (``wgsl.launch``).
+
+    ``lower`` is a function of a module, and ``arguments`` are values: what they say is the same in every process.
 
     One that computes its output element by element may have an ``epilogue``: an expression per output over the finished
     element, ``acc 0``, and over the inputs from number ``operands`` on, which broadcast to the outputs' shape. The
@@ -200,7 +205,7 @@ class Extern:
     """
 
     lower: Callable[..., Any]
-    static: tuple[Any, ...] = ()
+    arguments: tuple[Hashable, ...] = ()
     operands: int = 0
     epilogue: tuple[Expr, ...] = ()
 
@@ -274,37 +279,50 @@ def operation_name(op_id: int) -> str:
     return _names.get(op_id, "an operation")
 
 
-@dataclass(eq=False, frozen=True)
 class Operation:
     """One ATen call without its storages: ``args`` are the input layouts, then the output layouts.
 
     ``param_kinds`` gives the compute kind of each scalar argument; a node carries their 4-byte parts flattened.
+    Immutable and hash-consed, as expressions are: equal operations are the same object, and share what is ``lowered``.
     """
+
+    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Operation]] = WeakValueDictionary()
 
     name: str
     args: tuple[Spec, ...]
     n_outputs: int
     body: Body
-    param_kinds: tuple[str, ...] = ()
-    id: int = field(init=False)
+    param_kinds: tuple[str, ...]
+    id: int
     """A digest of what it is called and looks like, the same in every process; kernels raise error flags with it."""
-    lowered: dict[Any, Any] = field(default_factory=dict, repr=False)
-    shifts: tuple[int, ...] = field(init=False, repr=False)
+    lowered: dict[Any, Any]
+    shifts: tuple[int, ...]
     """The base-2 logarithm of each argument's element size: from bytes to elements."""
-    alike: frozenset[tuple[int, int]] = field(init=False, repr=False)
+    alike: frozenset[tuple[int, int]]
     """The pairs of an input and an output, by their places in ``args``, that have the same layout."""
 
-    def __post_init__(self) -> None:
-        content = repr((self.name, self.args, self.n_outputs, self.param_kinds))
-        object.__setattr__(self, "id", crc32(content.encode()) >> 1)
-        shifts = [BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in self.args]
-        object.__setattr__(self, "shifts", tuple(shifts))
-        outputs = range(self.n_inputs, len(self.args))
-        alike = [(k, o) for o in outputs for k in range(self.n_inputs) if self.args[k] == self.args[o]]
-        object.__setattr__(self, "alike", frozenset(alike))
-        _names[self.id] = self.name
-        if len(_names) > REMEMBERED_NAMES:
-            del _names[next(iter(_names))]
+    def __new__(
+        cls, name: str, args: tuple[Spec, ...], n_outputs: int, body: Body, param_kinds: tuple[str, ...] = ()
+    ) -> Operation:
+        key = (name, args, n_outputs, body, param_kinds)
+        found = cls._interned.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.name, found.args, found.n_outputs, found.body, found.param_kinds = key
+            found.id = crc32(repr((name, args, n_outputs, param_kinds)).encode()) >> 1
+            found.lowered = {}
+            found.shifts = tuple([BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in args])
+            n = found.n_inputs
+            alike = [(k, o) for o in range(n, len(args)) for k in range(n) if args[k] == args[o]]
+            found.alike = frozenset(alike)
+            _names[found.id] = name
+            if len(_names) > REMEMBERED_NAMES:
+                del _names[next(iter(_names))]
+            found = cls._interned.setdefault(key, found)
+        return found
+
+    def __reduce__(self) -> tuple[type[Operation], tuple[Any, ...]]:
+        return Operation, (self.name, self.args, self.n_outputs, self.body, self.param_kinds)
 
     @cached_property
     def tensors(self) -> tuple[Spec, ...]:

@@ -114,11 +114,11 @@ def between(
 
 def forward(along_rows: bool, bits: int, width: int) -> Extern:
     """Arguments: x (N, C, H, W), table (outputs, ``width``) of :class:`Weights` → y; along rows, or along columns."""
-    return Extern(partial(lower_bytes, along_rows=along_rows, bits=bits, width=width))
+    return Extern(lower_bytes, (along_rows, bits, width))
 
 
 def lower_bytes(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, along_rows: bool, bits: int, width: int
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, along_rows: bool, bits: int, width: int
 ) -> Lowered:
     x, y = (spatial(op.args[k], 2) for k in (0, 2))
     kernel = PointKernel("byte_resample", caps, SPATIAL, absent(2))

@@ -14,7 +14,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from .indexed import per_point
 
 
-def lower_coordinates(shape: Shape, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_coordinates(op: Operation, alias: tuple[int, ...], caps: HostCaps, shape: Shape) -> Lowered:
     """For arguments (mask, its inclusive running count as int32, int64 coordinates of shape ``(n, len(shape))``).
 
     Mask and running count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written

@@ -61,8 +61,7 @@ def extern(mode: str, geometry: Geometry, dtype: str, bias: bool) -> Extern:
     result = ops.acc(0, accumulator(dtype))
     if bias:
         result += ops.to_dtype(ops.load(2, dtype), result.dtype)
-    lower = partial(lower_conv, mode=mode, geometry=geometry)
-    return Extern(lower, operands=2, epilogue=(ops.to_dtype(result, dtype),))
+    return Extern(lower_conv, (mode, geometry), operands=2, epilogue=(ops.to_dtype(result, dtype),))
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def conv_of(op: Operation, mode: str, geometry: Geometry) -> Conv:
     return Conv(mode, geometry, specs, {name: k for k, name in enumerate(names)})
 
 
-def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, mode: str, geometry: Geometry) -> Lowered:
+def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, mode: str, geometry: Geometry) -> Lowered:
     c = conv_of(op, mode, geometry)
     e = Epilogue(op, alias, SPATIAL, partial(spatial, dims=c.dims), absent(c.dims))
     few = c.rows <= FEW_ROWS and (c.depth * c.taps <= SHORT_SUM or c.mode == "weight")

@@ -36,7 +36,7 @@ _ROW = "fn row_of(n: u32, i: u32) -> u32 { return (2u * n + i % 2u) * P.states; 
 
 
 def lower_paths(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, blank: int, target_step: int, reverse: bool
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, blank: int, target_step: int, reverse: bool
 ) -> Lowered:
     """Arguments: log_probs, targets, lengths, paths and, unless ``reverse``, the loss (N,). A workgroup a sequence."""
     log_probs, targets, _, paths = op.args[:4]
@@ -77,7 +77,7 @@ def lower_paths(
 
 
 def lower_gradient(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, blank: int, target_step: int, zero_infinity: bool
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, blank: int, target_step: int, zero_infinity: bool
 ) -> Lowered:
     """Arguments: log_probs, targets, lengths, grad (N,), the loss (N,), paths forwards and backwards, the result."""
     log_probs, targets, _, grad, loss, forwards, backwards, out = op.args

@@ -18,7 +18,7 @@ NONE = 0xFFFFFFFF
 
 
 def lower_embedding_bag(
-    mode: int, padding: int, weighted: bool, op: Operation, alias: tuple[int, ...], caps: HostCaps
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, mode: int, padding: int, weighted: bool
 ) -> Lowered:
     """For arguments (weight (rows, features), indices (n), offsets, [sample weights (n),] output (bags, features),
     bag sizes (bags), rows of the maxima (bags, features)); all but the weight contiguous. ``padding`` < 0: none.

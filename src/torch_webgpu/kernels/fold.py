@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.wgsl.kernel import Binding
@@ -42,12 +41,12 @@ class Patches:
 
 def unfold(p: Patches) -> Extern:
     """Arguments: an image (N, C, H, W) or (C, H, W) → columns (N, C * taps, positions)."""
-    return Extern(partial(lower_unfold, patches=p))
+    return Extern(lower_unfold, (p,))
 
 
 def fold(p: Patches) -> Extern:
     """Arguments: columns → an image."""
-    return Extern(partial(lower_fold, patches=p))
+    return Extern(lower_fold, (p,))
 
 
 def batched(spec: Spec, rank: int) -> Spec:
@@ -56,7 +55,7 @@ def batched(spec: Spec, rank: int) -> Spec:
     return spec._replace(shape=(1, *spec.shape), strides=(0, *spec.strides))
 
 
-def lower_unfold(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, patches: Patches) -> Lowered:
+def lower_unfold(op: Operation, alias: tuple[int, ...], caps: HostCaps, patches: Patches) -> Lowered:
     image, columns = batched(op.args[0], 4), batched(op.args[1], 3)
     kernel = PointKernel("unfold", caps, COLUMNS)
     kernel.add(arithmetic(image.dtype))
@@ -69,7 +68,7 @@ def lower_unfold(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, patch
     return Lowered((kernel.launch(source("unfold")),))
 
 
-def lower_fold(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, patches: Patches) -> Lowered:
+def lower_fold(op: Operation, alias: tuple[int, ...], caps: HostCaps, patches: Patches) -> Lowered:
     columns, image = batched(op.args[0], 3), batched(op.args[1], 4)
     kernel = PointKernel("fold", caps, IMAGE)
     kernel.add(arithmetic(image.dtype, "add"))

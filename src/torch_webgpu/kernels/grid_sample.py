@@ -5,9 +5,7 @@ Images are (N, C, *size), grids (N, *output size, dims) with coordinates in [-1,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 from torch_webgpu.ir.graph import Extern, Operation, Spec
@@ -33,21 +31,17 @@ class Sampling:
 
 def forward(s: Sampling) -> Extern:
     """Arguments: image, grid → samples (N, C, *output size)."""
-    return _extern(lower_forward, s)
+    return Extern(lower_forward, (s,))
 
 
 def image_gradient(s: Sampling) -> Extern:
     """Arguments: the gradient at the samples, grid → the gradient at the image."""
-    return _extern(lower_image_gradient, s)
+    return Extern(lower_image_gradient, (s,))
 
 
 def grid_gradient(s: Sampling) -> Extern:
     """Arguments: the gradient at the samples, grid, image → the gradient at the grid."""
-    return _extern(lower_grid_gradient, s)
-
-
-def _extern(lower: Callable[..., Lowered], s: Sampling) -> Extern:
-    return Extern(partial(lower, sampling=s))
+    return Extern(lower_grid_gradient, (s,))
 
 
 def _grid(spec: Spec, dims: int) -> Spec:
@@ -73,7 +67,7 @@ def _begin(kernel: PointKernel, s: Sampling, grid: Spec, image: Spec) -> None:
     kernel.add(f"fn side_d(n: u32, d: u32, h: u32, w: u32) -> Side {{ return {depth}; }}")
 
 
-def lower_forward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, sampling: Sampling) -> Lowered:
+def lower_forward(op: Operation, alias: tuple[int, ...], caps: HostCaps, sampling: Sampling) -> Lowered:
     image, grid, out = op.args
     kernel = PointKernel("grid_sample", caps, SPATIAL, absent(sampling.dims))
     _begin(kernel, sampling, grid, image)
@@ -82,7 +76,7 @@ def lower_forward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, samp
     return Lowered((kernel.launch(source("grid_sample_forward")),))
 
 
-def lower_image_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, sampling: Sampling) -> Lowered:
+def lower_image_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, sampling: Sampling) -> Lowered:
     grad, grid, image = op.args
     dims = sampling.dims
     scatter = PointKernel("grid_sample_scatter", caps, SPATIAL, absent(dims))
@@ -103,7 +97,7 @@ def lower_image_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, 
     return Lowered((first, second), (4 * prod(image.shape),), cleared=(0,))
 
 
-def lower_grid_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, sampling: Sampling) -> Lowered:
+def lower_grid_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, sampling: Sampling) -> Lowered:
     grad, grid, image, out = op.args
     kernel = PointKernel("grid_sample_grid", caps, GRID, frozenset("d" if sampling.dims == 2 else ""))
     _begin(kernel, sampling, grid, image)

@@ -122,7 +122,7 @@ class Walk:
         return Lowered((Launch(kernel, order, tuple(self.params.values), grid_for(threads)),))
 
 
-def lower_read(geometry: Geometry, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_read(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry) -> Lowered:
     """``result[p] = data[place of p]`` for arguments (data, index tensors…, result)."""
     result = len(op.args) - 1
     walk = Walk(geometry, iteration_order(geometry.shape, geometry.strides[-1]), op)
@@ -184,7 +184,7 @@ def combines_atomically(dtype: str, combine: str) -> bool:
     return dtype not in ("i64", "c64", "f64")
 
 
-def lower_write(geometry: Geometry, combine: str, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_write(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry, combine: str) -> Lowered:
     """``data[place of p] = combine(data[place of p], source[p])`` for arguments (data, index tensors…, [source,] data).
 
     ``combine``: "set" (of several writes to an element any one wins), "add", "mul", "min", "max". Without a source
@@ -242,7 +242,7 @@ def alias_of_rest(alias: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def lower_serial_write(
-    geometry: Geometry, dim: int, combine: str, op: Operation, alias: tuple[int, ...], caps: HostCaps
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry, dim: int, combine: str
 ) -> Lowered:
     """:func:`lower_write` for types without the atomics: a thread owns all points that differ in ``dim`` only.
 

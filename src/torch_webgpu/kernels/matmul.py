@@ -6,11 +6,12 @@ Arguments of the operation: a and b, what the epilogue reads, its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec
+from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.builder import ParamList
 from torch_webgpu.wgsl.kernel import Binding, Kernel
@@ -42,10 +43,17 @@ PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(slice, m, 
 STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
 
 
-def extern(dtype: str, epilogue: Callable[[Expr], Expr] | None = None) -> Extern:
-    """A product of operands of ``dtype``; ``epilogue`` makes its result of a sum in the accumulator's dtype."""
-    total = ops.acc(0, accumulator(dtype))
-    return Extern(lower_matmul, operands=2, epilogue=(ops.to_dtype(epilogue(total) if epilogue else total, dtype),))
+@cache
+def extern(dtype: str, scalars: int = 0) -> Extern:
+    """A product of operands of ``dtype``: ``a @ b``, with a scalar ``alpha * (a @ b)``, with two, and a third input,
+    ``alpha * (a @ b) + beta * c``.
+    """
+    result = ops.acc(0, accumulator(dtype))
+    if scalars:
+        result = ops.param(0, result.dtype) * result
+    if scalars == 2:
+        result += ops.param(1, result.dtype) * ops.to_dtype(ops.load(2, dtype), result.dtype)
+    return Extern(lower_matmul, operands=2, epilogue=(ops.to_dtype(result, dtype),))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ and, for the adjoint, which outputs an input may contribute to. ``axis_<mode>.wg
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
@@ -73,22 +72,22 @@ class Resampling:
 
 def forward(r: Resampling) -> Extern:
     """Arguments: x (N, C, *size) or (C, *size) → y with the same leading dimensions."""
-    return Extern(partial(lower_linear, resampling=r, body="resample"))
+    return Extern(lower_linear, (r, "resample"))
 
 
 def adjoint(r: Resampling) -> Extern:
     """Arguments: the gradient at y → the gradient at x."""
-    return Extern(partial(lower_linear, resampling=r, body="resample_adjoint"))
+    return Extern(lower_linear, (r, "resample_adjoint"))
 
 
 def max_pool(r: Resampling) -> Extern:
     """Arguments: x → y, indices (int64); in mode "fractional" x, samples (N, C, dims) → y, indices."""
-    return Extern(partial(lower_max_pool, resampling=r))
+    return Extern(lower_max_pool, (r,))
 
 
 def max_pool_backward(r: Resampling) -> Extern:
     """Arguments: the gradient at y, indices → the gradient at x."""
-    return Extern(partial(lower_max_pool_backward, resampling=r))
+    return Extern(lower_max_pool_backward, (r,))
 
 
 class _Builder:
@@ -131,9 +130,7 @@ def _literal(value: int | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def lower_linear(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling, body: str
-) -> Lowered:
+def lower_linear(op: Operation, alias: tuple[int, ...], caps: HostCaps, resampling: Resampling, body: str) -> Lowered:
     specs = (op.args[0], op.args[1])
     x, y = specs if body == "resample" else specs[::-1]
     b = _Builder(f"{body}_{resampling.mode}", caps, resampling, specs, x, y)
@@ -168,7 +165,7 @@ def _averaged(b: _Builder, dtype: str) -> str:
     return f"fn averaged(sum: T, norm: Norm) -> T {{ return {text}; }}"
 
 
-def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling) -> Lowered:
+def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, resampling: Resampling) -> Lowered:
     y, indices = op.n_inputs, op.n_inputs + 1
     specs = (op.args[0], op.args[y], op.args[indices])
     b = _Builder(f"max_pool_{resampling.mode}", caps, resampling, specs, specs[0], specs[1])
@@ -181,9 +178,7 @@ def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, res
     return Lowered((b.kernel.launch(source("max_pool")),))
 
 
-def lower_max_pool_backward(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, *, resampling: Resampling
-) -> Lowered:
+def lower_max_pool_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, resampling: Resampling) -> Lowered:
     b = _Builder(f"max_pool_backward_{resampling.mode}", caps, resampling, op.args, op.args[2], op.args[0])
     # Which outputs may have chosen an input does not depend on the samples.
     b.kernel.add("fn sample(n: u32, c: u32, k: u32) -> f32 { return 0.0; }")

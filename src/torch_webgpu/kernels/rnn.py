@@ -64,7 +64,7 @@ class _Cell:
         return Lowered((self.kernel.launch(source(self.name)),))
 
 
-def lstm_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, names: Sequence[str]) -> Lowered:
+def lstm_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
     """``names``: input_gates, hidden_gates, cx, biases input_bias and hidden_bias if any, hy, cy, workspace."""
     cell = _Cell("lstm_cell", op, caps, names)
     cell.read("input_gates", "hidden_gates", "cx")
@@ -73,7 +73,7 @@ def lstm_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, names: S
     return cell.lowered("hy", "cy")
 
 
-def lstm_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, names: Sequence[str]) -> Lowered:
+def lstm_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
     """``names``: those of grad_hy and grad_cy that are given, cx, cy, workspace, grad_cx, grad_gates."""
     cell = _Cell("lstm_cell_backward", op, caps, names)
     cell.gradient("grad_hy")
@@ -83,7 +83,7 @@ def lstm_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *,
     return cell.lowered("grad_cx")
 
 
-def gru_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, names: Sequence[str]) -> Lowered:
+def gru_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
     """``names``: input_gates, hidden_gates, hx, biases input_bias and hidden_bias if any, hy, workspace."""
     cell = _Cell("gru_cell", op, caps, names)
     cell.read("input_gates", "hidden_gates", "hx")
@@ -93,7 +93,7 @@ def gru_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, names: Se
     return cell.lowered("hy")
 
 
-def gru_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *, names: Sequence[str]) -> Lowered:
+def gru_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
     """``names``: grad_hy, workspace, grad_hx, grad_input_gates, grad_hidden_gates."""
     cell = _Cell("gru_cell_backward", op, caps, names)
     cell.read("grad_hy", "workspace")

@@ -28,7 +28,7 @@ def _text() -> str:
     return (files("torch_webgpu") / "kernels" / "search.wgsl").read_text("utf-8")
 
 
-def lower_search(right: bool, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_search(op: Operation, alias: tuple[int, ...], caps: HostCaps, right: bool) -> Lowered:
     """For contiguous arguments (sequence (..., n), values (..., m), [int64 sorter (..., n),] int32 or int64 places).
 
     A sequence of one dimension serves every row of values.

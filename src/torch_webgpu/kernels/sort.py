@@ -125,7 +125,7 @@ class Sorter:
         return self._launch("merge", source, sink, sizes, self.rows * per_row)
 
 
-def lower_sort(descending: bool, op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_sort(op: Operation, alias: tuple[int, ...], caps: HostCaps, descending: bool) -> Lowered:
     """For arguments (contiguous values (rows, n), contiguous int64 indices (rows, k)): the first k places in order."""
     values, indices = op.args
     (rows, n), k = values.shape, indices.shape[1]

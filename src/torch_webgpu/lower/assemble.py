@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_webgpu.ir.graph import Body, Expr, Pointwise, Spec, walk
+from torch_webgpu.ir.graph import Body, Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.ir.names import fused_name
 
-from .fused import fused_name, operation
 from .group import Access, Group, Value
 from .nodes import FusedNode, RecordedNode
 from .rewrite import renumber
@@ -41,7 +41,7 @@ def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[Va
     specs += [v.spec for v in (*rows, *points)]
     sources = [*group.operands, *(inputs[old][1] for old in used), *(v.writer for v in (*rows, *points))]
     name = fused_name([recorded[n].op.name for n in group.nodes])
-    op = operation(name, tuple(specs), len(values), body, tuple(group.kinds))
+    op = Operation(name, tuple(specs), len(values), body, tuple(group.kinds))
     return FusedNode(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
 
 

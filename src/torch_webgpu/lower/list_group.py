@@ -10,10 +10,10 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Expr, ForEach, Number, walk
+from torch_webgpu.ir.graph import Expr, ForEach, Number, Operation, walk
+from torch_webgpu.ir.names import fused_name
 from torch_webgpu.ir.ops import ops
 
-from .fused import fused_name, operation
 from .nodes import FusedNode, RecordedNode, Use
 from .rewrite import renumber, substitute
 
@@ -115,5 +115,5 @@ class ListGroup:
         body = ForEach(roots, tuple(layouts), tuple(self.numbers), self.domain.shapes, self.domain.strides)
         specs = tuple([recorded[n].op.args[k] for n, k in sources])
         name = fused_name([recorded[n].op.name for n in nodes])
-        op = operation(name, specs, len(kept), body, body.param_kinds)
+        op = Operation(name, specs, len(kept), body, body.param_kinds)
         return FusedNode(op, tuple(sources), tuple(scalars), tuple(nodes), reason)

@@ -30,7 +30,7 @@ MOST_PIECES = 1024
 
 
 def lower_list_reduction(
-    reduction: ListReduction, empty: frozenset[int], op: Operation, alias: tuple[int, ...], caps: HostCaps
+    op: Operation, alias: tuple[int, ...], caps: HostCaps, reduction: ListReduction, empty: frozenset[int]
 ) -> Lowered:
     """For arguments (the tensors that have elements, flat; the results of all, 0-dim and each at its buffer's start).
 

@@ -58,4 +58,4 @@ def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     if isinstance(op.body, ForEach):
         return lower_for_each(op, alias, caps)
     assert isinstance(op.body, Extern)
-    return op.body.lower(op, alias, caps)
+    return op.body.lower(op, alias, caps, *op.body.arguments)

@@ -14,14 +14,12 @@ from threading import Thread
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.device.broken import TEXT, record_broken
 from tests.device.processes import assert_ends_well
 
 from torch_webgpu.engine.causes import ASKED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
-from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered
 
 MIB = 1 << 20
 
@@ -289,21 +287,6 @@ def test_a_full_gpu(device):
 # ---- shaders
 
 
-def record_broken(x: torch.Tensor) -> torch.Tensor:
-    """An operation whose kernel is not WGSL."""
-    kernel = Kernel("broken", "fn main( { this is not WGSL }", (Binding("y", "f32", "read_write"),))
-
-    def lower(op: Operation, alias: tuple[int, ...], caps: object) -> Lowered:
-        return Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
-
-    def body(specs: tuple[Spec, ...]) -> Extern:
-        return Extern(lower)
-
-    out = engine().empty(x.shape, x.dtype, x.device.index)
-    engine().record("test.broken", [x], [out], body)
-    return out
-
-
 def test_wgsl_that_does_not_compile_spoils_only_what_depends_on_it(device):
     x = torch.arange(3.0, device=device)
     before = x + 1
@@ -312,7 +295,7 @@ def test_wgsl_that_does_not_compile_spoils_only_what_depends_on_it(device):
     worse = bad + after
     with pytest.raises(ShaderCompileError, match="broken") as caught:
         torch.webgpu.synchronize()
-    assert "fn main( { this is not WGSL }" in str(caught.value)
+    assert TEXT in str(caught.value)
     assert " | " in str(caught.value)
     assert before.tolist() == [1, 2, 3]
     assert after.tolist() == [0, 2, 4]

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.device.broken import record_broken
 from tests.device.processes import assert_ends_well
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
-from torch_webgpu.ir.graph import Extern
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered
 
 from .graphs import (
     captured,
@@ -141,15 +138,6 @@ def test_a_capture_that_nobody_holds_ends(device):
 
 
 # ---- errors of a replay
-
-
-def record_broken(x: torch.Tensor) -> torch.Tensor:
-    """An operation whose kernel is not WGSL."""
-    kernel = Kernel("broken", "this is not WGSL", (Binding("y", "f32", "read_write"),))
-    lowered = Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
-    out = engine().empty(x.shape, x.dtype, x.device.index)
-    engine().record("test.broken in a graph", [x], [out], lambda _: Extern(lambda *_: lowered))
-    return out
 
 
 def test_a_kernel_that_does_not_compile_fails_the_capture(device):
