@@ -300,7 +300,8 @@ def build_quads(op: Operation, alias: tuple[int, ...], indexing: Indexing, param
     parts = Parts.of(op, alias, params)
     count = prod(indexing.sizes)
     main = [*MAIN, f"  let base = t * {QUAD}u;", f"  if (base >= {numel}) {{ return; }}"]
-    if any(indexing.layout(k) == "strided" for k in parts.used):
+    strided = any(indexing.layout(k) == "strided" for k in parts.used)
+    if strided:
         main += ["  let i = base;", *indexing.coordinates()]
     many = indexing.rank > 1
     coordinates = {d: f"c{d}" for d in range(indexing.rank)}
@@ -314,7 +315,7 @@ def build_quads(op: Operation, alias: tuple[int, ...], indexing: Indexing, param
         else:
             first = {0: "base"} if linear else coordinates
             places[k] = indexing.place(k, op.args[k], first, "" if many else f"{numel} - 1u")
-    if runs_of_quads(op, parts.roots, places, count):
+    if not strided and runs_of_quads(op, parts.roots, places, count):
         text = quad_runs_text(op, parts.roots, parts.names, places, parts.scalars, numel, GROUPS, WORKGROUP)
         return parts.built(op, text, params, -(-count // (QUAD * RUN)))
     text = quads_text(op, parts.roots, parts.names, places, parts.scalars, numel, main)

@@ -262,3 +262,10 @@ def test_many_narrow_elements(dtype: torch.dtype, device: torch.device) -> None:
     rest[:n].add_(x.to(device))
     assert torch.equal(rest[:n].cpu(), x + 1 if dtype != torch.bool else torch.ones_like(x))
     assert rest[n:].cpu().to(torch.int32).tolist() == [1] * 8
+
+
+@pytest.mark.parametrize("shape", [(2048,), (2048, 1)], ids=["a row", "a column"])
+def test_many_narrow_elements_and_what_is_broadcast_over_them(shape: tuple[int, ...], device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(size, generator=generator).bfloat16() for size in ((2048, 2048), shape))
+    check(device, torch.add, x, y)
