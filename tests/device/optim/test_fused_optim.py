@@ -67,6 +67,16 @@ def test_half_precision(device: Any, name: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=1.6e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_doubles(device: Any, name: str) -> None:
+    """Tensor by tensor; bias corrections have the precision of the steps, which are float32."""
+    expected = train("cpu", name, {"fused": True}, dtype=torch.float64)
+    before = torch.webgpu.fallback_stats()
+    actual = train(device, name, {"fused": True}, dtype=torch.float64)
+    assert torch.webgpu.fallback_stats() == before
+    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-8)
+
+
 @pytest.mark.parametrize("rate", ["number", "CPU tensor", "device tensor"])
 @pytest.mark.parametrize("how", ["fused", "capturable"])
 def test_learning_rate_of_each_kind(device: Any, rate: str, how: str) -> None:
@@ -114,6 +124,22 @@ def test_tensors_that_lists_do_not_take(device: Any) -> None:
                 p.grad = torch.ones_like(p)
             optimizer.step()
         return whole.cpu()
+
+    torch.testing.assert_close(run(device), run("cpu"))
+
+
+@pytest.mark.parametrize("found", [0.0, 1.0])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad])
+def test_scaled_gradients_of_tensors_that_lists_do_not_take(device: Any, kind: Any, found: float) -> None:
+    def run(on: Any) -> list[torch.Tensor]:
+        whole, grads = torch.arange(12.0).to(on), [torch.ones(5, device=on), torch.ones(7, device=on)]
+        parts = [torch.nn.Parameter(whole[:5]), torch.nn.Parameter(whole[5:])]
+        for p, g in zip(parts, grads):
+            p.grad = g
+        optimizer = kind(parts, lr=0.1, fused=True)
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(8.0, device=on), torch.tensor(found, device=on)
+        optimizer.step()
+        return [t.cpu() for t in (whole, *grads)]
 
     torch.testing.assert_close(run(device), run("cpu"))
 
