@@ -1,4 +1,4 @@
-"""The layers are real: imports point down, raw wgpu stays in one file, unstable PyTorch internals in a few.
+"""The layers are real: imports point down, raw WebGPU calls stay in three files, unstable PyTorch internals in a few.
 
 The checkers are tried on sources that break the rules, so that they are known to be able to fail.
 """
@@ -34,7 +34,7 @@ LAYERS = {
 STRANGERS = {frozenset({"lower", "runtime"})}
 
 WGPU = "runtime"
-RAW_WGPU = "runtime/ffi.py"
+RAW_WEBGPU = ("runtime/webgpu_h.py", "runtime/wgpu_native.py", "runtime/dawn.py")
 # Private modules of PyTorch's that are plain Python and what out-of-tree backends are told to use.
 TORCH_PYTHON = frozenset({
     "torch._ops", "torch._decomp", "torch._prims_common", "torch._prims_common.wrappers",
@@ -99,11 +99,11 @@ def upward_imports(path: str, text: str) -> list[str]:
 def wgpu_imports(path: str, text: str) -> list[str]:
     if path.startswith(WGPU + "/") or path == "doctor.py":  # the doctor asks wgpu for its version
         return []
-    return [f"{path}:{line}" for line, module in imports(path, text) if module.split(".")[0] == "wgpu"]
+    return [f"{path}:{line}" for line, module in imports(path, text) if module.split(".")[0] in ("wgpu", "wgpudawn")]
 
 
 def raw_wgpu(path: str, text: str) -> list[str]:
-    if path == RAW_WGPU:
+    if path in RAW_WEBGPU:
         return []
     return [f"{path}:{n}" for n, line in enumerate(text.splitlines(), 1) if re.search(r"\blib\.wgpu[A-Z]", line)]
 

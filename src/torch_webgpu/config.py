@@ -2,6 +2,8 @@
 
 ============================== =========================================================================
 ``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
+``TORCH_WEBGPU_IMPLEMENTATION`` whose WebGPU: ``wgpu``, ``dawn``, or ``auto`` (default): Dawn where it is installed and
+                               its adapter works, else wgpu-native
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, wgsl, plan, fallback;
@@ -32,13 +34,15 @@ def _flag(name: str, default: str = "") -> str:
 
 
 FALLBACK_MODES = ("warn", "silent", "error")
+IMPLEMENTATIONS = ("auto", "wgpu", "dawn")
 
 
-def _fallback_mode() -> str:
-    mode = _flag("FALLBACK", "warn")
-    if mode not in FALLBACK_MODES:
-        raise ValueError(f"TORCH_WEBGPU_FALLBACK={mode!r}: expected one of {', '.join(FALLBACK_MODES)}")
-    return mode
+def _choice(name: str, choices: tuple[str, ...]) -> str:
+    """One of the choices; the first where nothing is said."""
+    chosen = _flag(name, choices[0])
+    if chosen not in choices:
+        raise ValueError(f"TORCH_WEBGPU_{name}={chosen!r}: expected one of {', '.join(choices)}")
+    return chosen
 
 
 PRINTED_STAGES = ("record", "fuse", "wgsl", "plan", "fallback")
@@ -60,7 +64,8 @@ class Config:
 
     adapter: str = field(default_factory=lambda: _flag("ADAPTER"))
     copies: int = field(default_factory=lambda: int(_flag("COPIES", "1")))
-    fallback: str = field(default_factory=_fallback_mode)
+    fallback: str = field(default_factory=lambda: _choice("FALLBACK", FALLBACK_MODES))
+    implementation: str = field(default_factory=lambda: _choice("IMPLEMENTATION", IMPLEMENTATIONS))
     debug: frozenset[str] = field(default_factory=_debug_stages)
     batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")
     fusion: bool = field(default_factory=lambda: _flag("FUSION", "1") != "0")

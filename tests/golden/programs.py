@@ -17,12 +17,13 @@ import torch.nn.functional as F
 from torch_webgpu.plan import Plan, trace
 from torch_webgpu.runtime import runtime
 from torch_webgpu.runtime.device import Device
-from torch_webgpu.runtime.ffi import Adapter
+from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.wgsl.link import link
 
 EXPECTED = Path(__file__).with_name("expected")
 LIMITS = {
     "max-buffer-size": 1 << 30,
+    "max-compute-workgroup-storage-size": 32768,
     "max-compute-workgroups-per-dimension": 65535,
     "max-immediate-size": 128,
     "max-storage-buffer-binding-size": 1 << 27,
@@ -35,9 +36,16 @@ DEVICES = ("rich", "plain")
 """An adapter with the usual features, and one that has none of them."""
 
 
+class NoImplementation:
+    """Whose adapters cannot be opened."""
+
+    name = "none"
+    dialect = "naga"
+
+
 def adapters() -> tuple[Device, ...]:
     features = (FEATURES, frozenset[str]())
-    return tuple([Device(k, Adapter(None, GPU, f, LIMITS)) for k, f in enumerate(features)])  # type: ignore[arg-type]
+    return tuple([Device(k, Adapter(NoImplementation(), None, GPU, f, LIMITS)) for k, f in enumerate(features)])  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime.tally import Tally
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.ffi import NativeDevice
     from torch_webgpu.runtime.host_memory import Budget
+    from torch_webgpu.runtime.implementation import NativeDevice
 
 _SMALLEST_CLASS_BYTES = 256
 _STEPS_PER_OCTAVE = 16  # a class is at most 1/16 larger than what was asked for

@@ -11,10 +11,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
 
 if TYPE_CHECKING:
+    from torch_webgpu.runtime.implementation import NativeDevice
     from torch_webgpu.runtime.pipelines import Bound
 
 Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
@@ -33,8 +33,13 @@ class Assembler:
     """
 
     def __init__(
-        self, look_up: Callable[[Dispatch], Bound], limits: dict[str, int], uniform_bytes: int = sys.maxsize
+        self,
+        native: NativeDevice,
+        look_up: Callable[[Dispatch], Bound],
+        limits: dict[str, int],
+        uniform_bytes: int = sys.maxsize,
     ) -> None:
+        self._native = native
         self._look_up = look_up
         self._max_grid = limits["max-compute-workgroups-per-dimension"]
         self._alignment = limits["min-uniform-buffer-offset-alignment"]
@@ -69,6 +74,7 @@ class Assembler:
 
     def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[Call]:
         look_up, places, limit, uniform = self._look_up, self._places, self._max_grid, self.uniform
+        native, null = self._native, self._native.null
         before: Any = None
         for dispatch in dispatches:
             bound = look_up(dispatch)
@@ -82,18 +88,18 @@ class Assembler:
             before = pipeline
             if not size:
                 places.append(None)
-                yield handle, bound.group, 0, ffi.NULL, None, 0, x, y, z
+                yield handle, bound.group, 0, null, None, 0, x, y, z
             elif bound.uses_immediates:
                 data = bytearray(given)
                 places.append(data)
-                yield handle, bound.group, 0, ffi.NULL, ffi.host_memory(data), size, x, y, z
+                yield handle, bound.group, 0, null, native.host_memory(data), size, x, y, z
             else:
                 start = len(uniform)
                 padded = padded_bytes(size, self._alignment)
                 if start + padded > self._uniform_bytes:
                     self.left = dispatch
                     return
-                offsets = ffi.offsets(1)
+                offsets = native.offsets(1)
                 offsets[0] = start
                 places.append(slice(start, start + size))
                 uniform += given + bytes(padded - size)
@@ -113,31 +119,31 @@ BeginPass = Callable[[Any], Any]
 """How a compute pass is begun on an encoder."""
 
 
-def encode(begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
+def encode(native: NativeDevice, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order."""
     for step in steps:
         if isinstance(step, (Copy, Clear)):
-            encode_transfer(encoder, step)
+            encode_transfer(native, encoder, step)
         else:
-            encode_pass(begin_pass(encoder), step)
+            encode_pass(native, native.begin_pass(encoder), step)
 
 
-def encode_apart(begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
+def encode_apart(native: NativeDevice, begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order, each dispatch in a compute pass of its own."""
     for step in steps:
         if isinstance(step, (Copy, Clear)):
-            encode_transfer(encoder, step)
+            encode_transfer(native, encoder, step)
             continue
         current: Any = None
         for pipeline, *rest in step:
             current = current if pipeline is None else pipeline
-            encode_pass(begin_pass(encoder), ((current, *rest),))
+            encode_pass(native, begin_pass(encoder), ((current, *rest),))
 
 
-def encode_pass(compute: Any, calls: Iterable[Call]) -> None:
+def encode_pass(native: NativeDevice, compute: Any, calls: Iterable[Call]) -> None:
     """Encodes dispatches into a compute pass, and ends it."""
-    set_pipeline, set_bind_group, set_immediates = ffi.set_pipeline, ffi.set_bind_group, ffi.set_immediates
-    dispatch_workgroups = ffi.dispatch_workgroups
+    set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
+    set_immediates, dispatch_workgroups = native.set_immediates, native.dispatch_workgroups
     try:
         for pipeline, group, count, offsets, data, size, x, y, z in calls:
             if pipeline is not None:
@@ -147,15 +153,15 @@ def encode_pass(compute: Any, calls: Iterable[Call]) -> None:
                 set_immediates(compute, 0, data, size)
             dispatch_workgroups(compute, x, y, z)
     finally:
-        ffi.end_pass(compute)
-        ffi.release_pass(compute)
+        native.end_pass(compute)
+        native.release_pass(compute)
 
 
-def encode_transfer(encoder: Any, command: Copy | Clear) -> None:
+def encode_transfer(native: NativeDevice, encoder: Any, command: Copy | Clear) -> None:
     """Encodes a command that is no dispatch, outside of passes."""
     if isinstance(command, Copy):
-        ffi.copy_buffer(
+        native.copy_buffer(
             encoder, command.src.handle, command.src_offset, command.dst.handle, command.dst_offset, command.nbytes
         )
     else:
-        ffi.clear_buffer(encoder, command.buffer.handle, command.offset, command.nbytes)
+        native.clear_buffer(encoder, command.buffer.handle, command.offset, command.nbytes)

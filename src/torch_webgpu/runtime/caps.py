@@ -8,10 +8,10 @@ from torch_webgpu.config import config
 from torch_webgpu.wgsl.link import HostCaps
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime import ffi
+    from torch_webgpu.runtime.implementation import Adapter
 
 
-def host_caps(adapter: ffi.Adapter) -> HostCaps:
+def host_caps(adapter: Adapter) -> HostCaps:
     """What kernels may assume of an adapter, less what the environment tells us to pretend away."""
     flags, features, limits = config(), adapter.features, adapter.limits
     binding_bytes: Any = limits["max-storage-buffer-binding-size"]
@@ -25,4 +25,7 @@ def host_caps(adapter: ffi.Adapter) -> HostCaps:
         float32_atomics="shader-float32-atomic" in features,
         subgroups="subgroup" in features,
         software=adapter.info["adapter_type"] == "CPU",
+        dialect=adapter.implementation.dialect,
+        matrices=adapter.matrices,
+        workgroup_bytes=int(limits["max-compute-workgroup-storage-size"]),
     )

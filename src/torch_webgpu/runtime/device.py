@@ -12,13 +12,13 @@ import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
 from torch_webgpu.plan import ERROR_FLAG_BYTES
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
 from torch_webgpu.runtime.caps import host_caps
 from torch_webgpu.runtime.commands import Clear, Command, Dispatch
 from torch_webgpu.runtime.encoder import Encoder
 from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.host_memory import machine_budget
+from torch_webgpu.runtime.implementation import BUFFER, Adapter
 from torch_webgpu.runtime.observer import Observer, span
 from torch_webgpu.runtime.pipelines import PipelineCache
 from torch_webgpu.runtime.prepared import Prepared, PreparedCache
@@ -53,16 +53,16 @@ class DeviceStats:
 class _Open:
     """An opened device and what works on it."""
 
-    def __init__(self, adapter: ffi.Adapter, caps: HostCaps) -> None:
+    def __init__(self, adapter: Adapter, caps: HostCaps) -> None:
         try:
-            self.native = ffi.NativeDevice(adapter)
+            self.native = adapter.open()
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.prepared = PreparedCache()
         self.pipelines = PipelineCache(self.native, caps, adapter.limits, self.prepared.clear)
         budget = machine_budget() if caps.software else None
         largest = adapter.limits["max-buffer-size"]
-        self.pool = BufferPool(self.native, ffi.BUFFER, largest, self.pipelines.forget, budget)
+        self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)
         self.private: PrivatePool | None = None
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
@@ -78,10 +78,11 @@ class Device:
     :meth:`submit`, :meth:`download` or :meth:`synchronize`.
     """
 
-    def __init__(self, index: int, adapter: ffi.Adapter) -> None:
+    def __init__(self, index: int, adapter: Adapter) -> None:
         self.index = index
         self.name: str = adapter.info["device"]
         self.info = adapter.info
+        self.implementation = adapter.implementation.name
         self.features = adapter.features
         self.limits = adapter.limits
         self.caps = host_caps(adapter)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer
 from torch_webgpu.runtime.calls import Assembler, BeginPass, encode, encode_apart
 from torch_webgpu.runtime.commands import Command, Dispatch
+from torch_webgpu.runtime.implementation import UNIFORM
 from torch_webgpu.runtime.prepared import Prepared
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.implementation import NativeDevice
     from torch_webgpu.runtime.pipelines import Bound, PipelineCache
 
 UNIFORM_BYTES = 1 << 18
@@ -30,7 +30,7 @@ class Encoder:
         self._native = native
         self._pipelines = pipelines
         self._limits = limits
-        self._uniform = Buffer(native.create_buffer(UNIFORM_BYTES, ffi.UNIFORM), UNIFORM_BYTES)
+        self._uniform = Buffer(native.create_buffer(UNIFORM_BYTES, UNIFORM), UNIFORM_BYTES)
         pipelines.use_uniform(self._uniform)
         self.submissions = 0
 
@@ -44,24 +44,24 @@ class Encoder:
         try:
             while rest is not None:
                 # What is looked up may be gone when the next command's is: each is encoded at once.
-                assembler = Assembler(self._look_up, self._limits, UNIFORM_BYTES)
+                assembler = Assembler(self._native, self._look_up, self._limits, UNIFORM_BYTES)
                 encoder = self._native.create_encoder()
                 encoded.append((encoder, assembler.uniform))
                 if begin_pass is None:
-                    encode(self._native.begin_pass, encoder, assembler.steps(rest))
+                    encode(self._native, encoder, assembler.steps(rest))
                 else:
-                    encode_apart(begin_pass, encoder, assembler.steps(rest))
+                    encode_apart(self._native, begin_pass, encoder, assembler.steps(rest))
                 rest = None if assembler.left is None else chain((assembler.left,), rest)
         except BaseException:
             for encoder, _ in encoded:
-                ffi.release_encoder(encoder)
+                self._native.release_encoder(encoder)
             raise
         for index, (encoder, uniform) in enumerate(encoded):
             if uniform:
                 self._native.write_buffer(self._uniform.handle, 0, uniform)
             if not self._native.run(encoder):
                 for unused, _ in encoded[index + 1 :]:
-                    ffi.release_encoder(unused)
+                    self._native.release_encoder(unused)
                 return  # the reason is among the device's errors, which the caller raises
             self.submissions += 1
 
@@ -73,7 +73,7 @@ class Encoder:
         """
         for _ in range(2):  # what was found first may be gone before the last is found
             edition = self._pipelines.edition
-            assembler = Assembler(self._look_up, self._limits, UNIFORM_BYTES)
+            assembler = Assembler(self._native, self._look_up, self._limits, UNIFORM_BYTES)
             steps = assembler.assemble(commands)
             if assembler.left is not None:
                 return None
@@ -89,11 +89,11 @@ class Encoder:
         native = self._native
         encoder = native.create_encoder()
         try:
-            encode(native.begin_pass, encoder, prepared.steps)
+            encode(native, encoder, prepared.steps)
             if last is not None:
-                encode(native.begin_pass, encoder, last())  # type: ignore[arg-type]
+                encode(native, encoder, last())  # type: ignore[arg-type]
         except BaseException:
-            ffi.release_encoder(encoder)
+            native.release_encoder(encoder)
             raise
         if prepared.uniform:
             native.write_buffer(self._uniform.handle, 0, prepared.uniform)

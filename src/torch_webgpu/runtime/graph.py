@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.calls import Assembler, encode, padded_bytes
 from torch_webgpu.runtime.commands import Command, Dispatch
+from torch_webgpu.runtime.implementation import UNIFORM
 from torch_webgpu.runtime.pipelines import Bound
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Buffer
     from torch_webgpu.runtime.encoder import Encoder
-    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.implementation import NativeDevice
     from torch_webgpu.runtime.pipelines import Pipeline, PipelineCache, Range
 
 COMMANDS_PER_SUBMISSION = 512
@@ -91,7 +91,7 @@ class EncodedGraph:
                 self._bound[key] = found
             return found
 
-        assembler = Assembler(look_up, limits)
+        assembler = Assembler(self.native, look_up, limits)
         starts = range(0, len(self.commands), COMMANDS_PER_SUBMISSION)
         parts = [self.commands[start : start + COMMANDS_PER_SUBMISSION] for start in starts]
         self._submissions = [assembler.assemble(part) for part in parts]
@@ -101,14 +101,14 @@ class EncodedGraph:
 
     def _fit(self, dispatch: Dispatch) -> tuple[Pipeline, list[Range]]:
         pipeline, ranges = self._pipelines.fit(dispatch.kernel, dispatch.buffers)
-        ffi.retain_pipeline(pipeline.handle)
+        self.native.retain_pipeline(pipeline.handle)
         self._held.append(pipeline.handle)
         return pipeline, ranges
 
     def _uniform_buffer(self, limits: dict[str, int], sizes: Sequence[int]) -> Any:
         """Room for parameters of these sizes in bytes."""
         alignment = limits["min-uniform-buffer-offset-alignment"]
-        made = self.native.create_buffer(sum([padded_bytes(size, alignment) for size in sizes]), ffi.UNIFORM)
+        made = self.native.create_buffer(sum([padded_bytes(size, alignment) for size in sizes]), UNIFORM)
         if errors := self.native.sink.take():
             self.native.release_buffer(made)
             raise OutOfMemoryError(
@@ -127,9 +127,9 @@ class EncodedGraph:
         for steps in self._submissions:
             encoder = native.create_encoder()
             try:
-                encode(native.begin_pass, encoder, steps)
+                encode(native, encoder, steps)
             except BaseException:
-                ffi.release_encoder(encoder)
+                native.release_encoder(encoder)
                 raise
             if not native.run(encoder):
                 return
@@ -138,7 +138,7 @@ class EncodedGraph:
     def release(self) -> None:
         """Lets go of what the adapter holds for it. What was submitted keeps its own references."""
         for bound in self._bound.values():
-            ffi.release_bind_group(bound.group)
+            self.native.release_bind_group(bound.group)
         for pipeline in self._held:
             self.native.release_pipeline(pipeline)
         if self._uniform is not None:

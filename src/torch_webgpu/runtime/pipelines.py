@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.ir.names import operator_name
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.slow import SlowWatch
 from torch_webgpu.wgsl.link import HostCaps, link
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Buffer
     from torch_webgpu.runtime.commands import Dispatch
-    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.implementation import NativeDevice
     from torch_webgpu.wgsl.kernel import Kernel
 
 
@@ -202,7 +201,7 @@ class PipelineCache:
         self._begin_edition()
         for buffer in key[1]:
             buffer.bind_groups.discard(key)
-        ffi.release_bind_group(bound.group)
+        self._native.release_bind_group(bound.group)
 
     def _compile(self, kernel: Kernel, windows: tuple[int, ...]) -> Pipeline:
         source = self._link(kernel, windows)
@@ -290,7 +289,7 @@ class PipelineCache:
         group = self._native.create_bind_group(pipeline.layout, ranges)
         errors = self._native.sink.take()
         if errors:
-            ffi.release_bind_group(group)
+            self._native.release_bind_group(group)
             raise WebGPUError(f"kernel {kernel.name}: " + "\n".join(message for _, message in errors))
         return group
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, WebGPUError
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.commands import Command, Dispatch
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import BufferPool
     from torch_webgpu.runtime.encoder import Encoder
-    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.implementation import NativeDevice
     from torch_webgpu.runtime.transfer import Transfer
 
 _PAIRS = 2048  # a query set holds at most 4096 queries
@@ -72,8 +71,8 @@ class Timer:
         encoder = self._native.create_encoder()
         # A pass without dispatches: WebGPU has no timestamps outside of passes.
         compute = self._native.begin_timed_pass(encoder, query_set=stamp.queries, first_query=stamp.first)
-        ffi.end_pass(compute)
-        ffi.release_pass(compute)
+        self._native.end_pass(compute)
+        self._native.release_pass(compute)
         self._native.run(encoder)
         return stamp
 
@@ -99,7 +98,7 @@ class Timer:
             for k, end in zip(starts, [*starts[1:], len(stamps)], strict=True):
                 at = -(-at // _RESOLVE_ALIGNMENT) * _RESOLVE_ALIGNMENT
                 first, count = stamps[k].first, 2 * (end - k)
-                ffi.resolve_query_set(encoder, stamps[k].queries, first, count, resolved.handle, at)
+                self._native.resolve_query_set(encoder, stamps[k].queries, first, count, resolved.handle, at)
                 places += [at + 2 * _STAMP_BYTES * n for n in range(end - k)]
                 at += count * _STAMP_BYTES
             self._native.run(encoder)

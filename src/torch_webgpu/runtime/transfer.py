@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
-from torch_webgpu.runtime import ffi
 from torch_webgpu.runtime.buffers import Buffer
 from torch_webgpu.runtime.calls import encode_transfer
 from torch_webgpu.runtime.commands import Copy
+from torch_webgpu.runtime.implementation import READBACK
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.ffi import NativeDevice
+    from torch_webgpu.runtime.implementation import NativeDevice
 
 _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed, little enough to keep
 
@@ -111,7 +111,7 @@ class Transfer:
             readback = Readback(read, self._staging_buffer(read.size_bytes))
             encoder = self._native.create_encoder()
             for copy in readback.copies:
-                encode_transfer(encoder, copy)
+                encode_transfer(self._native, encoder, copy)
             if self._native.run(encoder):
                 self.finish(readback)
         return results
@@ -136,7 +136,7 @@ class Transfer:
         mapped = self._native.map(readback.staging.handle, readback.parts.size_bytes)
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
             readback.parts.take(mapped)
-            ffi.unmap(readback.staging.handle)
+            self._native.unmap(readback.staging.handle)
             if readback.staging is not self._staging:
                 self._spare.append(readback.staging)
 
@@ -176,7 +176,7 @@ class Transfer:
 
     def _new_staging(self, size_bytes: int) -> Buffer:
         wanted_bytes = max(1 << 16, 1 << (size_bytes - 1).bit_length())
-        staging = self._native.create_buffer(wanted_bytes, ffi.READBACK)
+        staging = self._native.create_buffer(wanted_bytes, READBACK)
         errors = self._native.sink.take()
         if errors:
             self._native.release_buffer(staging)

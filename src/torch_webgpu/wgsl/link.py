@@ -9,7 +9,7 @@ nothing else, so that sources stay small for the driver's compiler.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -18,6 +18,7 @@ from typing import Literal
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
 from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.matrices import MatrixConfig
 
 WINDOW_ALIGNMENT_BYTES = 256
 
@@ -27,7 +28,7 @@ class HostCaps:
     """What decides the text of a shader on one host: adapter features, three limits, and whose compiler reads it.
 
     ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
-    tile sizes.
+    tile sizes. ``matrices``: what its tensor cores multiply. ``workgroup_bytes``: workgroup memory.
     """
 
     int64: bool
@@ -40,6 +41,8 @@ class HostCaps:
     float32_atomics: bool = False
     subgroups: bool = False
     software: bool = False
+    matrices: tuple[MatrixConfig, ...] = ()
+    workgroup_bytes: int = 16384
 
     @property
     def window_bytes(self) -> int:
@@ -107,9 +110,17 @@ def _directives(text: Iterable[str], caps: HostCaps) -> list[str]:
     """`enable` lines: Tint wants one for each extension in use, naga refuses the one for subgroups."""
     mentioned = _identifiers("\n".join(text))
     found = ["enable f16;"] if "f16" in mentioned else []
-    if caps.dialect == "tint" and any(name.startswith("subgroup") for name in mentioned):
-        found.append("enable subgroups;")
+    if caps.dialect == "tint":
+        found += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, mentioned))]
     return found
+
+
+# Extension → whether an identifier needs it.
+_TINT_EXTENSIONS: dict[str, Callable[[str], bool]] = {
+    "subgroups": lambda name: name.startswith("subgroup"),
+    "subgroup_size_control": lambda name: name == "subgroup_size",
+    "chromium_experimental_subgroup_matrix": lambda name: name.startswith("subgroup_matrix"),
+}
 
 
 # Library and reachability

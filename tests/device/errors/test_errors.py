@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from threading import Thread
 
 import pytest
@@ -20,6 +19,7 @@ from tests.device.processes import assert_ends_well
 from torch_webgpu.engine.causes import ASKED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
+from torch_webgpu.runtime.implementation import BUFFER
 
 MIB = 1 << 20
 
@@ -152,16 +152,15 @@ def test_a_tensor_no_buffer_can_hold_is_refused_at_once(device):
 @contextmanager
 def memory_limit(size_bytes: int) -> Iterator[None]:
     """An adapter that refuses buffers when it has given out ``size_bytes`` more than now, as wgpu reports it."""
-    ffi = import_module("torch_webgpu.runtime.ffi")  # loads wgpu
     torch.webgpu.empty_cache()
     native = engine().device(0)._open.native
     create, release = native.create_buffer, native.release_buffer
     sizes: dict[object, int] = {}
 
-    def limited(size: int, usage: int, mapped: bool = False) -> object:
-        if usage == ffi.BUFFER and sum(sizes.values()) + size > size_bytes:
+    def limited(size: int, usage: int) -> object:
+        if usage == BUFFER and sum(sizes.values()) + size > size_bytes:
             native.sink.errors.append(("out of memory", "Not enough memory left."))
-        handle = create(size, usage, mapped)
+        handle = create(size, usage)
         sizes[handle] = size
         return handle
 
@@ -173,7 +172,7 @@ def memory_limit(size_bytes: int) -> Iterator[None]:
     try:
         yield
     finally:
-        del native.create_buffer, native.release_buffer
+        native.create_buffer, native.release_buffer = create, release
 
 
 def touch(tensors: list[torch.Tensor]) -> None:

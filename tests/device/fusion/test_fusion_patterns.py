@@ -11,7 +11,7 @@ import torch_webgpu.plan
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.ir.ops import TABLE
-from torch_webgpu.runtime.ffi import NativeDevice
+from torch_webgpu.runtime.webgpu_h import CDevice
 from torch_webgpu.wgsl.link import library_function
 
 webgpu = torch.webgpu
@@ -212,13 +212,13 @@ def test_a_programs_own_code_is_compiled_with_checks(
 ) -> None:
     """It may index out of bounds, and loop for ever: neither is anything that a trusted module survives."""
     made: list[tuple[str, bool]] = []
-    create = NativeDevice.create_shader
+    create = CDevice.create_shader
 
-    def create_shader(self: NativeDevice, source: str, label: str, trusted: bool) -> object:
+    def create_shader(self: CDevice, source: str, label: str, trusted: bool) -> object:
         made.append((source, trusted))
         return create(self, source, label, trusted)
 
-    monkeypatch.setattr(NativeDevice, "create_shader", create_shader)
+    monkeypatch.setattr(CDevice, "create_shader", create_shader)
     webgpu.add_fusion_pattern("reach", ["add", "mul"], wgsl=OUT_OF_BOUNDS)
     x, y, z = (torch.full((8, 8), value).to("webgpu") for value in (1e6, 2.0, 3.0))
     before = webgpu.get_fusion_stats().patterns.reach
