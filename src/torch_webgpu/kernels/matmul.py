@@ -17,8 +17,11 @@ from torch_webgpu.wgsl.builder import ParamList
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.wgsl.matrices import MatrixConfig
 
+from . import matrix_tile
 from .epilogue import FINISH, Epilogue
+from .matrix_tile import OCTET, MatrixTile, Side, config_for, matrix_block_text, tiles_for
 from .points import PointKernel, arithmetic, constant, locator, source
 from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
 from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Grid, Tile, block_params, block_text, blocking
@@ -175,6 +178,9 @@ def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Lau
 
 
 def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
+    config = config_for(caps, p.a.dtype) if p.a.dtype == p.b.dtype else None
+    if config is not None and (tiles := tiles_for(caps, config)):
+        return on_matrices(p, e, caps, config, tiles)
     slices, m, n, k = p.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
@@ -186,6 +192,30 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, bool(words), heavy)
     body = [source("matmul"), *([] if words else [FINISH]), main]
     launch = w.launch(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
+    return with_splits(p, e, caps, chosen.splits, launch)
+
+
+def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
+    """:func:`blocked`, multiplied by subgroups."""
+    slices, m, n, k = p.sizes
+    chosen = matrix_tile.blocking(slices, m, n, k, tiles)
+    split = chosen.splits > 1
+    words = () if split else e.words(2, caps)
+    w = _Writer(p, None if split else e, len(e.op.args), words)
+    grid = block_params(w.params, chosen, slices, m, n, k)
+    operands = {"a": (p.a, 2, 1), "b": (p.b, 1, 2)}
+    sides = {}
+    for x, (spec, along, across) in operands.items():
+        major = k_major(spec, along, across)
+        sides[x] = Side(x, major, in_groups(spec, along if major else across, OCTET))
+        if sides[x].octets:
+            w.text.append(source("matmul_octets").replace("X_", f"{x}_").replace("ALONG", "n" if x == "a" else "m"))
+    if not all(side.octets for side in sides.values()):
+        w.text.append(source("matmul"))
+    main = matrix_block_text(chosen.tile, config, sides["a"], sides["b"], caps, bool(words))
+    body = [*([] if words else [FINISH]), main]
+    name = f"matmul_matrices_{chosen.tile.m}x{chosen.tile.n}"
+    launch = w.launch(name, body, chosen.tile.threads(config), grid)
     return with_splits(p, e, caps, chosen.splits, launch)
 
 
@@ -219,8 +249,8 @@ def matvec_kernel(p: Product) -> MatVec:
     """Four elements at a time if the matrix allows that, along whichever of its dimensions is contiguous."""
     _, m, _, _ = p.sizes
     along_k = k_major(p.a, 2, 1)
-    if p.kind == "f" and in_fours(p.a, 2 if along_k else 1):
-        if along_k and in_fours(p.b, 1):
+    if p.kind == "f" and in_groups(p.a, 2 if along_k else 1):
+        if along_k and in_groups(p.b, 1):
             lanes = MATVEC_THREADS if m == 1 else ROW_LANES
             outputs = MATVEC_THREADS // lanes
             return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), outputs, lanes, 4)
@@ -249,11 +279,12 @@ def matvec_splits(p: Product, kernel: MatVec, caps: HostCaps) -> int:
     return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
 
 
-def in_fours(spec: Spec, inner: int) -> bool:
-    """Whether every line along dimension ``inner`` consists of groups of four that lie like those of the buffer."""
+def in_groups(spec: Spec, inner: int, size: int = 4) -> bool:
+    """Whether lines along dimension ``inner`` consist of groups of ``size`` that lie like those of the buffer, or of
+    larger groups that start at a multiple of four elements."""
     others = [stride for d, stride in enumerate(spec.strides) if d != inner and spec.shape[d] != 1]
-    dense = spec.strides[inner] == 1 and spec.shape[inner] % 4 == 0
-    return dense and spec.aligned and all(stride % 4 == 0 for stride in others)
+    dense = spec.strides[inner] == 1 and spec.shape[inner] % size == 0
+    return dense and spec.aligned and all(stride % size == 0 for stride in others)
 
 
 def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList
 
@@ -75,16 +76,28 @@ PARTIAL_NS = 0.0012
 """What reading a partial sum costs."""
 
 
+class Block(Protocol):
+    """The sizes of a workgroup's share."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+
+
+AnyTile = TypeVar("AnyTile", bound=Block)
+
+
 @dataclass(frozen=True)
-class Blocking:
+class Blocking(Generic[AnyTile]):
     """The tile, and into how many partial sums of ``chunk`` positions each sum is split."""
 
-    tile: Tile
+    tile: AnyTile
     splits: int
     chunk: int
 
 
-def blocks(tile: Tile, m: int, n: int) -> int:
+def blocks(tile: Block, m: int, n: int) -> int:
     return -(-m // tile.m) * -(-n // tile.n)
 
 
@@ -102,7 +115,7 @@ def software_cost_ns(tile: Tile, slices: int, m: int, n: int, k: int) -> float:
     return compiling + slices * blocks(tile, m, n) * tile.m * tile.n * k / rate
 
 
-def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], software: bool = False) -> Blocking:
+def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], software: bool = False) -> Blocking[Tile]:
     """The fastest of ``tiles`` and, on a GPU, of the numbers of partial sums that are powers of two, up to 128."""
     if software:
         tile = min(tiles, key=lambda tile: software_cost_ns(tile, slices, m, n, k))
@@ -114,7 +127,7 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], softwar
     return Blocking(tile, -(-k // chunk), chunk)
 
 
-def block_params(params: ParamList, chosen: Blocking, slices: int, m: int, n: int, k: int) -> Grid:
+def block_params(params: ParamList, chosen: Blocking[AnyTile], slices: int, m: int, n: int, k: int) -> Grid:
     """Adds the parameters of a blocked product; returns its grid."""
     tile = chosen.tile
     groups = slices * chosen.splits * blocks(tile, m, n)

@@ -27,5 +27,6 @@ def host_caps(adapter: Adapter) -> HostCaps:
         software=adapter.info["adapter_type"] == "CPU",
         dialect=adapter.implementation.dialect,
         matrices=adapter.matrices,
+        subgroup_sizes="subgroup-size-control" in features,
         workgroup_bytes=int(limits["max-compute-workgroup-storage-size"]),
     )

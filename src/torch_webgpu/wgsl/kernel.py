@@ -8,6 +8,7 @@ that :mod:`torch_webgpu.wgsl.link` declares for the host at hand:
   counts elements from the start of the buffer and ``T`` is the compute type of its dtype (``dtypes.COMPUTE_TYPE``);
 * for types of up to 32 bits also ``x_load4(g: u32) -> vec4<T>`` and ``x_store4(g: u32, v: vec4<T>)``: elements ``4g``
   to ``4g + 3`` in one access, for buffers whose size is a multiple of 16 bytes; ``x_load`` works beside them;
+* for types of up to 16 bits also ``x_load_words4(g: u32) -> vec4<u32>``: words 4g to 4g + 3, as they lie in memory;
 * with ``mode="word"``: also ``x_load_word(w: u32) -> u32`` and ``x_store_word(w: u32, v: u32)`` for packed sub-word
   types;
 * with ``mode="atomic"``: the buffer is ``array<atomic<u32>>``; loads and stores are atomic on the containing word, and

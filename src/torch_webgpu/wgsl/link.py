@@ -28,7 +28,7 @@ class HostCaps:
     """What decides the text of a shader on one host: adapter features, three limits, and whose compiler reads it.
 
     ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
-    tile sizes. ``matrices``: what its tensor cores multiply. ``workgroup_bytes``: workgroup memory.
+    tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one. ``workgroup_bytes``: workgroup memory.
     """
 
     int64: bool
@@ -42,6 +42,7 @@ class HostCaps:
     subgroups: bool = False
     software: bool = False
     matrices: tuple[MatrixConfig, ...] = ()
+    subgroup_sizes: bool = False
     workgroup_bytes: int = 16384
 
     @property
@@ -112,14 +113,20 @@ def _directives(text: Iterable[str], caps: HostCaps) -> list[str]:
     found = ["enable f16;"] if "f16" in mentioned else []
     if caps.dialect == "tint":
         found += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, mentioned))]
+        if any(map(_TINT_EXTENSIONS[_MATRICES], mentioned)):
+            # Dawn cannot see that a subgroup's number is the same for all of it.
+            found.append("diagnostic(off, chromium.subgroup_matrix_uniformity);")
     return found
+
+
+_MATRICES = "chromium_experimental_subgroup_matrix"
 
 
 # Extension → whether an identifier needs it.
 _TINT_EXTENSIONS: dict[str, Callable[[str], bool]] = {
     "subgroups": lambda name: name.startswith("subgroup"),
     "subgroup_size_control": lambda name: name == "subgroup_size",
-    "chromium_experimental_subgroup_matrix": lambda name: name.startswith("subgroup_matrix"),
+    _MATRICES: lambda name: name.startswith("subgroup_matrix"),
 }
 
 
@@ -229,7 +236,8 @@ class _Buffer:
             raise ValueError(f"binding {binding.name}: this host has no {binding.mode} float64 buffers")
         if binding.mode == "atomic" and binding.access == "read":
             raise ValueError(f"binding {binding.name}: an atomic buffer must be read_write")
-        native_half = dtype.name == "f16" and caps.float16 and binding.mode == "plain"
+        raw = f"{binding.name}_load_words4" in mentioned
+        native_half = dtype.name == "f16" and caps.float16 and binding.mode == "plain" and not raw
         packed = dtype.is_subword and not native_half
         # Two threads may store into the same word: an element-wise store into a packed buffer has to be atomic.
         atomic = binding.mode == "atomic" or (packed and f"{binding.name}_store" in mentioned)
@@ -246,6 +254,10 @@ class _Buffer:
             if atomic or dtype.itemsize > 4:
                 raise ValueError(f"binding {binding.name}: no groups of four of {dtype} in an atomic or 64-bit buffer")
             lanes = dtype.itemsize if packed else 4
+        if raw:
+            if not packed:
+                raise ValueError(f"binding {binding.name}: {dtype} does not lie packed in words")
+            lanes = 4
         return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, caps.window_bytes)
 
     @property
@@ -286,6 +298,10 @@ class _Buffer:
         table[f"{x}_load"] = f"fn {x}_load(i: u32) -> {self.compute} {{ {load} }}"
         if self.packed:
             table[f"{x}_load_word"] = f"fn {x}_load_word(w: u32) -> u32 {{ return {x}_raw_get(w); }}"
+        if self.lanes == 4 and self.packed:
+            get = self._on_element(f"{x}_raw_get_vector(k: u32) -> {self.vector}", "return {};", whole=True)
+            table[f"{x}_raw_get_vector"] = get
+            table[f"{x}_load_words4"] = f"fn {x}_load_words4(g: u32) -> vec4<u32> {{ return {x}_raw_get_vector(g); }}"
         if self.access == "read_write":
             table[f"{x}_raw_set"] = self._on_element(f"{x}_raw_set(k: u32, v: {e})", f"{write};")
             table[f"{x}_store"] = f"fn {x}_store(i: u32, v: {self.compute}) {{ {store} }}"
