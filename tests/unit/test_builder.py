@@ -7,9 +7,9 @@ import pytest
 from torch_webgpu.ir.graph import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.wgsl.builder import MAX_GROUPS, WORKGROUP, Built, Source, build_pointwise, grid_for
-from torch_webgpu.wgsl.launch import Launch
+from torch_webgpu.wgsl.launch import MAX_GROUPS, WORKGROUP, Launch, Source, grid_for
 from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.pointwise import build_pointwise
 
 NATIVE = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
 PORTABLE = HostCaps(int64=False, float16=False, float64=False, immediates_bytes=0, max_binding_bytes=1 << 27)
@@ -19,7 +19,7 @@ def dense(dtype: str, *shape: int) -> Spec:
     return Spec(dtype, shape, contiguous_strides(shape))
 
 
-def build(*specs: Spec, outputs: int = 1, alias: tuple[int, ...] = (), native_f16: bool = False) -> Built:
+def build(*specs: Spec, outputs: int = 1, alias: tuple[int, ...] = (), native_f16: bool = False) -> Launch:
     """The sum of all inputs, cast to each output's dtype."""
     inputs = specs[:-outputs]
     total = ops.load(0, inputs[0].dtype)
@@ -30,11 +30,11 @@ def build(*specs: Spec, outputs: int = 1, alias: tuple[int, ...] = (), native_f1
     return build_pointwise(op, alias or tuple(range(len(specs))), native_f16)
 
 
-def names(built: Built) -> list[str]:
+def names(built: Launch) -> list[str]:
     return [p.name for p in built.kernel.params]
 
 
-def modes(built: Built) -> list[str]:
+def modes(built: Launch) -> list[str]:
     return [b.mode for b in built.kernel.bindings]
 
 
@@ -46,7 +46,7 @@ def test_contiguous_operands_need_no_coordinates() -> None:
 
 
 def test_one_kernel_serves_all_shapes_of_a_rank() -> None:
-    def add_row(n: int, m: int) -> Built:
+    def add_row(n: int, m: int) -> Launch:
         return build(dense("f32", n, m), dense("f32", m), dense("f32", n, m))
 
     for one, two in (((4, 5), (7, 901)), ((4, 8), (7, 900))):
@@ -176,7 +176,6 @@ def test_kernels_link_for_every_host(dtype: str, caps: HostCaps) -> None:
     built = build(dense(dtype, 4, 5), dense(dtype, 5), dense(dtype, 4, 5), native_f16=caps.float16)
     linked = link(built.kernel, caps)
     assert linked.uses_immediates == (caps.immediates_bytes > 0)
-    Launch(built.kernel, built.bindings, built.values, built.grid)
 
 
 def test_threads_take_several_groups_of_many_narrow_elements() -> None:

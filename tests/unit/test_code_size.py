@@ -6,9 +6,9 @@ import pytest
 
 from torch_webgpu.ir.graph import Expr, Function, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import TABLE, ops
-from torch_webgpu.wgsl.builder import build_pointwise
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size
 from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.pointwise import build_pointwise
 from torch_webgpu.wgsl.quads import QUAD
 from torch_webgpu.wgsl.reduction import build_reduction
 
@@ -69,7 +69,7 @@ def test_a_reduction_of_much_code_takes_points_one_by_one() -> None:
     def points(value: Expr) -> int:
         body = Reduction((64, 4096), (1,), (value,), ("sum",), (ops.acc(0, "f32"),))
         op = Operation("sum", (Spec("f32", (64, 4096), (4096, 1)), Spec("f32", (64,), (1,))), 1, body)
-        kernel = build_reduction(op, (0, 1)).built[0].kernel
+        kernel = build_reduction(op, (0, 1)).launches[0].kernel
         assert link(kernel, CAPS).source
         return kernel.body.count("contribution(") - 1
 

@@ -8,7 +8,7 @@ from torch_webgpu.ir.graph import ForEach, Number, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.lower.lower import lower
-from torch_webgpu.wgsl.builder import Source
+from torch_webgpu.wgsl.launch import Source
 from torch_webgpu.wgsl.link import HostCaps
 
 SHAPES = ((2, 3), (5,), (7, 1))

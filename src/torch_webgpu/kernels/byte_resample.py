@@ -11,9 +11,8 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from torch_webgpu.ir.graph import Extern, Operation
-from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import Lowered
+from torch_webgpu.wgsl.launch import Lowered, Source
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, constant, source, spatial

@@ -6,12 +6,10 @@ from math import prod
 
 from torch_webgpu.ir.graph import Operation
 from torch_webgpu.layout import Shape
-from torch_webgpu.wgsl.builder import Indexing, ParamList, Source, bind, grid_for
-from torch_webgpu.wgsl.kernel import Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.builder import bind, per_point
+from torch_webgpu.wgsl.indexing import Indexing
+from torch_webgpu.wgsl.launch import Lowered, ParamList, Source
 from torch_webgpu.wgsl.link import HostCaps
-
-from .indexed import per_point
 
 
 def lower_coordinates(op: Operation, alias: tuple[int, ...], caps: HostCaps, shape: Shape) -> Lowered:
@@ -38,5 +36,4 @@ def lower_coordinates(op: Operation, alias: tuple[int, ...], caps: HostCaps, sha
         *indexing.coordinates(),
         *stores,
     ]
-    kernel = Kernel(op.name, per_point(lines, numel), bindings, tuple(params.params), trusted=True)
-    return Lowered((Launch(kernel, order, tuple(params.values), grid_for(prod(shape))),))
+    return Lowered((params.launch(op.name, per_point(lines, numel), bindings, order, prod(shape)),))

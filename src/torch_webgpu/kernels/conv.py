@@ -19,9 +19,8 @@ from math import prod
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList
 from torch_webgpu.wgsl.link import HostCaps
 
 from .epilogue import FINISH, Epilogue

@@ -7,9 +7,8 @@ paths come to (N, T, 2 S + 1), S the longest target.
 from __future__ import annotations
 
 from torch_webgpu.ir.graph import Operation, Spec
-from torch_webgpu.wgsl.builder import ParamList, Source, grid_for
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, source

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec, walk
 from torch_webgpu.layout import broadcast_strides
-from torch_webgpu.wgsl.builder import ParamList, stored
-from torch_webgpu.wgsl.expr import convert, emit
+from torch_webgpu.wgsl.expr import convert, emit_stored, function, stored
 from torch_webgpu.wgsl.kernel import Binding, Mode
+from torch_webgpu.wgsl.launch import ParamList
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, locator
@@ -108,12 +108,8 @@ class Epilogue:
                 return scalars[e.args[0]]
             return number if e.op == "linear" else "v"
 
-        lines, results = emit(self.roots, leaf)
-        values = [
-            convert(text, root.dtype, spec.dtype, fits=True)
-            for text, root, spec in zip(results, self.roots, self.op.outputs, strict=True)
-        ]
-        return [*text, "fn result(at: Place, v: T) -> Values {", *lines, f"  return Values({', '.join(values)});", "}"]
+        lines, values = emit_stored(self.roots, [spec.dtype for spec in self.op.outputs], leaf)
+        return [*text, *function("result(at: Place, v: T)", "Values", lines, f"Values({', '.join(values)})")]
 
     def locate(self, params: ParamList, k: int) -> str:
         """``fn e<k>_at``; coordinates along which the argument stands still take no parameter."""

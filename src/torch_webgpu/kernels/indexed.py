@@ -14,13 +14,13 @@ from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_order
-from torch_webgpu.wgsl.builder import MAIN, Indexing, Packed, ParamList, Source, bind, grid_for, packed_text, store_mode
-from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
-from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
+from torch_webgpu.wgsl.builder import Packed, bind, packed_text, per_point, store_mode
+from torch_webgpu.wgsl.indexing import QUAD, Indexing
+from torch_webgpu.wgsl.kernel import Binding, Mode
+from torch_webgpu.wgsl.launch import ERRORS, Lowered, ParamList, Source
 from torch_webgpu.wgsl.link import HostCaps
 
 WORD = 0xFFFFFFFF
-QUAD = 4
 ROWS = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 
@@ -65,7 +65,7 @@ class Walk:
         self.quads = self.sizes[-1] % QUAD == 0 and all(strides[1 + j][-1] == 0 for j in range(n_terms))
 
     def coordinates(self) -> list[str]:
-        return self.indexing.coordinates() if self.indexing.rank > 1 else ["  let c0 = i;"]
+        return self.indexing.coordinates()
 
     def data_element(self, arg: int) -> str:
         """The data tensor's element number once ``p0…`` hold the terms' positions; ``arg`` has its storage offset."""
@@ -118,8 +118,7 @@ class Walk:
         if self.geometry.terms:
             bindings += (Binding("errors", "u32", "read_write", "atomic"),)
             order += (ERRORS,)
-        kernel = Kernel(self.op.name, text, bindings, tuple(self.params.params), trusted=True)
-        return Lowered((Launch(kernel, order, tuple(self.params.values), grid_for(threads)),))
+        return Lowered((self.params.launch(self.op.name, text, bindings, order, threads),))
 
 
 def lower_read(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry) -> Lowered:
@@ -168,13 +167,6 @@ def read_by_fours(walk: Walk, alias: tuple[int, ...]) -> Lowered:
         f"  {names[result]}_store4(({offset} + i) / {QUAD}u, v);",
     ]
     return walk.launch(per_point(lines, walk.numel, QUAD), bindings, order, prod(walk.sizes) // QUAD)
-
-
-def per_point(lines: list[str], numel: str, run: int = 1) -> str:
-    """A kernel in which a thread does ``lines`` for one point ``i``, of ``run`` that belong to it."""
-    point = "t" if run == 1 else f"t * {run}u"
-    call = f"  if ({point} < {numel}) {{ point({point}); }}"
-    return "\n".join(["fn point(i: u32) {", *lines, "}", *MAIN, call, "}", ""])
 
 
 def combines_atomically(dtype: str, combine: str) -> bool:

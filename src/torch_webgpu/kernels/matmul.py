@@ -13,9 +13,8 @@ from functools import cache
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.wgsl.builder import ParamList
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 

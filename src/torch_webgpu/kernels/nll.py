@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from torch_webgpu.ir.graph import Operation
-from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import ERRORS, Lowered
+from torch_webgpu.wgsl.launch import ERRORS, Lowered, Source
 from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, source

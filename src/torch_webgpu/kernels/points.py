@@ -17,19 +17,10 @@ from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import is_dense
-from torch_webgpu.wgsl.builder import (
-    MAIN,
-    WORKGROUP,
-    Packed,
-    ParamList,
-    Source,
-    Value,
-    grid_for,
-    packed_text,
-    store_mode,
-)
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch
+from torch_webgpu.wgsl.builder import Packed, packed_text, per_point, store_mode
+from torch_webgpu.wgsl.indexing import split_number
+from torch_webgpu.wgsl.kernel import Binding, ParamType
+from torch_webgpu.wgsl.launch import Launch, ParamList, Source, Value
 from torch_webgpu.wgsl.link import HostCaps
 
 SPATIAL = ("n", "c", "d", "h", "w")
@@ -130,7 +121,7 @@ class PointKernel:
         self.bindings.append(binding)
         self.order.append(arg)
 
-    def param(self, name: str, value: Value, type_: str = "u32") -> None:
+    def param(self, name: str, value: Value, type_: ParamType = "u32") -> None:
         self.params.add(name, value, type_)
 
     def sizes(self, name: str, spec: Spec) -> None:
@@ -151,31 +142,21 @@ class PointKernel:
             (k for k, c in enumerate(self.coordinates) if c not in self.absent), key=lambda k: -spec.strides[k]
         )
         lines = [f"  let {c} = 0u;" for c in self.coordinates if c in self.absent]
-        rest = "i"
-        for k in reversed(order[1:]):
-            c = self.coordinates[k]
-            size = self.params.add(f"walk_{c}", spec.shape[k])
-            lines += [f"  let {c} = {rest} % {size};", f"  let rest_{c} = {rest} / {size};"]
-            rest = f"rest_{c}"
-        return [*lines, f"  let {self.coordinates[order[0]]} = {rest};"] if order else lines
+        names = [self.coordinates[k] for k in order]
+        axes = [
+            (c, f"rest_{c}", self.params.add(f"walk_{c}", spec.shape[k]))
+            for k, c in zip(reversed(order[1:]), reversed(names[1:]))
+        ]
+        return [*lines, *split_number("i", axes, names[0])] if order else lines
 
     def visit(self, spec: Spec, body: str) -> Launch:
         """The launch of a body that stores by itself: ``fn visit(…coordinates)``, once for each element of ``spec``."""
         numel = self.params.add("numel", prod(spec.shape))
         point = [*self._walk(spec), f"  visit({', '.join(self.coordinates)});"]
-        main = "\n".join(["fn point(i: u32) {", *point, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
-        return self._launch([*self.prelude, body, main], prod(spec.shape))
+        return self._launch([*self.prelude, body, per_point(point, numel)], prod(spec.shape))
 
     def _launch(self, text: list[str], threads: int) -> Launch:
-        kernel = Kernel(
-            self.name,
-            "\n".join(text),
-            tuple(self.bindings),
-            tuple(self.params.params),
-            workgroup_size=(WORKGROUP, 1, 1),
-            trusted=True,
-        )
-        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid_for(threads))
+        return self.params.launch(self.name, "\n".join(text), self.bindings, self.order, threads)
 
     def launch(self, body: str) -> Launch:
         """The launch of ``body``: one thread for each element, or for each word of a packed output."""
@@ -201,9 +182,6 @@ class PointKernel:
                 stores.append(f"  {name}_store({name}_at({', '.join(self.coordinates)}), found.{name});")
         call = f"  let found = values({', '.join(self.coordinates)});"
         point = [*self._walk(first), call, *stores]
-        if packed:
-            main = packed_text(packed, point, numel, run)
-        else:
-            main = "\n".join(["fn point(i: u32) {", *point, "}", *MAIN, f"  if (t < {numel}) {{ point(t); }}", "}", ""])
+        main = packed_text(packed, point, numel, run) if packed else per_point(point, numel)
         members_text = f"struct Values {{ {', '.join(members)} }}"
         return self._launch([*self.prelude, members_text, body, main], -(-prod(first.shape) // run))

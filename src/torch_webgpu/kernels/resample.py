@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.kernel import Binding, ParamType
 from torch_webgpu.wgsl.launch import Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
@@ -111,7 +111,8 @@ class _Builder:
         add = self.kernel.params.add
         fields = [add(f"size_{d}", x.shape[lead + k], "i32"), add(f"extent_{d}", y.shape[lead + k], "i32")]
         for name in ("scale", "window", "stride", "pad", "dilation"):
-            value, type_ = getattr(axis, name), "f32" if name == "scale" else "i32"
+            value = getattr(axis, name)
+            type_: ParamType = "f32" if name == "scale" else "i32"
             fields.append(add(f"{name}_{d}", value, type_) if name in FIELDS[self.r.mode] else str(value))
         if self.r.mode == "fractional":
             fields[2] = f"sample(n, c, {axis.pad}u)"

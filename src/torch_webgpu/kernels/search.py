@@ -8,9 +8,8 @@ from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Operation
-from torch_webgpu.wgsl.builder import Source, Value, grid_for
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
-from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
+from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source, Value, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 
 _COMPARE = {

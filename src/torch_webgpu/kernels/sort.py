@@ -12,9 +12,8 @@ from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Operation
-from torch_webgpu.wgsl.builder import Source, Value, grid_for
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 
 BLOCK = 1024

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from torch_webgpu.wgsl.builder import MAX_GROUPS, ParamList
+from torch_webgpu.wgsl.launch import MAX_GROUPS, ParamList
 
 Grid = tuple[int, int, int]
 

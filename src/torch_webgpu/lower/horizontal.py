@@ -7,9 +7,8 @@ from itertools import accumulate
 from math import prod
 
 from torch_webgpu.ir.graph import Expr, ForEach, Operation, walk
-from torch_webgpu.wgsl.builder import Source, Value
 from torch_webgpu.wgsl.horizontal import Column, PerTuple, build_horizontal, groups_of
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value
 from torch_webgpu.wgsl.link import HostCaps
 
 from .rewrite import renumber

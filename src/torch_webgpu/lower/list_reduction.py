@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Operation
-from torch_webgpu.wgsl.builder import WORKGROUP, Source, Value, grid_for
-from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.indexing import QUAD
+from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered, Source, Value, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.list_reduction import (
     UNROLL,
@@ -17,7 +17,6 @@ from torch_webgpu.wgsl.list_reduction import (
     build_results,
     scalars,
 )
-from torch_webgpu.wgsl.quads import QUAD
 
 from .horizontal import ALONE_NUMEL
 

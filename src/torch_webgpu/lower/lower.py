@@ -10,22 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from torch_webgpu.ir.graph import Extern, ForEach, Function, Operation, Pointwise, Reduction, expressions, functions_of
-from torch_webgpu.wgsl.builder import Built, build_pointwise
-from torch_webgpu.wgsl.fold import Stages
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.wgsl.pointwise import build_pointwise
 from torch_webgpu.wgsl.reduction import build_reduction
 
 from .horizontal import lower_for_each
-
-
-def from_built(built: Built) -> Lowered:
-    return Lowered((Launch(built.kernel, built.bindings, built.values, built.grid),))
-
-
-def from_stages(stages: Stages) -> Lowered:
-    launches = tuple(Launch(b.kernel, b.bindings, b.values, b.grid) for b in stages.built)
-    return Lowered(launches, stages.temporaries)
 
 
 def lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
@@ -52,9 +42,9 @@ def _with(launch: Launch, functions: Sequence[Function]) -> Launch:
 
 def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     if isinstance(op.body, Pointwise):
-        return from_built(build_pointwise(op, alias, caps.float16))
+        return Lowered((build_pointwise(op, alias, caps.float16),))
     if isinstance(op.body, Reduction):
-        return from_stages(build_reduction(op, alias))
+        return build_reduction(op, alias)
     if isinstance(op.body, ForEach):
         return lower_for_each(op, alias, caps)
     assert isinstance(op.body, Extern)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from torch_webgpu.ir.graph import ForEach, Operation
 from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits, renumbered
 from torch_webgpu.plan import Step as Dispatch
-from torch_webgpu.wgsl.builder import Source
 from torch_webgpu.wgsl.kernel import Kernel
-from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered
+from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
 from torch_webgpu.wgsl.link import HostCaps
 
 from .lower import lower

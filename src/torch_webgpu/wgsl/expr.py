@@ -10,6 +10,8 @@ from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Expr, walk
 from torch_webgpu.ir.ops import TABLE
 
+from .kernel import ParamType
+
 Leaf = Callable[[Expr], str]
 
 _WRAP = {
@@ -100,6 +102,11 @@ def double_literal(value: float) -> str:
     return f"({value!r}lf)" if isfinite(value) else f"f64({float_literal(value)})"
 
 
+def compute_type(dtype: str) -> str:
+    """The WGSL type that values of ``dtype`` have."""
+    return COMPUTE_TYPE[BY_NAME[dtype].kind]
+
+
 def literal(text: str, dtype: str) -> str:
     """WGSL for a ``const`` leaf."""
     kind = BY_NAME[dtype].kind
@@ -142,9 +149,45 @@ def emit(roots: Sequence[Expr], leaf: Leaf, prefix: str = "v", indent: str = "  
         else:
             text = leaf(expr)
         name = f"{prefix}{len(lines)}"
-        lines.append(f"{indent}let {name}: {COMPUTE_TYPE[BY_NAME[expr.dtype].kind]} = {text};")
+        lines.append(f"{indent}let {name}: {compute_type(expr.dtype)} = {text};")
         names[expr] = name
     return lines, [names[root] for root in roots]
+
+
+def stored(root: Expr, dtype: str) -> Expr:
+    """``root`` without a last rounding or wrapping that storing as ``dtype`` does anyway."""
+    if root.op == "to_dtype" and root.dtype == dtype and BY_NAME[root.args[0].dtype].kind == BY_NAME[dtype].kind:
+        return root.args[0]
+    return root
+
+
+def emit_stored(
+    roots: Sequence[Expr], dtypes: Sequence[str], leaf: Leaf, prefix: str = "v", indent: str = "  "
+) -> tuple[list[str], list[str]]:
+    """Statements that compute ``roots``, and the WGSL of each as what is stored as its dtype."""
+    roots = [stored(root, dtype) for root, dtype in zip(roots, dtypes, strict=True)]
+    lines, names = emit(roots, leaf, prefix, indent)
+    return lines, [convert(x, e.dtype, dtype, fits=True) for x, e, dtype in zip(names, roots, dtypes, strict=True)]
+
+
+def function(signature: str, result: str, lines: Sequence[str], value: str) -> list[str]:
+    """A function that returns ``value``, of type ``result``, after these statements."""
+    return [f"fn {signature} -> {result} {{", *lines, f"  return {value};", "}"]
+
+
+def scalar_function(name: str, result: Expr, *arguments: Expr, leaf: Leaf = lambda e: e.args[0]) -> list[str]:
+    """A function of scalars, whose names are what the leaves ``arguments`` have."""
+    lines, (value,) = emit([result], leaf)
+    declared = ", ".join(f"{e.args[0]}: {compute_type(e.dtype)}" for e in arguments)
+    return function(f"{name}({declared})", compute_type(result.dtype), lines, value)
+
+
+def struct_function(
+    signature: str, struct: str, fields: Sequence[str], lines: Sequence[str], values: Sequence[str]
+) -> list[str]:
+    """A struct and a function that returns one."""
+    declared = f"struct {struct} {{ {', '.join(fields)} }}"
+    return [declared, *function(signature, struct, lines, f"{struct}({', '.join(values)})")]
 
 
 def _apply(expr: Expr, names: dict[Expr, str]) -> str:
@@ -159,7 +202,13 @@ def _apply(expr: Expr, names: dict[Expr, str]) -> str:
     return text
 
 
-_PARTS = {"f": ("f32",), "l": ("u32", "u32"), "d": ("f32", "f32", "f32", "i32"), "c": ("f32", "f32"), "u": ("u32",)}
+_PARTS: dict[str, tuple[ParamType, ...]] = {
+    "f": ("f32",),
+    "l": ("u32", "u32"),
+    "d": ("f32", "f32", "f32", "i32"),
+    "c": ("f32", "f32"),
+    "u": ("u32",),
+}
 
 
 # A number with itself.
@@ -194,7 +243,7 @@ def _guarded(expr: Expr, names: dict[Expr, str]) -> str | None:
     return None
 
 
-def param_parts(kind: str) -> tuple[str, ...]:
+def param_parts(kind: str) -> tuple[ParamType, ...]:
     """The types of the 4-byte parts that carry a scalar argument of ``kind``."""
     return _PARTS.get(kind, ("i32",))
 

@@ -6,28 +6,17 @@ One text serves every shape of the same rank: sizes, strides and offsets are par
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.combine import accumulators, pairwise
 from torch_webgpu.ir.graph import Expr, Operation, Reduction
 
-from .builder import WORKGROUP, Built, Value, grid_for
-from .expr import convert, emit
-from .kernel import Binding, Kernel
-from .operands import Operands, combines, compute_type
+from .expr import compute_type, convert, emit, function
+from .indexing import GROUPS, ahead
+from .kernel import Binding
+from .launch import WORKGROUP, Launch
+from .operands import Operands, combines
 from .tiling import Space, Tiling, in_flight
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Kernels that run one after the other, and the bytes of the temporaries they share.
-
-    Temporary ``t`` is binding ``n_args + t`` of the kernels.
-    """
-
-    built: tuple[Built, ...]
-    temporaries: tuple[int, ...] = ()
 
 
 def partial_dtype(dtype: str) -> str:
@@ -65,12 +54,15 @@ class FoldWriter:
         assert isinstance(op.body, Reduction)
         self.op, self.body, self.space, self.tiling = op, op.body, space, tiling
         self.operands = Operands(op, alias, space, tiling.width, op.body.values if reads else (), stores)
+        self.params = self.operands.params
         self.states = accumulators(op.body.values, op.body.combine)
         self.unit = tiling.lanes * tiling.width
         self.unroll = in_flight(op.body, tiling.width)
 
-    def param(self, name: str, value: Value) -> str:
-        return self.operands.param(name, value)
+    @property
+    def extent(self) -> str:
+        """The parameter that says how many points an output has."""
+        return self.params.add("extent", self.space.extent)
 
     # Functions of states
 
@@ -88,7 +80,7 @@ class FoldWriter:
         text = [
             self.state_struct(),
             f"fn identity() -> Acc {{ return Acc({', '.join(constants)}); }}",
-            *("fn merge(a: Acc, b: Acc) -> Acc {", *lines, f"  return Acc({', '.join(names)});", "}"),
+            *function("merge(a: Acc, b: Acc)", "Acc", lines, f"Acc({', '.join(names)})"),
         ]
         for n in sorted(set(gathers)):
             text += self.gather_function(n)
@@ -105,16 +97,16 @@ class FoldWriter:
             gathered += combine.gather([Expr("acc", (f"v{j}", u), dtype) for u in range(n)], positions)
         lines, names = emit(gathered, lambda e: f"p{e.args[1]}.{e.args[0]}")
         arguments = ", ".join(f"p{u}: Contribution" for u in range(n))
-        return [f"fn gather{n}({arguments}) -> Acc {{", *lines, f"  return Acc({', '.join(names)});", "}"]
+        return function(f"gather{n}({arguments})", "Acc", lines, f"Acc({', '.join(names)})")
 
     def partial_function(self, partials: int) -> list[str]:
         """The state that partial result ``r`` of ``partials`` is."""
-        count = self.param("partials", partials)
+        count = self.params.add("partials", partials)
         loads = []
         for k, d in enumerate(self.states):
             self.operands.bind(Binding(f"t{k}", partial_dtype(d)), k)
             loads.append(convert(f"t{k}_load(o * {count} + r)", partial_dtype(d), d, fits=True))
-        return ["fn partial(o: u32, r: u32) -> Acc {", f"  return Acc({', '.join(loads)});", "}"]
+        return function("partial(o: u32, r: u32)", "Acc", [], f"Acc({', '.join(loads)})")
 
     # Statements of the entry point
 
@@ -123,36 +115,31 @@ class FoldWriter:
         lanes, rows = self.tiling.lanes, self.tiling.rows
         lane, row = ("lid / {}u", "lid % {}u") if self.tiling.across else ("lid % {}u", "lid / {}u")
         width = rows if self.tiling.across else lanes
-        text = [
-            f"@compute @workgroup_size({WORKGROUP})",
-            "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
-            "        @builtin(local_invocation_index) lid: u32) {",
-            "  let group = wid.y * nwg.x + wid.x;",
-            f"  let lane = {lane.format(width)};",
-        ]
+        text = [*GROUPS, f"  let lane = {lane.format(width)};"]
         tile = "group"
         if self.tiling.splits > 1:
-            splits = self.param("splits", self.tiling.splits)
+            splits = self.params.add("splits", self.tiling.splits)
             text += [f"  let split = group % {splits};", f"  let tile = group / {splits};"]
             tile = "tile"
-        outputs = self.param("outputs", self.space.outputs)
-        text += [
-            f"  let live = {tile} * {rows}u + {row.format(width)} < {outputs};",
+        outputs = self.params.add("outputs", self.space.outputs)
+        output = f"{tile} * {rows}u + {row.format(width)}"
+        return [
+            *text,
+            f"  let live = {output} < {outputs};",
             # A thread without an output reads what the last one does, and writes nothing.
-            f"  let o = min({tile} * {rows}u + {row.format(width)}, {outputs} - 1u);",
+            f"  let o = min({output}, {outputs} - 1u);",
             *self.operands.coordinates("o", self.space.kept, "c"),
             *self.operands.row(),
         ]
-        return text
 
     def chunk(self) -> list[str]:
         """The range of points, uniform in the workgroup, that this split takes."""
-        extent = self.param("extent", self.space.extent)
+        extent = self.extent
         if self.tiling.splits == 1:
             return ["  let start = 0u;", f"  let end = {extent};"]
         unit = self.unit * self.unroll
         length = -(-self.space.extent // (self.tiling.splits * unit)) * unit
-        chunk = self.param("chunk", length)
+        chunk = self.params.add("chunk", length)
         return [
             f"  let start = min(split * {chunk}, {extent});",
             f"  let end = start + min({chunk}, {extent} - start);",
@@ -161,17 +148,16 @@ class FoldWriter:
     def accumulate(self) -> list[str]:
         """``acc``: this lane's share of the points from ``start`` to ``end``, in batches of ``unroll`` runs."""
         operands, unit, unroll = self.operands, self.unit, self.unroll
-        many: list[str] = []
-        for u in range(unroll):
-            many += operands.contributions(f"s{u}", f"i + {u * unit}u" if u else "i")
+        runs = [(f"s{u}", ahead("i", u * unit)) for u in range(unroll)]
+        contributions = [text for run in runs for text in operands.contributions(*run)]
         bulk = [
             "  let last = select(start, end, live);",
             f"  let bulk = last - min(last, {(unroll - 1) * unit}u);",
             "  var acc = identity();",
             f"  var i = start + lane * {self.tiling.width}u;",
             f"  for (; i < bulk; i += {unroll * unit}u) {{",
-            *("    " + operands.load(f"s{u}", f"i + {u * unit}u" if u else "i") for u in range(unroll)),
-            f"    acc = merge(acc, gather{len(many)}({', '.join(many)}));",
+            *("    " + operands.load(*run) for run in runs),
+            f"    acc = merge(acc, {self.gather(contributions)});",
             "  }",
         ]
         if unroll == 1:
@@ -214,17 +200,10 @@ class FoldWriter:
     def shared(self, pages: int = 1) -> list[str]:
         return [f"var<workgroup> states: array<Acc, {pages * WORKGROUP}>;"] if self.tiling.lanes > 1 else []
 
-    def finish(self, text: Sequence[str]) -> Built:
-        """The kernel with this text, over all outputs and splits."""
+    def finish(self, declared: Sequence[str], main: Sequence[str]) -> Launch:
+        """The kernel with these declarations and this entry point, over all outputs and splits."""
+        text = [*self.operands.functions(), *declared, *main, "}"]
+        lines = "\n".join([*(line for line in text if line.strip()), ""])
         groups = -(-self.space.outputs // self.tiling.rows) * self.tiling.splits
-        kernel = Kernel(
-            self.op.name,
-            "\n".join([*(line for line in text if line.strip()), ""]),
-            tuple(self.operands.bindings),
-            tuple(self.operands.params.params),
-            workgroup_size=(WORKGROUP, 1, 1),
-            trusted=True,
-        )
-        return Built(
-            kernel, tuple(self.operands.order), tuple(self.operands.params.values), grid_for(groups * WORKGROUP)
-        )
+        operands = self.operands
+        return self.params.launch(self.op.name, lines, operands.bindings, operands.order, groups * WORKGROUP)

@@ -7,17 +7,17 @@ kernel serves all sizes. A thread owns four consecutive elements, as in :mod:`.q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Expr, ListLayout, Number, walk
 
-from .builder import MAX_GROUPS, WORKGROUP, stored
-from .expr import convert, emit
+from .expr import compute_type, convert, emit_stored, struct_function
+from .indexing import GROUPS, LANES, QUAD, all_inside
 from .kernel import Binding, Kernel, Param, ParamType
-from .quads import LANES, QUAD
+from .launch import WORKGROUP, grid_for
 
 ELEMENTS_PER_GROUP = WORKGROUP * QUAD
 PARAM_TYPES: dict[str, ParamType] = {"f": "f32", "i": "i32", "u": "u32"}
@@ -39,7 +39,7 @@ class Column:
 
     @property
     def compute(self) -> str:
-        return COMPUTE_TYPE[BY_NAME[self.dtype].kind]
+        return compute_type(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,9 @@ class PerTuple:
 
 def groups_of(numels: Sequence[int]) -> tuple[list[int], tuple[int, int, int]]:
     """Each tuple's first workgroup, and the grid."""
-    starts, total = [], 0
-    for numel in numels:
-        starts.append(total)
-        total += -(-numel // ELEMENTS_PER_GROUP)
-    rows = -(-total // MAX_GROUPS)
-    return starts, (-(-total // rows), rows, 1)
+    groups = [-(-numel // ELEMENTS_PER_GROUP) for numel in numels]
+    *starts, total = accumulate(groups, initial=0)
+    return starts, grid_for(total * WORKGROUP)
 
 
 @lru_cache(KERNEL_CACHE_SIZE)
@@ -87,9 +84,7 @@ class _Builder:
         assert all(e.op in ("load", "param", "const") for e in leaves)
 
     def kernel(self) -> Kernel:
-        point = self.point()
-        variables = self.variables()
-        text = "\n".join([*point, *self.accessors(), *self.main(variables), ""])
+        text = "\n".join([*self.point(), *self.accessors(), *self.main(), ""])
         name, params = self.body.name, tuple(self.params)
         return Kernel(name, text, self.bindings(), params, workgroup_size=(WORKGROUP, 1, 1), trusted=True)
 
@@ -106,28 +101,29 @@ class _Builder:
             for name in self.names(k)
         )
 
-    def variables(self) -> list[tuple[str, str, list[str]]]:
-        """What differs from tuple to tuple: a variable's name and type, and the parameter with each tuple's value."""
-        found = []
+    def variables(self) -> dict[str, list[str]]:
+        """Declarations of what differs from tuple to tuple, and the parameter with each tuple's value."""
+        found: dict[str, list[str]] = {}
+
+        def differs(name: str, type_: ParamType = "u32") -> None:
+            known = ["0u"] if name == "start" else []  # the first tuple starts at workgroup 0
+            values = [f"{name}_{j}" for j in range(len(known), self.tuples)]
+            self.params += [Param(value, type_) for value in values]
+            found[f"{name}: {type_}"] = [*known, *(f"P.{value}" for value in values)]
+
         for k, number in enumerate(self.body.numbers):
             if number.each:
-                found.append(self.variable(f"s{k}", PARAM_TYPES[number.kind]))
+                differs(f"s{k}", PARAM_TYPES[number.kind])
             else:
                 self.params.append(Param(f"s{k}", PARAM_TYPES[number.kind]))
-        found.append(self.variable("numel", "u32"))
-        found.append(self.variable("start", "u32"))
+        differs("numel")
+        differs("start")
         for k, column in enumerate(self.body.columns):
             if column.offset and column.layout == "shared":
                 self.params.append(Param(f"o{k}"))
             elif column.offset:
-                found.append(self.variable(f"o{k}", "u32"))
+                differs(f"o{k}")
         return found
-
-    def variable(self, name: str, type_: ParamType) -> tuple[str, str, list[str]]:
-        known = ["0u"] if name == "start" else []  # the first tuple starts at workgroup 0
-        values = [f"{name}_{j}" for j in range(len(known), self.tuples)]
-        self.params += [Param(value, type_) for value in values]
-        return name, type_, [*known, *(f"P.{value}" for value in values)]
 
     def point(self) -> list[str]:
         """The function that computes one element's results."""
@@ -139,18 +135,11 @@ class _Builder:
                 return convert(f"a{k}", body.columns[k].dtype, e.dtype, fits=True)
             return f"s{k}" if body.numbers[k].each else f"P.s{k}"
 
-        targets = [body.columns[k] for k in body.targets]
-        roots = [stored(root, column.dtype) for root, column in zip(body.roots, targets, strict=True)]
-        lines, results = emit(roots, leaf)
-        values = [
-            convert(text, root.dtype, column.dtype, fits=True)
-            for text, root, column in zip(results, roots, targets, strict=True)
-        ]
-        fields = ", ".join(f"f{k}: {body.columns[k].compute}" for k in body.targets)
+        lines, values = emit_stored(body.roots, [body.columns[k].dtype for k in body.targets], leaf)
         arguments = [f"a{k}: {body.columns[k].compute}" for k in self.loaded]
         arguments += [f"s{k}: {PARAM_TYPES[body.numbers[k].kind]}" for k in self.own]
-        head = [f"struct Point {{ {fields} }}", f"fn point({', '.join(arguments)}) -> Point {{"]
-        return [*head, *lines, f"  return Point({', '.join(values)});", "}"]
+        fields = [f"f{k}: {body.columns[k].compute}" for k in body.targets]
+        return struct_function(f"point({', '.join(arguments)})", "Point", fields, lines, values)
 
     def accessors(self) -> list[str]:
         """``load_k(tuple, …)`` and ``store_k``: the switch over a column's bindings, the same way for a workgroup."""
@@ -166,26 +155,16 @@ class _Builder:
                 text += switch(f"store_{k}(own: u32, at: u32, v: {value})", calls)
         return text
 
-    def main(self, variables: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
+    def main(self) -> list[str]:
         body = self.body
         text = [
-            f"@compute @workgroup_size({WORKGROUP})",
-            "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
-            "        @builtin(local_invocation_index) lid: u32) {",
-            "  let group = wid.y * nwg.x + wid.x;",
-            "  var own = 0u;",
-            *(f"  var {name}: {type_} = {values[0]};" for name, type_, values in variables),
-        ]
-        for j in range(1, self.tuples):
-            assigned = " ".join(f"{name} = {values[j]};" for name, _, values in variables)
-            text.append(f"  if (group >= P.start_{j}) {{ own = {j}u; {assigned} }}")
-        text += [
+            *GROUPS,
+            *find_own(self.variables()),
             f"  let t = (group - start) * {WORKGROUP}u + lid;",
             f"  let base = t * {QUAD}u;",
             "  if (base >= numel) { return; }",
         ]
-        for k in self.loaded:
-            text.append(f"  let a{k} = load_{k}(own, {self.place(k)});")
+        text += [f"  let a{k} = load_{k}(own, {self.place(k)});" for k in self.loaded]
         for lane in LANES:
             passed = [f"a{k}.{lane}" if body.columns[k].layout == "elements" else f"a{k}" for k in self.loaded]
             text.append(f"  let q{lane} = point({', '.join([*passed, *(f's{k}' for k in self.own)])});")
@@ -204,13 +183,25 @@ class _Builder:
 
     def store(self, k: int) -> list[str]:
         """Statements that store column ``k``; what lies beyond the tensor is kept."""
-        inside = ", ".join(f"base + {e}u < numel" for e in range(QUAD))
         place = self.place(k)
         return [
             f"  var r{k} = vec4<{self.body.columns[k].compute}>({', '.join(f'q{lane}.f{k}' for lane in LANES)});",
-            f"  if (!whole) {{ r{k} = select(load_{k}(own, {place}), r{k}, vec4<bool>({inside})); }}",
+            f"  if (!whole) {{ r{k} = select(load_{k}(own, {place}), r{k}, {all_inside('base', 'numel')}); }}",
             f"  store_{k}(own, {place}, r{k});",
         ]
+
+
+def find_own(declared: Mapping[str, Sequence[str]]) -> list[str]:
+    """Statements that find ``own``, the last tuple whose parameter ``start`` is not above ``group``.
+
+    ``declared``: what else differs from tuple to tuple, as declarations, and each tuple's value of it.
+    """
+    text = ["  var own = 0u;", *(f"  var {name} = {values[0]};" for name, values in declared.items())]
+    names = [name.split(":")[0] for name in declared]
+    for j, values in enumerate(zip(*declared.values(), strict=True)):
+        assigned = " ".join(f"{name} = {value};" for name, value in zip(names, values, strict=True))
+        text += [f"  if (group >= P.start_{j}) {{ own = {j}u; {assigned} }}"] if j else []
+    return text
 
 
 def switch(signature: str, calls: Sequence[str]) -> list[str]:

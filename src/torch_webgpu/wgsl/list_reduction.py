@@ -7,28 +7,20 @@ read in fours from where fours begin in the buffer, wherever the tensor does; wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.combine import COMBINES
 from torch_webgpu.ir.graph import Expr, walk
 
-from .builder import WORKGROUP, stored
-from .expr import convert, emit
-from .horizontal import switch
+from .expr import compute_type, convert, emit, emit_stored, function, scalar_function
+from .horizontal import find_own, switch
+from .indexing import GROUPS, LANES, QUAD
 from .kernel import Binding, Kernel, Param
-from .quads import LANES, QUAD
+from .launch import WORKGROUP
 
 UNROLL = 4
 KERNEL_CACHE_SIZE = 256
-ENTRY = [
-    f"@compute @workgroup_size({WORKGROUP})",
-    "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
-    "        @builtin(local_invocation_index) lid: u32) {",
-    "  let group = wid.y * nwg.x + wid.x;",
-]
 
 
 @dataclass(frozen=True)
@@ -49,13 +41,13 @@ class ListReduction:
 
     @property
     def type(self) -> str:
-        return COMPUTE_TYPE[BY_NAME[self.state].kind]
+        return compute_type(self.state)
 
     def functions(self) -> list[str]:
         """``identity``, ``merge`` and ``share``, the tree over a workgroup."""
         combine = COMBINES[self.combine]
         a, b = (Expr("acc", (side,), self.state) for side in "ab")
-        merge, (merged,) = emit(list(combine.merge((a,), (b,))), leaf)
+        (merged,) = combine.merge((a,), (b,))
         _, (nothing,) = emit(list(combine.identity(self.state)), leaf)
         tree = []
         width = WORKGROUP
@@ -67,7 +59,7 @@ class ListReduction:
         return [
             f"var<workgroup> states: array<{t}, {WORKGROUP}>;",
             f"fn identity() -> {t} {{ return {nothing}; }}",
-            *(f"fn merge(a: {t}, b: {t}) -> {t} {{", *merge, f"  return {merged};", "}"),
+            *scalar_function("merge", merged, a, b),
             *(f"fn share(lid: u32, v: {t}) {{", "  states[lid] = v;", *tree, "}"),
         ]
 
@@ -81,15 +73,6 @@ def scalars(e: Expr) -> list[int]:
     return sorted({x.args[0] for x in walk((e,)) if x.op == "param"})
 
 
-def chosen(first: Sequence[str], of: str, count: int, names: Sequence[str]) -> list[str]:
-    """Statements that declare ``names``, and ``own``: the last tensor whose parameter ``of`` is not above ``group``."""
-    text = ["  var own = 0u;", *(f"  var {name} = {value};" for name, value in zip(names, first, strict=True))]
-    for j in range(1, count):
-        assigned = " ".join(f"{name} = P.{name}_{j};" for name in names)
-        text.append(f"  if (group >= P.{of}_{j}) {{ own = {j}u; {assigned} }}")
-    return text
-
-
 @lru_cache(KERNEL_CACHE_SIZE)
 def build_partials(reduction: ListReduction, count: int) -> Kernel:
     """Leaves a state for each workgroup, for ``count`` tensors.
@@ -99,23 +82,25 @@ def build_partials(reduction: ListReduction, count: int) -> Kernel:
     first workgroup (but the first tensor's).
     """
     t, dtype = reduction.type, reduction.dtype
-    kind = COMPUTE_TYPE[BY_NAME[dtype].kind]
-    lines, (value,) = emit([reduction.contribution], leaf)
+    kind = compute_type(dtype)
+    element = Expr("acc", ("x",), reduction.state)
     loads = switch(f"load(own: u32, at: u32) -> vec4<{kind}>", [f"return x{j}_load4(at);" for j in range(count)])
     values = ", ".join(f"value({convert(f'v.{lane}', dtype, reduction.state, fits=True)})" for lane in LANES)
     inside = ", ".join(f"at + {e}u >= low && at + {e}u < high" for e in range(QUAD))
+    variables = {name: [f"P.{name}_{j}" for j in range(count)] for name in ("offset", "size", "start")}
+    variables["start"][0] = "0u"
     text = [
         *reduction.functions(),
         *loads,
-        *(f"fn value(x: {t}) -> {t} {{", *lines, f"  return {value};", "}"),
+        *scalar_function("value", reduction.contribution, element, leaf=leaf),
         f"fn four(v: vec4<{kind}>, at: u32, low: u32, high: u32) -> {t} {{",
         f"  var c = vec4<{t}>({values});",
         f"  if (at < low || at + {QUAD}u > high) {{ c = select(vec4<{t}>(identity()), c, vec4<bool>({inside})); }}",
         "  return merge(merge(c.x, c.y), merge(c.z, c.w));",
         "}",
-        *ENTRY,
+        *GROUPS,
         "  if (group >= P.groups) { return; }",
-        *chosen(["P.offset_0", "P.size_0", "0u"], "start", count, ["offset", "size", "start"]),
+        *find_own(variables),
         "  let high = offset + size;",
         f"  let begin = offset / {QUAD}u + (group - start) * P.chunk;",
         f"  let end = min(begin + P.chunk, (high + {QUAD - 1}u) / {QUAD}u);",
@@ -148,15 +133,14 @@ def build_results(reduction: ListReduction, count: int) -> Kernel:
     states lie.
     """
     t, out = reduction.type, reduction.out
-    kind = COMPUTE_TYPE[BY_NAME[out].kind]
-    root = stored(reduction.result, out)
-    lines, (value,) = emit([root], leaf)
+    kind = compute_type(out)
+    lines, (value,) = emit_stored([reduction.result], [out], leaf)
     stores = [f"y{j}_store4(0u, v);" for j in range(count)]
     text = [
         *reduction.functions(),
         *switch(f"store(own: u32, v: vec4<{kind}>)", stores),
-        *(f"fn result(x: {t}) -> {kind} {{", *lines, f"  return {convert(value, root.dtype, out, fits=True)};", "}"),
-        *ENTRY,
+        *function(f"result(x: {t})", kind, lines, value),
+        *GROUPS,
         "  var first = P.first_0;",
         "  var number = P.number_0;",
         *(f"  if (group == {j}u) {{ first = P.first_{j}; number = P.number_{j}; }}" for j in range(1, count)),
@@ -182,12 +166,12 @@ def build_collect(dtype: str, count: int) -> Kernel:
     Bindings: the numbers' buffers, the result. Parameters: ``first``, the result's group of four that it begins with;
     per number its ``offset`` in elements.
     """
-    kind = COMPUTE_TYPE[BY_NAME[dtype].kind]
+    kind = compute_type(dtype)
     calls = [f"return x{j}_load(P.offset_{j});" for j in range(count)]
     four = ", ".join(f"load(min(q * {QUAD}u + {e}u, {count - 1}u))" for e in range(QUAD))
     text = [
         *switch(f"load(own: u32) -> {kind}", calls),
-        *ENTRY,
+        *GROUPS,
         f"  let q = group * {WORKGROUP}u + lid;",
         f"  if (q * {QUAD}u < {count}u) {{ y_store4(P.first + q, vec4<{kind}>({four})); }}",
         "}",

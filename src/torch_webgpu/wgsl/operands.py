@@ -10,32 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.combine import COMBINES, Combine
 from torch_webgpu.ir.graph import Expr, Operation, Reduction, walk
+from torch_webgpu.layout import Shape
 
-from .builder import ParamList, Source, Value, bind, stored
-from .expr import convert, emit
-from .kernel import Binding, Mode
-from .quads import LANES, QUAD
+from .builder import bind
+from .expr import compute_type, convert, emit, emit_stored, stored, struct_function
+from .indexing import LANES, QUAD, ahead, in_fours, split_number, steps
+from .kernel import Binding
+from .launch import ParamList, Source
 from .tiling import Space
 
 
-def compute_type(dtype: str) -> str:
-    return COMPUTE_TYPE[BY_NAME[dtype].kind]
-
-
-def in_fours(op: Operation, space: Space, k: int) -> bool:
+def runs_in_fours(op: Operation, space: Space, k: int) -> bool:
     """Whether argument ``k``'s elements along the innermost reduced dimension can be moved four at a time."""
-    spec, strides = op.args[k], space.reduced_strides[k]
+    strides = space.reduced_strides[k]
     others = [*zip(space.kept_strides[k], space.kept), *zip(strides[:-1], space.reduced)]
-    return (
-        strides[-1] == 1
-        and space.reduced[-1] % QUAD == 0
-        and spec.aligned
-        and BY_NAME[spec.dtype].itemsize <= 4
-        and all(s % QUAD == 0 for s, n in others if n > 1)
-    )
+    return space.reduced[-1] % QUAD == 0 and in_fours(op.args[k], strides[-1], others)
 
 
 def leaves_of(exprs: Sequence[Expr]) -> list[Expr]:
@@ -51,7 +42,6 @@ class Operands:
         assert isinstance(op.body, Reduction)
         self.op, self.body, self.space, self.width = op, op.body, space, width
         self.params = ParamList()
-        self._known: dict[str, str] = {}
         first_map = op.n_inputs + len(op.body.roots)
         self.roots = range(op.n_inputs, first_map) if stores else range(0)
         self.maps = range(first_map, len(op.args)) if stores else range(0)
@@ -60,7 +50,7 @@ class Operands:
         self.hoisted: list[Expr] = []
         if not op.body.running:
             self.hoisted, self.map_roots = hoist(self.map_roots, self.varies)
-        self.row_roots = [stored(e, op.args[k].dtype) for e, k in zip(op.body.roots, self.roots)]
+        self.row_roots = op.body.roots if stores else ()
         leaves = leaves_of((*self.values, *self.hoisted, *self.map_roots, *self.row_roots))
         self.numbered = any(e.op in ("index", "linear") for e in leaves)
         in_values, in_maps = self.loads(self.values), self.loads((*self.hoisted, *self.map_roots))
@@ -68,8 +58,7 @@ class Operands:
         self.more = [k for k in in_maps if self.varies(k) and k not in self.run]
         self.fixed = sorted({k for k in (*in_values, *in_maps) if not self.varies(k)})
         self.used = sorted({*in_values, *in_maps, *self.loads(self.row_roots), *self.roots, *self.maps})
-        modes: dict[int, Mode] = dict.fromkeys(range(op.n_inputs, len(op.args)), "plain")
-        bindings, self.names, order = bind(op.args, alias, op.n_inputs, modes)
+        bindings, self.names, order = bind(op.args, alias, op.n_inputs)
         used = {self.names[k] for k in self.used}
         self.bindings = [b for b in bindings if b.name in used]
         self.order = [k for b, k in zip(bindings, order) if b.name in used]
@@ -84,7 +73,7 @@ class Operands:
         return any(s and n > 1 for s, n in zip(self.space.reduced_strides[k], self.space.reduced))
 
     def fours(self, k: int) -> bool:
-        return self.width == QUAD and in_fours(self.op, self.space, k)
+        return self.width == QUAD and runs_in_fours(self.op, self.space, k)
 
     def bind(self, binding: Binding, temporary: int) -> None:
         self.bindings.append(binding)
@@ -92,42 +81,34 @@ class Operands:
 
     # Parameters and element numbers
 
-    def param(self, name: str, value: Value) -> str:
-        """A parameter by name, declared at its first use."""
-        if name not in self._known:
-            self._known[name] = self.params.add(name, value)
-        return self._known[name]
-
-    def coordinates(self, number: str, sizes: Sequence[int], letter: str) -> list[str]:
+    def coordinates(self, number: str, sizes: Shape, letter: str) -> list[str]:
         """Statements that split ``number`` into coordinates ``{letter}0…``, the last the fastest."""
-        lines, rest = [], number
-        for d in range(len(sizes) - 1, 0, -1):
-            size = self.param(f"n{letter}{d}", sizes[d])
-            lines += [f"  let {letter}{d} = {rest} % {size};", f"  let {letter}q{d} = {rest} / {size};"]
-            rest = f"{letter}q{d}"
-        return [*lines, f"  let {letter}0 = {rest};"]
+        fastest_first = range(len(sizes) - 1, 0, -1)
+        axes = [(f"{letter}{d}", f"{letter}q{d}", self.params.add(f"n{letter}{d}", sizes[d])) for d in fastest_first]
+        return split_number(number, axes, f"{letter}0")
 
     def reduced_coordinates(self) -> list[str]:
         return self.coordinates("r", self.space.reduced, "d")
 
-    def steps(self, k: int, strides: Sequence[int], letter: str, ahead: int = 0) -> list[str]:
-        """The terms that coordinates, the last of them ``ahead`` more, add to argument ``k``'s element number."""
-        terms = []
-        for d, stride in enumerate(strides):
-            coordinate = f"({letter}{d} + {ahead}u)" if ahead and d == len(strides) - 1 else f"{letter}{d}"
-            if stride == 1:
-                terms.append(coordinate)
-            elif stride:
-                terms.append(f"{coordinate} * {self.param(f's{letter}{k}_{d}', stride)}")
-        return terms
+    def steps(self, k: int, strides: Shape, coordinates: Sequence[str], letter: str) -> list[str]:
+        """The terms that coordinates add to argument ``k``'s element number."""
+
+        def stride(d: int) -> str:
+            return self.params.add(f"s{letter}{k}_{d}", strides[d])
+
+        return steps(dict(enumerate(coordinates)), strides, stride, range(len(strides)))
 
     def base(self, k: int) -> str:
-        offset = self.param(f"o{k}", Source("offset", k))
-        return " + ".join([offset, *self.steps(k, self.space.kept_strides[k], "c")])
+        offset, strides = self.params.add(f"o{k}", Source("offset", k)), self.space.kept_strides[k]
+        return " + ".join([offset, *self.steps(k, strides, [f"c{d}" for d in range(len(strides))], "c")])
 
-    def element(self, k: int, ahead: int = 0) -> str:
-        """Argument ``k``'s element number ``ahead`` points further along the innermost reduced dimension."""
-        return " + ".join([f"row.b{k}", *self.steps(k, self.space.reduced_strides[k], "d", ahead)])
+    def element(self, k: int, further: int = 0) -> str:
+        """Argument ``k``'s element number ``further`` points along the innermost reduced dimension."""
+        strides = self.space.reduced_strides[k]
+        coordinates = [f"d{d}" for d in range(len(strides))]
+        if further:
+            coordinates[-1] = f"({ahead(coordinates[-1], further)})"
+        return " + ".join([f"row.b{k}", *self.steps(k, strides, coordinates, "d")])
 
     def leaf(self, e: Expr) -> str:
         if e.op == "load":
@@ -147,7 +128,7 @@ class Operands:
         assert e.op == "linear", e
         number = "0u"
         for d, size in enumerate(self.body.shape):
-            number = f"({number} * {self.param(f'm{d}', size)} + {self.coordinate(d)})"
+            number = f"({number} * {self.params.add(f'm{d}', size)} + {self.coordinate(d)})"
         return number
 
     def coordinate(self, dim: int) -> str:
@@ -190,57 +171,32 @@ class Operands:
                 values += [f"q{k}.{lane}" for lane in LANES]
             else:
                 values += [f"{self.names[k]}_load({self.element(k, e)})" for e in range(self.width)]
-        return [
-            f"struct {struct} {{ {', '.join(fields)} }}",
-            f"fn {name}(row: Row, r: u32) -> {struct} {{",
-            *lines,
-            f"  return {struct}({', '.join(values)});",
-            "}",
-        ]
+        return struct_function(f"{name}(row: Row, r: u32)", struct, fields, lines, values)
 
     def value_function(self) -> list[str]:
         """What one point contributes, and its number."""
         lines, names = emit(self.values, self.leaf)
         fields = [f"v{j}: {compute_type(e.dtype)}" for j, e in enumerate(self.values)]
         arguments = [f"x{k}: {compute_type(self.op.args[k].dtype)}" for k in self.run]
-        return [
-            f"struct Contribution {{ {', '.join([*fields, 'r: u32'])} }}",
-            f"fn contribution({', '.join(['row: Row', 'r: u32', *arguments])}) -> Contribution {{",
-            *(self.reduced_coordinates() if self.numbered else []),
-            *lines,
-            f"  return Contribution({', '.join([*names, 'r'])});",
-            "}",
-        ]
+        signature = f"contribution({', '.join(['row: Row', 'r: u32', *arguments])})"
+        coordinates = self.reduced_coordinates() if self.numbered else []
+        return struct_function(signature, "Contribution", [*fields, "r: u32"], [*coordinates, *lines], [*names, "r"])
 
     def once_function(self) -> list[str]:
         """What the maps have in common at all points of a row."""
         lines, names = emit(self.hoisted, self.leaf)
-        fields = ", ".join(f"h{j}: {compute_type(e.dtype)}" for j, e in enumerate(self.hoisted))
-        return [
-            f"struct Once {{ {fields} }}",
-            "fn once_a_row(row: Row, acc: Acc) -> Once {",
-            *lines,
-            f"  return Once({', '.join(names)});",
-            "}",
-        ]
+        fields = [f"h{j}: {compute_type(e.dtype)}" for j, e in enumerate(self.hoisted)]
+        return struct_function("once_a_row(row: Row, acc: Acc)", "Once", fields, lines, names)
 
     def map_function(self) -> list[str]:
         """The maps at one point."""
-        lines, results = emit(self.map_roots, self.leaf)
-        fields, values = [], []
-        for k, root, result in zip(self.maps, self.map_roots, results, strict=True):
-            fields.append(f"m{k}: {compute_type(self.op.args[k].dtype)}")
-            values.append(convert(result, root.dtype, self.op.args[k].dtype, fits=True))
-        arguments = [f"x{k}: {compute_type(self.op.args[k].dtype)}" for k in (*self.run, *self.more)]
-        once = ["once: Once"] if self.hoisted else []
-        return [
-            f"struct Mapped {{ {', '.join(fields)} }}",
-            f"fn mapped({', '.join(['row: Row', 'r: u32', *arguments, 'acc: Acc', *once])}) -> Mapped {{",
-            *(self.reduced_coordinates() if self.numbered else []),
-            *lines,
-            f"  return Mapped({', '.join(values)});",
-            "}",
-        ]
+        kinds = {k: compute_type(self.op.args[k].dtype) for k in (*self.run, *self.more, *self.maps)}
+        lines, values = emit_stored(self.map_roots, [self.op.args[k].dtype for k in self.maps], self.leaf)
+        elements = [f"x{k}: {kinds[k]}" for k in (*self.run, *self.more)]
+        arguments = ["row: Row", "r: u32", *elements, "acc: Acc", *(["once: Once"] if self.hoisted else [])]
+        coordinates = self.reduced_coordinates() if self.numbered else []
+        fields = [f"m{k}: {kinds[k]}" for k in self.maps]
+        return struct_function(f"mapped({', '.join(arguments)})", "Mapped", fields, [*coordinates, *lines], values)
 
     def store_function(self) -> list[str]:
         """Stores the maps of ``width`` points from ``r`` on."""
@@ -263,7 +219,7 @@ class Operands:
     def contributions(self, run: str, at: str) -> list[str]:
         """What the points of a run, which starts at point ``at``, contribute."""
         return [
-            f"contribution({', '.join(['row', number(at, e), *(f'{run}.x{k}_{e}' for k in self.run)])})"
+            f"contribution({', '.join(['row', ahead(at, e), *(f'{run}.x{k}_{e}' for k in self.run)])})"
             for e in range(self.width)
         ]
 
@@ -278,7 +234,7 @@ class Operands:
         for e, state in enumerate(states):
             elements = [f"{run}.x{k}_{e}" for k in self.run] + [f"{run}m.x{k}_{e}" for k in self.more]
             once = ["once"] if self.hoisted else []
-            mapped.append(f"mapped({', '.join(['row', number(at, e), *elements, state, *once])})")
+            mapped.append(f"mapped({', '.join(['row', ahead(at, e), *elements, state, *once])})")
         return [*text, f"{indent}store_run({', '.join(['row', at, *mapped])});"]
 
     def store_roots(self, indent: str) -> list[str]:
@@ -290,13 +246,11 @@ class Operands:
                 return convert(f"{self.names[k]}_load(row.b{k})", self.op.args[k].dtype, e.dtype, fits=True)
             return self.leaf(e)
 
-        lines, results = emit(self.row_roots, leaf, prefix="e", indent=indent)
+        dtypes = [self.op.args[k].dtype for k in self.roots]
+        lines, values = emit_stored(self.row_roots, dtypes, leaf, prefix="e", indent=indent)
         text = [f"{indent}let d{d} = 0u;" for d in range(len(self.space.reduced))] if self.numbered else []
-        text += lines
-        for k, root, result in zip(self.roots, self.row_roots, results, strict=True):
-            value = convert(result, root.dtype, self.op.args[k].dtype, fits=True)
-            text.append(f"{indent}{self.names[k]}_store(row.b{k}, {value});")
-        return text
+        stores = [f"{indent}{self.names[k]}_store(row.b{k}, {value});" for k, value in zip(self.roots, values)]
+        return [*text, *lines, *stores]
 
 
 def hoist(roots: Sequence[Expr], varies: Callable[[int], bool]) -> tuple[list[Expr], list[Expr]]:
@@ -324,10 +278,6 @@ def hoist(roots: Sequence[Expr], varies: Callable[[int], bool]) -> tuple[list[Ex
         if not same[e]:
             rebuilt[e] = Expr(e.op, tuple([taken(a) if isinstance(a, Expr) else a for a in e.args]), e.dtype)
     return hoisted, [taken(root) for root in roots]
-
-
-def number(at: str, e: int) -> str:
-    return f"{at} + {e}u" if e else at
 
 
 def combines(body: Reduction) -> list[tuple[Combine, str]]:

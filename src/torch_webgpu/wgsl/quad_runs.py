@@ -6,12 +6,15 @@ A group of four is 8 bytes then, and a thread that moves one leaves memory idle:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Operation, walk
+from torch_webgpu.ir.graph import walk
 
-from .quads import LANES, QUAD, Place, compute_type, evaluate, point_function, vector
+from .expr import struct_function
+from .indexing import GROUPS, LANES, QUAD, all_inside
+from .launch import WORKGROUP, Launch
+from .quads import QuadWriter, evaluate
 
 RUN = 4
 MIN_NUMEL = 1 << 22
@@ -20,73 +23,48 @@ MAX_EXPRESSIONS = 64
 """The kernel has the operation's code RUN + 1 times."""
 
 
-def runs_of_quads(op: Operation, roots: Sequence[Expr], places: Mapping[int, Place], numel: int) -> bool:
-    """Whether the operation should be written like this."""
-    narrow = all(BY_NAME[op.args[k].dtype].itemsize <= 2 for k in places)
-    simple = all(place.fours or (len(place.elements) == 1 and k < op.n_inputs) for k, place in places.items())
-    return narrow and simple and numel >= MIN_NUMEL and sum(1 for _ in walk(roots)) <= MAX_EXPRESSIONS
+def takes_runs(writer: QuadWriter) -> bool:
+    """Whether the operation should be written like this: every argument lies in iteration order or is a number."""
+    indexing, args = writer.indexing, writer.op.args
+    layouts = {k: indexing.layout(k) for k in writer.used}
+    simple = all(
+        layout == "scalar" or (layout == "linear" and indexing.in_fours(k, args[k])) for k, layout in layouts.items()
+    )
+    narrow = all(BY_NAME[args[k].dtype].itemsize <= 2 for k in writer.used)
+    small = sum(1 for _ in walk(writer.roots)) <= MAX_EXPRESSIONS
+    return simple and narrow and small and prod(indexing.sizes) >= MIN_NUMEL
 
 
-def quad_runs_text(
-    op: Operation,
-    roots: Sequence[Expr],
-    names: Mapping[int, str],
-    places: Mapping[int, Place],
-    scalars: Mapping[int, str],
-    numel: str,
-    main: Sequence[str],
-    workgroup: int,
-) -> str:
-    """The kernel's text. ``main`` opens the entry point with the number ``group`` of the workgroup.
-
-    ``places`` are in terms of ``base``, the number of a group's first point.
-    """
-    function, loaded = point_function(op, roots, scalars)
-    outputs = range(op.n_inputs, len(op.args))
-    types = {k: f"vec4<{compute_type(op, k)}>" for k in (*loaded, *outputs)}
-    groups = [k for k in loaded if places[k].fours]
-    text = [*function, *accessors(groups, outputs, names, places, types)]
-    text += quad_function(op, loaded, groups, types)
-    text += [*main, f"  let first = group * {RUN * QUAD * workgroup}u;"]
-    text += [f"  let s{k} = {names[k]}_load({places[k].elements[0]});" for k in loaded if k not in groups]
-    text.append(f"  if (first + {RUN * QUAD * workgroup}u <= {numel}) {{")
-    text += [f"    let base{u} = first + ({u * workgroup}u + lid) * {QUAD}u;" for u in range(RUN)]
-    text += [f"    let v{k}_{u} = load{k}(base{u});" for u in range(RUN) for k in groups]
-    for u in range(RUN):
-        values = [f"v{k}_{u}" if k in groups else f"s{k}" for k in loaded]
-        text.append(f"    let q{u} = quad({', '.join([f'base{u}', *values])});")
-    text += [f"    store{k}(base{u}, q{u}.f{k});" for u in range(RUN) for k in outputs]
-    text += ["    return;", "  }"]
-    text.append(f"  for (var base = first + lid * {QUAD}u; base < {numel}; base += {QUAD * workgroup}u) {{")
-    values = [f"load{k}(base)" if k in groups else f"s{k}" for k in loaded]
-    text.append(f"    let q = quad({', '.join(['base', *values])});")
-    # What lies beyond the tensor is kept.
-    inside = f"vec4<bool>({', '.join(f'base + {e}u < {numel}' for e in range(QUAD))})"
-    text += [f"    store{k}(base, select(old{k}(base), q.f{k}, {inside}));" for k in outputs]
-    return "\n".join([*text, "  }", "}", ""])
-
-
-def accessors(
-    groups: Sequence[int],
-    outputs: Sequence[int],
-    names: Mapping[int, str],
-    places: Mapping[int, Place],
-    types: Mapping[int, str],
-) -> list[str]:
-    """``load3``, ``old3`` (of an output) and ``store3`` of the group of argument 3 that starts at point ``base``."""
-    at = {k: f"({places[k].elements[0]}) / {QUAD}u" for k in (*groups, *outputs)}
-    text = [f"fn load{k}(base: u32) -> {types[k]} {{ return {names[k]}_load4({at[k]}); }}" for k in groups]
+def build_runs(writer: QuadWriter, numel: str) -> Launch:
+    """The kernel. ``base`` is the number of a group's first point."""
+    indexing, names, outputs = writer.indexing, writer.names, writer.outputs
+    offsets = {k: indexing.offset(k, k) for k in writer.used}
+    types = {k: f"vec4<{writer.types[k]}>" for k in writer.used}
+    groups = [k for k in writer.loaded if indexing.layout(k) == "linear"]
+    text = writer.point.copy()
+    # Functions of the group of argument 3 that starts at point `base`: `load3`, of an output `old3` and `store3`.
+    at = {k: f"({offsets[k]} + base) / {QUAD}u" for k in writer.used}
+    text += [f"fn load{k}(base: u32) -> {types[k]} {{ return {names[k]}_load4({at[k]}); }}" for k in groups]
     for k in outputs:
         text.append(f"fn old{k}(base: u32) -> {types[k]} {{ return {names[k]}_load4({at[k]}); }}")
         text.append(f"fn store{k}(base: u32, v: {types[k]}) {{ {names[k]}_store4({at[k]}, v); }}")
-    return text
-
-
-def quad_function(op: Operation, loaded: Sequence[int], groups: Sequence[int], types: Mapping[int, str]) -> list[str]:
-    """``quad(base, …)``: the operation at four points."""
-    outputs = range(op.n_inputs, len(op.args))
-    arguments = [f"a{k}: {types[k] if k in groups else compute_type(op, k)}" for k in loaded]
-    text = [f"struct Quad {{ {', '.join(f'f{k}: {types[k]}' for k in outputs)} }}"]
-    text.append(f"fn quad({', '.join(['base: u32', *arguments])}) -> Quad {{")
-    text += evaluate([[f"a{k}.{lane}" if k in groups else f"a{k}" for lane in LANES] for k in loaded], "base")
-    return [*text, f"  return Quad({', '.join(vector(op, k) for k in outputs)});", "}"]
+    arguments = ["base: u32", *(f"a{k}: {types[k] if k in groups else writer.types[k]}" for k in writer.loaded)]
+    lanes = [[f"a{k}.{lane}" if k in groups else f"a{k}" for lane in LANES] for k in writer.loaded]
+    fields, vectors = [f"f{k}: {types[k]}" for k in outputs], [writer.vector(k) for k in outputs]
+    text += struct_function(f"quad({', '.join(arguments)})", "Quad", fields, evaluate(lanes, "base"), vectors)
+    text += [*GROUPS, f"  let first = group * {RUN * QUAD * WORKGROUP}u;"]
+    text += [f"  let s{k} = {names[k]}_load({offsets[k]});" for k in writer.loaded if k not in groups]
+    text.append(f"  if (first + {RUN * QUAD * WORKGROUP}u <= {numel}) {{")
+    text += [f"    let base{u} = first + ({u * WORKGROUP}u + lid) * {QUAD}u;" for u in range(RUN)]
+    text += [f"    let v{k}_{u} = load{k}(base{u});" for u in range(RUN) for k in groups]
+    for u in range(RUN):
+        values = [f"v{k}_{u}" if k in groups else f"s{k}" for k in writer.loaded]
+        text.append(f"    let q{u} = quad({', '.join([f'base{u}', *values])});")
+    text += [f"    store{k}(base{u}, q{u}.f{k});" for u in range(RUN) for k in outputs]
+    text += ["    return;", "  }"]
+    text.append(f"  for (var base = first + lid * {QUAD}u; base < {numel}; base += {QUAD * WORKGROUP}u) {{")
+    values = [f"load{k}(base)" if k in groups else f"s{k}" for k in writer.loaded]
+    text.append(f"    let q = quad({', '.join(['base', *values])});")
+    # What lies beyond the tensor is kept.
+    text += [f"    store{k}(base, select(old{k}(base), q.f{k}, {all_inside('base', numel)}));" for k in outputs]
+    return writer.launch([*text, "  }"], -(-prod(indexing.sizes) // (QUAD * RUN)))

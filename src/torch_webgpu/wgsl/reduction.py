@@ -7,26 +7,26 @@ of its threads, it is read once.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.combine import COMBINES, Round, pairwise
+from torch_webgpu.ir.combine import COMBINES, pairwise
 from torch_webgpu.ir.graph import Expr, Operation, Reduction
 from torch_webgpu.ir.ops import ops
 
-from .builder import WORKGROUP, Built
-from .expr import convert, emit
-from .fold import FoldWriter, Stages, partial_bytes, partial_dtype
+from .expr import compute_type, convert, emit, scalar_function
+from .fold import FoldWriter, partial_bytes, partial_dtype
+from .indexing import QUAD
 from .kernel import Binding
-from .operands import combines, compute_type, in_fours
-from .quads import QUAD
+from .launch import WORKGROUP, Launch, Lowered
+from .operands import combines, runs_in_fours
 from .scan import ScanWriter
 from .tiling import Tiling, is_heavy, power_of_two, space_of, tile
 
 
-def build_reduction(op: Operation, alias: tuple[int, ...]) -> Stages:
+def build_reduction(op: Operation, alias: tuple[int, ...]) -> Lowered:
     """The kernels of a reduction or scan. ``alias[k]`` is the first argument that shares argument ``k``'s storage."""
     body = op.body
     assert isinstance(body, Reduction)
     space = space_of(op, body)
-    tiling = tile(space, body, QUAD if in_fours(op, space, space.driver) and not is_heavy(body) else 1)
+    tiling = tile(space, body, QUAD if runs_in_fours(op, space, space.driver) and not is_heavy(body) else 1)
     split = tiling.splits > 1
     if body.running:
         last = ScanWriter(op, alias, space, tiling, reads=True, stores=True).build()
@@ -37,32 +37,46 @@ def build_reduction(op: Operation, alias: tuple[int, ...]) -> Stages:
         merging = tiling if body.maps else Tiling(power_of_two(-(-tiling.splits // 4)), across=False)
         last = ReductionWriter(op, alias, space, merging, reads=False, stores=True).build_from(tiling.splits)
     if not split:
-        return Stages((last,))
-    first = PartialsWriter(op, alias, space, tiling, reads=True, stores=False).build()
-    return Stages((first, last), partial_bytes(body, space.outputs * tiling.splits))
+        return Lowered((last,))
+    first = ReductionWriter(op, alias, space, tiling, reads=True, stores=False).build_partials()
+    return Lowered((first, last), partial_bytes(body, space.outputs * tiling.splits))
 
 
 class ReductionWriter(FoldWriter):
-    """The kernel that stores a reduction's results."""
+    """The kernels that store a reduction's results, or what splits of its rows came to."""
 
-    def build(self) -> Built:
+    def build(self) -> Launch:
         """From the points."""
-        declared = self.state_functions(self.tiling.width, self.tiling.width * self.unroll)
-        main = [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(bool(self.operands.maps))]
-        return self.assemble(declared, [*main, *self.store_roots(), *self.map_loop()])
+        declared, main = self.from_points(bool(self.operands.maps))
+        return self.finish(declared, [*main, *self.store_roots(), *self.map_loop()])
 
-    def build_from(self, partials: int) -> Built:
+    def build_from(self, partials: int) -> Launch:
         """From ``partials`` states per output. What the maps need of the points, they read."""
-        declared = [*self.state_functions(), *self.partial_function(partials)]
-        main = [*self.head(), *(self.chunk() if self.operands.maps else [])]
-        main += self.accumulate_partials(self.param("partials", partials))
-        main += [*self.tree(bool(self.operands.maps)), *self.store_roots(), *self.map_loop()]
-        return self.assemble(declared, main)
+        maps = bool(self.operands.maps)
+        declared = [*self.state_functions(), *self.partial_function(partials), *self.shared()]
+        main = [*self.head(), *(self.chunk() if maps else [])]
+        main += [*self.accumulate_partials(self.params.add("partials", partials)), *self.tree(maps)]
+        return self.finish(declared, [*main, *self.store_roots(), *self.map_loop()])
 
-    def build_resident(self, runs: int) -> Built:
+    def build_partials(self) -> Launch:
+        """The kernel that leaves a state per output and split in temporaries."""
+        declared, main = self.from_points(everywhere=False)
+        stores = []
+        for k, d in enumerate(self.states):
+            self.operands.bind(Binding(f"t{k}", partial_dtype(d), "read_write"), k)
+            number = f"o * {self.params.add('splits', self.tiling.splits)} + split"
+            stores.append(f"    t{k}_store({number}, {convert(f'acc.a{k}', d, partial_dtype(d))});")
+        return self.finish(declared, [*main, "  if (live && lane == 0u) {", *stores, "  }"])
+
+    def from_points(self, everywhere: bool) -> tuple[list[str], list[str]]:
+        """Declarations and statements of ``acc``, of all points, for lane 0 or for all lanes of an output."""
+        declared = [*self.state_functions(self.tiling.width, self.tiling.width * self.unroll), *self.shared()]
+        return declared, [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(everywhere)]
+
+    def build_resident(self, runs: int) -> Launch:
         """From the points, of which each thread keeps ``runs`` runs in registers for the maps."""
         operands, width = self.operands, self.tiling.width
-        extent = self.param("extent", self.space.extent)
+        extent = self.extent
         exact = self.space.extent == runs * self.unit
         main = self.head()
         everything: list[str] = []
@@ -80,7 +94,7 @@ class ReductionWriter(FoldWriter):
         for u in range(runs):
             stores = operands.store(f"s{u}", f"r{u}", ["acc"] * width, "    ")
             main += [f"  if (live && r{u} < {extent}) {{", *stores, "  }"]
-        return self.finish([*operands.functions(), *declared, *main, "}"])
+        return self.finish(declared, main)
 
     def merges(self, contributions: list[str], runs: int, exact: bool) -> tuple[list[str], list[str]]:
         """Declarations and statements of ``acc``: each thread gathers its contributions, a tree merges the threads."""
@@ -91,7 +105,7 @@ class ReductionWriter(FoldWriter):
         text = ["  var acc = identity();"]
         for u in range(runs):
             state = self.gather(contributions[u * width : (u + 1) * width])
-            text.append(f"  if (r{u} < {self.param('extent', self.space.extent)}) {{ acc = merge(acc, {state}); }}")
+            text.append(f"  if (r{u} < {self.extent}) {{ acc = merge(acc, {state}); }}")
         return declared, [*text, *self.tree(everywhere=True)]
 
     def rounds(self, contributions: list[str], inside: list[str]) -> tuple[list[str], list[str]]:
@@ -101,13 +115,15 @@ class ReductionWriter(FoldWriter):
         """
         (combine, dtype), kind = *combines(self.body), compute_type(self.body.values[0].dtype)
         assert combine.rounds is not None
-        element, count = Expr("acc", ("x",), dtype), Expr("acc", ("count",), dtype)
+        element, count, a, b = (Expr("acc", (name,), dtype) for name in ("x", "count", "a", "b"))
         declared: list[str] = []
         results: list[Expr] = []
-        main = [f"  let count = {self.convert_extent(dtype)};"]
+        main = [f"  let count = {convert(self.extent, 'u32', dtype)};"]
         main += [f"  let p{i} = {contribution}.v0;" for i, contribution in enumerate(contributions)]
         for n, step in enumerate(combine.rounds.rounds):
-            declared += self.round_functions(n, step, element, count, results)
+            declared += scalar_function(f"value{n}", step.value(element, *results), element, *results)
+            declared += scalar_function(f"merge{n}", step.merge(a, b), a, b)
+            declared += scalar_function(f"share{n}", step.share(a, count), a, count)
             declared += [f"var<workgroup> states{n}: array<{kind}, {WORKGROUP}>;"] if self.tiling.lanes > 1 else []
             before = "".join(f", t{k}" for k in range(n))
             values = [f"value{n}(p{i}{before})" for i in range(len(contributions))]
@@ -119,21 +135,6 @@ class ReductionWriter(FoldWriter):
             results.append(Expr("acc", (f"t{n}",), dtype))
         lines, names = emit(combine.rounds.state(count, *results), lambda e: e.args[0], prefix="f")
         return [self.state_struct(), *declared], [*main, *lines, f"  let acc = Acc({', '.join(names)});"]
-
-    def round_functions(self, n: int, step: Round, element: Expr, count: Expr, earlier: list[Expr]) -> list[str]:
-        """``value{n}``, ``merge{n}`` and ``share{n}`` of one round."""
-        a, b = (Expr("acc", (side,), element.dtype) for side in "ab")
-        return [
-            *function(f"value{n}", step.value(element, *earlier), element, *earlier),
-            *function(f"merge{n}", step.merge(a, b), a, b),
-            *function(f"share{n}", step.share(a, count), a, count),
-        ]
-
-    def convert_extent(self, dtype: str) -> str:
-        return convert(self.param("extent", self.space.extent), "u32", dtype)
-
-    def assemble(self, declared: list[str], main: list[str]) -> Built:
-        return self.finish([*self.operands.functions(), *declared, *self.shared(), *main, "}"])
 
     def store_roots(self) -> list[str]:
         """The epilogue, by one thread of each output."""
@@ -156,28 +157,6 @@ class ReductionWriter(FoldWriter):
         ]
 
 
-class PartialsWriter(FoldWriter):
-    """The kernel that leaves a state per output and split in temporaries."""
-
-    def build(self) -> Built:
-        declared = self.state_functions(self.tiling.width, self.tiling.width * self.unroll)
-        main = [*self.head(), *self.chunk(), *self.accumulate(), *self.tree(everywhere=False)]
-        stores = []
-        for k, d in enumerate(self.states):
-            self.operands.bind(Binding(f"t{k}", partial_dtype(d), "read_write"), k)
-            number = f"o * {self.param('splits', self.tiling.splits)} + split"
-            stores.append(f"    t{k}_store({number}, {convert(f'acc.a{k}', d, partial_dtype(d))});")
-        main += ["  if (live && lane == 0u) {", *stores, "  }"]
-        return self.finish([*self.operands.functions(), *declared, *self.shared(), *main, "}"])
-
-
 def in_rounds(body: Reduction) -> bool:
     """Whether a row that is held in registers is reduced in rounds."""
     return len(body.combine) == 1 and COMBINES[body.combine[0]].rounds is not None
-
-
-def function(name: str, result: Expr, *arguments: Expr) -> list[str]:
-    """A WGSL function of named scalars."""
-    lines, (text,) = emit([result], lambda e: e.args[0])
-    declared = ", ".join(f"{e.args[0]}: {compute_type(e.dtype)}" for e in arguments)
-    return [f"fn {name}({declared}) -> {compute_type(result.dtype)} {{", *lines, f"  return {text};", "}"]

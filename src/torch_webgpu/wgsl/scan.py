@@ -7,8 +7,8 @@ first kernel leaves the state of each split, and every workgroup of the second b
 
 from __future__ import annotations
 
-from .builder import WORKGROUP, Built
 from .fold import FoldWriter, merged
+from .launch import WORKGROUP, Launch
 
 RUN = 4
 """Consecutive points that a lane takes of a block."""
@@ -17,7 +17,7 @@ RUN = 4
 class ScanWriter(FoldWriter):
     """The kernel that stores a scan's results, after the states of earlier splits if the rows are split."""
 
-    def build(self) -> Built:
+    def build(self) -> Launch:
         splits, lanes = self.tiling.splits, self.tiling.lanes
         declared = self.state_functions(1)
         declared += self.partial_function(splits) if splits > 1 else []
@@ -31,8 +31,8 @@ class ScanWriter(FoldWriter):
         else:
             main.append("  var carry = identity();")
         main.append(f"  for (var block = start; block < end; block += {lanes * RUN}u) {{")
-        main += [f"    let r0 = block + lane * {RUN}u;", *self.run(), *self.scan_lanes(), *self.store(), "  }", "}"]
-        return self.finish([*self.operands.functions(), *declared, *main])
+        main += [f"    let r0 = block + lane * {RUN}u;", *self.run(), *self.scan_lanes(), *self.store(), "  }"]
+        return self.finish(declared, main)
 
     def run(self) -> list[str]:
         """``s0…``: this lane's runs of the block; ``a0…``: the states of its points, each merged with those before."""

@@ -9,9 +9,9 @@ from torch_webgpu.ir.combine import COMBINES
 from torch_webgpu.ir.graph import Operation, Reduction, Spec, walk
 from torch_webgpu.layout import Shape, broadcast_strides, collapse, iteration_order
 
-from .builder import WORKGROUP
 from .code_size import MAX_UNROLLED, code_size
-from .quads import QUAD
+from .indexing import QUAD
+from .launch import WORKGROUP
 
 TARGET_GROUPS = 1024
 """Workgroups that fill a large GPU (132 multiprocessors of 2048 threads); fewer, and a reduction is split."""

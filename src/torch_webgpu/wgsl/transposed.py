@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Operation
+from torch_webgpu.ir.graph import Operation
 from torch_webgpu.layout import Shape
 
-from .quads import LANES, QUAD, Place, compute_type, evaluate, load, point_function, store_whole
+from .indexing import GROUPS, LANES, QUAD, split_number
+from .launch import WORKGROUP, Launch
+from .quads import QuadWriter, evaluate, numbered
 
 TILE = 32
 PITCH = TILE + 1
@@ -34,7 +37,7 @@ class Turn:
     inputs: tuple[int, ...]
 
 
-def turn(op: Operation, sizes: Shape, strides: Sequence[Shape]) -> Turn | None:
+def find_turn(op: Operation, sizes: Shape, strides: Sequence[Shape]) -> Turn | None:
     """How to turn the inputs that lie across the iteration space; None if there are none or a tile would be empty."""
     if len(sizes) < 2 or sizes[-1] < NARROW:
         return None
@@ -50,78 +53,74 @@ def turn(op: Operation, sizes: Shape, strides: Sequence[Shape]) -> Turn | None:
     return Turn(m, tuple([k for k, d in across if d == m][:MAX_TURNED]))
 
 
-@dataclass(frozen=True)
-class Turned:
-    """A turned input: its binding, the WGSL of its element number at the tile's corner and of its step along ``n``.
-
-    ``fours``: four elements along ``m`` are a group of four of the buffer.
-    """
-
-    name: str
-    corner: str
-    step: str
-    fours: bool
-
-
-def in_tile(op: Operation, k: int) -> tuple[str, str, str]:
-    """The type that an input's elements have in workgroup memory, and templates of the ways there and back.
+def in_tile(kind: str) -> tuple[str, str, str]:
+    """The type that elements of type ``kind`` have in workgroup memory, and templates of the ways there and back.
 
     Not bool: NVIDIA's driver gives back something else than was stored.
     """
-    kind = compute_type(op, k)
     return ("u32", "select(0u, 1u, {})", "({} != 0u)") if kind == "bool" else (kind, "{}", "{}")
 
 
-def stage(op: Operation, k: int, turned: Turned) -> list[str]:
-    """Statements that put the workgroup's tile of input ``k`` into workgroup memory, four elements a thread."""
-    _, put, _ = in_tile(op, k)
-    at = f"{turned.corner} + line * {turned.step} + run"
-    inside = "n0 + line < n && m0 + run < m"
-    if turned.fours:
-        text = [f"  if ({inside}) {{", f"    let w{k} = {turned.name}_load4(({at}) / {QUAD}u);"]
+def build_transposed(writer: QuadWriter, turn: Turn) -> Launch:
+    """The kernel of a pointwise operation some of whose inputs lie across its outputs."""
+    indexing, params = writer.indexing, writer.params
+    sizes, last, m = indexing.sizes, indexing.rank - 1, turn.m
+    n_tiles, m_tiles = (-(-sizes[d] // TILE) for d in (last, m))
+    others = [d for d in range(indexing.rank) if d not in (last, m)]
+    outer = {d: f"c{d}" for d in others}
+    slices = prod(sizes[d] for d in others)
+    corner = [
+        f"  let n = {params.add('n', sizes[last])};",
+        f"  let m = {params.add('m', sizes[m])};",
+        f"  let n0 = {TILE}u * (group % {params.add('n_tiles', n_tiles)});",
+        "  let rest = group / P.n_tiles;",
+        f"  let m0 = {TILE}u * (rest % {params.add('m_tiles', m_tiles)});",
+        f"  if (rest >= P.m_tiles * {params.add('slices', slices)}) {{ return; }}",
+    ]
+    if others:
+        axes = [(f"c{d}", f"r{d}", params.add(f"n{d}", sizes[d])) for d in reversed(others[1:])]
+        corner += split_number("(rest / P.m_tiles)", axes, f"c{others[0]}")
+    staged = [line for k in turn.inputs for line in stage(writer, turn, k, outer)]
+    first = {**outer, m: "cm", last: "cn"}
+    quads = {k: indexing.quad(k, writer.op.args[k], first) for k in writer.used if k not in turn.inputs}
+    text = [f"var<workgroup> tile{k}: array<{in_tile(writer.types[k])[0]}, {TILE * PITCH}>;" for k in turn.inputs]
+    text += [*writer.point, *GROUPS, *corner]
+    text += [f"  let line = lid / {TILE // QUAD}u;", f"  let run = {QUAD}u * (lid % {TILE // QUAD}u);"]
+    text += [f"  let slot = line * {PITCH}u + run;", *staged, "  workgroupBarrier();"]
+    text += ["  let cn = n0 + run;", "  let cm = m0 + line;", "  if (cn >= n || cm >= m) { return; }"]
+    lanes = []
+    for k in writer.loaded:
+        if k in turn.inputs:
+            back = in_tile(writer.types[k])[2]
+            lanes.append([back.format(f"tile{k}[(run + {e}u) * {PITCH}u + line]") for e in range(QUAD)])
+            continue
+        lines, values = writer.load(k, quads[k])
+        text += lines
+        lanes.append(values)
+    text += evaluate(lanes, "0u")
+    for k in writer.outputs:
+        if quads[k].fours:
+            text.append(f"  {writer.names[k]}_store4({quads[k].group}, {writer.vector(k)});")
+        else:
+            text += [f"  {writer.names[k]}_store({at}, q{e}.f{k});" for e, at in numbered(quads[k])]
+    return writer.launch(text, n_tiles * m_tiles * slices * WORKGROUP)
+
+
+def stage(writer: QuadWriter, turn: Turn, k: int, outer: Mapping[int, str]) -> list[str]:
+    """Statements that put the workgroup's tile of input ``k`` into workgroup memory, four elements a thread.
+
+    ``outer``: the coordinates of the dimensions beside ``m`` and ``n``.
+    """
+    indexing, last, name = writer.indexing, writer.indexing.rank - 1, writer.names[k]
+    corner = [indexing.offset(k, k), *indexing.steps(k, {**outer, last: "n0"}), "m0"]
+    at = f"{' + '.join(corner)} + line * {indexing.stride(k, last)} + run"
+    _, put, _ = in_tile(writer.types[k])
+    if indexing.in_fours(k, writer.op.args[k], turn.m):
+        text = ["  if (n0 + line < n && m0 + run < m) {", f"    let w{k} = {name}_load4(({at}) / {QUAD}u);"]
         text += [f"    tile{k}[slot + {e}u] = {put.format(f'w{k}.{lane}')};" for e, lane in enumerate(LANES)]
         return [*text, "  }"]
-    values = [put.format(f"{turned.name}_load({at} + {e}u)") for e in range(QUAD)]
+    values = [put.format(f"{name}_load({at} + {e}u)") for e in range(QUAD)]
     return [
         f"  if (n0 + line < n && m0 + run + {e}u < m) {{ tile{k}[slot + {e}u] = {value}; }}"
         for e, value in enumerate(values)
     ]
-
-
-def transposed_text(
-    op: Operation,
-    roots: Sequence[Expr],
-    names: Mapping[int, str],
-    turned: Mapping[int, Turned],
-    places: Mapping[int, Place],
-    scalars: Mapping[int, str],
-    main: Sequence[str],
-    corner: Sequence[str],
-) -> str:
-    """The kernel's text. ``main`` opens the entry point with the number ``group`` of the workgroup.
-
-    ``corner``: statements that declare the sizes ``n`` and ``m``, the tile's first point ``n0``, ``m0`` along them and
-    the coordinates of the other dimensions, and return if there is no such tile. ``places`` are those of the point
-    ``cn``, ``cm``.
-    """
-    function, loaded = point_function(op, roots, scalars)
-    text = [f"var<workgroup> tile{k}: array<{in_tile(op, k)[0]}, {TILE * PITCH}>;" for k in turned]
-    text += [*function, *main, *corner]
-    text += [f"  let line = lid / {TILE // QUAD}u;", f"  let run = {QUAD}u * (lid % {TILE // QUAD}u);"]
-    text.append(f"  let slot = line * {PITCH}u + run;")
-    for k, where in turned.items():
-        text += stage(op, k, where)
-    text += ["  workgroupBarrier();", "  let cn = n0 + run;", "  let cm = m0 + line;"]
-    text.append("  if (cn >= n || cm >= m) { return; }")
-    lanes = []
-    for k in loaded:
-        if k in turned:
-            lanes.append([in_tile(op, k)[2].format(f"tile{k}[(run + {e}u) * {PITCH}u + line]") for e in range(QUAD)])
-            continue
-        declared, values = load(k, names[k], places[k])
-        text += declared
-        lanes.append(values)
-    text += evaluate(lanes, "0u")
-    for k in range(op.n_inputs, len(op.args)):
-        text += store_whole(op, k, names[k], places[k])
-    return "\n".join([*text, "}", ""])
