@@ -227,7 +227,7 @@ class Scheduler:
     def make(self, recording: Recording, limits: Limits | None) -> Schedule:
         ops = recording.ops
         if limits is None or len(ops) == 1:
-            steps = tuple([FusedNode(op, (), (n,), (n,)) for n, op in enumerate(ops)])
+            steps = tuple([FusedNode.alone(n, op) for n, op in enumerate(ops)])
             return Schedule(steps, len(ops), tuple(range(len(recording.lists))))
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = self.matcher()

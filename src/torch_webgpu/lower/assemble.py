@@ -16,9 +16,7 @@ from .rewrite import renumber
 def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[Value]) -> FusedNode:
     """The step that does what ``group`` does and stores ``values``, which somebody outside of it will see."""
     if len(group.nodes) == 1 and not group.folded:
-        i = group.nodes[0]
-        node = recorded[i]
-        return FusedNode(node.op, tuple([(i, k) for k in range(len(node.uses))]), (i,), (i,), group.reason)
+        return FusedNode.alone(group.nodes[0], recorded[group.nodes[0]].op, group.reason)
     rows, points = [v for v in values if v.row], [v for v in values if not v.row]
     r = group.reduction
     roots = [*(r.values if r is not None else ()), *(v.expr for v in (*rows, *points))]

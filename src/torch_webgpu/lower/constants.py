@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Expr, Pointwise, walk
+from torch_webgpu.ir.graph import Expr, Pointwise
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent, is_dense
 
+from .group import uses
 from .nodes import RecordedNode, touched
 
 
@@ -34,7 +35,7 @@ class Constants:
         if self.by_place:
             self.by_place = {p: c for p, c in self.by_place.items() if c.allocation not in allocations}
         body = node.op.body
-        if not isinstance(body, Pointwise) or any(e.op in ("load", "index", "linear") for e in walk(body.roots)):
+        if not isinstance(body, Pointwise) or uses(node.op, "load", "index", "linear"):
             return
         for root, spec, use in zip(body.roots, node.op.outputs, written, strict=True):
             if is_dense(spec.shape, spec.strides):

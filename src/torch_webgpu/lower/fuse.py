@@ -89,7 +89,7 @@ class Fuser:
             if group.lists is None:
                 seen |= group.reads
             elif step is not None:
-                seen |= allocations_read(step, self.recorded)
+                seen |= touched([self.use(source) for source in step.sources[: step.op.n_inputs]])
         return steps[::-1]
 
     # Placing a node
@@ -193,7 +193,7 @@ class Fuser:
             return "it depends on coordinates, which a product numbers its own way"
         if not all(is_dense(spec.shape, spec.strides) for spec in mapping.outputs):
             return "it writes a tensor with gaps"
-        operands = {self.recorded[n].uses[k].allocation for n, k in group.operands}
+        operands = {self.use(source).allocation for source in group.operands}
         if not operands.isdisjoint(use.allocation for use in node.uses[inputs:]):
             return "it writes an operand of the product"
         read |= {(access.place, access.strides) for access in group.inputs}
@@ -210,7 +210,7 @@ class Fuser:
     def buffers(self, group: Group, node: RecordedNode) -> int:
         """How many buffers the group would bind with ``node``."""
         own = {access.place for access in group.inputs} | group.values.keys()
-        own |= {self.recorded[n].uses[k].place for n, k in group.operands}
+        own |= {self.use(source).place for source in group.operands}
         known = self.constants.inputs(node)
         own |= {use.place for k, use in enumerate(node.uses) if k not in known}
         count = sum(self.bindings.get(place, 1) for place in own)
@@ -229,9 +229,8 @@ class Fuser:
 
     def read_otherwise(self, group: Group, node: RecordedNode, use: Use, written: Access) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
-        for access, (n, k) in group.inputs.items():
-            if self.recorded[n].uses[k].allocation == use.allocation and access != written:
-                return True
+        if any(self.use(s).allocation == use.allocation and a != written for a, s in group.inputs.items()):
+            return True
         return any(u.allocation == use.allocation and u.place != use.place for u in node.uses)
 
     def too_late(self, group: Group, node: RecordedNode, row: bool) -> bool:
@@ -318,9 +317,10 @@ class Fuser:
                 value = group.values.get(use.place)
                 if value is None or value.strides != group.strides(spec, row=False) or value.expr.dtype != spec.dtype:
                     return None, "it reads what feeds it in another order"
-            if any(self.recorded[n].uses[k].allocation in self.live for n, k in writers(group)):
+            if any(self.use(value.writer).allocation in self.live for value in group.values.values()):
                 return None, "what feeds it is needed by itself"
-            if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(self.external(group)):
+            loaded = {self.use(source).allocation for source in group.inputs.values()}
+            if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(loaded):
                 return None, "it writes what feeds it"
             if refusal := self.too_much_code(group, (*body.values, *body.roots, *body.maps)):
                 return None, refusal
@@ -398,21 +398,13 @@ class Fuser:
         """The group as one operation; None if nobody sees what it does. ``seen``: what others see when it has run."""
         if group.lists is not None:
             return group.lists.finish(self.recorded, group.nodes, group.scalars, group.reason, seen)
-        values = [v for v in group.values.values() if self.recorded[v.writer[0]].uses[v.writer[1]].allocation in seen]
+        values = [value for value in group.values.values() if self.use(value.writer).allocation in seen]
         return assemble(self.recorded, group, values) if values or group.closed else None
 
-    def external(self, group: Group) -> set[int]:
-        """The allocations a group reads from outside."""
-        return {self.recorded[n].uses[k].allocation for n, k in group.inputs.values()}
-
-
-def allocations_read(step: FusedNode, recorded: Sequence[RecordedNode]) -> set[int]:
-    """What a step reads."""
-    return touched([recorded[n].uses[k] for n, k in step.sources[: step.op.n_inputs]])
-
-
-def writers(group: Group) -> list[tuple[int, int]]:
-    return [value.writer for value in group.values.values()]
+    def use(self, source: tuple[int, int]) -> Use:
+        """Where an argument of a node lies."""
+        n, k = source
+        return self.recorded[n].uses[k]
 
 
 def alternatives(group: Group, node: RecordedNode) -> Iterator[Group]:

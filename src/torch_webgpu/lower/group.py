@@ -7,7 +7,7 @@ same in the order in which the node's elements lie in memory (elementwise operat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
@@ -15,9 +15,10 @@ from typing import NamedTuple
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec, walk
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, broadcast_strides, iteration_order, view_strides
+from torch_webgpu.wgsl.tiling import kept_and_reduced
 
 from .list_group import ListGroup
-from .rewrite import rebuilt
+from .rewrite import rewrite
 
 
 class Value(NamedTuple):
@@ -126,7 +127,7 @@ class Group:
     def lift(self, strides: Shape) -> Shape:
         """Strides over the reduction's outputs as strides over its points."""
         assert self.reduction is not None
-        kept = kept_dims(self.reduction)
+        kept, _ = kept_and_reduced(self.reduction)
         if len(strides) == len(self.shape):
             return tuple([s if d in kept else 0 for d, s in enumerate(strides)])
         own = dict(zip(kept, strides, strict=True))
@@ -161,13 +162,9 @@ class Group:
         """
         if self.fixed or self.uses("index", "linear"):
             return None
-        order = iteration_order(self.shape, next(iter(self.values.values())).strides)
-        if order == tuple(range(len(order))):
+        permuted = into_memory_order(self.shape, next(iter(self.values.values())).strides)
+        if permuted is None:
             return None
-
-        def permuted(dims: Shape) -> Shape:
-            return tuple([dims[d] for d in order])
-
         inputs = {a._replace(strides=permuted(a.strides)): source for a, source in self.inputs.items()}
         values = {}
         for place, value in self.values.items():
@@ -184,12 +181,6 @@ class Group:
         return any(e.op in leaves for e in walk([v.expr for v in self.values.values()]))
 
 
-def kept_dims(r: Reduction) -> list[int]:
-    rank = len(r.shape)
-    reduced = {d % rank for d in r.dims} if rank else set()
-    return [d for d in range(rank) if d not in reduced]
-
-
 def same_dims(shape: Shape, target: Shape) -> dict[int, int] | None:
     """Where the dimensions of ``shape`` are in ``target``, if these differ in dimensions of size 1 only."""
     own, other = ([d for d, n in enumerate(sizes) if n != 1] for sizes in (shape, target))
@@ -200,12 +191,13 @@ def same_dims(shape: Shape, target: Shape) -> dict[int, int] | None:
 
 def reindexed(expr: Expr, dims: dict[int, int], memo: dict[Expr, Expr]) -> Expr:
     """``expr`` with its coordinates renumbered; along what is not in ``dims`` they are 0."""
-    for e in walk([expr]):
-        if e.op == "index":
-            memo[e] = ops.index(dims[e.args[0]]) if e.args[0] in dims else ops.constant(0, e.dtype)
-        elif e not in memo:
-            memo[e] = rebuilt(e, memo)
-    return memo[expr]
+
+    def leaf(e: Expr) -> Expr:
+        if e.op != "index":
+            return e
+        return ops.index(dims[e.args[0]]) if e.args[0] in dims else ops.constant(0, e.dtype)
+
+    return rewrite(expr, leaf, memo)
 
 
 def uses(op: Operation, *leaves: str) -> bool:
@@ -219,15 +211,17 @@ def in_memory_order(op: Operation) -> tuple[Shape, tuple[Spec, ...]] | None:
     memory; None where they are already, or where positions matter.
     """
     first = op.outputs[0]
-    order = iteration_order(first.shape, first.strides)
-    if order == tuple(range(len(order))) or uses(op, "index", "linear"):
+    permuted = into_memory_order(first.shape, first.strides)
+    if permuted is None or uses(op, "index", "linear"):
         return None
-
-    def permuted(values: Shape) -> Shape:
-        return tuple([values[d] for d in order])
-
     args = []
     for spec in op.args:
         strides = broadcast_strides(spec.shape, spec.strides, first.shape)
         args.append(Spec(spec.dtype, permuted(first.shape), permuted(strides), spec.aligned))
     return permuted(first.shape), tuple(args)
+
+
+def into_memory_order(shape: Shape, strides: Shape) -> Callable[[Shape], Shape] | None:
+    """Puts what dimensions have into the order in which they lie in memory; None if they are in it already."""
+    order = iteration_order(shape, strides)
+    return None if order == tuple(range(len(order))) else lambda dims: tuple([dims[d] for d in order])

@@ -50,15 +50,15 @@ def lower_for_each(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Low
     for tuples in chunks([prod(shape) for shape in body.shapes], most):
         numels = [prod(body.shapes[j]) for j in tuples]
         starts, grid = groups_of(numels)
-        values: list[Value] = [Source("scalar", n) for n in spread(numbers_at, tuples)]
-        values += [*numels, *starts[1:], *(Source("offset", n) for n in spread(offsets_at, tuples))]
+        values: list[Value] = [Source("scalar", n) for n in indices_of(numbers_at, tuples)]
+        values += [*numels, *starts[1:], *(Source("offset", n) for n in indices_of(offsets_at, tuples))]
         kernel = build_horizontal(per_tuple, len(tuples))
-        launches.append(Launch(kernel, tuple(spread(columns_at, tuples)), tuple(values), grid))
+        launches.append(Launch(kernel, tuple(indices_of(columns_at, tuples)), tuple(values), grid))
     return Lowered(tuple(launches))
 
 
-def spread(at: Sequence[tuple[int, bool]], tuples: Sequence[int]) -> list[int]:
-    """The numbers of what these tuples have, of things that begin at a number and are, or are not, shared by all."""
+def indices_of(at: Sequence[tuple[int, bool]], tuples: Sequence[int]) -> list[int]:
+    """The indices of what these tuples have, of things that begin at an index and are, or are not, shared by all."""
     return [n for first, shared in at for n in ((first,) if shared else (first + j for j in tuples))]
 
 

@@ -98,9 +98,7 @@ class ListGroup:
         if not kept:
             return None
         if len(nodes) == 1:
-            (i,) = nodes
-            op = recorded[i].op
-            return FusedNode(op, tuple([(i, k) for k in range(len(op.args))]), (i,), (i,), reason)
+            return FusedNode.alone(nodes[0], recorded[nodes[0]].op, reason)
         used = sorted({e.args[0] for e in walk([value.expr for value in kept]) if e.op == "load"})
         memo: dict[Expr, Expr] = {}
         loads = {old: new for new, old in enumerate(used)}

@@ -62,6 +62,11 @@ class FusedNode:
     reason: str = ""
     folded: bool = False
 
+    @staticmethod
+    def alone(i: int, op: Operation, reason: str = "") -> FusedNode:
+        """Node ``i`` as it was recorded."""
+        return FusedNode(op, tuple([(i, k) for k in range(len(op.args))]), (i,), (i,), reason)
+
     @property
     def unchanged(self) -> bool:
         """Whether it is the operation of its only node."""

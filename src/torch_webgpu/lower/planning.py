@@ -8,8 +8,7 @@ from itertools import count
 from typing import NamedTuple
 
 from torch_webgpu.ir.graph import ForEach, Operation
-from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Word, bits, renumbered
-from torch_webgpu.plan import Step as Dispatch
+from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Step, Word, bits, renumbered
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
 from torch_webgpu.wgsl.link import HostCaps
@@ -18,15 +17,13 @@ from .lower import lower
 from .nodes import FusedNode, RecordedNode, Use
 
 
-def arguments(step: FusedNode, recorded: Sequence[RecordedNode]) -> list[Use]:
-    """Where each argument of a step lies."""
-    if step.unchanged:
-        return list(recorded[step.nodes[0]].uses)
-    return [recorded[n].uses[k] for n, k in step.sources]
+def arguments(node: FusedNode, recorded: Sequence[RecordedNode]) -> list[Use]:
+    """Where each argument of a fused node lies."""
+    return [recorded[n].uses[k] for n, k in node.sources]
 
 
 Members = Mapping[int, Sequence[Use]]
-"""Where the tensors of lists lie, by the lists' places: nowhere, for a list that no step uses."""
+"""Where the tensors of lists lie, by the lists' places: nowhere, for a list that nothing uses."""
 NOWHERE = -1
 """The place of a tensor that nobody asks for the start of, since it is its allocation's."""
 
@@ -62,14 +59,14 @@ class Span(NamedTuple):
 
 
 def make_plan(
-    steps: Sequence[FusedNode],
+    fused: Sequence[FusedNode],
     recorded: Sequence[RecordedNode],
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[Number]],
     caps: HostCaps,
     members: Members,
 ) -> tuple[Plan, tuple[Span, ...]]:
-    """The plan of ``steps`` over what was recorded, and what each of them has become.
+    """The plan of ``fused`` nodes over what was recorded, and what each of them has become.
 
     ``buffers``: of each allocation, those of lists' tensors included. ``scalars``: of each recorded operation. The
     plan's tensors are the recorded places but for lists, then those of lists' tensors. After the allocations' buffers
@@ -78,46 +75,36 @@ def make_plan(
     places = [use for node in recorded for use in node.uses if use.place not in members]
     places += [use for uses in members.values() for use in uses if use.place != NOWHERE]
     owners = {use.place: use.allocation for use in places}
+    found = [lower(node.op, aliases(node, recorded), caps) for node in fused]
     planned = list(buffers)
-    errors = -1  # its number is known when all temporaries are
+    errors = len(buffers) + sum(len(lowered.temporaries) for lowered in found)
     kernels: dict[Kernel, int] = {}
-    made: list[Dispatch | Clear] = []
+    steps: list[Step | Clear] = []
     spans: list[Span] = []
-    for step in steps:
-        start = len(made)
-        lowered = lower(step.op, aliases(step, recorded), caps)
-        uses, shifts = tensors_of(arguments(step, recorded), members), step.op.shifts
-        if isinstance(step.op.body, ForEach):
-            shifts = tuple([s for s, n in zip(shifts, step.op.body.counts, strict=True) for _ in range(n)])
+    for node, lowered in zip(fused, found, strict=True):
+        start = len(steps)
+        uses, shifts = tensors_of(arguments(node, recorded), members), node.op.shifts
+        if isinstance(node.op.body, ForEach):
+            shifts = tuple([s for s, n in zip(shifts, node.op.body.counts, strict=True) for _ in range(n)])
         base = len(planned)
         planned += [Buffer(size, "temporary") for size in lowered.temporaries]
         known = [*(use.allocation for use in uses), *range(base, len(planned))]
-        nodes = (step.nodes[0],) if step.unchanged else step.scalars
-        numbers = [number for n in nodes for number in scalars[n]]
-        made += [Clear(base + t, lowered.temporaries[t]) for t in lowered.cleared]
+        numbers = [number for n in node.scalars for number in scalars[n]]
+        steps += [Clear(base + t, lowered.temporaries[t]) for t in lowered.cleared]
         for launch in lowered.launches:
             kernel = kernels.setdefault(launch.kernel, len(kernels))
             bindings = tuple([(errors if k == ERRORS else known[k], 0) for k in launch.bindings])
-            made.append(Dispatch(kernel, bindings, _words(launch, uses, shifts, numbers), launch.grid))
-        spans.append(Span(step.op, lowered, start, len(made)))
-    last = len(planned)
+            steps.append(Step(kernel, bindings, _words(launch, uses, shifts, numbers), launch.grid))
+        spans.append(Span(node.op, lowered, start, len(steps)))
     planned.append(Buffer(ERROR_FLAG_BYTES, "errors"))
-    resolved = tuple([_with_errors(step, last) for step in made])
     lie_in = tuple([owners[place] for place in range(len(owners))])
-    return Plan(tuple(planned), tuple(kernels), resolved, lie_in), tuple(spans)
+    return Plan(tuple(planned), tuple(kernels), tuple(steps), lie_in), tuple(spans)
 
 
-def aliases(step: FusedNode, recorded: Sequence[RecordedNode]) -> tuple[int, ...]:
-    """For each argument of a step the first one in its allocation, or, for operations over lists, that is it."""
-    lists = isinstance(step.op.body, ForEach)
-    return alias_pattern([use.place if lists else use.allocation for use in arguments(step, recorded)])
-
-
-def _with_errors(step: Dispatch | Clear, errors: int) -> Dispatch | Clear:
-    if isinstance(step, Clear) or not any(buffer < 0 for buffer, _ in step.bindings):
-        return step
-    bindings = tuple([(errors if buffer < 0 else buffer, start) for buffer, start in step.bindings])
-    return Dispatch(step.kernel, bindings, step.words, step.grid)
+def aliases(node: FusedNode, recorded: Sequence[RecordedNode]) -> tuple[int, ...]:
+    """For each argument the first one in its allocation, or, for operations over lists, that is it."""
+    lists = isinstance(node.op.body, ForEach)
+    return alias_pattern([use.place if lists else use.allocation for use in arguments(node, recorded)])
 
 
 def _words(launch: Launch, uses: Sequence[Use], shifts: Sequence[int], numbers: Sequence[Number]) -> tuple[Word, ...]:

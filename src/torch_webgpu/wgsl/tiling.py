@@ -70,11 +70,16 @@ class Space:
         return prod(self.reduced)
 
 
+def kept_and_reduced(body: Reduction) -> tuple[Shape, Shape]:
+    """The dimensions of the iteration shape that have an output each, and those that are reduced."""
+    rank = len(body.shape)
+    reduced = tuple(sorted(d % rank for d in body.dims)) if rank else ()
+    return tuple(d for d in range(rank) if d not in reduced), reduced
+
+
 def space_of(op: Operation, body: Reduction) -> Space:
     """The iteration space of a reduction, in the memory order of its largest argument where the order is free."""
-    rank = len(body.shape)
-    reduced_dims = tuple(sorted(d % rank for d in body.dims)) if rank else ()
-    kept_dims = tuple(d for d in range(rank) if d not in reduced_dims)
+    kept_dims, reduced_dims = kept_and_reduced(body)
     strides = [broadcast_strides(spec.shape, spec.strides, body.shape) for spec in op.inputs]
     strides += [root_strides(spec, body.shape, kept_dims) for spec in op.outputs]
     kept = tuple(body.shape[d] for d in kept_dims)
