@@ -1,12 +1,12 @@
 """Blocked products on subgroup matrices ("tensor cores"): the counterpart of ``tile.py`` for 16-bit operands.
 
-A workgroup computes a block of ``m`` x ``n`` sums; its subgroups share it as ``down`` x ``across`` parts, each a grid of fragments in named
-variables. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x ``n`` of operand b into workgroup memory, as
-they lie in memory: octets of 16-bit numbers along whichever dimension is contiguous. The next step's octets travel to
-registers while this step's are multiplied. Sums are f32.
+A workgroup computes a block of ``m`` x ``n`` sums; its subgroups share it as ``down`` x ``across`` parts, each a grid
+of fragments in named variables. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x ``n`` of operand b
+into workgroup memory, as they lie in memory: octets of 16-bit numbers along whichever dimension is contiguous. The next
+step's octets travel to registers while this step's are multiplied. Sums are f32.
 
-The body says where operands come from as for ``tile.py`` (``a_row``, ``a_step``, ``a_value``, ``finish``). For an operand
-that lies in octets it declares instead
+The body says where operands come from as for ``tile.py`` (``a_row``, ``a_step``, ``a_value``, ``finish``). For an
+operand that lies in octets it declares instead
 
 * ``fn a_start(slice: u32, m: u32, k: u32) -> u32``: the number of an element (for b: ``n`` for ``m``), a multiple of 4
 * ``fn a_stride() -> u32``: from there to the next ``k``
@@ -110,7 +110,7 @@ class Side:
 
 
 class _Loader:
-    """The text that brings a side's part of a step to ``<x>_tile``: lines of ``inner`` values and a pad of one octet."""
+    """The text that brings a side's part of a step to ``<x>_tile``: lines of ``inner`` values, a pad of one octet."""
 
     def __init__(self, side: Side, size: int, tile: MatrixTile, threads: int) -> None:
         self.side, self.x, self.extent, self.threads = side, side.x, "m" if side.x == "a" else "n", threads
@@ -246,8 +246,7 @@ def matrix_block_text(
         *b.fetch("ahead"),
     ]
     for kk in range(0, tile.k, config.k):
-        for i in range(rows):
-            lines.append(f"    let a{kk}_{i} = {a.fragment(0, 'part_m', i * config.m, kk, config.m)};")
+        lines += [f"    let a{kk}_{i} = {a.fragment(0, 'part_m', i * config.m, kk, config.m)};" for i in range(rows)]
         for j in range(columns):
             lines.append(f"    let b{kk}_{j} = {b.fragment(a.octets, 'part_n', j * config.n, kk, config.n)};")
             lines += [

@@ -28,7 +28,8 @@ class HostCaps:
     """What decides the text of a shader on one host: adapter features, three limits, and whose compiler reads it.
 
     ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
-    tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one. ``workgroup_bytes``: workgroup memory.
+    tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one.
+    ``workgroup_bytes``: workgroup memory.
     """
 
     int64: bool
