@@ -42,8 +42,17 @@ def affine(x: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
     return x if bias is None else x + bias
 
 
-def normalise(has: tuple[bool, ...]) -> Callable[..., Written]:
-    """Mean, 1 / deviation, and x normalised by them, from x and the weight and bias there are; scalar 0 is ε."""
+def record_normal(
+    name: str,
+    x: torch.Tensor,
+    weight: Maybe,
+    bias: Maybe,
+    outputs: Sequence[torch.Tensor],
+    dims: tuple[int, ...],
+    eps: float,
+) -> None:
+    """Records mean and 1 / deviation of ``x`` over ``dims``, and ``x`` normalised by them, times weight, plus bias."""
+    has = having(weight, bias)
 
     def write(x: Expr, *rest: Expr) -> Written:
         x = own(x)
@@ -55,7 +64,9 @@ def normalise(has: tuple[bool, ...]) -> Callable[..., Written]:
 
         return (x,), ("welford",), finish
 
-    return write
+    if outputs[0].numel():
+        inputs, scalars = [x, *present(weight, bias)], [number(eps, x.dtype)]
+        record_reduction(name, inputs, outputs, x.shape, dims, write, maps=1, static=has, scalars=scalars)
 
 
 def centred_gradient(has_weight: bool, moments: int) -> Callable[..., Written]:
@@ -128,19 +139,8 @@ def layer_norm(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[torch.Tensor, ...]:
     out, mean, rstd = outputs_of(aten.native_layer_norm.default, input, normalized_shape, weight, bias, eps)
-    has = having(weight, bias)
-    if mean.numel():
-        record_reduction(
-            "aten::native_layer_norm",
-            [input, *present(weight, bias)],
-            [mean, rstd, out],
-            input.shape,
-            trailing(input, normalized_shape),
-            normalise(has),
-            maps=1,
-            static=has,
-            scalars=[number(eps, input.dtype)],
-        )
+    dims = trailing(input, normalized_shape)
+    record_normal("aten::native_layer_norm", input, weight, bias, (mean, rstd, out), dims, eps)
     return out, mean, rstd
 
 
@@ -261,20 +261,10 @@ def group_norm(
     input: torch.Tensor, weight: Maybe, bias: Maybe, N: int, C: int, HxW: int, group: int, eps: float
 ) -> tuple[torch.Tensor, ...]:
     out, mean, rstd = outputs_of(aten.native_group_norm.default, input, weight, bias, N, C, HxW, group, eps)
-    has = having(weight, bias)
     x = grouped(input, group)
-    if mean.numel():
-        record_reduction(
-            "aten::native_group_norm",
-            [x, *present(per_channel(weight, group, x.dim()), per_channel(bias, group, x.dim()))],
-            [mean, rstd, grouped(out, group)],
-            x.shape,
-            tuple(range(2, x.dim())),
-            normalise(has),
-            maps=1,
-            static=has,
-            scalars=[number(eps, input.dtype)],
-        )
+    weight, bias = per_channel(weight, group, x.dim()), per_channel(bias, group, x.dim())
+    dims = tuple(range(2, x.dim()))
+    record_normal("aten::native_group_norm", x, weight, bias, (mean, rstd, grouped(out, group)), dims, eps)
     return out, mean, rstd
 
 

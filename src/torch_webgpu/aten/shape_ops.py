@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from .torch_abi import aten, impl, outputs_of
 from .variants import register_functional
 
 
-def triangle(self: torch.Tensor, diagonal: int, lower: bool) -> torch.Tensor:
+def triangle(self: torch.Tensor, diagonal: int = 0, *, lower: bool) -> torch.Tensor:
     """The elements on one side of a diagonal of each matrix, zeros on the other."""
     (out,) = outputs_of((aten.tril if lower else aten.triu).default, self, diagonal)
 
@@ -37,47 +38,21 @@ def clamp(value: int, bound: int) -> int:
     return max(-bound, min(bound, value))
 
 
-def tril(self: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
-    return triangle(self, diagonal, lower=True)
-
-
-def triu(self: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
-    return triangle(self, diagonal, lower=False)
-
-
 def triangle_indices(
-    row: int, col: int, offset: int, lower: bool, dtype: torch.dtype | None, device: Any
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    lower: bool,
 ) -> torch.Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
-    side = triangle(torch.ones((row, col), dtype=torch.bool, device=device), offset, lower)
+    side = triangle(torch.ones((row, col), dtype=torch.bool, device=device), offset, lower=lower)
     return nonzero(side).t().to(dtype or torch.int64, memory_format=torch.contiguous_format)
-
-
-def tril_indices(
-    row: int,
-    col: int,
-    offset: int = 0,
-    *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: torch.layout | None = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> torch.Tensor:
-    return triangle_indices(row, col, offset, True, dtype, device)
-
-
-def triu_indices(
-    row: int,
-    col: int,
-    offset: int = 0,
-    *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: torch.layout | None = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> torch.Tensor:
-    return triangle_indices(row, col, offset, False, dtype, device)
 
 
 def unfold_backward(grad: torch.Tensor, input_sizes: list[int], dim: int, size: int, step: int) -> torch.Tensor:
@@ -110,11 +85,11 @@ def channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def register() -> None:
-    impl(aten.tril_indices.default, tril_indices)
-    impl(aten.triu_indices.default, triu_indices)
+    impl(aten.tril_indices.default, partial(triangle_indices, lower=True))
+    impl(aten.triu_indices.default, partial(triangle_indices, lower=False))
     for overload, fn in (
-        (aten.tril.default, tril),
-        (aten.triu.default, triu),
+        (aten.tril.default, partial(triangle, lower=True)),
+        (aten.triu.default, partial(triangle, lower=False)),
         (aten.unfold_backward.default, unfold_backward),
         (aten.channel_shuffle.default, channel_shuffle),
     ):

@@ -85,32 +85,22 @@ def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None)
     return along("aten::_safe_softmax", [self], outputs, dim, "logsumexp", write)
 
 
-def softmax_backward(
-    grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
-) -> torch.Tensor:
-    outputs = outputs_of(aten._softmax_backward_data.default, grad_output, output, dim, input_dtype)
-    return along(
-        "aten::_softmax_backward_data",
-        [grad_output, output],
-        outputs,
-        dim,
-        "sum",
-        lambda grad, y: (grad * y, lambda total: (grad - total) * y),
-    )
+def gradient(overload: OpOverload, write: Write) -> Callable[..., torch.Tensor]:
+    """The kernel of a ``backward_data`` overload; ``write(grad, y)``."""
+
+    def kernel(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
+        outputs = outputs_of(overload, grad_output, output, dim, input_dtype)
+        return along(overload._schema.name, [grad_output, output], outputs, dim, "sum", write)
+
+    return kernel
 
 
-def log_softmax_backward(
-    grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
-) -> torch.Tensor:
-    outputs = outputs_of(aten._log_softmax_backward_data.default, grad_output, output, dim, input_dtype)
-    return along(
-        "aten::_log_softmax_backward_data",
-        [grad_output, output],
-        outputs,
-        dim,
-        "sum",
-        lambda grad, y: (grad, lambda total: grad - ops.exp(y) * total),
-    )
+softmax_backward = gradient(
+    aten._softmax_backward_data.default, lambda grad, y: (grad * y, lambda total: (grad - total) * y)
+)
+log_softmax_backward = gradient(
+    aten._log_softmax_backward_data.default, lambda grad, y: (grad, lambda total: grad - ops.exp(y) * total)
+)
 
 
 # Masked softmax -------------------------------------------------------------------------------------------------------

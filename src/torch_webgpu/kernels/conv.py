@@ -19,16 +19,13 @@ from math import prod
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList
 from torch_webgpu.wgsl.link import HostCaps
 
 from .epilogue import FINISH, Epilogue
-from .points import SPATIAL, PointKernel, absent, arithmetic, constant, locator, source, spatial
-from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
+from .points import SPATIAL, Draft, PointKernel, absent, arithmetic, constant, source, spatial
+from .store import accumulator, add_partials, store_sums
 from .tile import LARGE, LIGHT, SMALL, block_params, block_text, blocking
-
-Triple = tuple[int, int, int]
 
 # Rows and columns take more registers here than in a matrix product: what HUGE and MEDIUM leave does not hold them.
 TILES = (LARGE, LIGHT, SMALL)
@@ -192,41 +189,15 @@ def point_kernel(name: str, c: Conv, e: Epilogue, caps: HostCaps, phases: tuple[
     return kernel
 
 
-class _Writer:
-    """Collects the bindings, parameters and text of a kernel that stores sums by their row and column.
-
-    Without an epilogue it leaves them as partial sums in argument ``partials``.
-    """
-
-    def __init__(self, c: Conv, epilogue: Epilogue | None, partials: int = 0, words: Sequence[int] = ()) -> None:
-        self.params = ParamList()
-        self.bindings: list[Binding] = []
-        self.order: list[int] = []
-        self.text = [*c.prelude(self.params, c.phases), source("conv")]
-        for name in c.operands:
-            self.bind(Binding(name, c.specs[name].dtype), c.args[name])
-            strides = c.specs[name].strides
-            self.text.append(locator(self.params, name, c.args[name], SPATIAL, strides, absent(c.dims)))
-        self.text += map(source, READ_THROUGH[c.mode])
-        if epilogue is None:
-            self.bind(partials_binding(c.kind, "read_write"), partials)
-            self.text.append(STORE_PARTIAL)
-            return
-        bindings, stores = epilogue.stores(self.params, words)
-        for binding, arg in (*epilogue.inputs(), *bindings):
-            self.bind(binding, arg)
-        self.text += [*epilogue.text(self.params), source(f"conv_{c.mode}_store"), *stores]
-
-    def bind(self, binding: Binding, arg: int) -> None:
-        self.bindings.append(binding)
-        self.order.append(arg)
-
-    def launch(self, name: str, body: list[str], threads: int, grid: Triple) -> Launch:
-        text = "\n".join([*self.text, *body])
-        kernel = Kernel(
-            name, text, tuple(self.bindings), tuple(self.params.params), workgroup_size=(threads, 1, 1), trusted=True
-        )
-        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)
+def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, words: Sequence[int] = ()) -> Draft:
+    """A kernel that stores sums by their row and column, but for its body; no epilogue leaves partial sums."""
+    kernel = Draft(SPATIAL, absent(c.dims))
+    kernel.add(*c.prelude(kernel.params, c.phases), source("conv"))
+    for name in c.operands:
+        kernel.input(name, c.args[name], c.specs[name])
+    kernel.add(*map(source, READ_THROUGH[c.mode]))
+    store_sums(kernel, epilogue, c.kind, partials, (source(f"conv_{c.mode}_store"),), words)
+    return kernel
 
 
 def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
@@ -235,7 +206,7 @@ def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     split = chosen.splits > 1
     # Columns are positions of the output, in order.
     words = () if split or c.mode == "weight" or prod(c.phases) > 1 else e.words(4, caps)
-    w = _Writer(c, None if split else e, len(e.op.args), words)
+    w = draft(c, None if split else e, len(e.op.args), words)
     grid = block_params(w.params, chosen, slices, m, n, k)
     a_k_major = c.mode != "weight" or not c.channels_last("y")
     b_k_major = c.taps_outside if c.mode != "weight" else not c.taps_outside
@@ -243,7 +214,7 @@ def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     main = block_text(chosen.tile, a_k_major, b_k_major, True, bool(words), heavy)
     body = [source(f"conv_{c.mode}"), *([] if words else [FINISH]), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
-    first = w.launch(name, body, chosen.tile.threads, grid)
+    first = w.build(name, body, chosen.tile.threads, grid)
     return split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
 
 
@@ -260,9 +231,9 @@ def split_sum(c: Conv, e: Epilogue, caps: HostCaps, splits: int, first: Launch) 
 
 def weight_direct(c: Conv, e: Epilogue) -> Launch:
     slices, m, n, k = c.sizes
-    w = _Writer(c, e)
+    w = draft(c, e)
     groups = slices * m * n
     for name, value in (("m", m), ("k", k), ("groups", groups)):
         w.params.add(name, value)
     rows = -(-groups // MAX_GROUPS)
-    return w.launch("conv_weight", [source("conv_weight_direct")], WEIGHT_THREADS, (-(-groups // rows), rows, 1))
+    return w.build("conv_weight", [source("conv_weight_direct")], WEIGHT_THREADS, (-(-groups // rows), rows, 1))

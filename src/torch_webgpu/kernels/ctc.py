@@ -7,11 +7,11 @@ paths come to (N, T, 2 S + 1), S the longest target.
 from __future__ import annotations
 
 from torch_webgpu.ir.graph import Operation, Spec
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_for
+from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import Lowered, ParamList, Source, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 
-from .points import PointKernel, source
+from .points import Draft, PointKernel, source
 
 THREADS = 256
 COORDINATES = ("t", "n", "c")
@@ -39,39 +39,25 @@ def lower_paths(
 ) -> Lowered:
     """Arguments: log_probs, targets, lengths, paths and, unless ``reverse``, the loss (N,). A workgroup a sequence."""
     log_probs, targets, _, paths = op.args[:4]
-    params = ParamList()
-    _target_params(params, log_probs, blank, target_step)
+    kernel = Draft(COORDINATES)
+    _target_params(kernel.params, log_probs, blank, target_step)
+    for arg, (name, spec) in enumerate(zip(("log_probs", "targets", "lengths", "paths"), op.args)):
+        kernel.binding(Binding(name, spec.dtype, "read_write" if name == "paths" else "read"), arg)
+    kernel.binding(Binding("rows", "f32", "read_write"), len(op.args))
     for name, stride in zip(("s_t", "s_n", "s_c"), log_probs.strides):
-        params.add(f"log_probs_{name}", stride)
-    params.add("log_probs_offset", Source("offset", 0))
-    params.add("paths_s_n", paths.strides[0])
-    params.add("paths_s_t", paths.strides[1])
-    params.add("batch", log_probs.shape[1])
-    params.add("reverse", int(reverse))
-    bindings = [
-        Binding("log_probs", "f32"),
-        Binding("targets", targets.dtype),
-        Binding("lengths", "i32"),
-        Binding("paths", "f32", "read_write"),
-    ]
-    order = [0, 1, 2, 3, len(op.args)]
-    bindings.append(Binding("rows", "f32", "read_write"))
-    params.add("states", paths.shape[2])
+        kernel.param(f"log_probs_{name}", stride)
+    kernel.param("log_probs_offset", Source("offset", 0))
+    kernel.param("paths_s_n", paths.strides[0])
+    kernel.param("paths_s_t", paths.strides[1])
+    kernel.param("batch", log_probs.shape[1])
+    kernel.param("reverse", int(reverse))
+    kernel.param("states", paths.shape[2])
     if not reverse:
-        order.append(4)
-        bindings.append(Binding("loss", "f32", "read_write"))
-        params.add("loss_offset", Source("offset", 4))
-    text = [_LABELS[targets.dtype], source("ctc_states"), _ROW, _IGNORE if reverse else _LOSS]
-    kernel = Kernel(
-        op.name,
-        "\n".join([*text, source("ctc_paths")]),
-        tuple(bindings),
-        tuple(params.params),
-        workgroup_size=(THREADS, 1, 1),
-        trusted=True,
-    )
+        kernel.binding(Binding("loss", "f32", "read_write"), 4)
+        kernel.param("loss_offset", Source("offset", 4))
+    text = [_LABELS[targets.dtype], source("ctc_states"), _ROW, _IGNORE if reverse else _LOSS, source("ctc_paths")]
     batch = log_probs.shape[1]
-    launch = Launch(kernel, tuple(order), tuple(params.values), grid_for(batch * THREADS))
+    launch = kernel.build(op.name, text, THREADS, grid_for(batch * THREADS))
     return Lowered((launch,), (batch * 2 * paths.shape[2] * 4,))
 
 

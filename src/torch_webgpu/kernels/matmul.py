@@ -13,17 +13,16 @@ from functools import cache
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList
+from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from . import matrix_tile
 from .epilogue import FINISH, Epilogue
 from .matrix_tile import OCTET, MatrixTile, Side, config_for, matrix_block_text, tiles_for
-from .points import PointKernel, arithmetic, constant, locator, source
-from .store import STORE_PARTIAL, accumulator, add_partials, partials_binding
-from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Grid, Tile, block_params, block_text, blocking
+from .points import Draft, PointKernel, arithmetic, constant, source
+from .store import accumulator, add_partials, store_sums
+from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, block_text, blocking
 
 COORDINATES = ("slice", "m", "n")
 TILES = (HUGE, LARGE, MEDIUM, LIGHT, SMALL)
@@ -115,37 +114,14 @@ def product_of(op: Operation) -> Product:
     return Product(lift(a, row, False), lift(b, False, column), row, column)
 
 
-class _Writer:
-    """Collects the bindings, parameters and text of the kernel that multiplies; no epilogue leaves partial sums."""
-
-    def __init__(self, p: Product, epilogue: Epilogue | None, partials: int, words: Sequence[int] = ()) -> None:
-        self.p = p
-        self.params = ParamList()
-        self.bindings: list[Binding] = []
-        self.order: list[int] = []
-        self.text = [arithmetic(p.a.dtype, "add", "mul")]
-        for name, spec in (("a", p.a), ("b", p.b)):
-            self.bind(Binding(name, spec.dtype), p.args[name])
-            self.text.append(locator(self.params, name, p.args[name], COORDINATES, spec.strides))
-        if epilogue is None:
-            self.bind(partials_binding(p.kind, "read_write"), partials)
-            self.text.append(STORE_PARTIAL)
-            return
-        bindings, stores = epilogue.stores(self.params, words)
-        for binding, arg in (*epilogue.inputs(), *bindings):
-            self.bind(binding, arg)
-        self.text += [PLACE, STORED, *epilogue.text(self.params), *stores]
-
-    def bind(self, binding: Binding, arg: int) -> None:
-        self.bindings.append(binding)
-        self.order.append(arg)
-
-    def launch(self, name: str, body: Sequence[str], threads: int, grid: Grid) -> Launch:
-        text = "\n".join([*self.text, *body])
-        kernel = Kernel(
-            name, text, tuple(self.bindings), tuple(self.params.params), workgroup_size=(threads, 1, 1), trusted=True
-        )
-        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)
+def draft(p: Product, epilogue: Epilogue | None, partials: int, words: Sequence[int] = ()) -> Draft:
+    """The kernel that multiplies, but for its body; no epilogue leaves partial sums."""
+    kernel = Draft(COORDINATES)
+    kernel.add(arithmetic(p.a.dtype, "add", "mul"))
+    for name, spec in (("a", p.a), ("b", p.b)):
+        kernel.input(name, p.args[name], spec)
+    store_sums(kernel, epilogue, p.kind, partials, (PLACE, STORED), words)
+    return kernel
 
 
 def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
@@ -184,13 +160,13 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
     words = () if split else e.words(2, caps)
-    w = _Writer(p, None if split else e, len(e.op.args), words)
+    w = draft(p, None if split else e, len(e.op.args), words)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
     heavy = caps.software or (e.heavy and not split)
     main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, bool(words), heavy)
     body = [source("matmul"), *([] if words else [FINISH]), main]
-    launch = w.launch(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
+    launch = w.build(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
     return with_splits(p, e, caps, chosen.splits, launch)
 
 
@@ -200,7 +176,7 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
     split = chosen.splits > 1
     words = () if split else e.words(2, caps)
-    w = _Writer(p, None if split else e, len(e.op.args), words)
+    w = draft(p, None if split else e, len(e.op.args), words)
     grid = block_params(w.params, chosen, slices, m, n, k)
     operands = {"a": (p.a, 2, 1), "b": (p.b, 1, 2)}
     sides = {}
@@ -208,13 +184,13 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
         major = k_major(spec, along, across)
         sides[x] = Side(x, major, in_groups(spec, along if major else across, OCTET))
         if sides[x].octets:
-            w.text.append(source("matmul_octets").replace("X_", f"{x}_").replace("ALONG", "n" if x == "a" else "m"))
+            w.add(source("matmul_octets").replace("X_", f"{x}_").replace("ALONG", "n" if x == "a" else "m"))
     if not all(side.octets for side in sides.values()):
-        w.text.append(source("matmul"))
+        w.add(source("matmul"))
     main = matrix_block_text(chosen.tile, config, sides["a"], sides["b"], caps, bool(words))
     body = [*([] if words else [FINISH]), main]
     name = f"matmul_matrices_{chosen.tile.m}x{chosen.tile.n}"
-    launch = w.launch(name, body, chosen.tile.threads(config), grid)
+    launch = w.build(name, body, chosen.tile.threads(config), grid)
     return with_splits(p, e, caps, chosen.splits, launch)
 
 
@@ -225,9 +201,9 @@ def k_major(spec: Spec, inner: int, outer: int) -> bool:
 
 def any_arithmetic(p: Product, e: Epilogue) -> Lowered:
     slices, m, n, k = p.sizes
-    w = _Writer(p, e, 0)
+    w = draft(p, e, 0)
     grid = block_params(w.params, Blocking(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, k), slices, m, n, k)
-    return Lowered((w.launch(f"matmul_{p.a.dtype}", [source("matmul_any")], ANY_TILE**2, grid),))
+    return Lowered((w.build(f"matmul_{p.a.dtype}", [source("matmul_any")], ANY_TILE**2, grid),))
 
 
 @dataclass(frozen=True)
@@ -292,8 +268,8 @@ def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     kernel = matvec_kernel(p)
     chunk = -(-k // matvec_splits(p, kernel, caps) // 4) * 4
     chosen = Blocking(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
-    w = _Writer(p, e if chosen.splits == 1 else None, len(e.op.args))
+    w = draft(p, e if chosen.splits == 1 else None, len(e.op.args))
     grid = block_params(w.params, chosen, slices, m, n, k)
     prelude = [constant(name, value) for name, value in kernel.constants]
-    launch = w.launch(kernel.body, [*prelude, source(kernel.body)], MATVEC_THREADS, grid)
+    launch = w.build(kernel.body, [*prelude, source(kernel.body)], MATVEC_THREADS, grid)
     return with_splits(p, e, caps, chosen.splits, launch)

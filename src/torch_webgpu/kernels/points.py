@@ -19,8 +19,8 @@ from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import is_dense
 from torch_webgpu.wgsl.builder import Packed, packed_text, per_point, store_mode
 from torch_webgpu.wgsl.indexing import split_number
-from torch_webgpu.wgsl.kernel import Binding, ParamType
-from torch_webgpu.wgsl.launch import Launch, ParamList, Source, Value
+from torch_webgpu.wgsl.kernel import Binding, Kernel, ParamType
+from torch_webgpu.wgsl.launch import WORKGROUP, Launch, ParamList, Source, Value, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 
 SPATIAL = ("n", "c", "d", "h", "w")
@@ -88,28 +88,16 @@ def locator(
     return f"{delta}\nfn {name}_at({arguments}) -> u32 {{ return {offset} + {name}_delta({', '.join(coordinates)}); }}"
 
 
-class PointKernel:
-    """A kernel under construction, over coordinates named ``coordinates``; those in ``absent`` are always 0.
+class Draft:
+    """A kernel under construction, over coordinates named ``coordinates``; those in ``absent`` are always 0."""
 
-    Outputs share one shape; the first must be dense (fresh outputs are), and is visited in memory order.
-    """
-
-    def __init__(
-        self, name: str, caps: HostCaps, coordinates: Sequence[str] = SPATIAL, absent: frozenset[str] = frozenset()
-    ) -> None:
-        self.name = name
-        self.caps = caps
+    def __init__(self, coordinates: Sequence[str] = SPATIAL, absent: frozenset[str] = frozenset()) -> None:
         self.coordinates = tuple(coordinates)
         self.absent = absent
         self.params = ParamList()
         self.bindings: list[Binding] = []
         self.order: list[int] = []
         self.prelude: list[str] = []
-        self.outputs: list[tuple[str, int, Spec]] = []
-
-    def output(self, name: str, arg: int, spec: Spec) -> None:
-        """Argument ``arg`` as output ``name``; its member of ``Values`` has its compute type."""
-        self.outputs.append((name, arg, spec))
 
     def input(self, name: str, arg: int, spec: Spec) -> None:
         """Argument ``arg`` as ``name_load``, with ``name_at(…coordinates)``."""
@@ -124,17 +112,38 @@ class PointKernel:
     def param(self, name: str, value: Value, type_: ParamType = "u32") -> None:
         self.params.add(name, value, type_)
 
-    def sizes(self, name: str, spec: Spec) -> None:
-        """Parameters ``name_<coordinate>`` for the sizes of ``spec``, as i32."""
-        for coordinate, size in zip(self.coordinates, spec.shape, strict=True):
-            self.param(f"{name}_{coordinate}", size, "i32")
-
     def add(self, *prelude: str) -> None:
         self.prelude += prelude
 
     def locate(self, name: str, arg: int, spec: Spec) -> None:
         """Declares ``name_at(…coordinates)`` for argument ``arg``."""
         self.prelude.append(locator(self.params, name, arg, self.coordinates, spec.strides, self.absent))
+
+    def build(self, name: str, body: Sequence[str], threads: int, grid: tuple[int, int, int]) -> Launch:
+        """The launch of the prelude and ``body`` in workgroups of ``threads``."""
+        text, bindings = "\n".join([*self.prelude, *body]), tuple(self.bindings)
+        params = tuple(self.params.params)
+        kernel = Kernel(name, text, bindings, params, workgroup_size=(threads, 1, 1), trusted=True)
+        return Launch(kernel, tuple(self.order), tuple(self.params.values), grid)
+
+
+class PointKernel(Draft):
+    """A kernel that computes each element of its outputs by itself.
+
+    Outputs share one shape; the first must be dense (fresh outputs are), and is visited in memory order.
+    """
+
+    def __init__(
+        self, name: str, caps: HostCaps, coordinates: Sequence[str] = SPATIAL, absent: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(coordinates, absent)
+        self.name = name
+        self.caps = caps
+        self.outputs: list[tuple[str, int, Spec]] = []
+
+    def output(self, name: str, arg: int, spec: Spec) -> None:
+        """Argument ``arg`` as output ``name``; its member of ``Values`` has its compute type."""
+        self.outputs.append((name, arg, spec))
 
     def _walk(self, spec: Spec) -> list[str]:
         """Statements that split ``i``, an element's place in the memory of ``spec``, into coordinates."""
@@ -153,10 +162,10 @@ class PointKernel:
         """The launch of a body that stores by itself: ``fn visit(…coordinates)``, once for each element of ``spec``."""
         numel = self.params.add("numel", prod(spec.shape))
         point = [*self._walk(spec), f"  visit({', '.join(self.coordinates)});"]
-        return self._launch([*self.prelude, body, per_point(point, numel)], prod(spec.shape))
+        return self._launch([body, per_point(point, numel)], prod(spec.shape))
 
-    def _launch(self, text: list[str], threads: int) -> Launch:
-        return self.params.launch(self.name, "\n".join(text), self.bindings, self.order, threads)
+    def _launch(self, body: Sequence[str], threads: int) -> Launch:
+        return self.build(self.name, body, WORKGROUP, grid_for(threads))
 
     def launch(self, body: str) -> Launch:
         """The launch of ``body``: one thread for each element, or for each word of a packed output."""
@@ -184,4 +193,4 @@ class PointKernel:
         point = [*self._walk(first), call, *stores]
         main = packed_text(packed, point, numel, run) if packed else per_point(point, numel)
         members_text = f"struct Values {{ {', '.join(members)} }}"
-        return self._launch([*self.prelude, members_text, body, main], -(-prod(first.shape) // run))
+        return self._launch([members_text, body, main], -(-prod(first.shape) // run))

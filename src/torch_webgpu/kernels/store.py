@@ -1,11 +1,16 @@
-"""Partial sums of a product that is split along its inner dimension: left by one kernel, added up by the next."""
+"""How the sums of a product are stored: finished, or, of one that is split along its inner dimension, as partial sums
+that one kernel leaves and the next adds up.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.wgsl.kernel import Access, Binding
 
-from .points import PointKernel, source
+from .epilogue import Epilogue
+from .points import Draft, PointKernel, source
 
 # The dtype that sums are kept in, by compute kind.
 ACCUMULATOR = {"i": "i32", "u": "u32", "l": "i64", "f": "f32", "d": "f64", "c": "c64"}
@@ -23,6 +28,22 @@ def accumulator(dtype: str) -> str:
 def partials_binding(kind: str, access: Access) -> Binding:
     """The buffer of partial sums, laid out (slice, split, m, n), of a product of this compute kind."""
     return Binding("partials", ACCUMULATOR[kind], access)
+
+
+def store_sums(
+    kernel: Draft, epilogue: Epilogue | None, kind: str, partials: int, place: Sequence[str], words: Sequence[int]
+) -> None:
+    """Gives ``kernel`` what :mod:`.epilogue` says, and the functions ``place`` that this asks for; without an epilogue
+    a ``finish_one`` that leaves partial sums in argument ``partials``.
+    """
+    if epilogue is None:
+        kernel.binding(partials_binding(kind, "read_write"), partials)
+        kernel.add(STORE_PARTIAL)
+        return
+    bindings, stores = epilogue.stores(kernel.params, words)
+    for binding, arg in (*epilogue.inputs(), *bindings):
+        kernel.binding(binding, arg)
+    kernel.add(*place, *epilogue.text(kernel.params), *stores)
 
 
 def add_partials(kernel: PointKernel, arg: int, kind: str, slices: int, splits: int, m: int, n: int) -> int:
