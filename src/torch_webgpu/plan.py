@@ -360,7 +360,6 @@ def _kernel_to_data(kernel: Kernel) -> dict[str, Any]:
         "body": kernel.body,
         "bindings": [[b.name, b.dtype, b.access, b.mode] for b in kernel.bindings],
         "params": [[p.name, p.type] for p in kernel.params],
-        "lib": list(kernel.lib),
         "workgroup_size": list(kernel.workgroup_size),
         "trusted": kernel.trusted,
     }
@@ -373,7 +372,6 @@ def _kernel_from_data(data: dict[str, Any]) -> Kernel:
         data["body"],
         tuple([Binding(*b) for b in data["bindings"]]),
         tuple([Param(*p) for p in data["params"]]),
-        tuple(data["lib"]),
         (x, y, z),
         data["trusted"],
     )

@@ -10,10 +10,10 @@ import pytest
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Expr, walk
 from torch_webgpu.ir.ops import TABLE, MissingKindError, Row, ops
-from torch_webgpu.wgsl.link import LIB
+from torch_webgpu.wgsl.link import library
 
 WGSL_BUILTINS = frozenset("abs all ceil floor fma max min round select sign sqrt trunc u32 vec2 f32".split())
-LIBRARY = frozenset(name for part in LIB.values() for name in part)
+LIBRARY = library(int64=True).keys()
 KINDS = {dtype.kind for dtype in BY_NAME.values()}
 TEMPLATES = [(row, kind, text) for row in TABLE.values() for kind, text in row.wgsl.items()]
 

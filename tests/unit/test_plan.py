@@ -16,7 +16,6 @@ ADD = Kernel(
     "@compute @workgroup_size(64) fn main() {}",
     (Binding("x", "f32"), Binding("y", "f32"), Binding("out", "f32", "read_write")),
     (Param("n"), Param("x_offset"), Param("alpha", "f32")),
-    lib=("erf",),
     workgroup_size=(64, 1, 1),
     trusted=True,
 )

@@ -8,12 +8,12 @@ from dataclasses import replace
 from torch_webgpu.ir.graph import Body, Expr, Operation, Pointwise, Spec, walk
 from torch_webgpu.ir.names import fused_name
 
-from .group import Access, Group, Value
+from .group import Group, GroupLoad, GroupValue
 from .nodes import FusedNode, RecordedNode
 from .rewrite import renumber
 
 
-def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[Value]) -> FusedNode:
+def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[GroupValue]) -> FusedNode:
     """The step that does what ``group`` does and stores ``values``, which somebody outside of it will see."""
     if len(group.nodes) == 1 and not group.folded:
         return FusedNode.alone(group.nodes[0], recorded[group.nodes[0]].op, group.reason)
@@ -43,7 +43,7 @@ def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[Va
     return FusedNode(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
 
 
-def input_spec(recorded: Sequence[RecordedNode], group: Group, access: Access, source: tuple[int, int]) -> Spec:
+def input_spec(recorded: Sequence[RecordedNode], group: Group, access: GroupLoad, source: tuple[int, int]) -> Spec:
     """The layout of a fused argument, over the group's shape."""
     spec = recorded[source[0]].op.args[source[1]]
     shape = tuple([n if s else 1 for n, s in zip(group.shape, access.strides, strict=True)])

@@ -26,7 +26,7 @@ from torch_webgpu.wgsl.scan import RUN as SCAN_RUN
 
 from .assemble import assemble
 from .constants import Constants
-from .group import Access, Group, Mapping, Value, uses
+from .group import Group, GroupLoad, GroupValue, PointMap, uses
 from .list_group import ListGroup
 from .nodes import FusedNode, Limits, RecordedNode, Use, allocations, numel, product, touched
 from .patterns import Matcher
@@ -122,7 +122,7 @@ class Fuser:
         self.join(group, i, node, mapping)
         self.groups.append(group)
 
-    def find_room(self, group: Group, node: RecordedNode) -> tuple[Group, Mapping | None, str]:
+    def find_room(self, group: Group, node: RecordedNode) -> tuple[Group, PointMap | None, str]:
         """The group, perhaps over the node's shape, and how ``node`` becomes part of it; or it as it is and why not."""
         if group.closed:
             return group, None, "the operation before it has a kernel of its own"
@@ -138,7 +138,7 @@ class Fuser:
                 reason = reason or refusal
         return group, None, reason or f"its shape {shape} is not the group's {group.shape}"
 
-    def refusal(self, group: Group, node: RecordedNode, mapping: Mapping) -> str:
+    def refusal(self, group: Group, node: RecordedNode, mapping: PointMap) -> str:
         """Why ``node`` cannot become part of ``group`` with this mapping; empty if it can."""
         body = node.op.body
         assert isinstance(body, Pointwise)
@@ -155,7 +155,7 @@ class Fuser:
                     return "it uses a tensor of the group in another order"
             elif use.allocation in group.writes:
                 return "it uses other elements of a tensor that the group writes"
-            if k >= inputs and self.read_otherwise(group, node, use, Access(use.place, strides, spec.dtype)):
+            if k >= inputs and self.read_otherwise(group, node, use, GroupLoad(use.place, strides, spec.dtype)):
                 return "it writes a tensor that the group reads in another order"
         if group.reduction is not None and self.too_late(group, node, mapping.row):
             return "the reduction's rows overwrite what its points still need"
@@ -183,7 +183,7 @@ class Fuser:
             return "a product's kernel with it would take long to compile" if EPILOGUE_COPIES * both > MAX_CODE else ""
         return "together they would take long to compile" if both > MAX_CODE and both - own > LIGHT_CODE else ""
 
-    def not_an_epilogue(self, group: Group, node: RecordedNode, mapping: Mapping) -> str:
+    def not_an_epilogue(self, group: Group, node: RecordedNode, mapping: PointMap) -> str:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
         inputs, known = node.op.n_inputs, self.constants.inputs(node)
         read = {(node.uses[k].place, mapping.strides[k]) for k in range(inputs) if k not in known}
@@ -227,7 +227,7 @@ class Fuser:
             if self.owners[place] not in self.live and self.users[self.owners[place]] <= members
         }
 
-    def read_otherwise(self, group: Group, node: RecordedNode, use: Use, written: Access) -> bool:
+    def read_otherwise(self, group: Group, node: RecordedNode, use: Use, written: GroupLoad) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
         if any(self.use(s).allocation == use.allocation and a != written for a, s in group.inputs.items()):
             return True
@@ -295,7 +295,7 @@ class Fuser:
             row = k < first_out + len(roots)
             spec = node.op.args[k]
             strides = group.strides(spec, row)
-            group.values[node.uses[k].place] = Value(ops.to_dtype(expr, spec.dtype), strides, (i, k), row, spec)
+            group.values[node.uses[k].place] = GroupValue(ops.to_dtype(expr, spec.dtype), strides, (i, k), row, spec)
         self.groups.append(group)
 
     def absorbed(self, node: RecordedNode, body: Reduction) -> tuple[Group | None, str]:
@@ -340,7 +340,7 @@ class Fuser:
         group.operands = [(i, k) for k in range(body.operands)]
         # The operands have shapes of their own.
         strides = [group.strides(spec, row=False) for spec in node.op.args[body.operands :]]
-        mapping = Mapping(False, ((),) * body.operands + tuple(strides), node.op.outputs)
+        mapping = PointMap(False, ((),) * body.operands + tuple(strides), node.op.outputs)
         loads = self.loads(group, i, node, mapping.strides, body.operands)
         memo: dict[Expr, Expr] = {}
         results = [substitute(root, loads, len(group.kinds), memo) for root in body.epilogue]
@@ -350,7 +350,7 @@ class Fuser:
 
     # Joining
 
-    def join(self, group: Group, i: int, node: RecordedNode, mapping: Mapping) -> None:
+    def join(self, group: Group, i: int, node: RecordedNode, mapping: PointMap) -> None:
         body = node.op.body
         assert isinstance(body, Pointwise)
         loads = self.loads(group, i, node, mapping.strides)
@@ -379,18 +379,18 @@ class Fuser:
             if value is not None:
                 loads[k] = value.expr
                 continue
-            access = Access(use.place, strides[k], spec.dtype)
+            access = GroupLoad(use.place, strides[k], spec.dtype)
             group.inputs.setdefault(access, (i, k))
             loads[k] = ops.load(list(group.inputs).index(access), spec.dtype)
         return loads
 
     @staticmethod
-    def add_values(group: Group, i: int, node: RecordedNode, mapping: Mapping, results: Sequence[Expr]) -> None:
+    def add_values(group: Group, i: int, node: RecordedNode, mapping: PointMap, results: Sequence[Expr]) -> None:
         inputs = node.op.n_inputs
         for k, result in enumerate(results, inputs):
             value = ops.to_dtype(result, node.op.args[k].dtype)
             spec = mapping.outputs[k - inputs]
-            group.values[node.uses[k].place] = Value(value, mapping.strides[k], (i, k), mapping.row, spec)
+            group.values[node.uses[k].place] = GroupValue(value, mapping.strides[k], (i, k), mapping.row, spec)
 
     # Finishing
 

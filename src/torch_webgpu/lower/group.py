@@ -21,7 +21,7 @@ from .list_group import ListGroup
 from .rewrite import rewrite
 
 
-class Value(NamedTuple):
+class GroupValue(NamedTuple):
     """What a group has computed for a place: the expression, how it steps through the group's shape, who wrote it.
 
     ``row``: there is one per output of the group's reduction, not one per point. ``spec``: the layout it is stored in,
@@ -35,7 +35,7 @@ class Value(NamedTuple):
     spec: Spec
 
 
-class Access(NamedTuple):
+class GroupLoad(NamedTuple):
     """What a group loads: a place, stepping through the group's shape."""
 
     place: int
@@ -43,7 +43,7 @@ class Access(NamedTuple):
     dtype: str
 
 
-class Mapping(NamedTuple):
+class PointMap(NamedTuple):
     """A node's points as a group's: whether they are its rows, how each argument steps through the group's shape, and
     the layouts of the outputs over the group's points or rows.
     """
@@ -65,8 +65,8 @@ class Group:
 
     shape: Shape
     nodes: list[int] = field(default_factory=list)
-    inputs: dict[Access, tuple[int, int]] = field(default_factory=dict)
-    values: dict[int, Value] = field(default_factory=dict)
+    inputs: dict[GroupLoad, tuple[int, int]] = field(default_factory=dict)
+    values: dict[int, GroupValue] = field(default_factory=dict)
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
     kinds: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Group:
         """Whether something that uses these allocations must keep its place relative to this group."""
         return not (self.writes.isdisjoint(reads) and self.writes.isdisjoint(writes) and self.reads.isdisjoint(writes))
 
-    def mappings(self, op: Operation) -> Iterator[Mapping]:
+    def mappings(self, op: Operation) -> Iterator[PointMap]:
         """The ways in which the points of a per-element operation are this group's points or rows."""
         shape = op.outputs[0].shape
         if any(spec.shape != shape for spec in op.outputs):
@@ -99,7 +99,7 @@ class Group:
             if found is not None:
                 yield found
 
-    def mapping(self, op: Operation, shape: Shape, args: tuple[Spec, ...], own: Shape, row: bool) -> Mapping | None:
+    def mapping(self, op: Operation, shape: Shape, args: tuple[Spec, ...], own: Shape, row: bool) -> PointMap | None:
         """The mapping of points of ``shape``, in row-major order, onto those of ``own``, the group's points or rows."""
         if shape != own and uses(op, "index"):
             return None
@@ -113,7 +113,7 @@ class Group:
             strides.append(self.normal(self.lift(steps) if row else steps))
             if k >= op.n_inputs:
                 outputs.append(spec if shape == own else Spec(spec.dtype, own, steps, spec.aligned))
-        return Mapping(row, tuple(strides), tuple(outputs))
+        return PointMap(row, tuple(strides), tuple(outputs))
 
     def strides(self, spec: Spec, row: bool) -> Shape:
         """How an argument of the group's own shape, or of its rows', steps through its points; 0 where it does not."""
@@ -141,13 +141,13 @@ class Group:
         if self.fixed or dims is None:
             return None
         memo: dict[Expr, Expr] = {}
-        inputs: dict[Access, tuple[int, int]] = {}
+        inputs: dict[GroupLoad, tuple[int, int]] = {}
         for access, source in self.inputs.items():
             steps = view_strides(self.shape, access.strides, shape)
             if steps is None:
                 return None
             inputs[access._replace(strides=steps)] = source
-        values: dict[int, Value] = {}
+        values: dict[int, GroupValue] = {}
         for place, value in self.values.items():
             steps = view_strides(self.shape, value.strides, shape)
             if steps is None:

@@ -39,8 +39,7 @@ class ListGroup:
 
     def refusal(self, node: RecordedNode, recorded: Sequence[RecordedNode], max_buffers: int) -> str:
         """Why ``node`` cannot become part of it; empty if it can."""
-        body = node.op.body
-        assert isinstance(body, ForEach)
+        body = body_of(node)
         if (body.shapes, body.strides) != (self.domain.shapes, self.domain.strides):
             return "its tensors are not laid out like those of the operation before it"
         own = {use.place: use for use in node.uses}
@@ -61,14 +60,11 @@ class ListGroup:
     def kind_of(self, place: int, recorded: Sequence[RecordedNode]) -> tuple[str, str]:
         """The dtype of a list and what a tuple has of it."""
         n, k = self.values[place].writer if place in self.values else self.inputs[place]
-        body = recorded[n].op.body
-        assert isinstance(body, ForEach)
-        return recorded[n].op.args[k].dtype, body.layouts[k]
+        return recorded[n].op.args[k].dtype, body_of(recorded[n]).layouts[k]
 
     def add(self, i: int, node: RecordedNode) -> None:
         """Makes node ``i`` part of it."""
-        op = node.op
-        assert isinstance(op.body, ForEach)
+        op, body = node.op, body_of(node)
         loads: dict[int, Expr] = {}
         for k, spec in enumerate(op.inputs):
             place = node.uses[k].place
@@ -79,10 +75,10 @@ class ListGroup:
             else:
                 loads[k] = value.expr
         memo: dict[Expr, Expr] = {}
-        results = [substitute(root, loads, len(self.numbers), memo) for root in op.body.roots]
+        results = [substitute(root, loads, len(self.numbers), memo) for root in body.roots]
         for k, result in enumerate(results, op.n_inputs):
             self.values[node.uses[k].place] = ListValue(ops.to_dtype(result, op.args[k].dtype), (i, k))
-        self.numbers += op.body.numbers
+        self.numbers += body.numbers
         self.uses |= {use.place: use for use in node.uses}
 
     def finish(
@@ -105,13 +101,14 @@ class ListGroup:
         roots = tuple([renumber(value.expr, loads, memo) for value in kept])
         inputs = list(self.inputs.values())
         sources = [*(inputs[k] for k in used), *(value.writer for value in kept)]
-        layouts = []
-        for n, k in sources:
-            body = recorded[n].op.body
-            assert isinstance(body, ForEach)
-            layouts.append(body.layouts[k])
-        body = ForEach(roots, tuple(layouts), tuple(self.numbers), self.domain.shapes, self.domain.strides)
+        layouts = tuple([body_of(recorded[n]).layouts[k] for n, k in sources])
+        body = ForEach(roots, layouts, tuple(self.numbers), self.domain.shapes, self.domain.strides)
         specs = tuple([recorded[n].op.args[k] for n, k in sources])
         name = fused_name([recorded[n].op.name for n in nodes])
         op = Operation(name, specs, len(kept), body, body.param_kinds)
         return FusedNode(op, tuple(sources), tuple(scalars), tuple(nodes), reason)
+
+
+def body_of(node: RecordedNode) -> ForEach:
+    assert isinstance(node.op.body, ForEach)
+    return node.op.body

@@ -39,11 +39,11 @@ def alias_pattern(owners: Sequence[object]) -> tuple[int, ...]:
     return tuple([first.setdefault(owner, k) for k, owner in enumerate(owners)])
 
 
-Number = Word | float
+ScalarWord = Word | float
 """A scalar of a recorded operation: a number that will always be the same, or where it comes from."""
 
 
-def scalar_words(widths: Sequence[int]) -> list[list[Number]]:
+def scalar_words(widths: Sequence[int]) -> list[list[ScalarWord]]:
     """Scalars that each run is given anew: so many for each recorded operation."""
     numbers = count()
     return [[Scalar(next(numbers)) for _ in range(width)] for width in widths]
@@ -62,7 +62,7 @@ def make_plan(
     fused: Sequence[FusedNode],
     recorded: Sequence[RecordedNode],
     buffers: Sequence[Buffer],
-    scalars: Sequence[Sequence[Number]],
+    scalars: Sequence[Sequence[ScalarWord]],
     caps: HostCaps,
     members: Members,
 ) -> tuple[Plan, tuple[Span, ...]]:
@@ -107,7 +107,9 @@ def aliases(node: FusedNode, recorded: Sequence[RecordedNode]) -> tuple[int, ...
     return alias_pattern([use.place if lists else use.allocation for use in arguments(node, recorded)])
 
 
-def _words(launch: Launch, uses: Sequence[Use], shifts: Sequence[int], numbers: Sequence[Number]) -> tuple[Word, ...]:
+def _words(
+    launch: Launch, uses: Sequence[Use], shifts: Sequence[int], numbers: Sequence[ScalarWord]
+) -> tuple[Word, ...]:
     words: list[Word] = []
     for value, param in zip(launch.values, launch.kernel.params):
         if isinstance(value, Source) and value.kind == "offset":

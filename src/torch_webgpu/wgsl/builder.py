@@ -78,24 +78,20 @@ def packed_text(outputs: Sequence[Packed], point: Sequence[str], numel: str, run
     fields = ", ".join(f"{o.field}: {compute_type(o.dtype)}" for o in outputs)
     text = [f"struct Packed {{ {fields} }}", "fn point(i: u32) -> Packed {", "  var packed: Packed;", *point]
     text += ["  return packed;", "}", *MAIN, f"  let base = t * {run}u;", f"  if (base >= {numel}) {{ return; }}"]
+    words = [(o, first, f"{o.field}_w{first}") for o in outputs for first in range(0, run, o.per_word)]
     stores = []
-    for o in outputs:
-        for first in range(0, run, o.per_word):
-            word, at = f"{o.field}_w{first}", f"({o.offset} + base + {first}u) / {o.per_word}u"
-            text.append(f"  var {word} = 0u;")
-            text.append(
-                f"  if (base + {first}u < {numel} && base + {first + o.per_word}u > {numel}) "
-                f"{{ {word} = {o.binding}_load_word({at}); }}"
-            )
-            stores.append(f"  if (base + {first}u < {numel}) {{ {o.binding}_store_word({at}, {word}); }}")
+    for o, first, word in words:
+        at, end = f"({o.offset} + base + {first}u) / {o.per_word}u", f"base + {first + o.per_word}u"
+        text.append(f"  var {word} = 0u;")
+        partly = f"base + {first}u < {numel} && {end} > {numel}"
+        text.append(f"  if ({partly}) {{ {word} = {o.binding}_load_word({at}); }}")
+        stores.append(f"  if (base + {first}u < {numel}) {{ {o.binding}_store_word({at}, {word}); }}")
     if one_by_one:
         text += [f"  for (var e = 0u; e < {run}u; e += 1u) {{", f"    if (base + e >= {numel}) {{ break; }}"]
         text.append("    let q = point(base + e);")
-        for o in outputs:
-            for first in range(0, run, o.per_word):
-                word = f"{o.field}_w{first}"
-                pack = f"{word} = {o.dtype}_pack({word}, e % {o.per_word}u, q.{o.field});"
-                text.append(f"    if (e / {o.per_word}u == {first // o.per_word}u) {{ {pack} }}")
+        for o, first, word in words:
+            pack = f"{word} = {o.dtype}_pack({word}, e % {o.per_word}u, q.{o.field});"
+            text.append(f"    if (e / {o.per_word}u == {first // o.per_word}u) {{ {pack} }}")
         return "\n".join([*text, "  }", *stores, "}", ""])
     for e in range(run):
         text.append(f"  if (base + {e}u < {numel}) {{")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from math import copysign, frexp, isfinite
+from math import copysign, frexp, isfinite, isinf
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Expr, walk
@@ -87,11 +87,8 @@ def float_literal(value: float) -> str:
     """An f32 literal; infinities and NaN go through functions, since WGSL has no literals for them."""
     if value != value:
         return "nan_f()"
-    try:
-        value = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        value = float("inf") if value > 0 else float("-inf")
-    if value in (float("inf"), float("-inf")):
+    value = _f32(value)
+    if isinf(value):
         return "inf_f()" if value > 0 else "(-inf_f())"
     # Parentheses, since "--" is a token of its own in WGSL.
     return f"({value!r}f)" if copysign(1.0, value) < 0 else f"{value!r}f"

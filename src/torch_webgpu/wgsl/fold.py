@@ -34,6 +34,18 @@ def merged(states: Sequence[str]) -> str:
     return pairwise(lambda a, b: f"merge({a}, {b})", states)
 
 
+def tree(lanes: int, stride: int = 1, lane: str = "lid", shared: str = "states", merge: str = "merge") -> list[str]:
+    """Statements that merge what ``lanes`` threads, a power of two ``stride`` apart, left in the array ``shared``, for
+    the first of them.
+    """
+    text = []
+    while lanes > 1:
+        lanes //= 2
+        both = f"{merge}({shared}[lid], {shared}[lid + {lanes * stride}u])"
+        text += ["  workgroupBarrier();", f"  if ({lane} < {lanes}u) {{ {shared}[lid] = {both}; }}"]
+    return text
+
+
 class FoldWriter:
     """Writes one kernel over the ``space`` of a fold.
 
@@ -186,12 +198,7 @@ class FoldWriter:
         lanes, rows, across = self.tiling.lanes, self.tiling.rows, self.tiling.across
         if lanes == 1:
             return []
-        text = [f"  {shared}[lid] = {value};"]
-        width = lanes
-        while width > 1:
-            width //= 2
-            both = f"{merge}({shared}[lid], {shared}[lid + {width * (rows if across else 1)}u])"
-            text += ["  workgroupBarrier();", f"  if (lane < {width}u) {{ {shared}[lid] = {both}; }}"]
+        text = [f"  {shared}[lid] = {value};", *tree(lanes, rows if across else 1, "lane", shared, merge)]
         if not everywhere:
             return [*text, f"  {value} = {shared}[lid];"]
         first = f"lid % {rows}u" if across else "lid - lane"

@@ -46,7 +46,7 @@ def split_number(number: str, axes: Iterable[tuple[str, str, str]], slowest: str
     return [*lines, f"  let {slowest} = {number};"]
 
 
-def steps(
+def stride_terms(
     coordinates: Mapping[int, str], strides: Shape, param: Callable[[int], str], dense: Sequence[int]
 ) -> list[str]:
     """What the ``coordinates`` of some dimensions add to an element number.
@@ -121,7 +121,7 @@ class Indexing:
             return offset
         if kind == "linear":
             return f"{offset} + i"
-        return " + ".join([offset, *self.steps(k, {d: f"c{d}" for d in range(self.rank)})])
+        return " + ".join([offset, *self.terms(k, {d: f"c{d}" for d in range(self.rank)})])
 
     def offset(self, k: int, arg: int) -> str:
         return self.params.add(f"o{k}", Source("offset", arg))
@@ -129,9 +129,9 @@ class Indexing:
     def stride(self, k: int, d: int) -> str:
         return self.params.add(f"t{k}_{d}", self.strides[k][d])
 
-    def steps(self, k: int, coordinates: Mapping[int, str]) -> list[str]:
+    def terms(self, k: int, coordinates: Mapping[int, str]) -> list[str]:
         """What the ``coordinates`` of some dimensions add to argument ``k``'s element number."""
-        return steps(coordinates, self.strides[k], lambda d: self.stride(k, d), (self.rank - 1,))
+        return stride_terms(coordinates, self.strides[k], lambda d: self.stride(k, d), (self.rank - 1,))
 
     def quad(self, k: int, spec: Spec, first: Mapping[int, str], linear: str = "", limit: str = "") -> Quad:
         """Argument ``k``'s elements at four points, ``first`` being the coordinates of the first of them.
@@ -145,7 +145,7 @@ class Indexing:
         if linear and layout == "linear":
             head, coordinate = [offset], linear
         else:
-            head, coordinate = [offset, *self.steps(k, {d: c for d, c in first.items() if d != last})], first[last]
+            head, coordinate = [offset, *self.terms(k, {d: c for d, c in first.items() if d != last})], first[last]
         inner = self.strides[k][-1]
         if not inner:
             return Quad((" + ".join(head),))

@@ -13,7 +13,7 @@ that :mod:`torch_webgpu.wgsl.link` declares for the host at hand:
   types;
 * with ``mode="atomic"``: the buffer is ``array<atomic<u32>>``; loads and stores are atomic on the containing word, and
   ``x_atomic_add/mul/min/max/set(i, v)`` exist for 32-bit and sub-word dtypes, ``x_atomic_add`` for i64 and c64;
-* the functions of the ``lib`` parts it names (files of ``kernels/lib``).
+* the functions of ``kernels/lib`` that it mentions.
 """
 
 from __future__ import annotations
@@ -58,14 +58,13 @@ class Kernel:
     body: str
     bindings: tuple[Binding, ...]
     params: tuple[Param, ...] = ()
-    lib: tuple[str, ...] = ()
     workgroup_size: tuple[int, int, int] = (256, 1, 1)
     trusted: bool = False
 
     @cached_property
     def key(self) -> str:
         """A digest of everything that decides the compiled pipeline; stable across processes."""
-        parts = (self.body, repr(self.bindings), repr(self.params), repr(self.lib), repr(self.trusted))
+        parts = (self.body, repr(self.bindings), repr(self.params), repr(self.trusted))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
     def __hash__(self) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Literal
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
@@ -69,20 +68,17 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
     """Write the complete source of ``kernel`` for the host ``caps``.
 
     ``windows[k]`` is how many times binding ``k`` is bound, each time ``caps.window_bytes`` further on; an empty tuple
-    means once each. Raises ValueError for a binding or library part that does not exist or that the host cannot hold.
+    means once each. Raises ValueError for a binding that does not exist or that the host cannot hold.
     """
     windows = windows or (1,) * len(kernel.bindings)
     if len(windows) != len(kernel.bindings):
         raise ValueError(f"kernel {kernel.name}: {len(windows)} window counts for {len(kernel.bindings)} bindings")
-    unknown = set(kernel.lib) - LIB.keys()
-    if unknown:
-        raise ValueError(f"kernel {kernel.name}: no such library part: {', '.join(sorted(unknown))}")
 
     mentioned = _identifiers(kernel.body)
     buffers = [
         _Buffer.of(binding, caps, count, mentioned) for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
-    table = dict(_library(caps.int64))
+    table = dict(library(caps.int64))
     for buffer in buffers:
         table |= buffer.accessors()
     found = _reachable(mentioned - _declared(kernel.body), table)
@@ -154,43 +150,26 @@ def declarations(text: str) -> dict[str, str]:
     return {match[1]: text[match.start() : end].strip() for match, end in zip(found, ends, strict=True)}
 
 
-@cache
-def _files() -> dict[str, dict[str, str]]:
-    """File stem → its declarations."""
-    folder = files("torch_webgpu") / "kernels" / "lib"
-    sources = sorted(
-        (entry for entry in folder.iterdir() if entry.name.endswith(".wgsl")), key=lambda entry: entry.name
-    )
-    return {entry.name.removesuffix(".wgsl"): declarations(entry.read_text("utf-8")) for entry in sources}
-
-
 _INT64_VARIANTS = {True: "i64_native", False: "i64_emulated"}
 
 
 @cache
-def _library(int64: bool) -> dict[str, str]:
-    """Every library declaration on a host with or without native 64-bit integers."""
-    left_out = _INT64_VARIANTS[not int64]
-    return {name: text for stem, found in _files().items() if stem != left_out for name, text in found.items()}
+def library(int64: bool) -> dict[str, str]:
+    """Every declaration of ``kernels/lib`` for a host with or without native 64-bit integers, by name."""
+    folder = files("torch_webgpu") / "kernels" / "lib"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".wgsl"))
+    names.remove(f"{_INT64_VARIANTS[not int64]}.wgsl")
+    return {name: text for file in names for name, text in declarations((folder / file).read_text("utf-8")).items()}
 
 
 def library_function(name: str) -> str | None:
     """The body of a library function, for hosts with 64-bit integers; None where the library has none of this name."""
-    return function_body(_library(True).get(name, ""))
+    return function_body(library(True).get(name, ""))
 
 
 def function_body(declaration: str) -> str | None:
     """The body of a declared function; None for what is none."""
     return declaration[declaration.index("{") :] if declaration.startswith("fn ") else None
-
-
-def _parts() -> dict[str, tuple[str, ...]]:
-    found = {stem: tuple(names) for stem, names in _files().items() if stem not in _INT64_VARIANTS.values()}
-    return found | {"i64": tuple(_files()[_INT64_VARIANTS[True]]) + found["i64"]}
-
-
-# Library part → the names it declares. `i64` stands for whichever variant the host needs.
-LIB = MappingProxyType(_parts())
 
 
 def _reachable(names: Iterable[str], table: dict[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from torch_webgpu.ir.combine import COMBINES
 from torch_webgpu.ir.graph import Expr, walk
 
 from .expr import compute_type, convert, emit, emit_stored, function, scalar_function
+from .fold import tree
 from .horizontal import find_own, switch
 from .indexing import GROUPS, LANES, QUAD
 from .kernel import Binding, Kernel, Param
@@ -49,18 +50,12 @@ class ListReduction:
         a, b = (Expr("acc", (side,), self.state) for side in "ab")
         (merged,) = combine.merge((a,), (b,))
         _, (nothing,) = emit(list(combine.identity(self.state)), leaf)
-        tree = []
-        width = WORKGROUP
-        while width > 1:
-            width //= 2
-            both = f"merge(states[lid], states[lid + {width}u])"
-            tree += ["  workgroupBarrier();", f"  if (lid < {width}u) {{ states[lid] = {both}; }}"]
         t = self.type
         return [
             f"var<workgroup> states: array<{t}, {WORKGROUP}>;",
             f"fn identity() -> {t} {{ return {nothing}; }}",
             *scalar_function("merge", merged, a, b),
-            *(f"fn share(lid: u32, v: {t}) {{", "  states[lid] = v;", *tree, "}"),
+            *(f"fn share(lid: u32, v: {t}) {{", "  states[lid] = v;", *tree(WORKGROUP), "}"),
         ]
 
 

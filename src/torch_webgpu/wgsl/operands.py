@@ -16,7 +16,7 @@ from torch_webgpu.layout import Shape
 
 from .builder import bind
 from .expr import compute_type, convert, emit, emit_stored, stored, struct_function
-from .indexing import LANES, QUAD, ahead, in_fours, split_number, steps
+from .indexing import LANES, QUAD, ahead, in_fours, split_number, stride_terms
 from .kernel import Binding
 from .launch import ParamList, Source
 from .tiling import Space
@@ -90,17 +90,17 @@ class Operands:
     def reduced_coordinates(self) -> list[str]:
         return self.coordinates("r", self.space.reduced, "d")
 
-    def steps(self, k: int, strides: Shape, coordinates: Sequence[str], letter: str) -> list[str]:
+    def terms(self, k: int, strides: Shape, coordinates: Sequence[str], letter: str) -> list[str]:
         """The terms that coordinates add to argument ``k``'s element number."""
 
         def stride(d: int) -> str:
             return self.params.add(f"s{letter}{k}_{d}", strides[d])
 
-        return steps(dict(enumerate(coordinates)), strides, stride, range(len(strides)))
+        return stride_terms(dict(enumerate(coordinates)), strides, stride, range(len(strides)))
 
     def base(self, k: int) -> str:
         offset, strides = self.params.add(f"o{k}", Source("offset", k)), self.space.kept_strides[k]
-        return " + ".join([offset, *self.steps(k, strides, [f"c{d}" for d in range(len(strides))], "c")])
+        return " + ".join([offset, *self.terms(k, strides, [f"c{d}" for d in range(len(strides))], "c")])
 
     def element(self, k: int, further: int = 0) -> str:
         """Argument ``k``'s element number ``further`` points along the innermost reduced dimension."""
@@ -108,7 +108,7 @@ class Operands:
         coordinates = [f"d{d}" for d in range(len(strides))]
         if further:
             coordinates[-1] = f"({ahead(coordinates[-1], further)})"
-        return " + ".join([f"row.b{k}", *self.steps(k, strides, coordinates, "d")])
+        return " + ".join([f"row.b{k}", *self.terms(k, strides, coordinates, "d")])
 
     def leaf(self, e: Expr) -> str:
         if e.op == "load":

@@ -87,22 +87,16 @@ def space_of(op: Operation, body: Reduction) -> Space:
     kept_strides = [tuple(s[d] for d in kept_dims) for s in strides]
     reduced_strides = [tuple(s[d] for d in reduced_dims) for s in strides]
     driver = max(range(len(op.args)), key=lambda k: prod(op.args[k].shape))
-    leaves = {e.op for e in walk((*body.values, *body.roots, *body.maps)) if not e.args or e.op == "index"}
-    if leaves & {"index", "linear"}:
-        return Space(
-            kept or (1,),
-            reduced or (1,),
-            tuple(s or (0,) for s in kept_strides),
-            tuple(s or (0,) for s in reduced_strides),
-            kept_dims,
-            reduced_dims,
-            driver,
-        )
-    ordered = body.running or any(COMBINES[name].ordered for name in body.combine)
-    order = None if ordered else iteration_order(reduced, reduced_strides[driver])
-    kept, kept_strides = collapse(kept, kept_strides, iteration_order(kept, kept_strides[driver]))
-    reduced, reduced_strides = collapse(reduced, reduced_strides, order)
-    return Space(kept, reduced, tuple(kept_strides), tuple(reduced_strides), (), (), driver)
+    if any(e.op in ("index", "linear") for e in walk((*body.values, *body.roots, *body.maps))):
+        kept, kept_strides = kept or (1,), [s or (0,) for s in kept_strides]
+        reduced, reduced_strides = reduced or (1,), [s or (0,) for s in reduced_strides]
+    else:
+        ordered = body.running or any(COMBINES[name].ordered for name in body.combine)
+        order = None if ordered else iteration_order(reduced, reduced_strides[driver])
+        kept, kept_strides = collapse(kept, kept_strides, iteration_order(kept, kept_strides[driver]))
+        reduced, reduced_strides = collapse(reduced, reduced_strides, order)
+        kept_dims = reduced_dims = ()
+    return Space(kept, reduced, tuple(kept_strides), tuple(reduced_strides), kept_dims, reduced_dims, driver)
 
 
 def root_strides(spec: Spec, shape: Shape, kept_dims: tuple[int, ...]) -> Shape:

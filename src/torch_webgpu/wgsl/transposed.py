@@ -112,7 +112,7 @@ def stage(writer: QuadWriter, turn: Turn, k: int, outer: Mapping[int, str]) -> l
     ``outer``: the coordinates of the dimensions beside ``m`` and ``n``.
     """
     indexing, last, name = writer.indexing, writer.indexing.rank - 1, writer.names[k]
-    corner = [indexing.offset(k, k), *indexing.steps(k, {**outer, last: "n0"}), "m0"]
+    corner = [indexing.offset(k, k), *indexing.terms(k, {**outer, last: "n0"}), "m0"]
     at = f"{' + '.join(corner)} + line * {indexing.stride(k, last)} + run"
     _, put, _ = in_tile(writer.types[k])
     if indexing.in_fours(k, writer.op.args[k], turn.m):
