@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Operation
 from torch_webgpu.wgsl.indexing import QUAD
-from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered, Source, Value, grid_for
+from torch_webgpu.wgsl.launch import WORKGROUP, Lowered
 from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.list_reduction import (
-    UNROLL,
-    ListReduction,
-    build_collect,
-    build_partials,
-    build_results,
-    scalars,
-)
+from torch_webgpu.wgsl.list_reduction import UNROLL, ListReduction, Work, build_collect, build_partials, build_results
 
 from .horizontal import ALONE_NUMEL
 
@@ -38,41 +32,25 @@ def lower_list_reduction(
     sizes = [spec.shape[0] for spec in op.inputs]
     most = min(MAX_TENSORS, caps.max_buffers - 1)
     piece = max([PIECE, *(-(-n // (MOST_PIECES * PIECE)) * PIECE for n in sizes)])
-    counts = [-(-(n + QUAD - 1) // piece) for n in sizes]  # a tensor may begin in the middle of a four
-    firsts = [sum(counts[:k]) for k in range(len(counts) + 1)]
-    state = len(op.args)
-    launches = []
-    for chunk in _chunks([n >= ALONE_NUMEL for n in sizes], most):
-        values: list[Value] = [Source("scalar", k) for k in scalars(reduction.contribution)]
-        groups = sum(counts[k] for k in chunk)
-        values += [firsts[chunk[0]], piece // QUAD, groups]
-        for k in chunk:
-            start = firsts[k] - firsts[chunk[0]]
-            values += [Source("offset", k), sizes[k], *([start] if k != chunk[0] else [])]
-        kernel = build_partials(reduction, len(chunk))
-        launches.append(Launch(kernel, (*chunk, state), tuple(values), grid_for(groups * WORKGROUP)))
-    full = iter(range(len(sizes)))
-    where = [(0, 0) if j in empty else (firsts[k := next(full)], counts[k]) for j in range(op.n_outputs)]
+    groups = [-(-(n + QUAD - 1) // piece) for n in sizes]  # a tensor may begin in the middle of a four
+    firsts = list(accumulate(groups, initial=0))
+    work, states = Work(piece, groups, firsts), len(op.args)
+    chunks = _chunks([n >= ALONE_NUMEL for n in sizes], most)
+    launches = [build_partials(reduction, chunk, sizes, work, states) for chunk in chunks]
+    full = iter(zip(firsts, groups))
+    where = [(0, 0) if j in empty else next(full) for j in range(op.n_outputs)]
     for start in range(0, op.n_outputs, most):
-        chunk = range(start, min(start + most, op.n_outputs))
-        values = [Source("scalar", k) for k in scalars(reduction.result)]
-        values += [value for j in chunk for value in where[j]]
-        kernel = build_results(reduction, len(chunk))
-        results = (op.n_inputs + j for j in chunk)
-        launches.append(Launch(kernel, (state, *results), tuple(values), (len(chunk), 1, 1)))
+        found = where[start : start + most]
+        results = range(op.n_inputs + start, op.n_inputs + start + len(found))
+        launches.append(build_results(reduction, results, found, states))
     return Lowered(tuple(launches), (max(1, firsts[-1]) * BY_NAME[reduction.state].itemsize,))
 
 
 def lower_collect(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     """For arguments (0-dim tensors of one dtype, their values in order, at the start of a buffer)."""
     most = min(MAX_TENSORS, (caps.max_buffers - 1) // QUAD * QUAD)
-    launches = []
-    for start in range(0, op.n_inputs, most):
-        chunk = range(start, min(start + most, op.n_inputs))
-        values: list[Value] = [start // QUAD, *(Source("offset", k) for k in chunk)]
-        kernel = build_collect(op.inputs[0].dtype, len(chunk))
-        launches.append(Launch(kernel, (*chunk, op.n_inputs), tuple(values), grid_for(-(-len(chunk) // QUAD))))
-    return Lowered(tuple(launches))
+    chunks = [range(start, min(start + most, op.n_inputs)) for start in range(0, op.n_inputs, most)]
+    return Lowered(tuple([build_collect(op.inputs[0].dtype, chunk, op.n_inputs) for chunk in chunks]))
 
 
 def _chunks(alone: Sequence[bool], most: int) -> list[range]:

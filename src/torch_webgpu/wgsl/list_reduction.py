@@ -7,8 +7,9 @@ read in fours from where fours begin in the buffer, wherever the tensor does; wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
 from torch_webgpu.ir.combine import COMBINES
 from torch_webgpu.ir.graph import Expr, walk
@@ -17,11 +18,10 @@ from .expr import compute_type, convert, emit, emit_stored, function, scalar_fun
 from .fold import tree
 from .horizontal import find_own, switch
 from .indexing import GROUPS, LANES, QUAD
-from .kernel import Binding, Kernel, Param
-from .launch import WORKGROUP
+from .kernel import Binding
+from .launch import WORKGROUP, Launch, ParamList, Source
 
 UNROLL = 4
-KERNEL_CACHE_SIZE = 256
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,35 @@ def leaf(e: Expr) -> str:
     return f"P.s{e.args[0]}" if e.op == "param" else e.args[0]
 
 
-def scalars(e: Expr) -> list[int]:
-    """The numbers of the scalars that an expression uses."""
-    return sorted({x.args[0] for x in walk((e,)) if x.op == "param"})
+def scalars(e: Expr) -> ParamList:
+    """Parameters for the scalars that an expression uses."""
+    params = ParamList()
+    for k in sorted({x.args[0] for x in walk((e,)) if x.op == "param"}):
+        params.add(f"s{k}", Source("scalar", k), "f32")
+    return params
 
 
-@lru_cache(KERNEL_CACHE_SIZE)
-def build_partials(reduction: ListReduction, count: int) -> Kernel:
-    """Leaves a state for each workgroup, for ``count`` tensors.
-
-    Bindings: the tensors, the states. Parameters: the contribution's scalars; ``first``, where the first state goes;
-    ``chunk``, the fours in a piece; ``groups``; per tensor ``offset`` and ``size`` in elements, and ``start``, its
-    first workgroup (but the first tensor's).
+class Work(NamedTuple):
+    """How tensors are divided among workgroups: ``piece`` elements for one, ``groups`` for each tensor, and the number
+    of each tensor's first.
     """
+
+    piece: int
+    groups: Sequence[int]
+    firsts: Sequence[int]
+
+
+def build_partials(reduction: ListReduction, tensors: range, sizes: Sequence[int], work: Work, states: int) -> Launch:
+    """Leaves a state for each workgroup of ``tensors``, arguments of these ``sizes``, in the binding ``states``."""
+    params, count, first = scalars(reduction.contribution), len(tensors), work.firsts[tensors[0]]
+    groups = sum(work.groups[k] for k in tensors)
+    for name, number in (("first", first), ("chunk", work.piece // QUAD), ("groups", groups)):
+        params.add(name, number)
+    for j, k in enumerate(tensors):
+        params.add(f"offset_{j}", Source("offset", k))
+        params.add(f"size_{j}", sizes[k])
+        if j:
+            params.add(f"start_{j}", work.firsts[k] - first)
     t, dtype = reduction.type, reduction.dtype
     kind = compute_type(dtype)
     element = Expr("acc", ("x",), reduction.state)
@@ -112,21 +128,20 @@ def build_partials(reduction: ListReduction, count: int) -> Kernel:
         "}",
         "",
     ]
-    params = [Param(f"s{k}", "f32") for k in scalars(reduction.contribution)]
-    params += [Param("first"), Param("chunk"), Param("groups")]
-    for j in range(count):
-        params += [Param(f"offset_{j}"), Param(f"size_{j}"), *([Param(f"start_{j}")] if j else [])]
     bindings = (*(Binding(f"x{j}", dtype) for j in range(count)), Binding("t", reduction.state, "read_write"))
-    return Kernel(f"{reduction.name} of a list", "\n".join(text), bindings, tuple(params), trusted=True)
+    name, order = f"{reduction.name} of a list", (*tensors, states)
+    return params.launch(name, "\n".join(text), bindings, order, groups * WORKGROUP)
 
 
-@lru_cache(KERNEL_CACHE_SIZE)
-def build_results(reduction: ListReduction, count: int) -> Kernel:
-    """Merges the states of ``count`` tensors, and stores each result at the beginning of its buffer.
+def build_results(reduction: ListReduction, results: range, where: Sequence[tuple[int, int]], states: int) -> Launch:
+    """Merges the states of several tensors, and stores each one's result at the beginning of its buffer.
 
-    Bindings: the states, the results. Parameters: the result's scalars; per tensor ``first`` and ``number``, where its
-    states lie.
+    ``where``: each tensor's first state, and how many it has, in the binding ``states``.
     """
+    params, count = scalars(reduction.result), len(results)
+    for j, (first, number) in enumerate(where):
+        params.add(f"first_{j}", first)
+        params.add(f"number_{j}", number)
     t, out = reduction.type, reduction.out
     kind = compute_type(out)
     lines, (value,) = emit_stored([reduction.result], [out], leaf)
@@ -146,22 +161,17 @@ def build_results(reduction: ListReduction, count: int) -> Kernel:
         "}",
         "",
     ]
-    params = [Param(f"s{k}", "f32") for k in scalars(reduction.result)]
-    for j in range(count):
-        params += [Param(f"first_{j}"), Param(f"number_{j}")]
-    results = (Binding(f"y{j}", out, "read_write") for j in range(count))
-    bindings = (Binding("t", reduction.state), *results)
-    return Kernel(f"{reduction.name} of a list: results", "\n".join(text), bindings, tuple(params), trusted=True)
+    bindings = (Binding("t", reduction.state), *(Binding(f"y{j}", out, "read_write") for j in range(count)))
+    name, order = f"{reduction.name} of a list: results", (states, *results)
+    return params.launch(name, "\n".join(text), bindings, order, count * WORKGROUP)
 
 
-@lru_cache(KERNEL_CACHE_SIZE)
-def build_collect(dtype: str, count: int) -> Kernel:
-    """Puts ``count`` numbers next to each other.
-
-    Bindings: the numbers' buffers, the result. Parameters: ``first``, the result's group of four that it begins with;
-    per number its ``offset`` in elements.
-    """
-    kind = compute_type(dtype)
+def build_collect(dtype: str, numbers: range, result: int) -> Launch:
+    """Puts the arguments ``numbers`` next to each other, from the result's element on that has the first's number."""
+    kind, count, params = compute_type(dtype), len(numbers), ParamList()
+    params.add("first", numbers[0] // QUAD)
+    for j, k in enumerate(numbers):
+        params.add(f"offset_{j}", Source("offset", k))
     calls = [f"return x{j}_load(P.offset_{j});" for j in range(count)]
     four = ", ".join(f"load(min(q * {QUAD}u + {e}u, {count - 1}u))" for e in range(QUAD))
     text = [
@@ -173,5 +183,4 @@ def build_collect(dtype: str, count: int) -> Kernel:
         "",
     ]
     bindings = (*(Binding(f"x{j}", dtype) for j in range(count)), Binding("y", dtype, "read_write"))
-    params = (Param("first"), *(Param(f"offset_{j}") for j in range(count)))
-    return Kernel("numbers of a list", "\n".join(text), bindings, params, trusted=True)
+    return params.launch("numbers of a list", "\n".join(text), bindings, (*numbers, result), -(-count // QUAD))
