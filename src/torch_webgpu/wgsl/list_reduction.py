@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from torch_webgpu.ir.combine import COMBINES
@@ -44,6 +45,7 @@ class ListReduction:
     def type(self) -> str:
         return compute_type(self.state)
 
+    @cached_property
     def functions(self) -> list[str]:
         """``identity``, ``merge`` and ``share``, the tree over a workgroup."""
         combine = COMBINES[self.combine]
@@ -101,7 +103,7 @@ def build_partials(reduction: ListReduction, tensors: range, sizes: Sequence[int
     variables = {name: [f"P.{name}_{j}" for j in range(count)] for name in ("offset", "size", "start")}
     variables["start"][0] = "0u"
     text = [
-        *reduction.functions(),
+        *reduction.functions,
         *loads,
         *scalar_function("value", reduction.contribution, element, leaf=leaf),
         f"fn four(v: vec4<{kind}>, at: u32, low: u32, high: u32) -> {t} {{",
@@ -147,7 +149,7 @@ def build_results(reduction: ListReduction, results: range, where: Sequence[tupl
     lines, (value,) = emit_stored([reduction.result], [out], leaf)
     stores = [f"y{j}_store4(0u, v);" for j in range(count)]
     text = [
-        *reduction.functions(),
+        *reduction.functions,
         *switch(f"store(own: u32, v: vec4<{kind}>)", stores),
         *function(f"result(x: {t})", kind, lines, value),
         *GROUPS,
