@@ -18,7 +18,8 @@ from .tensor import ADDRESS_BITS
 def spec_of(t: torch.Tensor) -> Spec:
     """The layout of a webgpu tensor; TypeError for a dtype that no kernel can hold."""
     dtype = dtypes.of(t.dtype)
-    aligned = dtype.itemsize > 4 or t.data_ptr() % (4 * dtype.itemsize) == 0
+    unit = 4 if dtype.itemsize == 1 else 16  # bytes
+    aligned = dtype.itemsize > 4 or t.data_ptr() % unit == 0
     return Spec(dtype.name, tuple(t.shape), t.stride(), aligned)
 
 

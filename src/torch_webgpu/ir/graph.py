@@ -149,8 +149,8 @@ def walk(roots: Sequence[Expr]) -> Iterator[Expr]:
 class Spec(NamedTuple):
     """A tensor argument's layout. ``dtype`` is a name of ``dtypes.BY_NAME``; shape and strides are in elements.
 
-    ``aligned``: its first element is a multiple of four from the allocation's start, so that it can be moved in fours
-    and starts a 32-bit word (always true for 64-bit types).
+    ``aligned``: its first element is a multiple of 16 bytes from the allocation's start, of 4 for 8-bit types, so that
+    it can be moved in fours (of 16-bit types in eights) and starts a 32-bit word; always true for 64-bit types.
     """
 
     dtype: str

@@ -255,8 +255,7 @@ def matvec_splits(p: Product, kernel: MatVec, caps: HostCaps) -> int:
 
 
 def in_groups(spec: Spec, inner: int, size: int = 4) -> bool:
-    """Whether lines along dimension ``inner`` consist of groups of ``size`` that lie like those of the buffer, or of
-    larger groups that start at a multiple of four elements."""
+    """Whether every line along dimension ``inner`` consists of groups of ``size`` that lie like those of the buffer."""
     others = [stride for d, stride in enumerate(spec.strides) if d != inner and spec.shape[d] != 1]
     dense = spec.strides[inner] == 1 and spec.shape[inner] % size == 0
     return dense and spec.aligned and all(stride % size == 0 for stride in others)

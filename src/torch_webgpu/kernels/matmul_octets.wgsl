@@ -4,8 +4,4 @@ fn X_start(slice: u32, row: u32, column: u32) -> u32 { return X_at(slice, row, c
 
 fn X_stride() -> u32 { return P.X_s_ALONG; }
 
-fn X_octet(e: u32) -> vec4<u32> {
-  let words = X_load_words4(e / 8u);
-  if ((e & 4u) == 0u) { return words; }
-  return vec4<u32>(words.zw, X_load_words4(e / 8u + 1u).xy);  // the tensor starts in the middle of an octet
-}
+fn X_octet(e: u32) -> vec4<u32> { return X_load_words4(e / 8u); }

@@ -8,7 +8,7 @@ step's octets travel to registers while this step's are multiplied. Sums are f32
 The body says where operands come from as for ``tile.py`` (``a_row``, ``a_step``, ``a_value``, ``finish``). For an
 operand that lies in octets it declares instead
 
-* ``fn a_start(slice: u32, m: u32, k: u32) -> u32``: the number of an element (for b: ``n`` for ``m``), a multiple of 4
+* ``fn a_start(slice: u32, m: u32, k: u32) -> u32``: the number of an element (for b: ``k`` and ``n``), a multiple of 8
 * ``fn a_stride() -> u32``: from there to the next ``k``
 * ``fn a_octet(e: u32) -> vec4<u32>``: the eight numbers from element ``e`` on
 

@@ -32,7 +32,9 @@ FEATURES = {
     "timestamp-query": lib.WGPUFeatureName_TimestampQuery,
     "implicit-device-synchronization": lib.WGPUFeatureName_ImplicitDeviceSynchronization,
 }
-_INSTANCE_TOGGLES = ("allow_unsafe_apis", "vulkan_enable_f16_on_nvidia", "use_vulkan_memory_model")
+# Dawn's toggles, by what they are a property of.
+_INSTANCE_TOGGLES = ("allow_unsafe_apis",)
+_ADAPTER_TOGGLES = ("vulkan_enable_f16_on_nvidia", "use_vulkan_memory_model")
 _FAST = ("disable_robustness", "disable_workgroup_init")
 _EXACT = ("timestamp_quantization",)  # switched off: whole nanoseconds
 _BACKENDS = ("Metal", "D3D12", "Vulkan")
@@ -159,6 +161,8 @@ class Dawn:
 
 def _request_adapter(backend: int, preference: int) -> Handle | None:
     options = ffi.new("WGPURequestAdapterOptions *")
+    toggles = _Toggles(_ADAPTER_TOGGLES)
+    options.nextInChain = toggles.chain
     options.backendType, options.powerPreference = backend, preference
     reply: list[tuple[int, Handle, str]] = []
     reply_handle = ffi.new_handle(reply)
@@ -181,7 +185,7 @@ class DawnDevice(CDevice):
         super().__init__(library, adapter)
 
     def _require(self, descriptor: Handle, adapter: Adapter) -> object:
-        toggles = _Toggles((*_INSTANCE_TOGGLES[:1], *_FAST), _EXACT)
+        toggles = _Toggles(_FAST, _EXACT)
         limits = _limits(adapter.handle)
         wanted = [FEATURES[name] for name in sorted(adapter.features & FEATURES.keys())]
         codes = ffi.new("WGPUFeatureName[]", wanted)
