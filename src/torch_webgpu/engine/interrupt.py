@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from threading import get_ident, main_thread
+from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,6 +22,9 @@ from typing import Any
 _signal: Any = import_module("_signal")
 _main_thread = main_thread()
 _NUMBERS = tuple(sorted(int(number) for number in _signals.valid_signals()))
+_USUAL = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+LOOK_S = 0.001
+"""How often all signals are looked at, of which there are 64: other than the usual ones have no handler as a rule."""
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -29,21 +33,37 @@ _handlers: dict[int, Handler] = {}
 _arrived: deque[tuple[int, FrameType | None]] = deque()
 
 
-class _Seen:
-    """The handlers of all signals at the last look, and which of them are Python's: their places and numbers."""
+class _MainThread:
+    """Whether the main thread is in a block, and the signals that programs handle: the usual ones, and whatever else a
+    handler of Python's was seen for.
+    """
 
     def __init__(self) -> None:
-        self.handlers: list[Any] = []
-        self.theirs: list[tuple[int, int]] = []
+        self.is_inside = False
+        self._numbers = [int(getattr(_signals, name)) for name in _USUAL if hasattr(_signals, name)]
+        self._last: tuple[list[Any], list[tuple[int, Handler]]] = [], []  # their handlers, and what was returned
+        self._next_look_s = 0.0
 
-    def look_at(self, handlers: list[Any]) -> None:
-        # SIG_DFL and SIG_IGN are integers, and None stands for a handler that is not Python's.
-        found = [k for k, handler in enumerate(handlers) if handler.__class__ is not int and handler is not None]
-        self.theirs = [(k, _NUMBERS[k]) for k in found]
-        self.handlers = handlers
+    def look(self) -> list[tuple[int, Handler]]:
+        """The signals that have a handler of Python's now, and these."""
+        now = monotonic()
+        if now >= self._next_look_s:
+            self._next_look_s = now + LOOK_S
+            self._numbers += [n for n in _NUMBERS if n not in self._numbers and _is_pythons(_signal.getsignal(n))]
+        handlers = list(map(_signal.getsignal, self._numbers))
+        before, theirs = self._last
+        if handlers != before:
+            theirs = [(n, handler) for n, handler in zip(self._numbers, handlers) if _is_pythons(handler)]
+            self._last = handlers, theirs
+        return theirs
 
 
-_seen = _Seen()
+def _is_pythons(handler: Any) -> bool:
+    """SIG_DFL and SIG_IGN are integers, and None stands for a handler that is not Python's."""
+    return handler.__class__ is not int and handler is not None
+
+
+_main = _MainThread()
 
 
 class Uninterrupted:
@@ -54,11 +74,9 @@ class Uninterrupted:
     """
 
     __slots__ = ("_is_outermost",)
-    inside = False
-    """Whether the main thread is."""
 
     def __enter__(self) -> None:
-        self._is_outermost = not Uninterrupted.inside and get_ident() == _main_thread.ident
+        self._is_outermost = not _main.is_inside and get_ident() == _main_thread.ident
         if self._is_outermost:
             while not _put_off_handlers():
                 pass
@@ -67,7 +85,7 @@ class Uninterrupted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_outermost:
-            Uninterrupted.inside = False
+            _main.is_inside = False
             try:
                 # Any step from here on may be interrupted by a handler, which may use the device in blocks of its own.
                 for number, handler in tuple(_handlers.items()):
@@ -83,28 +101,29 @@ def _put_off_handlers() -> bool:
 
     Its handler may have used the device, in blocks of its own whose ends put the handlers back.
     """
-    handlers = list(map(_signal.getsignal, _NUMBERS))
-    if handlers != _seen.handlers:
-        _seen.look_at(handlers)
-    for place, number in _seen.theirs:
-        if handlers[place] is not _note:
-            _handlers[number] = handlers[place]
+    theirs = _main.look()
+    for number, handler in theirs:
+        if handler is not _note:
+            _handlers[number] = handler
             _signal.signal(number, _note)
     complete = False
     try:
-        Uninterrupted.inside = True
-        # A list, since generators are slower.
-        complete = all([_signal.getsignal(number) is _note for _, number in _seen.theirs])  # noqa: C419
+        _main.is_inside = True
+        for number, _ in theirs:
+            if _signal.getsignal(number) is not _note:
+                break
+        else:
+            complete = True
     finally:
         if not complete:
-            Uninterrupted.inside = False
+            _main.is_inside = False
     return complete
 
 
 def _note(number: int, frame: FrameType | None) -> None:
     """The handler of signals inside a block."""
     _arrived.append((number, frame))
-    if not Uninterrupted.inside:
+    if not _main.is_inside:
         _deliver()
 
 

@@ -302,7 +302,8 @@ class Engine(Store):
             for lane in lanes:
                 self.flush_lane(lane, cause)
             if not lanes:
-                self.reclaim()
+                self.collect()
+                self.sweep()
 
     def flush_idle(self, lane: Lane, size: int) -> None:
         """Submits what a lane holds, if that is still so much; what goes wrong is raised at the next use."""
