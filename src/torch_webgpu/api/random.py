@@ -33,7 +33,7 @@ default_generators = _DefaultGenerators()
 
 def manual_seed(seed: int) -> None:
     """Seeds the current adapter's generator."""
-    states.default_state(index_of(None)).reseed(int(seed))
+    states.default_state(index_of(None)).move_to(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
@@ -43,7 +43,7 @@ def manual_seed_all(seed: int) -> None:
 
 def seed() -> None:
     """Seeds the current adapter's generator from the operating system."""
-    states.default_state(index_of(None)).reseed(states.fresh_seed())
+    states.default_state(index_of(None)).move_to(states.fresh_seed())
 
 
 def seed_all() -> None:

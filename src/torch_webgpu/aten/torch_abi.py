@@ -25,7 +25,6 @@ from .refusals import refusal
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
 BACKEND_KEY = "PrivateUse1"
-AUTOGRAD_KEY = "AutogradPrivateUse1"
 DEVICE_TYPE = "webgpu"
 DEVICE_TYPE_NUMBER: int = torch._C._autograd.DeviceType.PrivateUse1.value
 DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from .many import Image, new_allocations
-from .tensor import ADDRESS_BITS, FIRST_BYTE, LAST_NUMBER, Allocation, Mailbox
+from .tensor import ADDRESS_BITS, FIRST_BYTE, LAST_NUMBER, Allocation, Image, Mailbox
 
 FIRST_LIST_ADDRESS = 2 * LAST_NUMBER << ADDRESS_BITS
 """Beyond the addresses of tensors."""
@@ -122,7 +121,7 @@ class Intermediate(Bundle):
 
     def settle(self, mailbox: Mailbox) -> None:
         if not self.allocations:
-            self.allocations = new_allocations(mailbox, self.image, self.numbers)
+            self.allocations = mailbox.new_allocations(self.image, self.numbers)
             self.starts = [0] * len(self.allocations)
             if not self.held:
                 _orphan(self.allocations)
@@ -142,12 +141,6 @@ def _orphan(allocations: Sequence[Allocation]) -> None:
     for allocation in allocations:
         allocation.alive = False
     orphans.extend(allocations)
-
-
-def settle(mailbox: Mailbox, lists: Sequence[Bundle]) -> None:
-    """Gives lists that are needed in memory allocations, as far as they have none."""
-    for bundle in lists:
-        bundle.settle(mailbox)
 
 
 def bury(dying: list[Allocation]) -> None:

@@ -151,9 +151,7 @@ class Capture:
                 self.engine.flush(causes.CAPTURE, self.device.index)
                 if self.error is not None:
                     raise RuntimeError(f"the capture failed: {self.error}") from self.error
-                graph = CapturedGraph(
-                    self.engine, self.device, self._memory, self._commands, self._words, self._drawn, self._inputs
-                )
+                graph = CapturedGraph(self)
                 if instantiate:
                     graph.instantiate()
                 return graph
@@ -209,38 +207,26 @@ class Capture:
 class CapturedGraph:
     """A graph that can be replayed. Every method is thread-safe."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        device: Device,
-        memory: Reservation,
-        commands: list[Command],
-        words: list[tuple[int, int, RandomWord]],
-        drawn: dict[RandomState, int],
-        inputs: dict[int, Allocation],
-    ) -> None:
-        self._engine = engine
-        self._device = device
-        self._memory: Reservation | None = memory
-        self.commands = commands
-        self._words = words
-        self._drawn = drawn
-        self._inputs = list(inputs.values())
+    def __init__(self, capture: Capture) -> None:
+        self._engine = capture.engine
+        self._device = capture.device
+        self._memory: Reservation | None = capture._memory
+        self.commands = capture._commands
+        self._words = capture._words
+        self._drawn = capture._drawn
+        self._inputs = list(capture._inputs.values())
         self._encoded: EncodedGraph | None = None
         self._places: list[tuple[bytearray | memoryview, int, RandomWord]] = []
 
-    def instantiate(self) -> None:
+    def instantiate(self) -> EncodedGraph:
         """Prepares the replays: compiles what is not compiled, makes bind groups."""
         with Uninterrupted(), self._engine.lock:
-            self._encode()
-
-    def _encode(self) -> EncodedGraph:
-        if self._memory is None:
-            raise RuntimeError("the graph was reset")
-        if self._encoded is None:
-            encoded = self._encoded = self._device.encode_graph(self.commands)
-            self._places = [(*encoded.place(command, byte), word) for command, byte, word in self._words]
-        return self._encoded
+            if self._memory is None:
+                raise RuntimeError("the graph was reset")
+            if self._encoded is None:
+                encoded = self._encoded = self._device.encode_graph(self.commands)
+                self._places = [(*encoded.place(command, byte), word) for command, byte, word in self._words]
+            return self._encoded
 
     @property
     def dead_inputs(self) -> int:
@@ -259,17 +245,13 @@ class CapturedGraph:
                 engine.raise_pending()
             if engine.lanes.busy:
                 engine.flush(causes.REPLAY, device.index)
-            encoded = self._encoded or self._encode()
-            if self._places:
-                self._advance()
+            encoded = self._encoded or self.instantiate()
+            if self._places:  # takes the next stretch of every stream the graph draws from
+                start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
+                for data, byte, word in self._places:
+                    _write_word(data, byte, word.source.at(*start[word.state]))
             device.replay(encoded)
             engine.backpressure.submitted(device)
-
-    def _advance(self) -> None:
-        """Takes the next stretch of every stream the graph draws from."""
-        start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
-        for data, byte, word in self._places:
-            _write_word(data, byte, word.source.at(*start[word.state]))
 
     def release(self) -> None:
         """Gives the graph's memory back; tensors that are still there keep theirs."""

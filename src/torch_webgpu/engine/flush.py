@@ -74,19 +74,19 @@ def run_whole(device: Device, schedule: Schedule, recording: Recording, trailing
 
 def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
     """Runs each step of a schedule in a submission of its own; raises the first error at the end."""
-    allocations, starts, numbers = recording.memory(schedule.lists), recording.starts(schedule.lists), recording.numbers
-    failures = Failures(allocations)
+    placement = schedule.placement(recording)
+    memory, failures = placement.memory, Failures(placement.memory)
     for number, step in enumerate(schedule.steps):
         try:
-            program = schedule.step_program(number, recording, device)
-            program.check(allocations)
-            device.with_room(program.run, allocations, starts, numbers)
+            program = placement.program([step], device, later=schedule.steps[number + 1 :])
+            program.check(memory)
+            device.with_room(program.run, memory, placement.starts, recording.numbers)
         except (DeviceLostError, ForkError):
             raise
         except OutOfMemoryError as error:
-            failures.add(schedule.written(number, recording), OutOfMemoryError(f"{step.op.name}: {error}"))
+            failures.add([memory[n] for n in placement.written(step)], OutOfMemoryError(f"{step.op.name}: {error}"))
         except Exception as error:
-            failures.add(schedule.written(number, recording), error)
+            failures.add([memory[n] for n in placement.written(step)], error)
     for allocation in recording.dead:  # what only operations that failed would have used last
         if allocation.buffer is not None:
             device.release(allocation.buffer)

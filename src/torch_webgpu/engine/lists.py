@@ -11,8 +11,7 @@ from torch_webgpu.ir.graph import Operation
 
 from .bundles import Bundle, Intermediate, ListGeometry, bury, orphans
 from .interrupt import Uninterrupted
-from .many import Image, free_slots, make_tensors, new_allocations
-from .tensor import LARGE_BYTES, Allocation
+from .tensor import LARGE_BYTES, Allocation, Image
 
 if TYPE_CHECKING:
     from .record import Engine
@@ -38,7 +37,7 @@ def make_bundle(
     image = _image(engine, geometry, dtype, device)
     with Uninterrupted(), engine.lock:
         _check(engine, image)
-        allocations = new_allocations(engine.mailbox, image, engine.mailbox.take_numbers(len(image.sizes)))
+        allocations = engine.mailbox.new_allocations(image, engine.mailbox.take_numbers(len(image.sizes)))
         tensors = _make_tensors(engine, image, allocations)
     return tensors, Bundle(geometry, dtype, device, allocations, [0] * len(tensors))
 
@@ -85,9 +84,9 @@ def _check(engine: Engine, image: Image) -> None:
 
 def _make_tensors(engine: Engine, image: Image, allocations: Sequence[Allocation]) -> list[torch.Tensor]:
     """Tensors over new allocations, counted. The caller holds the lock."""
-    if free_slots(engine.mailbox) < len(allocations):
+    if engine.mailbox.free_slots < len(allocations):
         engine.reclaim()
-    tensors = make_tensors(engine.mailbox, image, allocations)
+    tensors = engine.mailbox.make_many(image, allocations)
     device = image.device
     engine.live_bytes[device] += image.size_bytes
     # As for single tensors: those that died since the last flush still count.

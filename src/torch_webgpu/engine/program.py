@@ -56,14 +56,6 @@ class ScalarWords(NamedTuple):
     parts: slice
 
 
-class _StreamWord(NamedTuple):
-    """A parameter of command ``command``, at ``byte``, that follows from where a run starts in the random stream."""
-
-    command: int
-    byte: int
-    source: Random
-
-
 Result = TypeVar("Result")
 Numbers = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
@@ -105,7 +97,7 @@ class Program:
         self._commands = [_command(plan, step) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
         self.scalar_words: list[ScalarWords] = []
-        self._random_words: list[_StreamWord] = []
+        self._random_words: list[tuple[int, int, Random]] = []  # the command, the byte of its parameters
         self._find_words(plan, widths)
         self._sizes: list[int] = []  # of the allocations, the last time
         self._memory: list[Exchange] = []  # for allocations of these sizes
@@ -121,7 +113,7 @@ class Program:
             elif isinstance(word, Offset):
                 self._offset_words.append(_OffsetWord(number, byte, word.tensor, word.shift, word.ahead))
             else:
-                self._random_words.append(_StreamWord(number, byte, word))
+                self._random_words.append((number, byte, word))
         for run in in_a_row(scalars):
             number, position, row, part = run[0]
             step = plan.steps[number]

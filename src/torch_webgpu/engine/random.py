@@ -50,17 +50,14 @@ class RandomState:
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
         self.captured = False  # a capture underway draws from it, and does not know its place yet
-        self.move_to(seed, 0)
+        self.move_to(seed)
 
-    def move_to(self, seed: int, offset: int) -> None:
+    def move_to(self, seed: int, offset: int = 0) -> None:
         """Goes on with block ``offset`` of a seed's stream."""
         self.check_known("set")
         with self._lock:
             self.seed, self.offset = seed & STREAM_MASK, offset & STREAM_MASK
             self.set_at = RandomState.settings = RandomState.settings + 1
-
-    def reseed(self, seed: int) -> None:
-        self.move_to(seed, 0)
 
     def check_known(self, verb: str) -> None:
         """RuntimeError if a capture draws from it."""
@@ -112,7 +109,7 @@ def seed_all(seed: int) -> None:
     global _initial
     _initial = seed & STREAM_MASK
     for state in _states.values():
-        state.reseed(seed)
+        state.move_to(seed)
 
 
 def fresh_seed() -> int:
@@ -143,12 +140,12 @@ class WebGPUGenerator(torch.Generator):
         return self._device
 
     def manual_seed(self, seed: int) -> WebGPUGenerator:
-        self.state.reseed(int(seed))
+        self.state.move_to(int(seed))
         super().manual_seed(int(seed))
         return self
 
     def seed(self) -> int:
-        self.state.reseed(fresh_seed())
+        self.state.move_to(fresh_seed())
         return self.state.seed
 
     def initial_seed(self) -> int:

@@ -27,7 +27,7 @@ from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
 from .backpressure import Backpressure
-from .bundles import bury, settle
+from .bundles import bury
 from .causes import Cause
 from .clock import FlushClock
 from .flush import Trailing, run
@@ -362,7 +362,8 @@ class Engine(Store):
         limits = self.limits(device, settings.fusion_window) if settings.fusion else None
         schedule = self.scheduler.schedule(recording, limits)
         if recording.lists:
-            settle(self.mailbox, [recording.lists[n] for n in schedule.lists])
+            for n in schedule.lists:
+                recording.lists[n].settle(self.mailbox)
             bury(self.dying)
         return schedule
 

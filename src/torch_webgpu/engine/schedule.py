@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
-from torch_webgpu.lower.planning import NOWHERE, Members, arguments, make_plan, scalar_words, tensors_of
+from torch_webgpu.lower.planning import NOWHERE, arguments, make_plan, scalar_words, tensors_of
 from torch_webgpu.plan import Buffer, Role, check
 
 from .program import Program
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
     from .lane import Recording
-    from .tensor import Allocation
 
 SCHEDULE_CACHE_SIZE = 1024
 
@@ -53,38 +52,74 @@ class Schedule:
         """Its program; made from this recording if it is the first."""
         found = self.programs.get(device.index)
         if found is None:
-            found = self.programs[device.index] = self._program(self.steps, recording, device)
+            found = self.programs[device.index] = self.placement(recording).program(self.steps, device)
             if is_printed("plan"):
                 print_stage("plan", f"of {self.recorded} operations on webgpu:{device.index}", str(found.plan))
         return found
 
-    def step_program(self, number: int, recording: Recording, device: Device) -> Program:
-        """A program that does one of its steps alone, and leaves what the later ones use."""
-        nodes, members = nodes_of(recording), members_of(recording, self.lists)
-        later = {
-            use.allocation for step in self.steps[number + 1 :] for use in tensors_of(arguments(step, nodes), members)
-        }
-        return self._program(self.steps[number : number + 1], recording, device, later)
+    def placement(self, recording: Recording) -> Placement:
+        """Where what a recording of these steps uses lies."""
+        return Placement(recording, self.lists)
 
-    def written(self, number: int, recording: Recording) -> list[Allocation]:
-        """What one of its steps writes."""
-        step, members = self.steps[number], members_of(recording, self.lists)
-        uses = arguments(step, nodes_of(recording))[step.op.n_inputs :]
-        memory = recording.memory(self.lists)
-        return [memory[use.allocation] for use in tensors_of(uses, members)]
 
-    def _program(
-        self, steps: Sequence[FusedNode], recording: Recording, device: Device, used_later: Container[int] = ()
-    ) -> Program:
-        nodes, members = nodes_of(recording), members_of(recording, self.lists)
-        memory, kept = recording.memory(self.lists), readable(recording, members)
-        buffers = buffers_of(memory, kept, steps, nodes, members)
-        widths = [len(row) for row in recording.numbers]
-        plan, spans = make_plan(steps, nodes, buffers, scalar_words(widths), device.caps, members)
+class Placement:
+    """Where the arguments of a recording's operations lie, by number: what plans are made of.
+
+    ``lists``: those of its lists that lie in memory. ``memory``: its allocations, then those of these lists' tensors.
+    """
+
+    def __init__(self, recording: Recording, lists: Sequence[int]) -> None:
+        self.recording = recording
+        self.nodes, self.members = nodes_of(recording), members_of(recording, lists)
+        self.memory, self.starts = recording.memory(lists), recording.starts(lists)
+
+    def read(self, step: FusedNode) -> list[int]:
+        """The numbers of the allocations that a step reads."""
+        return self._numbers(arguments(step, self.nodes)[: step.op.n_inputs])
+
+    def written(self, step: FusedNode) -> list[int]:
+        """The numbers of the allocations that a step writes."""
+        return self._numbers(arguments(step, self.nodes)[step.op.n_inputs :])
+
+    def _numbers(self, uses: Sequence[Use]) -> list[int]:
+        return [use.allocation for use in tensors_of(uses, self.members)]
+
+    def readable(self) -> set[int]:
+        """The numbers of the allocations that can be read when the recording has run."""
+        alive, singles, first = self.recording.alive, len(self.recording.allocations), self.recording.first_list
+        kept = {number for number in range(singles) if alive[number]}
+        for n in range(len(self.recording.lists)):
+            if alive[singles + n]:
+                kept |= {use.allocation for use in self.members[first + n] if use.allocation >= singles}
+        return kept
+
+    def program(self, steps: Sequence[FusedNode], device: Device, later: Sequence[FusedNode] = ()) -> Program:
+        """A program of these steps, which leaves what the ``later`` ones use."""
+        widths, kept = [len(row) for row in self.recording.numbers], self.readable()
+        buffers = self._buffers(steps, kept)
+        plan, spans = make_plan(steps, self.nodes, buffers, scalar_words(widths), device.caps, self.members)
         if "verify" in config().debug:
             check(plan)
-        kept |= {n for n in range(len(memory)) if n in used_later}
-        return Program(plan, device, len(memory), kept, widths, spans)
+        kept.update(*[(*self.read(step), *self.written(step)) for step in later])
+        return Program(plan, device, len(self.memory), kept, widths, spans)
+
+    def _buffers(self, steps: Sequence[FusedNode], kept: Container[int]) -> list[Buffer]:
+        """The buffers of the allocations, with the sizes and the roles that they have in these steps this time.
+
+        What is read before it is written is an input, also memory that a program never wrote.
+        """
+        read: set[int] = set()
+        written: set[int] = set()
+        for step in steps:
+            read.update([n for n in self.read(step) if n not in written])
+            written.update(self.written(step))
+        found = []
+        for n, allocation in enumerate(self.memory):
+            role: Role = "output" if n in kept else "temporary"
+            if allocation.buffer is not None or n in read:
+                role = "inout" if n in written else "input"
+            found.append(Buffer(allocation.size_bytes, role))
+        return found
 
 
 def nodes_of(recording: Recording) -> list[RecordedNode]:
@@ -114,50 +149,6 @@ def members_of(recording: Recording, lists: Sequence[int]) -> dict[int, list[Use
             allocation += 1
             place += not bundle.is_aligned
     return found
-
-
-def buffers_of(
-    memory: Sequence[Allocation],
-    kept: Container[int],
-    steps: Sequence[FusedNode],
-    nodes: Sequence[RecordedNode],
-    members: Members,
-) -> list[Buffer]:
-    """The buffers of allocations, with the sizes and the roles that they have in these steps this time.
-
-    What is read before it is written is an input, also memory that a program never wrote.
-    """
-    read: set[int] = set()
-    written: set[int] = set()
-    for step in steps:
-        uses = arguments(step, nodes)
-        inputs, outputs = tensors_of(uses[: step.op.n_inputs], members), tensors_of(uses[step.op.n_inputs :], members)
-        read.update([use.allocation for use in inputs if use.allocation not in written])
-        written.update([use.allocation for use in outputs])
-    found = []
-    for n, allocation in enumerate(memory):
-        role: Role = "output" if n in kept else "temporary"
-        if allocation.buffer is not None or n in read:
-            role = "inout" if n in written else "input"
-        found.append(Buffer(allocation.size_bytes, role))
-    return found
-
-
-def readable(recording: Recording, members: Members) -> set[int]:
-    """The numbers of the allocations that can be read when a recording has run."""
-    singles = len(recording.allocations)
-    kept = {number for number in range(singles) if recording.alive[number]}
-    first = recording.first_list
-    for n in range(len(recording.lists)):
-        if recording.alive[singles + n]:
-            kept |= {use.allocation for use in members[first + n] if use.allocation >= singles}
-    return kept
-
-
-def lists_of(steps: Sequence[FusedNode], nodes: Sequence[RecordedNode], recording: Recording) -> tuple[int, ...]:
-    """Which lists of a recording these steps use."""
-    first = recording.first_list
-    return tuple(sorted({u.place - first for step in steps for u in arguments(step, nodes) if u.place >= first}))
 
 
 class FusionCounts(NamedTuple):
@@ -232,5 +223,6 @@ class Scheduler:
         live = frozenset([number for number, alive in enumerate(recording.alive) if alive])
         matcher = self.matcher()
         nodes = nodes_of(recording)
-        steps = tuple(fuse(nodes, live, limits, matcher))
-        return Schedule(steps, len(ops), lists_of(steps, nodes, recording), tuple(matcher.found.items()))
+        steps, first = tuple(fuse(nodes, live, limits, matcher)), recording.first_list
+        lists = {use.place - first for step in steps for use in arguments(step, nodes) if use.place >= first}
+        return Schedule(steps, len(ops), tuple(sorted(lists)), tuple(matcher.found.items()))

@@ -22,11 +22,10 @@ from torch_webgpu.lower.planning import arranged, make_plan, tensors_of
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
-from .bundles import settle
 from .flush import materialise
 from .lane import Recording
 from .random import RandomState, RandomWord, default_state, random_words
-from .schedule import members_of, nodes_of
+from .schedule import Placement
 from .settings import UNBOUNDED
 from .store import offset_in_allocation
 from .tensor import Allocation
@@ -83,13 +82,14 @@ class Tracing:
                 raise TraceError(f"what is traced must return tensors of webgpu:{self.device.index}, not {leaf!r}")
         engine.collect()
         recording = Recording.of(engine.lane(self.device.index).take(), engine.mailbox.allocations)
-        settle(engine.mailbox, recording.lists)
-        lists = range(len(recording.lists))
-        nodes, members = nodes_of(recording), members_of(recording, lists)
+        for bundle in recording.lists:
+            bundle.settle(engine.mailbox)
+        placement = Placement(recording, range(len(recording.lists)))
+        nodes, members = placement.nodes, placement.members
         given = {engine.allocation(t): k for k, t in enumerate(inputs)}
         returned = dict.fromkeys([engine.allocation(t) for t in leaves])
         outside = given.keys() | returned.keys()
-        allocations = recording.memory(lists).copy()
+        allocations = placement.memory.copy()
         allocations += [a for a in dict.fromkeys([*given, *returned]) if a not in set(allocations)]
         first: dict[Allocation, int] = {}  # tensors that are in several lists come up several times
         for n, a in enumerate(allocations):
@@ -105,7 +105,7 @@ class Tracing:
         plan, _ = make_plan(steps, nodes, buffers, scalars, self.device.caps, members)
         brought = [n for role in BROUGHT for n, a in enumerate(allocations) if roles[n] in role and first[a] == n]
         places = [allocations[owner] for owner in plan.tensors]
-        starts = [(given.get(a, -1), start) for a, start in zip(places, recording.starts(lists), strict=True)]
+        starts = [(given.get(a, -1), start) for a, start in zip(places, placement.starts, strict=True)]
         plan, numbers = arranged(plan, brought, starts)
         number = {a: numbers[n] for n, a in enumerate(allocations) if n in numbers}
         contents = {number[a]: self._contents(a) for a, role in zip(allocations, roles) if role == "constant"}

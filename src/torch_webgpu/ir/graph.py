@@ -127,9 +127,6 @@ def _apply(row: str, *operands: Operand) -> Expr:
     return getattr(Expr.rows, row)(*operands)
 
 
-LEAVES = frozenset({"load", "param", "const", "index", "linear", "acc", "reduced"})
-
-
 def walk(roots: Sequence[Expr]) -> Iterator[Expr]:
     """Every expression below ``roots``, each once, operands before users."""
     seen: set[Expr] = set()

@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_webgpu.aten import foreach_scope
-from torch_webgpu.engine import lists
 from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tensor import Mailbox
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 
@@ -133,13 +133,13 @@ def test_a_step_makes_no_tensors(device: Any, monkeypatch: pytest.MonkeyPatch) -
     for _ in range(2):
         optimizer.step()
     made: list[int] = []
-    original = lists.make_tensors
+    original = Mailbox.make_many
 
-    def make_tensors(mailbox: Any, image: Any, allocations: Any) -> Any:
+    def make_many(mailbox: Any, image: Any, allocations: Any) -> Any:
         made.append(len(allocations))
         return original(mailbox, image, allocations)
 
-    monkeypatch.setattr(lists, "make_tensors", make_tensors)
+    monkeypatch.setattr(Mailbox, "make_many", make_many)
     optimizer.step()
     assert not made
     with originals():
