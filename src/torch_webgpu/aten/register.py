@@ -221,16 +221,16 @@ class PointwiseKernel:
             raise misplaced([*inputs, *given])
         device, n = values[tensors[0]].get_device(), len(tensors)
         places = [tensors.index(i) for i in (*c.operands, *c.written)]
-        fresh: list[Template] = []
+        fresh: tuple[Template, ...] = ()
         if not c.written:
             places += range(n, n + len(c.outputs))
-            fresh = [engine().template(shape, dtype, device, strides) for shape, strides, dtype in c.outputs]
-        instructions = []
+            fresh = tuple([engine().template(shape, dtype, device, strides) for shape, strides, dtype in c.outputs])
+        instructions: tuple[Instruction, ...] = ()
         if prod(c.outputs[0][0]):
             specs = tuple(map(spec_of, (*inputs, *(given or empty_like_meta(c.outputs, device)))))
             kinds = tuple([slot.kind for slot in c.scalars])
-            instructions.append(Instruction.of(Operation(self.name, specs, len(c.outputs), c.body, kinds), places))
-        results = [-1 - i for i in c.written] or range(len(c.outputs))
+            instructions = (Instruction.of(Operation(self.name, specs, len(c.outputs), c.body, kinds), places),)
+        results = tuple([-1 - i for i in c.written] or range(len(c.outputs)))
         numbers = partial(parameters_for, c.scalars) if c.scalars else None
         # Of several outputs each must be apart from everything; one may be an input.
         aliasing, overlapping = () if len(c.written) > 1 else None, partial(self.record_overlapping, c)

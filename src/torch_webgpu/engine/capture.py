@@ -104,7 +104,6 @@ class Capture:
                     self._words.append((first + command, byte + position * WORD_BYTES, number))
 
     def stream_words(self, state: RandomState, blocks: int) -> list[RandomWord]:
-        """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
         with self.engine.lock:
             if state.set_at > self._settings:
                 # Eager steps would seed it again and again.

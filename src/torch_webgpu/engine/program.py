@@ -181,33 +181,25 @@ class Program:
         last: Callable[[], Iterable[Command]] | None,
     ) -> None:
         device = self._device
-        if device.observer is not None:
-            self._show(device.observer, made := self._made(buffers, starts, numbers, stream))
-            self._send(made, last)
-            return
-        if not self._has_run:
-            # Much runs once only: it is not worth to be kept.
-            made = self._made(buffers, starts, numbers, stream)
-            device.prepare(made)
-            self._send(made, last)
-            self._has_run = True
-            return
-        key = self, tuple(buffers)
-        prepared = device.prepared(key)
-        if prepared is None:
-            made = self._made(buffers, starts, numbers, stream)
-            prepared = device.prepare_again(key, made)
-            if prepared is None:
-                self._send(made, last)
-                return
-        else:
+        observer, key = device.observer, (self, tuple(buffers))
+        prepared = device.prepared(key) if self._has_run and observer is None else None
+        if prepared is not None:
             made_for, prepared.made_for = prepared.made_for, None  # until all are written
             self._write(prepared.params, None if starts == made_for else starts, numbers, stream)
+        else:
+            made = self._made(buffers, starts, numbers, stream)
+            if observer is not None:
+                self._show(observer, made)
+            elif self._has_run:
+                prepared = device.prepare_again(key, made)
+            else:  # much runs once only: it is not worth to be kept
+                device.prepare(made)
+            if prepared is None:
+                device.submit(made if last is None else (*made, *last()))
+                self._has_run = self._has_run or observer is None
+                return
         prepared.made_for = starts
         device.submit_prepared(prepared, last)
-
-    def _send(self, made: list[Command], last: Callable[[], Iterable[Command]] | None) -> None:
-        self._device.submit(made if last is None else (*made, *last()))
 
     def _made(
         self, buffers: Sequence[Buffer | None], starts: Sequence[int], numbers: Numbers, stream: tuple[int, int]

@@ -6,6 +6,7 @@ An :class:`Excerpt` makes one of what a kernel records while it runs; kernels th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +56,7 @@ class Instruction(NamedTuple):
         return tuple([starts[p] + o for p, o in zip(self.places, self.offsets)])
 
 
+@dataclass(eq=False, slots=True)
 class Recipe:
     """What a call records. What operations lie in is numbered: the call's tensors, then the fresh ones.
 
@@ -69,33 +71,19 @@ class Recipe:
     used up.
     """
 
-    __slots__ = (
-        "aliasing", "device", "fresh", "instructions", "n_tensors", "numbers", "overlapping", "results", "run",
-        "several",
-    )  # fmt: skip
+    device: int
+    n_tensors: int
+    instructions: tuple[Instruction, ...]
+    fresh: tuple[Template, ...]
+    results: tuple[int | None, ...]
+    several: bool = False
+    numbers: Callable[[Sequence[Any]], Params] | None = None
+    aliasing: Aliasing | None = None
+    overlapping: Callable[[Sequence[Any]], Any] = lambda values: NotImplemented
+    run: Run = field(init=False)
 
-    def __init__(
-        self,
-        device: int,
-        n_tensors: int,
-        instructions: Sequence[Instruction],
-        fresh: Sequence[Template],
-        results: Sequence[int | None],
-        several: bool = False,
-        numbers: Callable[[Sequence[Any]], Params] | None = None,
-        aliasing: Aliasing | None = None,
-        overlapping: Callable[[Sequence[Any]], Any] = lambda values: NotImplemented,
-    ) -> None:
-        self.device = device
-        self.n_tensors = n_tensors
-        self.instructions = tuple(instructions)
-        self.fresh = tuple(fresh)
-        self.results = tuple(results)
-        self.several = several
-        self.numbers = numbers
-        self.aliasing = aliasing
-        self.overlapping = overlapping
-        self.run: Run = _only_new(self) or _only_over(self) or self._run
+    def __post_init__(self) -> None:
+        self.run = _only_new(self) or _only_over(self) or self._run
 
     def _run(self, values: Sequence[Any], starts: list[int]) -> Any:
         if self.aliasing is not None and aliasing_of(starts) != self.aliasing:
@@ -231,13 +219,14 @@ class Excerpt:
         given = result if several else [result]
         if not all(r is None or isinstance(r, torch.Tensor) for r in given):
             return None
-        results = [None if r is None else self._place(r, values) for r in given]
+        results = tuple([None if r is None else self._place(r, values) for r in given])
         n = self._n_tensors
         writes = any(place < n for i in self._instructions for place in i.places[i.op.n_inputs :])
         aliasing = self._aliasing if self._aliasing or writes else None
         if not self._is_repeatable:
             return None
-        return Recipe(self._device, n, self._instructions, self._fresh, results, several, numbers, aliasing)
+        instructions, fresh = tuple(self._instructions), tuple(self._fresh)
+        return Recipe(self._device, n, instructions, fresh, results, several, numbers, aliasing)
 
     def _take(self, entries: Sequence[Entry]) -> None:
         """Keeps what was recorded before it is submitted, and what of it died is forgotten."""

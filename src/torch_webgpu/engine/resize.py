@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch_webgpu.runtime.commands import Copy
 
 from .causes import RESIZED
 from .interrupt import Uninterrupted
-from .record import Engine, engine
-from .tensor import ADDRESS_BITS, LARGE_BYTES, Allocation
-
-if TYPE_CHECKING:
-    from torch_webgpu.runtime.runtime import Buffer, Device
+from .record import engine
+from .tensor import ADDRESS_BITS, LARGE_BYTES
 
 
 def resize(address: int, size_bytes: int) -> bool:
@@ -28,29 +23,22 @@ def resize(address: int, size_bytes: int) -> bool:
             return False
         if allocation.address != address:
             raise RuntimeError("Trying to resize storage that is not resizable: it is a slice of another one")
-        _resize(eng, allocation, size_bytes)
+        if size_bytes > LARGE_BYTES:
+            eng.check_size(size_bytes, allocation.device)
+        # What is recorded over it means the storage as it was.
+        for lane in eng.lanes.touching(allocation.device, allocation.number):
+            eng.flush_lane(lane, RESIZED)
+        eng.handovers += 1
+        old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
+        device = eng.device(allocation.device)
+        if old is not None and not 0 < size_bytes <= old.size_bytes:
+            new = None
+            if kept:
+                eng.refuse("a storage with values in it cannot be resized", allocation.device)
+                new = device.allocate(size_bytes)
+                device.submit([Copy(old, 0, new, 0, -(-kept // 4) * 4)])
+            allocation.buffer = new
+            device.release(old)
+        eng.live_bytes[allocation.device] += size_bytes - allocation.size_bytes
+        allocation.size_bytes = size_bytes
         return True
-
-
-def _resize(eng: Engine, allocation: Allocation, size_bytes: int) -> None:
-    """Gives an allocation a buffer of the new size. What is recorded over it means the old one, and runs first."""
-    if size_bytes > LARGE_BYTES:
-        eng.check_size(size_bytes, allocation.device)
-    for lane in eng.lanes.touching(allocation.device, allocation.number):
-        eng.flush_lane(lane, RESIZED)
-    eng.handovers += 1
-    old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
-    device = eng.device(allocation.device)
-    if old is not None and not 0 < size_bytes <= old.size_bytes:
-        if kept:
-            eng.refuse("a storage with values in it cannot be resized", allocation.device)
-        allocation.buffer = _moved(device, old, kept, size_bytes) if kept else None
-        device.release(old)
-    eng.live_bytes[allocation.device] += size_bytes - allocation.size_bytes
-    allocation.size_bytes = size_bytes
-
-
-def _moved(device: Device, old: Buffer, kept: int, size_bytes: int) -> Buffer:
-    new = device.allocate(size_bytes)
-    device.submit([Copy(old, 0, new, 0, -(-kept // 4) * 4)])
-    return new

@@ -18,11 +18,10 @@ from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
 from .store import offset_in_allocation
-from .tensor import Allocation
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
-    from torch_webgpu.runtime.runtime import Buffer, Device
+    from torch_webgpu.runtime.runtime import Buffer
     from torch_webgpu.runtime.transfer import Readback
 
     from .record import Engine
@@ -80,92 +79,86 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
     """
     eng = engine()
     with Uninterrupted(), eng.lock:
-        t, offset, size = _in_order(eng, t)
-        allocation = eng.allocation(t)
-        eng.handovers += 1
-        read = _Read(eng.device(allocation.device), allocation, offset, size, host)
-        eng.flush_for(allocation, read, causes.why_read())
+        read = _Read(eng, t, host)
+        eng.flush_for(read.allocation, read, causes.why_read())
         eng.raise_pending()
-        check_flags(allocation.device, read.finish())
+        check_flags(read.device.index, read.finish())
         eng.readbacks.finish(read.device)
-        eng.waited_for[allocation.device] = read.device.work
+        eng.waited_for[read.device.index] = read.device.work
 
 
 def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        t, offset, size = _in_order(eng, t)
-        allocation = eng.allocation(t)
-        eng.handovers += 1
-        device = eng.device(allocation.device)
-        eng.readbacks.make_room(device, size)
-        read = _LaterRead(device, allocation, offset, host)
-        eng.flush_for(allocation, read, causes.why_read())
-        eng.readbacks.begin(device, read.submitted_parts(), host)
+        read = _LaterRead(eng, t, host)
+        eng.readbacks.make_room(read.device, read.target.size)
+        eng.flush_for(read.allocation, read, causes.why_read())
+        eng.readbacks.begin(read.device, read.submitted_parts(), host)
 
 
-def _in_order(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, int, int]:
-    """A tensor in row-major order that starts at a whole word, a copy if need be; its offset and size in bytes."""
-    eng.refuse("a tensor's values cannot be read on the host", t.device.index)
-    size = t.numel() * t.element_size()
-    offset = offset_in_allocation(t)
-    if not is_contiguous(t.shape, t.stride()) or offset % 4:
-        return eng.copy_of(t), 0, size
-    return t, offset, size
+class _Download:
+    """The bytes of a tensor's elements on their way into ``host``: the trailing commands of a flush, if that goes well.
 
+    They are read in row-major order from a whole word on, out of a copy if need be.
+    """
 
-class _Read:
-    """A download of bytes and of the error flags: the trailing commands of a flush, if that goes smoothly."""
-
-    def __init__(self, device: Device, allocation: Allocation, offset: int, size: int, host: torch.Tensor) -> None:
-        self.device = device
-        self.allocation, self.offset, self.size = allocation, offset, size
+    def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
+        eng.refuse("a tensor's values cannot be read on the host", t.device.index)
+        in_order = is_contiguous(t.shape, t.stride()) and offset_in_allocation(t) % 4 == 0
+        self._source = t if in_order else eng.copy_of(t)  # lives until it was read
+        self.allocation, self._offset = eng.allocation(self._source), offset_in_allocation(self._source)
+        self.device = eng.device(self.allocation.device)
         self.target = np.frombuffer(host_bytes(host), np.uint8)
-        self.flags = np.empty(ERROR_WORDS * 4, np.uint8)
-        self.readback: Readback | None = None
         self.submitted = False
+        eng.handovers += 1
+
+
+class _Read(_Download):
+    """One that is waited for, and with it the error flags."""
+
+    def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
+        super().__init__(eng, t, host)
+        self._flags = np.empty(ERROR_WORDS * 4, np.uint8)
+        self._readback: Readback | None = None
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
-        self.readback = self.device.begin_readback(self._requests(self.allocation.buffer), [self.target, self.flags])
-        return () if self.readback is None else self.readback.copies
+        self._readback = self.device.begin_readback(self._requests(self.allocation.buffer), [self.target, self._flags])
+        return () if self._readback is None else self._readback.copies
 
     def finish(self) -> np.ndarray:
         """Waits; the error flags' bytes."""
-        if self.readback is not None and self.submitted:
-            self.device.finish_readback(self.readback)
+        if self._readback is not None and self.submitted:
+            self.device.finish_readback(self._readback)
         else:
             buffer = materialise(self.device, self.allocation)
-            self.device.download(self._requests(buffer), [self.target, self.flags])
-        return self.flags
+            self.device.download(self._requests(buffer), [self.target, self._flags])
+        return self._flags
 
     def _requests(self, buffer: Buffer) -> list[tuple[Buffer, int, int]]:
-        return [(buffer, self.offset, self.size), (self.device.error_buffer, 0, ERROR_WORDS * 4)]
+        return [(buffer, self._offset, self.target.size), (self.device.error_buffer, 0, self._flags.size)]
 
 
-class _LaterRead:
-    """A download that nobody waits for: the trailing commands of a flush, if that goes smoothly."""
+class _LaterRead(_Download):
+    """One that nobody waits for."""
 
-    def __init__(self, device: Device, allocation: Allocation, offset: int, host: torch.Tensor) -> None:
-        self.device = device
-        self.allocation, self.offset = allocation, offset
-        self.target = np.frombuffer(host_bytes(host), np.uint8)
-        self.parts: list[Readback] = []
-        self.submitted = False
+    def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
+        super().__init__(eng, t, host)
+        self._parts: list[Readback] = []
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
-        if not self.parts:
+        if not self._parts:
             buffer = materialise(self.device, self.allocation)
-            self.parts = self.device.begin_readbacks((buffer, self.offset, self.target.size), self.target)
-        return [copy for part in self.parts for copy in part.copies]
+            self._parts = self.device.begin_readbacks((buffer, self._offset, self.target.size), self.target)
+        return [copy for part in self._parts for copy in part.copies]
 
     def submitted_parts(self) -> list[Readback]:
         """Its parts, submitted by now."""
         if not self.submitted:
             self.device.submit(self.commands())
-        return self.parts
+        return self._parts
 
 
 def synchronize(index: int) -> None:

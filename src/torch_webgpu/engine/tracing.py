@@ -66,7 +66,6 @@ class Tracing:
         return False
 
     def stream_words(self, state: RandomState, blocks: int) -> list[RandomWord]:
-        """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
         if state is not default_state(self.device.index):
             self.refuse(self.device.index, "a generator of its own cannot be drawn from")
         ahead, self.drawn = self.drawn, self.drawn + blocks
