@@ -16,13 +16,14 @@ from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError
 from .tensor import Allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
+    from torch_webgpu.lower.nodes import FusedNode
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
 
     from .lane import Recording
-    from .schedule import Schedule
+    from .schedule import Placement, Schedule
 
 
 def materialise(device: Device, allocation: Allocation) -> Buffer:
@@ -75,7 +76,7 @@ def run_whole(device: Device, schedule: Schedule, recording: Recording, trailing
 def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
     """Runs each step of a schedule in a submission of its own; raises the first error at the end."""
     placement = schedule.placement(recording)
-    memory, failures = placement.memory, Failures(placement.memory)
+    memory, failures = placement.memory, Failures(placement)
     for number, step in enumerate(schedule.steps):
         try:
             program = placement.program([step], device, later=schedule.steps[number + 1 :])
@@ -83,10 +84,8 @@ def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
             device.with_room(program.run, memory, placement.starts, recording.numbers)
         except (DeviceLostError, ForkError):
             raise
-        except OutOfMemoryError as error:
-            failures.add([memory[n] for n in placement.written(step)], OutOfMemoryError(f"{step.op.name}: {error}"))
         except Exception as error:
-            failures.add([memory[n] for n in placement.written(step)], error)
+            failures.add(step, error)
     for allocation in recording.dead:  # what only operations that failed would have used last
         if allocation.buffer is not None:
             device.release(allocation.buffer)
@@ -97,16 +96,19 @@ def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
 
 
 class Failures:
-    """What went wrong in a flush over ``allocations``, and which of them had no value before it."""
+    """What went wrong in a flush, and what had no value before it."""
 
-    def __init__(self, allocations: Sequence[Allocation]) -> None:
+    def __init__(self, placement: Placement) -> None:
         self.first: list[Exception] = []  # or none
-        self._new = [allocation for allocation in allocations if allocation.buffer is None]
+        self._placement = placement
+        self._new = {n for n, allocation in enumerate(placement.memory) if allocation.buffer is None}
 
-    def add(self, outputs: Sequence[Allocation], error: Exception) -> None:
-        """Makes ``error`` what reading these raises, as far as they have no earlier value."""
-        for allocation in outputs:
-            if allocation in self._new:
-                allocation.error = copy(error)  # without the traceback, whose frames would keep the tensors alive
+    def add(self, step: FusedNode, error: Exception) -> None:
+        """Makes ``error`` what reading the outputs of ``step`` raises, as far as they have no earlier value."""
+        if isinstance(error, OutOfMemoryError):
+            error = OutOfMemoryError(f"{step.op.name}: {error}")
+        for n in self._new.intersection(self._placement.written(step)):
+            # Without the traceback, whose frames would keep the tensors alive.
+            self._placement.memory[n].error = copy(error)
         if not self.first:
             self.first.append(error)

@@ -200,10 +200,6 @@ class Mailbox:
         self.large: dict[int, tuple[Slab, int]] = {}
         """The slots of large allocations that were alive when they were last looked at, by number."""
 
-    def find(self, t: torch.Tensor) -> Allocation | None:
-        """What a tensor lies in; None for one that is not of this device."""
-        return self.allocations.get(t.untyped_storage().data_ptr() >> ADDRESS_BITS)
-
     def make(self, template: Template) -> tuple[torch.Tensor, Allocation]:
         """A new tensor over a new, unmaterialised allocation just large enough for it."""
         slab = self.open[-1] if self.open else self.new_slab()

@@ -5,8 +5,8 @@ Nothing here runs otherwise; results are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from torch.autograd import profiler
@@ -32,20 +32,13 @@ def is_watched(device: Device) -> bool:
     return device.observer is not None or profiler._is_profiler_enabled
 
 
-@contextmanager
-def observing(device: Device, what: str) -> Iterator[Observer]:
-    """Around a flush of ``what``: who is told about it."""
-    with observer_for_torch_profiler(device) if profiler._is_profiler_enabled else nullcontext():
-        observer = device.observer
-        assert observer is not None
-        with observer.span("flush", what):
-            yield observer
-
-
 def run_watched(device: Device, recording: Recording, cause: Cause, schedule_of: ScheduleOf) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()
-    with observing(device, f"{len(nodes)} operations") as observer:
-        schedule = schedule_of(recording, device)
-        observer.planned(nodes, schedule.steps, cause)
-        run(device, schedule, recording)
+    with observer_for_torch_profiler(device) if profiler._is_profiler_enabled else nullcontext():
+        observer = device.observer
+        assert observer is not None
+        with observer.span("flush", f"{len(nodes)} operations"):
+            schedule = schedule_of(recording, device)
+            observer.planned(nodes, schedule.steps, cause)
+            run(device, schedule, recording)

@@ -201,12 +201,15 @@ def test_numbers_of_allocations_begin_again_and_pass_over_those_in_use(monkeypat
     for _ in range(40):
         tensor, allocation = mailbox.make(template)
         seen.append(allocation.number - first)
-        assert mailbox.find(tensor) is allocation
+        assert mailbox.allocations[tensor.data_ptr() >> engine_tensor.ADDRESS_BITS] is allocation
         del tensor
         mailbox.forget(mailbox.dead())
     assert set(seen) == {1, 2, 5, 6, 7, 8}
     assert mailbox.rounds > 1
-    assert all(mailbox.find(tensor) is allocation for tensor, allocation in stays)
+    assert all(
+        mailbox.allocations[tensor.data_ptr() >> engine_tensor.ADDRESS_BITS] is allocation
+        for tensor, allocation in stays
+    )
 
 
 def test_tensors_may_outlive_the_mailbox():
@@ -228,7 +231,7 @@ def test_tensors_may_outlive_the_mailbox():
 def test_an_address_of_the_host_names_no_allocation(device: torch.device) -> None:
     """What allocations are found by lies above all memory of the process."""
     on_host = torch.ones(3)
-    assert engine().mailbox.find(on_host) is None
+    assert engine().allocations_at([on_host.data_ptr()]) is None
     assert on_host.data_ptr() < engine_tensor.FIRST_NUMBER << engine_tensor.ADDRESS_BITS
 
 
