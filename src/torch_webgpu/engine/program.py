@@ -153,11 +153,11 @@ class Program:
         """What ``use`` returns, given the plan's buffers: memory is taken, and given back, as the commands need it."""
         device = self._device
         submitted = device.submissions
-        before: list[Buffer | None] = [a.buffer for a in allocations]
+        before = [*[a.buffer for a in allocations], *[None] * len(self._temporaries), device.error_buffer]
         sizes = [a.size_bytes for a in allocations]
         if sizes != self._sizes:
             self._sizes, self._memory = sizes, self._exchanges(sizes)
-        buffers = [*before, *[None] * len(self._temporaries), device.error_buffer]
+        buffers = before.copy()
         device.exchange(self._memory, buffers)
         try:
             for n in self._kept:

@@ -286,6 +286,14 @@ class BufferPool:
         self._free.clear()
         self.retire()
 
+    def close(self) -> None:
+        """Gives all buffers back to the adapter, those in use, too: the device is gone. No bind group names them."""
+        for buffer in self._buffers.values():
+            self._native.release_buffer(buffer.handle)
+            buffer.handle = None
+        self._buffers.clear()
+        self.reserved.remove(self.reserved.current)  # a budget may count it until nobody holds the pool
+
     def retire(self) -> None:
         """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""
         for buffer in self._evicted:

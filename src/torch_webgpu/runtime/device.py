@@ -11,23 +11,19 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
-from torch_webgpu.plan import ERROR_FLAG_BYTES
-from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
+from torch_webgpu.runtime.buffers import Buffer, Exchange
 from torch_webgpu.runtime.caps import host_caps
-from torch_webgpu.runtime.commands import Clear, Command, Dispatch
-from torch_webgpu.runtime.encoder import Encoder
+from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.graph import EncodedGraph
-from torch_webgpu.runtime.host_memory import machine_budget
-from torch_webgpu.runtime.implementation import BUFFER, Adapter
+from torch_webgpu.runtime.implementation import Adapter, NativeDevice
 from torch_webgpu.runtime.observer import Observer, span
-from torch_webgpu.runtime.pipelines import PipelineCache
-from torch_webgpu.runtime.prepared import Prepared, PreparedCache
+from torch_webgpu.runtime.opened import Opened
+from torch_webgpu.runtime.prepared import Prepared
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
-from torch_webgpu.runtime.timing import Stamp, Timer
-from torch_webgpu.runtime.transfer import Readback, Request, Transfer
+from torch_webgpu.runtime.timing import Stamp
+from torch_webgpu.runtime.transfer import Readback, Request
 from torch_webgpu.wgsl.kernel import Kernel
-from torch_webgpu.wgsl.link import HostCaps
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -50,27 +46,6 @@ class DeviceStats:
     out_of_memory: int = 0
 
 
-class _Open:
-    """An opened device and what works on it."""
-
-    def __init__(self, adapter: Adapter, caps: HostCaps) -> None:
-        try:
-            self.native = adapter.open()
-        except RuntimeError as error:
-            raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
-        self.prepared = PreparedCache()
-        self.pipelines = PipelineCache(self.native, caps, adapter.limits, self.prepared.clear)
-        budget = machine_budget() if caps.software else None
-        largest = adapter.limits["max-buffer-size"]
-        self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)
-        self.private: PrivatePool | None = None
-        self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
-        self.transfer = Transfer(self.native)
-        self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
-        self.error_buffer = self.pool.allocate(ERROR_FLAG_BYTES)
-        self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
-
-
 class Device:
     """A GPU. It is opened when it is first used; ``info``, ``features``, ``limits`` and ``caps`` need no opening.
 
@@ -91,17 +66,17 @@ class Device:
         self._failed_allocations = 0  # a retry after the pool was emptied followed
         self._out_of_memory = 0
         self._unusable: WebGPUError | None = None  # why nothing can be done any more
-        self._former: list[_Open] = []
+        self._former: list[NativeDevice] = []
 
     def __repr__(self) -> str:
         return f"<Device webgpu:{self.index} {self.name}>"
 
     @cached_property
-    def _opened(self) -> _Open:
-        return _Open(self._adapter, self.caps)
+    def _opened(self) -> Opened:
+        return Opened(self._adapter, self.caps)
 
     @property
-    def _open(self) -> _Open:
+    def _open(self) -> Opened:
         if self._unusable is not None:
             raise copy(self._unusable)  # a raised one keeps the frames it went through, and their tensors
         opened = self._opened
@@ -132,20 +107,13 @@ class Device:
         try:
             return take(*args, **kwargs)
         except OutOfMemoryError:
-            self._count_failure()
+            self._failed_allocations += bool(self._opened.pool.pooled_bytes)
         self.empty_cache()
         try:
             return take(*args, **kwargs)
         except OutOfMemoryError:
-            self._count_failure()
-            raise
-
-    def _count_failure(self) -> None:
-        """With something pooled, that is given back and the allocation tried again; else there is no memory."""
-        if self._opened.pool.pooled_bytes:
-            self._failed_allocations += 1
-        else:
             self._out_of_memory += 1
+            raise
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back into the pool it came from. All work that uses it must have been submitted."""
@@ -241,9 +209,9 @@ class Device:
             self.release(buffer)
 
     def encode_graph(self, commands: Sequence[Command]) -> EncodedGraph:
-        """Prepares ``commands`` for :meth:`replay`. Raises what :meth:`submit` would; nothing runs."""
+        """Prepares ``commands`` for :meth:`replay`; the caller's to release. Raises as :meth:`submit`; nothing runs."""
         opened = self._open
-        return EncodedGraph(opened.native, opened.pipelines, opened.encoder, self.limits, commands)
+        return EncodedGraph(opened.native, opened.pipelines, opened.encoder, self.limits, commands, opened.graphs)
 
     def replay(self, graph: EncodedGraph) -> None:
         """Queues a graph's commands, without waiting. DeviceLostError for one from before :meth:`reopen`."""
@@ -312,17 +280,19 @@ class Device:
         self._raise_errors(opened)
 
     def mark(self) -> Callable[[], bool]:
-        """A function that tells, without waiting, whether everything submitted until now is done.
+        """A function that tells, without waiting, whether nothing submitted until now is underway any more.
 
-        Uploads that wait for the next submission aside: submitting them alone would make some drivers wait.
+        It is done, or lost with the device. Uploads that wait for the next submission aside: submitting them alone
+        would make some drivers wait.
         """
         opened = self._open
         mark = opened.native.mark()
 
         def reached() -> bool:
-            if not mark.reached and self._unusable is None:
-                opened.native.poll(wait=False)
-            return mark.reached
+            if mark.reached or self._unusable is not None or self.__dict__.get("_opened") is not opened:
+                return True
+            opened.native.poll(wait=False)
+            return mark.reached or opened.native.sink.lost is not None
 
         return reached
 
@@ -373,7 +343,7 @@ class Device:
         self._raise_errors(opened)
         return times_ns
 
-    def _timing(self) -> _Open:
+    def _timing(self) -> Opened:
         if not self.has_timestamps:
             raise WebGPUError(f"{self.name} has no timestamp queries")
         return self._open
@@ -457,25 +427,27 @@ class Device:
             self._opened.native.poll(wait=True)
 
     def close(self) -> None:
-        """Waits for the GPU and destroys the device."""
-        opened = self._opened if self._unusable is None and self.is_open else None
+        """Waits for the GPU, if it is not lost, and gives everything back."""
+        usable = self._unusable is None
         # First: another thread may be about to submit, and a submission to a closed device ends the process.
         self.disable(DeviceLostError(f"webgpu:{self.index} was closed"))
-        if opened is not None:
+        opened: Opened | None = self.__dict__.get("_opened")
+        if opened is None or isinstance(self._unusable, ForkError):
+            return
+        if usable:
             opened.native.poll(wait=True)
-            opened.native.close()
+        opened.close()
+        del self._opened
+        self._former.append(opened.native)  # the library may still call back into it
 
     def reopen(self) -> None:
         """Opens the device anew, also after it was lost. Its old buffers are gone and must not be released."""
         if isinstance(self._unusable, ForkError):
             raise self._unusable
         self.close()
-        if self.is_open:
-            # The library may still call back into what was opened.
-            self._former.append(self.__dict__.pop("_opened"))
         self._unusable = None
 
-    def _raise_errors(self, opened: _Open) -> None:
+    def _raise_errors(self, opened: Opened) -> None:
         sink = opened.native.sink
         if sink.lost is None and not sink.errors:
             return

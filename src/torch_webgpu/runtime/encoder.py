@@ -104,6 +104,10 @@ class Encoder:
         """Its pipeline and bind group."""
         return self._pipelines.recent.get((dispatch.kernel.key, dispatch.buffers)) or self._pipelines.bound(dispatch)
 
+    def close(self) -> None:
+        """Releases what it made. No bind group names it."""
+        self._native.release_buffer(self._uniform.handle)
+
     def check(self, commands: Iterable[Command]) -> None:
         """Raises what :meth:`submit` would for kernels that do not compile and buffers that do not fit."""
         for command in commands:

@@ -29,7 +29,7 @@ class EncodedGraph:
     """Commands ready to be submitted any number of times.
 
     It owns its bind groups and holds its pipelines, whatever the pipeline cache evicts; the buffers are the caller's to
-    keep. Parameters may be changed between submissions, through :meth:`place`.
+    keep. Parameters may be changed between submissions, through :meth:`place`. It is in ``living`` until its release.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class EncodedGraph:
         encoder: Encoder,
         limits: dict[str, int],
         commands: Sequence[Command],
+        living: set[EncodedGraph],
     ) -> None:
         self.native = native
+        self._living = living
         self.commands = tuple(commands)
         self._pipelines = pipelines
         self._encoder = encoder
@@ -48,6 +50,7 @@ class EncodedGraph:
         self._bound: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._uniform: Any = None
         self._uniform_changes = False
+        living.add(self)
         try:
             self._prepare(limits)
         except BaseException:
@@ -144,3 +147,4 @@ class EncodedGraph:
         if self._uniform is not None:
             self.native.release_buffer(self._uniform)
         self._bound, self._held, self._uniform, self._submissions = {}, [], None, []
+        self._living.discard(self)

@@ -7,9 +7,10 @@ file like them, named in ``adapters.py``.
 
 **Handles** are opaque; whoever creates one releases it. **Errors** are never raised by these calls: they arrive in the
 device's :class:`ErrorSink`, from the thread whose call caused them and before it returns, and what a refused call
-returned is a handle that may only be released. **Order**: calls on one device come from one thread at a time (the
-engine's lock), but for the creation of shaders and pipelines, which may come from several. **Callbacks** run inside
-calls of this seam, or on a thread of the library's; they only leave word in an object of this file.
+returned is a handle that may only be released (but for a shader, whose pipeline is refused, too). **Order**: calls on
+one device come from one thread at a time (the engine's lock), but for the creation of shaders and pipelines, which may
+come from several. **Callbacks** run inside calls of this seam, or on a thread of the library's; they only leave word in
+an object of this file.
 
 The calls of the hot loop (``set_pipeline`` … ``dispatch_workgroups``) are attributes that hold the C functions
 themselves, so that the seam costs a dispatch nothing.
@@ -127,8 +128,10 @@ class NativeDevice(Protocol):
     release_bind_group: Callable[[Handle], object]
     release_buffer: Callable[[Handle], object]
     """Frees the memory once submitted work and bind groups that use it are gone."""
+    release_layout: Callable[[Handle], object]
     release_shader: Callable[[Handle], object]
     release_pipeline: Callable[[Handle], object]
+    release_timestamps: Callable[[Handle], object]
     retain_pipeline: Callable[[Handle], object]
     unmap: Callable[[Handle], object]
 
@@ -191,4 +194,4 @@ class NativeDevice(Protocol):
         """Makes the adapter give up the device, as a driver reset would: it is lost from now on."""
 
     def close(self) -> None:
-        """Destroys and releases the device. Nothing may use it or what it created afterwards."""
+        """Destroys and releases the device. What it created was released before; nothing may use it afterwards."""

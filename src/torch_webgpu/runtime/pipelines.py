@@ -179,13 +179,26 @@ class PipelineCache:
 
         What is encoded or running keeps its own references.
         """
+        self._drop_groups()
+        for oldest in list(self._pipelines)[: len(self._pipelines) - self._max_pipelines // 2]:
+            self._native.release_pipeline(self._pipelines.pop(oldest).handle)
+
+    def _drop_groups(self) -> None:
         self._begin_edition()
         for generation in (self.recent, self._old):
             for key, bound in generation.items():
                 self._release(key, bound)
             generation.clear()
-        for oldest in list(self._pipelines)[: len(self._pipelines) - self._max_pipelines // 2]:
-            self._native.release_pipeline(self._pipelines.pop(oldest).handle)
+
+    def close(self) -> None:
+        """Releases everything."""
+        self._drop_groups()
+        for pipeline in self._pipelines.values():
+            self._native.release_pipeline(pipeline.handle)
+        for layout in self._layouts.values():
+            self._native.release_layout(layout)
+        self._pipelines.clear()
+        self._layouts.clear()
 
     def forget(self, buffer: Buffer) -> None:
         """Releases the bind groups that name ``buffer``; they would keep its memory."""

@@ -45,13 +45,20 @@ class Timer:
     def __init__(self, native: NativeDevice, pool: BufferPool, encoder: Encoder, transfer: Transfer) -> None:
         self._native, self._pool, self._encoder, self._transfer = native, pool, encoder, transfer
         self._free: list[tuple[Any, int]] = []
+        self._sets: list[Any] = []
 
     def _take(self) -> Stamp:
         if not self._free:
             queries = self._native.create_timestamps(2 * _PAIRS)
+            self._sets.append(queries)
             # Taken from the end: neighbours in time are neighbours in the set, and resolved together.
             self._free += [(queries, first) for first in range(2 * (_PAIRS - 1), -1, -2)]
         return Stamp(*self._free.pop(), self._free)
+
+    def close(self) -> None:
+        """Releases the query sets."""
+        for queries in self._sets:
+            self._native.release_timestamps(queries)
 
     def submit(self, commands: Sequence[Command]) -> list[Stamp]:
         """Submits ``commands``; a stamp for each dispatch among them, in order. On an exception nothing was queued."""

@@ -73,6 +73,7 @@ class Transfer:
         self._pending_bytes = 0
         self._staging: Buffer | None = None
         self._spare: list[Buffer] = []  # staging buffers of readbacks that are finished
+        self._underway: set[Buffer] = set()  # and of those that are not
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview | bytes) -> None:
         """Writes ``data`` at ``offset``, after the submitted work. Any alignment; whole words are the fast case."""
@@ -129,7 +130,17 @@ class Transfer:
 
         The array is the caller's to keep until each part is finished.
         """
-        return [Readback(read, self._spare_staging(read.size_bytes)) for read in self._plan([request], [into])[1]]
+        begun: list[Readback] = []
+        try:
+            for read in self._plan([request], [into])[1]:
+                begun.append(Readback(read, self._spare_staging(read.size_bytes)))
+                self._underway.add(begun[-1].staging)
+        except OutOfMemoryError:
+            for readback in begun:
+                self._underway.remove(readback.staging)
+                self._spare.append(readback.staging)
+            raise
+        return begun
 
     def finish(self, readback: Readback) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
@@ -137,7 +148,8 @@ class Transfer:
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
             readback.parts.take(mapped)
             self._native.unmap(readback.staging.handle)
-            if readback.staging is not self._staging:
+            if readback.staging in self._underway:
+                self._underway.remove(readback.staging)
                 self._spare.append(readback.staging)
 
     def _spare_staging(self, size_bytes: int) -> Buffer:
@@ -190,3 +202,10 @@ class Transfer:
         for buffer in idle:
             self._native.release_buffer(buffer.handle)
         self._staging, self._spare = None, []
+
+    def close(self) -> None:
+        """Releases all staging buffers: nobody waits for what is underway any more."""
+        self.release_staging()
+        for buffer in self._underway:
+            self._native.release_buffer(buffer.handle)
+        self._underway.clear()

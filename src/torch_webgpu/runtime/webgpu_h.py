@@ -167,8 +167,10 @@ class CDevice:
         self.release_bind_group = lib.wgpuBindGroupRelease
         # Never destroy a buffer instead: wgpu-native aborts the process when a submission names a destroyed one.
         self.release_buffer = lib.wgpuBufferRelease
+        self.release_layout = lib.wgpuBindGroupLayoutRelease
         self.release_shader = lib.wgpuShaderModuleRelease
         self.release_pipeline = lib.wgpuComputePipelineRelease
+        self.release_timestamps = lib.wgpuQuerySetRelease
         self.retain_pipeline = lib.wgpuComputePipelineAddRef
         self.unmap = lib.wgpuBufferUnmap
         self.handle = self._request(adapter)

@@ -340,6 +340,19 @@ def _error_of(call: Callable[[], object]) -> Exception | None:
     return None
 
 
+def test_a_kernel_that_does_not_compile_gives_back_what_its_batch_takes_for_itself(device):
+    x = torch.ones(1 << 20, device=device)
+    torch.webgpu.synchronize()
+    before = torch.webgpu.memory_allocated()
+    total, bad = x.sum(), record_broken(x)  # partial sums are in memory that belongs to no tensor
+    with pytest.raises(ShaderCompileError, match="broken"):
+        bad.tolist()
+    assert total.item() == 1 << 20
+    del total, bad
+    torch.webgpu.synchronize()
+    assert torch.webgpu.memory_allocated() == before
+
+
 # ---- lost devices
 
 

@@ -1,0 +1,55 @@
+"""An adapter's device while it is open: the native one, and what works on it."""
+
+from __future__ import annotations
+
+from torch_webgpu.errors import WebGPUError
+from torch_webgpu.plan import ERROR_FLAG_BYTES
+from torch_webgpu.runtime.buffers import BufferPool
+from torch_webgpu.runtime.commands import Clear
+from torch_webgpu.runtime.encoder import Encoder
+from torch_webgpu.runtime.graph import EncodedGraph
+from torch_webgpu.runtime.host_memory import machine_budget
+from torch_webgpu.runtime.implementation import BUFFER, Adapter
+from torch_webgpu.runtime.pipelines import PipelineCache
+from torch_webgpu.runtime.prepared import PreparedCache
+from torch_webgpu.runtime.private_pool import PrivatePool
+from torch_webgpu.runtime.timing import Timer
+from torch_webgpu.runtime.transfer import Transfer
+from torch_webgpu.wgsl.link import HostCaps
+
+
+class Opened:
+    """What each part of it made, :meth:`close` releases, whatever it was used for."""
+
+    def __init__(self, adapter: Adapter, caps: HostCaps) -> None:
+        try:
+            self.native = adapter.open()
+        except RuntimeError as error:
+            raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
+        self.prepared = PreparedCache()
+        self.pipelines = PipelineCache(self.native, caps, adapter.limits, self.prepared.clear)
+        budget = machine_budget() if caps.software else None
+        largest = adapter.limits["max-buffer-size"]
+        self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)
+        self.private: PrivatePool | None = None
+        self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
+        self.transfer = Transfer(self.native)
+        self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)
+        self.graphs: set[EncodedGraph] = set()  # that are not released
+        try:
+            self.error_buffer = self.pool.allocate(ERROR_FLAG_BYTES)
+            self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Releases everything, and the device."""
+        for graph in tuple(self.graphs):
+            graph.release()
+        self.pipelines.close()
+        self.pool.close()
+        self.encoder.close()
+        self.transfer.close()
+        self.timer.close()
+        self.native.close()
