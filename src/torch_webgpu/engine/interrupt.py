@@ -42,6 +42,7 @@ class _MainThread:
         self.is_inside = False
         self._numbers = [int(getattr(_signals, name)) for name in _USUAL if hasattr(_signals, name)]
         self._last: tuple[list[Any], list[tuple[int, Handler]]] = [], []  # their handlers, and what was returned
+        self._all: list[Any] = []  # the handlers of all signals, when they were last looked at
         self._next_look_s = 0.0
 
     def look(self) -> list[tuple[int, Handler]]:
@@ -49,7 +50,11 @@ class _MainThread:
         now = monotonic()
         if now >= self._next_look_s:
             self._next_look_s = now + LOOK_S
-            self._numbers += [n for n in _NUMBERS if n not in self._numbers and _is_pythons(_signal.getsignal(n))]
+            handlers = list(map(_signal.getsignal, _NUMBERS))
+            if handlers != self._all:
+                found = [n for n, handler in zip(_NUMBERS, handlers) if _is_pythons(handler)]
+                self._numbers += [n for n in found if n not in self._numbers]
+                self._all = handlers
         handlers = list(map(_signal.getsignal, self._numbers))
         before, theirs = self._last
         if handlers != before:
