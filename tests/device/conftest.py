@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.conformance.target import DEVICE
 
 import torch_webgpu  # noqa: F401  where PyTorch has an accelerator of its own, `import torch` alone does not load it
+from torch_webgpu.engine.record import engine
+
+DOUBLES = (torch.float64, torch.complex128)
 
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Every test sees the random numbers it saw last time."""
     torch.random.default_generator.manual_seed(0)
+
+
+def pytest_runtest_setup(item: pytest.Function) -> None:
+    """Skips what needs doubles where the adapter has none: the tests marked so, and those that a parameter asks for."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    needed = item.get_closest_marker("float64") or any(value is dtype for value in parameters for dtype in DOUBLES)
+    if needed and DEVICE.type == "webgpu" and torch.webgpu.is_available() and not engine().device(0).caps.float64:
+        pytest.skip("the adapter has no float64")

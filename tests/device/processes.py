@@ -23,12 +23,12 @@ def run_script(script: str, timeout_s: int = 120, **environment: str) -> subproc
     )
 
 
-def assert_ends_well(script: str, **environment: str) -> str:
-    """Runs ``script``, which must end with status 0 and say nothing on stderr; what it printed.
+def assert_ends_well(script: str, code: int = 0, **environment: str) -> str:
+    """Runs ``script``, which must end with that status and say nothing on stderr; what it printed.
 
     How long compiling takes, which is said when it is long, is the machine's business.
     """
     done = run_script(script, **environment)
     said = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
-    assert (done.returncode, said) == (0, []), done.stderr
+    assert (done.returncode, said) == (code, []), done.stderr
     return done.stdout

@@ -142,3 +142,13 @@ def test_library_names_are_declared_once(int64: bool) -> None:
     texts = [file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".wgsl") and file.name != other]
     names = [name for text in texts for name in declarations(text)]
     assert sorted(names) == sorted(library(int64))
+
+
+def test_a_kernel_that_is_not_trusted_stays_within_its_buffers_where_the_compiler_adds_no_checks() -> None:
+    ask = kernel("y_store(7u, x_load4(9u).x);", Binding("x", "f32"), Binding("y", "f32", "read_write"))
+    tint = replace(CAPS, dialect="tint")
+    assert "y_buf[min(k, arrayLength(&y_buf) - 1u)] = v;" in link(ask, tint).source
+    assert "x_buf[min(k, arrayLength(&x_buf) - 1u)]" in link(ask, tint).source
+    assert "x_w1[min(r, arrayLength(&x_w1) - 1u)]" in link(ask, tint, (2, 1)).source
+    for trusted, caps in ((True, tint), (False, CAPS), (True, CAPS)):
+        assert "arrayLength" not in link(replace(ask, trusted=trusted), caps).source

@@ -16,6 +16,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.ir.graph import Function
 from torch_webgpu.lower.patterns import Pattern
+from torch_webgpu.wgsl.indices import clamp_indices
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 
 from .records import Record
@@ -48,6 +49,7 @@ def add_fusion_pattern(
     Tensors broadcast as ever. It stands in for chains of float32 tensors and Python floats with as many arguments as it
     has parameters; others run as they do without it, and so does a chain that does not fuse (fusion is off, a flush in
     between, a hand-written kernel): the function must compute what the chain does. Gradients are the operators'.
+    Indices of vectors and matrices are kept in range; there are no arrays.
 
     Raises ValueError for an unknown operator or a ``wgsl`` without such a function, ShaderCompileError, with the
     numbered source, for one that does not compile.
@@ -96,9 +98,18 @@ def _bind(name: str, text: str) -> tuple[Function, int]:
     prefix = f"user_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     for declared in set(_DECLARED.findall(plain)):
         plain = re.sub(rf"\b{declared}\b", f"{prefix}_{declared}", plain)
-    function = Function(f"{prefix}_{name}", plain)
-    _compile(name, function, len(parameters))
-    return function, len(parameters)
+    arity = len(parameters)
+
+    def compiles(changed: str) -> bool:
+        try:
+            _compile(name, Function(f"{prefix}_{name}", changed), arity)
+        except ShaderCompileError:
+            return False
+        return True
+
+    function = Function(f"{prefix}_{name}", clamp_indices(plain, compiles))
+    _compile(name, function, arity)
+    return function, arity
 
 
 def _compile(name: str, function: Function, arity: int) -> None:

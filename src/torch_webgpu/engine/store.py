@@ -136,9 +136,15 @@ class Store:
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
         device = self.device(index)
         if not device.caps.float64:
+            narrow = "torch.complex64" if dtype.is_complex else "torch.float32"
+            wgpu = (
+                ""
+                if device.implementation == "wgpu"
+                else (", or set TORCH_WEBGPU_IMPLEMENTATION=wgpu, which has them where the GPU does")
+            )
             raise UnsupportedDtypeError(
-                f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to "
-                f"{'torch.complex64' if dtype.is_complex else 'torch.float32'} first, or keep the tensor on the CPU"
+                f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to {narrow} "
+                f"first, or keep the tensor on the CPU{wgpu}"
             )
 
     def _account(self, allocation: Allocation) -> None:

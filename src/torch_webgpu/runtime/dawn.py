@@ -2,7 +2,7 @@
 
 https://dawn.googlesource.com/dawn, https://pypi.org/project/wgpudawn. Devices are opened without Dawn's bounds checks
 and without zeroed workgroup memory, which cost half of a matrix product's speed: this package's kernels prove their
-indices and read what they wrote.
+indices and read what they wrote. In modules that are not trusted, the linker and ``wgsl/indices.py`` bound the indices.
 """
 
 from __future__ import annotations

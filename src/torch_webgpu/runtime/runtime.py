@@ -47,6 +47,12 @@ def _runtime() -> tuple[Device, ...]:
     return found
 
 
+def finish() -> None:
+    """Waits for the work of all devices."""
+    for device in _runtime() if _runtime.cache_info().currsize else ():
+        device.finish()
+
+
 def _disable(found: tuple[Device, ...], reason: WebGPUError) -> None:
     for device in found:
         device.disable(reason)

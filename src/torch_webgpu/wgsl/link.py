@@ -75,8 +75,11 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
         raise ValueError(f"kernel {kernel.name}: {len(windows)} window counts for {len(kernel.bindings)} bindings")
 
     mentioned = _identifiers(kernel.body)
+    # Dawn's devices are opened without its bounds checks: see runtime/dawn.py.
+    clamped = caps.dialect == "tint" and not kernel.trusted
     buffers = [
-        _Buffer.of(binding, caps, count, mentioned) for binding, count in zip(kernel.bindings, windows, strict=True)
+        _Buffer.of(binding, caps, count, mentioned, clamped)
+        for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
     table = dict(library(caps.int64))
     for buffer in buffers:
@@ -195,6 +198,7 @@ class _Buffer:
     """How one binding is declared on one host: an array of ``element`` (atomic or not), bound ``windows`` times.
 
     Where the body asks for groups of four, the array is one of vectors of ``lanes`` elements, which GPUs load at once.
+    ``clamped``: accesses beyond the end are of the last element, or vector.
     """
 
     name: str
@@ -205,9 +209,10 @@ class _Buffer:
     atomic: bool
     windows: int
     window_bytes: int
+    clamped: bool
 
     @classmethod
-    def of(cls, binding: Binding, caps: HostCaps, windows: int, mentioned: frozenset[str]) -> _Buffer:
+    def of(cls, binding: Binding, caps: HostCaps, windows: int, mentioned: frozenset[str], clamped: bool) -> _Buffer:
         try:
             dtype = BY_NAME[binding.dtype]
         except KeyError:
@@ -238,7 +243,7 @@ class _Buffer:
             if not packed:
                 raise ValueError(f"binding {binding.name}: {dtype} does not lie packed in words")
             lanes = 4
-        return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, caps.window_bytes)
+        return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, caps.window_bytes, clamped)
 
     @property
     def packed(self) -> bool:
@@ -323,14 +328,15 @@ class _Buffer:
         With ``whole``, ``k`` counts the array's vectors.
         """
         step = 1 if whole else self.lanes
-        place = "{}[{}]" if step == 1 else f"{{0}}[{{1}} / {step}u][{{1}} % {step}u]"
+        outer, inner = ("{1}", "") if step == 1 else (f"{{1}} / {step}u", f"[{{1}} % {step}u]")
+        place = f"{{0}}[{f'min({outer}, arrayLength(&{{0}}) - 1u)' if self.clamped else outer}]{inner}"
         if self.windows == 1:
             return f"fn {signature} {{ {statement.format(place.format(self.variables[0], 'k'))} }}"
         size = self.window_bytes // _ELEMENT_BYTES[self.element] // (self.lanes if whole else 1)
-        *inner, last = [statement.format(place.format(variable, "r")) for variable in self.variables]
+        *others, last = [statement.format(place.format(variable, "r")) for variable in self.variables]
         # The last window is the default, outside the switch: every path of a function must be seen to return.
         ends = "" if statement.startswith("return") else " return;"
-        cases = "".join(f"    case {k}u: {{ {text}{ends} }}\n" for k, text in enumerate(inner))
+        cases = "".join(f"    case {k}u: {{ {text}{ends} }}\n" for k, text in enumerate(others))
         choose = f"  switch k / {size}u {{\n{cases}    default: {{}}\n  }}\n"
         return f"fn {signature} {{\n  let r = k % {size}u;\n{choose}  {last}\n}}"
 

@@ -14,8 +14,6 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from torch_webgpu.engine.record import engine
-
 
 def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -76,9 +74,8 @@ def test_four_orders(device):
     torch.testing.assert_close(y.detach().cpu(), expected * expected.sin() - 4 * expected.cos())
 
 
+@pytest.mark.float64
 def test_gradcheck(device):
-    if not engine().device(0).caps.float64:
-        pytest.skip("gradcheck needs float64, which the adapter lacks")
     x = torch.randn(3, 2, dtype=torch.float64, device=device, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: (x * x.t().mm(x).sum()).tanh(), x)
 

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check, same
 
-from torch_webgpu.engine.record import engine
-
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
@@ -318,16 +316,14 @@ DOUBLES[4], DOUBLES[5], DOUBLES[6] = 1 / 3, 1e300, 5e-324
     ],
     ids=title,
 )  # fmt: skip
+@pytest.mark.float64
 def test_doubles(fn: Any, device: torch.device) -> None:
-    if not engine().device(0).caps.float64:
-        pytest.skip("this adapter has no shader-f64")
     check(device, fn, DOUBLES)
 
 
+@pytest.mark.float64
 def test_kernels_of_many_doubles_as_numbers_compile(device: torch.device) -> None:
     """Compilers must see no loops in what each of them takes: LLVM 15 does not end with dozens."""
-    if not engine().device(0).caps.float64:
-        pytest.skip("this adapter has no shader-f64")
     drawn = torch.rand(10, 5, dtype=torch.float64, device=device)
     zeros, ones = torch.zeros_like(drawn), torch.ones_like(drawn)
     for k in range(8):

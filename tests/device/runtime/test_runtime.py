@@ -269,7 +269,7 @@ def test_a_shader_error_shows_the_numbered_source_and_the_session_goes_on(device
 def bad_commands(device):
     x, y = device.allocate(256), device.allocate(256)
     return {
-        "aligned": Copy(x, 0, y, 1, 8),
+        "aligned|multiple": Copy(x, 0, y, 1, 8),
         "buffers?": Dispatch(ADD_SCALAR, (x,), bytes(8), (1, 1, 1)),
         "parameters": Dispatch(ADD_SCALAR, (x, y), bytes(4), (1, 1, 1)),
         "workgroups": Dispatch(ADD_SCALAR, (x, y), bytes(8), (65536, 1, 1)),
@@ -277,7 +277,7 @@ def bad_commands(device):
     }
 
 
-@pytest.mark.parametrize("complaint", ["aligned", "buffers?", "parameters", "workgroups", "merge"])
+@pytest.mark.parametrize("complaint", ["aligned|multiple", "buffers?", "parameters", "workgroups", "merge"])
 def test_a_bad_command_raises_and_nothing_of_its_submission_runs(device, complaint):
     x, y = device.allocate(256), device.allocate(256)
     device.submit([Clear(x, 0, 256), Clear(y, 0, 256)])
