@@ -206,8 +206,9 @@ def _is_usual(params: Any) -> bool:
 def scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        usual = _is_usual(args[0] if args else kwargs.get("params")) and not kwargs.get("has_sparse_grad")
-        if torch.compiler.is_compiling() or not usual:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        if not _is_usual(args[0] if args else kwargs.get("params")) or kwargs.get("has_sparse_grad"):
             return original(*args, **kwargs)
         outer = getattr(_current, "scope", None)
         _current.scope = Scope()
@@ -217,6 +218,9 @@ def scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[.
             _current.scope = outer
             forget_dropped(engine())
 
+    # Dynamo traces functions of PyTorch's files, and so the original; what is in this package's files it runs.
+    assert isinstance(function, FunctionType)
+    function.__code__ = function.__code__.replace(co_filename=original.__code__.co_filename)
     return function
 
 

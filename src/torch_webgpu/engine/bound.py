@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import WebGPUError
+from torch_webgpu.layout import extent
 from torch_webgpu.plan import Plan, TensorSpec
 
 from . import causes
@@ -22,7 +23,6 @@ from .tensor import ADDRESS_BITS
 
 if TYPE_CHECKING:
     from .record import Engine
-    from .tensor import Allocation
 
 INPUT_ALIGNMENT_BYTES = 16
 """Kernels move four elements at a time where a traced tensor started at its allocation's start."""
@@ -48,39 +48,74 @@ class BoundPlan:
                 f"{missing[0][:12]}…: load it with Plan.load, which has them, or pass their bytes as contents"
             )
         self._constants = {number: self._constant(contents[digest]) for number, digest in plan.constants}
-        self._made = sorted({t.buffer for t in plan.outputs if plan.buffers[t.buffer].role == "output"})
-        brought = len({*plan.tensors, *self._constants, *self._made})
-        self._program = Program(plan, self._device, brought, range(brought), ())
+        made = sorted({t.buffer for t in plan.outputs if plan.buffers[t.buffer].role == "output"})
+        self._made = [(number, self._alone(number)) for number in made]
+        self._given = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
+        self._brought = sorted({*plan.tensors, *self._constants, *made})
+        self._program = Program(plan, self._device, len(self._brought), range(len(self._brought)), ())
+        self._pointers: list[int] = []  # of the last run's inputs; a program never sees one address twice
+        self._allocations = {number: engine.allocation(t) for number, t in self._constants.items()}  # by buffer
+        self._starts: list[int] = []
 
     def _constant(self, data: bytes) -> torch.Tensor:
         t = self._engine.empty((len(data),), torch.uint8, self._index)
         upload(t, torch.frombuffer(bytearray(data), dtype=torch.uint8))
         return t
 
+    def _alone(self, number: int) -> TensorSpec | None:
+        """The output that is all of a buffer."""
+        specs = [spec for spec in self.plan.outputs if spec.buffer == number]
+        first = specs[0]
+        whole = (
+            extent(first.shape, first.strides) * BY_NAME[first.dtype].itemsize == self.plan.buffers[number].size_bytes
+        )
+        return first if len(specs) == 1 and not first.byte_offset and whole else None
+
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        engine, plan = self._engine, self.plan
-        starts = self._check(inputs)
+        self._check(inputs)
+        return pytree.tree_unflatten(self.run(inputs, [t.data_ptr() for t in inputs]), self._tree)
+
+    def run(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> list[torch.Tensor]:
+        """The outputs in order, for tensors at these addresses that are known to be what was traced."""
+        engine, plan, index = self._engine, self.plan, self._index
         with Uninterrupted(), engine.lock:
             engine.check_process()
-            engine.refuse("a plan cannot be run", self._index)
+            engine.refuse("a plan cannot be run", index)
             # What was recorded before comes first.
-            engine.flush(causes.PLAN, self._index)
+            engine.flush(causes.PLAN, index)
             engine.raise_pending()
-            owners = {spec.buffer: t for spec, t in zip(plan.inputs, inputs)} | self._constants
-            for number in self._made:
-                owners[number] = engine.empty((plan.buffers[number].size_bytes,), torch.uint8, self._index)
-            allocations: list[Allocation] = [engine.allocation(owners[number]) for number in sorted(owners)]
+            if pointers != self._pointers:
+                self._locate(inputs, pointers)
+            owners: dict[int, torch.Tensor] = {}
+            for number, spec in self._made:
+                if spec is None:
+                    owners[number] = engine.empty((plan.buffers[number].size_bytes,), torch.uint8, index)
+                else:
+                    owners[number] = engine.empty(spec.shape, BY_NAME[spec.dtype].torch, index, spec.strides)
+                self._allocations[number] = engine.allocation(owners[number])
+            found = self._allocations
+            allocations = [found[number] for number in self._brought]
             self._program.check(allocations)
-            stream = default_state(self._index).reserve(plan.random_blocks) if plan.random_blocks else (0, 0)
-            self._program.run(allocations, starts, (), stream=stream)
+            stream = default_state(index).reserve(plan.random_blocks) if plan.random_blocks else (0, 0)
+            self._program.run(allocations, self._starts, (), stream=stream)
             engine.backpressure.submitted(self._device)
-        return pytree.tree_unflatten([self._output(t, owners[t.buffer], inputs) for t in plan.outputs], self._tree)
+        return [self._output(spec, owners, inputs) for spec in plan.outputs]
 
-    def _check(self, inputs: Sequence[torch.Tensor]) -> list[int]:
-        """Where each input starts in its allocation, in bytes; ValueError if they are not what was traced."""
+    def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
+        """Finds the allocations of the inputs that are others than the last time."""
+        engine, specs = self._engine, self.plan.inputs
+        if not self._pointers:
+            self._pointers, self._starts = [0] * len(inputs), [0] * len(inputs)
+        for k, (before, now) in enumerate(zip(self._pointers, pointers)):
+            if before != now:
+                self._allocations[specs[k].buffer] = engine.allocation(inputs[k])
+                self._starts[k] = offset_in_allocation(inputs[k])
+        self._pointers, self._starts = pointers, list(self._starts)
+
+    def _check(self, inputs: Sequence[torch.Tensor]) -> None:
+        """ValueError if they are not what was traced."""
         if len(inputs) != len(self.plan.inputs):
             raise ValueError(f"this plan takes {len(self.plan.inputs)} tensors, not {len(inputs)}")
-        starts = []
         for k, (t, spec) in enumerate(zip(inputs, self.plan.inputs)):
             start = offset_in_allocation(t)
             if (
@@ -95,19 +130,24 @@ class BoundPlan:
                     f"{start} bytes into its allocation; the plan was traced for {BY_NAME[spec.dtype].torch}, "
                     f"{spec.shape}, {spec.strides} on webgpu:{self._index}, at a multiple of {INPUT_ALIGNMENT_BYTES}"
                 )
-            starts.append(start)
         storages = [address_of(t) >> ADDRESS_BITS for t in inputs]
         for k, spec in enumerate(self.plan.inputs):
             if self.plan.buffers[spec.buffer].role == "inout" and storages.count(storages[k]) > 1:
                 raise ValueError(f"input {k}, which the plan writes, shares its storage with another input")
-        return starts
 
-    def _output(self, spec: TensorSpec, owner: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The tensor in ``owner``, or in the input that it is a view of."""
+    def _output(
+        self, spec: TensorSpec, owners: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """The tensor of a buffer, or in it, or in the input that it is a view of."""
         dtype = BY_NAME[spec.dtype].torch
         first = spec.byte_offset // dtype.itemsize
-        for given, t in zip(self.plan.inputs, inputs):
-            if given.buffer == spec.buffer:
-                flat = t if t.dtype == dtype else t.view(dtype)
-                return flat.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)
+        if spec.buffer in self._given:
+            t = inputs[self._given[spec.buffer]]
+            flat = t if t.dtype == dtype else t.view(dtype)
+            return flat.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)
+        if spec.buffer in self._constants:  # the caller may write into what it is given
+            return self._constants[spec.buffer].view(dtype).as_strided(spec.shape, spec.strides, first).clone()
+        owner = owners[spec.buffer]
+        if owner.dtype == dtype and owner.shape == spec.shape and owner.stride() == spec.strides:
+            return owner
         return owner.view(dtype).as_strided(spec.shape, spec.strides, first)

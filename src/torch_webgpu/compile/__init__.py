@@ -1,0 +1,1 @@
+"""``torch.compile``: one plan a graph, replayed without Python per operator."""

@@ -1,0 +1,62 @@
+"""Where ``torch.compile`` touches PyTorch's own compiler: the parts of Dynamo, AOTAutograd and FX that are private.
+
+``torch.compile(model)`` without a backend means ``"inductor"``. Inductor has no code generator for webgpu, so that a
+graph with a webgpu tensor in it is ours whichever of the two names is given; all others go where they went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torch_webgpu.on_import import when_imported
+
+
+def register() -> None:
+    """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
+    wrapper: Any = torch._TorchCompileInductorWrapper
+    inductor = wrapper.__call__
+
+    @wraps(inductor)
+    def choose(self: Any, model: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+        if on_webgpu(model, inputs):
+            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs)
+        return inductor(self, model, inputs, **kwargs)
+
+    wrapper.__call__ = choose
+    # After a graph break Dynamo would trace the kernels of eager operators, which are Python.
+    when_imported("torch._dynamo.trace_rules", lambda rules: rules.add("torch_webgpu"))
+
+
+def on_webgpu(model: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a webgpu tensor takes part in a graph of Dynamo's."""
+    return any(isinstance(t, torch.Tensor) and t.device.type == "webgpu" for t in tensors_of(model, inputs))
+
+
+def tensors_of(model: GraphModule, inputs: Sequence[Any]) -> Iterator[Any]:
+    """Inputs, parameters, and what the nodes are examples of."""
+    yield from inputs
+    yield from model.parameters()
+    yield from model.buffers()
+    for node in model.graph.nodes:
+        yield node.meta.get("example_value")
+
+
+def aot_autograd(**kwargs: Any) -> Callable[..., Any]:
+    """AOTAutograd with these compilers, as a backend."""
+    return import_module("torch._dynamo.backends.common").aot_autograd(**kwargs)
+
+
+def boxed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` as a function of one list of arguments, which it empties: inputs need not live until it returns."""
+    return import_module("torch._functorch.aot_autograd").make_boxed_func(fn)
+
+
+def min_cut_partition(*args: Any, **kwargs: Any) -> Any:
+    """Which activations the forward pass keeps for the backward pass, and which are computed again."""
+    return import_module("torch._functorch.partitioners").min_cut_rematerialization_partition(*args, **kwargs)

@@ -1,0 +1,203 @@
+"""A compiled graph: plans, and what runs between them operator by operator."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
+
+from torch_webgpu.aten.torch_abi import compiling
+from torch_webgpu.engine.bound import INPUT_ALIGNMENT_BYTES, BoundPlan
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tracing import trace
+from torch_webgpu.errors import TraceError
+
+from .partition import Part, refuse, split
+
+MAX_PLANS = 64
+"""Shapes that a graph keeps plans for; the most recently used stay."""
+
+_log = logging.getLogger("torch_webgpu")
+
+
+class CompiledGraph:
+    """A graph of ATen operators over webgpu tensors, called with its inputs: one plan, or parts one after the other."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        parts = split(gm)
+        self._run: Callable[..., Any] = Region(gm) if parts is None else _InParts(gm, parts)
+
+    def __call__(self, *args: Any) -> Any:
+        with torch.no_grad():
+            return self._run(*args)
+
+
+class _InParts:
+    """A graph of several parts."""
+
+    def __init__(self, gm: GraphModule, parts: Sequence[Part]) -> None:
+        self._inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self._attributes = {n: fetch(gm, n.target) for n in gm.graph.nodes if n.op == "get_attr"}
+        (output,) = [node for node in gm.graph.nodes if node.op == "output"]
+        self._output = output.args[0]
+        self._parts = [(part, Region(part.gm) if part.planned else part.gm.forward) for part in parts]
+
+    def __call__(self, *args: Any) -> Any:
+        known = dict(zip(self._inputs, args, strict=True)) | self._attributes
+        for part, run in self._parts:
+            results = run(*[known[node] for node in part.takes])
+            for node in part.frees:
+                known.pop(node, None)
+            known.update(zip(part.gives, results, strict=True))
+        return map_arg(self._output, known.__getitem__)
+
+
+def fetch(gm: GraphModule, target: Any) -> Any:
+    """An attribute by its dotted name."""
+    return attrgetter(target)(gm)
+
+
+class _Planned:
+    """A region's plan for inputs of one layout: the plan, bound, and where its outputs go among the others."""
+
+    def __init__(self, bound: BoundPlan, outputs: Sequence[Any], places: Sequence[int]) -> None:
+        self._bound = bound
+        self._outputs = list(outputs)  # those that are no tensors, with None where one belongs
+        self._places = places
+
+    def writes(self, n: int) -> bool:
+        """Whether the plan writes into input ``n``."""
+        plan = self._bound.plan
+        return plan.buffers[plan.inputs[n].buffer].role == "inout"
+
+    def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
+        results = self._outputs.copy()
+        for place, t in zip(self._places, self._bound.run(tensors, pointers)):
+            results[place] = t
+        return results
+
+
+class Region:
+    """A graph that is one plan for each set of shapes. What turns out to be no part of a plan splits it.
+
+    Its inputs are webgpu tensors, CPU tensors without dimensions, which are brought over, and numbers.
+    """
+
+    def __init__(self, gm: GraphModule) -> None:
+        self._gm = gm
+        self._plans: OrderedDict[Any, _Planned] = OrderedDict()
+        self._instead: Callable[..., Any] | None = None
+        values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+        self._tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        self._numbers = [k for k, v in enumerate(values) if not isinstance(v, torch.Tensor)]
+        self._varying = [k for k in self._tensors if not is_static(values[k])]
+        self._device = next((v.device for v in values if is_webgpu(v)), None)
+        (output,) = [node for node in gm.graph.nodes if node.op == "output"]
+        self._is_single = not isinstance(output.args[0], (tuple, list))
+        self._known: list[int] = []  # addresses of the last call's tensors, where a plan can take them as they are
+
+    def __call__(self, *args: Any) -> Any:
+        if self._instead is not None:
+            return self._instead(*args)
+        tensors = [args[k] for k in self._tensors]
+        pointers = [t.data_ptr() for t in tensors]
+        copies: list[tuple[int, torch.Tensor]] = []
+        if pointers != self._known:
+            tensors, copies = self._bring(tensors)
+            self._known = [] if copies else pointers
+            pointers = [t.data_ptr() for t in tensors]
+        key = tuple([args[k] for k in self._numbers]), tuple([(args[k].shape, args[k].stride()) for k in self._varying])
+        planned = self._plans.get(key) or self._plan(key, args, tensors)
+        if planned is None:
+            return self(*args)
+        if len(self._plans) > 1:
+            self._plans.move_to_end(key)
+        results = planned.run(tensors, pointers)
+        for n, original in copies:
+            if planned.writes(n):
+                original.copy_(tensors[n])
+        return results[0] if self._is_single else results
+
+    @property
+    def device(self) -> torch.device:
+        """Of the plans."""
+        return self._device or torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
+
+    def _bring(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[tuple[int, torch.Tensor]]]:
+        """The tensors as a plan takes them: on the device, at multiples of 16 bytes; and which of them are copies."""
+        found, copies = list(tensors), []
+        for n, t in enumerate(tensors):
+            if t.device.type != "webgpu":
+                found[n] = t.to(self.device)
+            elif t.data_ptr() % INPUT_ALIGNMENT_BYTES:
+                found[n] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+            else:
+                continue
+            copies.append((n, t))
+        return found, copies
+
+    def _plan(self, key: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> _Planned | None:
+        """A plan for arguments like these; None, and something instead, where there can be none."""
+        given = list(args)
+        for k, t in zip(self._tensors, tensors):
+            given[k] = t
+        try:
+            planned = self._plans[key] = self._trace(given)
+        except TraceError as error:
+            _log.info("torch.compile: %s", error)
+            parts = split(self._gm)
+            self._instead = self._gm.forward if parts is None else CompiledGraph(self._gm)
+            return None
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+        return planned
+
+    def _trace(self, given: Sequence[Any]) -> _Planned:
+        outputs: list[Any] = []
+        interpreter = _Recorder(self._gm)
+
+        def run(*args: Any) -> list[torch.Tensor]:
+            found = interpreter.run(*args)
+            outputs[:] = [found] if self._is_single else found
+            return [t for t in outputs if isinstance(t, torch.Tensor)]
+
+        index = self.device.index or 0
+        try:
+            with compiling():
+                plan = trace(engine(), index, run, given)
+        except TraceError as error:
+            if interpreter.current is not None:
+                refuse(interpreter.current, error)
+            raise
+        places = [k for k, t in enumerate(outputs) if isinstance(t, torch.Tensor)]
+        others = [None if isinstance(t, torch.Tensor) else t for t in outputs]
+        return _Planned(BoundPlan(engine(), plan, index, plan.contents), others, places)
+
+
+class _Recorder(Interpreter):
+    """Runs a graph, and knows at which node it is."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm, garbage_collect_values=True)
+        self.current: Node | None = None
+
+    def run_node(self, n: Node) -> Any:
+        self.current = n
+        result = super().run_node(n)
+        self.current = None
+        return result
+
+
+def is_webgpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "webgpu"
+
+
+def is_static(value: Any) -> bool:
+    """Whether it is a fake tensor whose layout has no symbols."""
+    return isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in (*value.shape, *value.stride()))

@@ -1,0 +1,141 @@
+"""Which nodes of a graph are parts of plans, and which run between them.
+
+Between plans runs what computes on the CPU, brings tensors over or takes them away, makes tensors whose size depends on
+data, calls functions that call others (``torch.cond``), and whatever a trace has refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+REFUSED = "webgpu_refused"
+"""In the meta data of a node: why it is no part of a plan."""
+_DEPENDS_ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+def refuse(node: Node, error: Exception) -> None:
+    """From now on the node runs between plans."""
+    node.meta[REFUSED] = str(error)
+
+
+def reason(node: Node) -> str | None:
+    """Why a node runs between plans, or None."""
+    if node.op != "call_function":
+        return "it is a call of a module" if node.op in ("call_module", "call_method") else None
+    if REFUSED in node.meta:
+        return node.meta[REFUSED]
+    if node.target is getitem and isinstance(node.args[0], Node):
+        return reason(node.args[0]) if node.args[0].op != "placeholder" else None  # one of several results stays there
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return "it calls functions of the program's"
+    results = [v for v in values(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+    if any(v.device.type != "webgpu" for v in results):
+        return "it computes on the CPU"
+    for source in node.all_input_nodes:
+        for v in values(source.meta.get("val")):
+            # A CPU tensor without dimensions is a number: it travels with the plan's inputs.
+            if isinstance(v, torch.Tensor) and v.device.type != "webgpu" and (v.dim() or is_transfer(node)):
+                return "it moves a CPU tensor"
+    if any(tag in getattr(node.target, "tags", ()) for tag in _DEPENDS_ON_DATA):
+        return "its result's size or value depends on data"
+    return None
+
+
+def is_transfer(node: Node) -> bool:
+    return node.target in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default, torch.ops.aten.copy.default)
+
+
+def values(value: Any) -> Iterator[Any]:
+    """What a node stands for, one by one."""
+    if isinstance(value, (list, tuple)):
+        for v in value:
+            yield from values(v)
+    else:
+        yield value
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some nodes of a graph, in order, as a graph of their own: ``takes`` are its inputs, ``gives`` its results, and
+    ``frees`` what nobody needs after it. ``planned``: it is to be one plan.
+    """
+
+    gm: GraphModule
+    takes: tuple[Node, ...]
+    gives: tuple[Node, ...]
+    frees: tuple[Node, ...]
+    planned: bool
+
+
+def split(gm: GraphModule) -> list[Part] | None:
+    """The graph as parts that run one after the other; None if it is one plan.
+
+    What needs no plan's results runs before all plans.
+    """
+    nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
+    reasons = {node: reason(node) for node in nodes}
+    if not any(reasons.values()):
+        return None
+    early: list[Node] = []
+    groups: list[tuple[bool, list[Node]]] = [(False, early)]
+    for node, why in reasons.items():
+        on_host = why is not None or not makes_tensors(node)
+        if on_host and not is_impure(node) and all(s in early for s in node.all_input_nodes if s in reasons):
+            early.append(node)
+            continue
+        planned = why is None
+        if groups[-1][0] != planned or len(groups) == 1:
+            groups.append((planned, []))
+        groups[-1][1].append(node)
+    return _parts(gm, [(planned, members) for planned, members in groups if members])
+
+
+def _parts(gm: GraphModule, groups: Sequence[tuple[bool, Sequence[Node]]]) -> list[Part]:
+    (output,) = [node for node in gm.graph.nodes if node.op == "output"]
+    last: dict[Node, int] = {}  # the last group that needs a value
+    for number, (_, members) in enumerate(groups):
+        for node in members:
+            last |= dict.fromkeys(node.all_input_nodes, number)
+    last |= dict.fromkeys(output.all_input_nodes, len(groups))
+    parts = []
+    for number, (planned, members) in enumerate(groups):
+        own = set(members)
+        outside = dict.fromkeys(s for node in members for s in node.all_input_nodes if s not in own)
+        takes = tuple([s for s in outside if s.op != "get_attr"])
+        gives = tuple([node for node in members if last.get(node, -1) > number])
+        frees = tuple([s for s in takes if last[s] == number])
+        parts.append(Part(_extract(gm, members, outside, gives), takes, gives, frees, planned))
+    return parts
+
+
+def _extract(gm: GraphModule, members: Sequence[Node], outside: Iterable[Node], gives: Sequence[Node]) -> GraphModule:
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    for source in outside:
+        if source.op == "get_attr":
+            copies[source] = graph.node_copy(source)
+        else:
+            copies[source] = graph.placeholder(source.name)
+            copies[source].meta = source.meta
+    for node in members:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].meta = node.meta  # shared: what is refused in a part is refused in the whole
+    graph.output(tuple([copies[node] for node in gives]))
+    return GraphModule(gm, graph)
+
+
+def makes_tensors(node: Node) -> bool:
+    return any(isinstance(v, torch.Tensor) for v in values(node.meta.get("val")))
+
+
+def is_impure(node: Node) -> bool:
+    """Whether it does more than return something, so that it keeps its place."""
+    schema = getattr(node.target, "_schema", None)
+    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return seeded or (schema is None and makes_tensors(node)) or (schema is not None and schema.is_mutable)
