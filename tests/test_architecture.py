@@ -97,7 +97,7 @@ def upward_imports(path: str, text: str) -> list[str]:
 
 
 def wgpu_imports(path: str, text: str) -> list[str]:
-    if path.startswith(WGPU + "/") or path == "doctor.py":  # the doctor asks wgpu for its version
+    if path.startswith(WGPU + "/"):
         return []
     return [f"{path}:{line}" for line, module in imports(path, text) if module.split(".")[0] in ("wgpu", "wgpudawn")]
 

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from .doctor import AdapterReport, Report, diagnose
+from .doctor import AdapterReport, ImplementationReport, Report, diagnose
 from .integrations.report import Library
 
 SHOWN_LIMITS = (
@@ -35,14 +35,28 @@ class Style:
         return self("right", "32") if ok else self("WRONG", "31;1")
 
 
+def print_list(title: str, entries: Sequence[str]) -> None:
+    text = f"{title}: " + ", ".join(entries)
+    print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    "))
+
+
 def print_adapter(adapter: AdapterReport, style: Style) -> None:
-    print(style(f"{adapter.device}  {adapter.name}", "1"))
+    print(style(f"{adapter.device or 'unused'}  {adapter.name}", "1"))
     print(f"  {adapter.kind}, {adapter.backend}, {adapter.driver}")
+    print(f"  served by {adapter.implementation}: {adapter.verdict}")
     for check in adapter.checks:
         print(f"  {style.mark(check.ok)}  {check.name:<22}{check.detail}")
-    print(textwrap.fill("features: " + ", ".join(adapter.features), 100, initial_indent="  ", subsequent_indent="    "))
-    limits = ", ".join(f"{name} {adapter.limits[name]:,}" for name in SHOWN_LIMITS if name in adapter.limits)
-    print(textwrap.fill("limits: " + limits, 100, initial_indent="  ", subsequent_indent="    "))
+    print_list("features", adapter.features)
+    if adapter.matrices:
+        print_list("subgroup matrices", adapter.matrices)
+    print_list("limits", [f"{name} {adapter.limits[name]:,}" for name in SHOWN_LIMITS if name in adapter.limits])
+
+
+def print_implementation(implementation: ImplementationReport, style: Style) -> None:
+    told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
+    print(style(f"{implementation.name:<6}", "1") + (style(told, "33") if implementation.wrong else told))
+    for text in implementation.said:
+        print(textwrap.indent(text, "  "))
 
 
 def print_libraries(libraries: Sequence[Library], style: Style) -> None:
@@ -55,7 +69,11 @@ def print_libraries(libraries: Sequence[Library], style: Style) -> None:
 def print_report(report: Report) -> None:
     style = Style()
     print("  ".join(f"{name} {value}" for name, value in report.versions.items()))
-    for adapter in report.adapters:
+    print()
+    for implementation in report.implementations:
+        print_implementation(implementation, style)
+    unused = [adapter for implementation in report.implementations for adapter in implementation.others]
+    for adapter in [*report.adapters, *unused]:
         print()
         print_adapter(adapter, style)
     if report.libraries:

@@ -1,10 +1,15 @@
-"""What ``torch-webgpu doctor`` finds out: versions, adapters, whether a small computation on each is right, and which
-of the libraries installed here choose webgpu by themselves.
+"""What ``torch-webgpu doctor`` finds out: versions, the WebGPU implementations and what they offer, whether a small
+computation on each adapter is right, which of them are used and why, and which of the libraries installed here choose
+webgpu by themselves.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import platform
+import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -12,9 +17,15 @@ from typing import Any
 
 import torch
 
-from .engine.record import engine
+from .config import config
+from .errors import NoAdapterError
 from .integrations.report import Library, libraries
+from .runtime.adapters import INSTALL, MODULES, implementation, survey
+from .runtime.implementation import Adapter
 from .runtime.runtime import devices
+
+TRIAL_S = 300
+"""The longest that an implementation may take in a process of its own."""
 
 INSTALL_ADVICE = (
     "No WebGPU adapter was found. Install your GPU's driver (Vulkan on Linux; Metal and D3D12 come with macOS and "
@@ -33,14 +44,20 @@ class Check:
 
 @dataclass
 class AdapterReport:
-    """One adapter. ``limits`` are WebGPU's, in bytes or counts."""
+    """One GPU as one backend of one implementation offers it. ``limits`` are WebGPU's, in bytes or counts.
+
+    ``device``: the one it is; empty where it is none. ``verdict`` says why. ``matrices``: what tensor cores multiply.
+    """
 
     device: str
+    implementation: str
+    verdict: str
     name: str
     backend: str
     kind: str
     driver: str
     features: list[str]
+    matrices: list[str]
     limits: dict[str, int]
     checks: list[Check] = field(default_factory=list)
 
@@ -50,10 +67,26 @@ class AdapterReport:
 
 
 @dataclass
+class ImplementationReport:
+    """A WebGPU library: which, or what is ``wrong`` with it; what it ``said`` about adapters it does not offer.
+
+    ``others``: the adapters it offers that are no device here, tried in a process where they are.
+    """
+
+    name: str
+    version: str = ""
+    dialect: str = ""
+    wrong: str = ""
+    said: list[str] = field(default_factory=list)
+    others: list[AdapterReport] = field(default_factory=list)
+
+
+@dataclass
 class Report:
     """The whole diagnosis."""
 
     versions: dict[str, str]
+    implementations: list[ImplementationReport]
     adapters: list[AdapterReport]
     libraries: list[Library] = field(default_factory=list)
     advice: str = ""
@@ -75,13 +108,7 @@ def _version(package: str) -> str:
 
 def versions() -> dict[str, str]:
     """The versions that decide behaviour, by name."""
-    found = {name: _version(name) for name in ("torch-webgpu", "torch", "wgpu", "numpy")}
-    try:
-        from wgpu.backends.wgpu_native import lib_version_info
-
-        found["wgpu-native"] = ".".join(map(str, lib_version_info))
-    except (ImportError, OSError) as error:
-        found["wgpu-native"] = f"does not load: {error}"
+    found = {name: _version(name) for name in ("torch-webgpu", "torch", "wgpu", "wgpudawn", "numpy")}
     found["python"] = sys.version.split()[0]
     found["system"] = f"{platform.system()} {platform.release()} ({platform.machine()})"
     return found
@@ -137,27 +164,131 @@ def check_adapter(index: int) -> list[Check]:
     return results
 
 
+class _Listener(logging.Handler):
+    """Keeps what is logged while it listens, however detailed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self._logger = logging.getLogger("torch_webgpu")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
+
+    def __enter__(self) -> _Listener:
+        self._level, self._propagate = self._logger.level, self._logger.propagate
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        self._logger.propagate = self._propagate
+
+
+def _implementations() -> list[ImplementationReport]:
+    """Each implementation, by itself: whether it loads, and what it says about adapters."""
+    reports = []
+    for name in MODULES:
+        report = ImplementationReport(name)
+        try:
+            with _Listener() as listener:
+                library = implementation(name)
+                library.adapters()
+            report.version, report.dialect, report.said = library.version(), library.dialect, listener.heard
+        except (ImportError, OSError) as error:
+            report.wrong = f"does not load: {error}. Try: {INSTALL[name]}"
+        reports.append(report)
+    return reports
+
+
+def _describe(adapter: Adapter, device: str, verdict: str) -> AdapterReport:
+    info = adapter.info
+    return AdapterReport(
+        device=device,
+        implementation=adapter.implementation.name,
+        verdict=verdict,
+        name=info["device"],
+        backend=info["backend_type"],
+        kind=info["adapter_type"],
+        driver=info["description"],
+        features=sorted(adapter.features),
+        matrices=[f"{c.operand}→{c.result} {c.m}×{c.n}×{c.k}" for c in adapter.matrices],
+        limits=dict(adapter.limits),
+    )
+
+
+def _taken(listings: list[Adapter]) -> str:
+    """Why the first of a GPU's listings is used."""
+    best = listings[0]
+    if config().implementation != "auto":
+        return "TORCH_WEBGPU_IMPLEMENTATION asks for it"
+    others = {adapter.implementation.name for adapter in listings[1:]} - {best.implementation.name}
+    if not others:
+        return "nothing else offers this GPU"
+    if best.info["backend_type"] not in {adapter.info["backend_type"] for adapter in listings[1:]}:
+        return f"{best.info['backend_type']} is the best backend here"
+    if best.info["adapter_type"] == "CPU":
+        return f"of software adapters {best.implementation.name}'s are preferred"
+    return f"{best.implementation.name} is preferred on a GPU, and its probe came out right"
+
+
+def _tried(name: str) -> list[dict[str, Any]]:
+    """The adapters that an implementation makes devices of in a process of its own, as its doctor sees them."""
+    environment = {**os.environ, "TORCH_WEBGPU_IMPLEMENTATION": name}
+    environment.pop("TORCH_WEBGPU_ADAPTER", None)
+    command = [sys.executable, "-m", "torch_webgpu.cli", "doctor", "--json"]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TRIAL_S, check=False, encoding="utf-8"
+        )
+        tried: list[dict[str, Any]] = json.loads(done.stdout)["adapters"]
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return []  # it crashed, or hangs
+    return tried
+
+
+def _try(others: list[AdapterReport]) -> None:
+    """Fills in the checks of an implementation's adapters that are no devices here."""
+    tried = _tried(others[0].implementation)
+    for report in others:
+        same = [one for one in tried if (one["name"], one["backend"]) == (report.name, report.backend)]
+        if same:
+            report.checks = [Check(**check) for check in same[0]["checks"]]
+            tried.remove(same[0])
+        else:
+            report.checks = [Check("a process of its own", False, "has no such device: it crashed, or refused it")]
+
+
 def diagnose() -> Report:
     """Looks at everything. Never raises: what goes wrong is in the report."""
-    found = devices()
+    implementations = _implementations()
+    report = Report(versions(), implementations, [])
+    try:
+        seen, found = survey(), devices()
+    except NoAdapterError as error:
+        report.advice = str(error)
+        return report
+    passed = [_describe(adapter, "", "passed over: its probe does not come out right") for adapter in seen.broken]
+    for index, listings in enumerate(seen.gpus):
+        device = f"webgpu:{index}"
+        report.adapters.append(_describe(listings[0], device, _taken(listings)))
+        report.adapters[-1].checks = check_adapter(index)
+        passed += [_describe(adapter, "", f"{device} is the same GPU") for adapter in listings[1:]]
+    for library in implementations:
+        # Of one library only the best backend of a GPU is ever a device.
+        used = {(one.implementation, one.name) for one in report.adapters}
+        library.others = [
+            one for one in passed if one.implementation == library.name and (library.name, one.name) not in used
+        ]
+        if library.others:
+            _try(library.others)
     if not found:
-        return Report(versions(), [], advice=INSTALL_ADVICE)
-    reports = []
-    for device in engine().devices:
-        info = device.info
-        reports.append(
-            AdapterReport(
-                device=f"webgpu:{device.index}",
-                name=device.name,
-                backend=info.get("backend_type", ""),
-                kind=info.get("adapter_type", ""),
-                driver=info.get("description", ""),
-                features=sorted(device.features),
-                limits=dict(device.limits),
-                checks=check_adapter(device.index),
-            )
-        )
-    report = Report(versions(), reports, libraries())
+        report.advice = INSTALL_ADVICE
+        return report
+    report.libraries = libraries()
     if not report.ok:
         report.advice = (
             "A computation came out wrong: update the adapter's driver, or put another adapter first with "

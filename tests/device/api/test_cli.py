@@ -30,8 +30,15 @@ def test_doctor_finds_every_adapter_right(capsys: pytest.CaptureFixture[str]) ->
 def test_doctor_as_json_names_versions_features_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert {"torch", "wgpu", "wgpu-native", "python"} <= report["versions"].keys()
-    assert report["adapters"][0]["limits"]["max-buffer-size"] > 0
+    assert {"torch", "wgpu", "wgpudawn", "python"} <= report["versions"].keys()
+    first = report["adapters"][0]
+    assert first["limits"]["max-buffer-size"] > 0
+    assert first["device"] == "webgpu:0"
+    assert first["verdict"]
+    named = {one["name"]: one for one in report["implementations"]}
+    assert named.keys() == {"dawn", "wgpu"}
+    assert named[first["implementation"]]["version"]
+    assert all(one["version"] or one["wrong"] for one in named.values())
 
 
 def test_doctor_says_what_to_install_where_there_is_no_adapter() -> None:
