@@ -219,9 +219,9 @@ def scoped(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[.
             forget_dropped(engine())
 
     # Dynamo traces functions of PyTorch's files, and so the original; what is in this package's files it runs.
-    assert isinstance(function, FunctionType)
-    function.__code__ = function.__code__.replace(co_filename=original.__code__.co_filename)
-    return function
+    wrapped: Any = function  # functools.wraps hides from type checkers that it is a function
+    wrapped.__code__ = wrapped.__code__.replace(co_filename=original.__code__.co_filename)
+    return wrapped
 
 
 def facade() -> ModuleType:
