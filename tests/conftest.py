@@ -12,7 +12,9 @@ import pytest
 import torch
 from tests.conformance.report import ConformanceReport
 
-os.environ.setdefault("TORCH_WEBGPU_DEBUG", "verify")  # of this process, and of those that tests start
+# Of this process, and of those that tests start.
+os.environ.setdefault("TORCH_WEBGPU_DEBUG", "verify")
+os.environ.setdefault("TORCH_WEBGPU_CACHE_DIR", "off")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,13 +15,17 @@ from torch.fx.node import map_arg
 from torch_webgpu.aten.torch_abi import compiling
 from torch_webgpu.engine.bound import INPUT_ALIGNMENT_BYTES, BoundPlan
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tracing import trace
+from torch_webgpu.engine.tracing import planning, trace
 from torch_webgpu.errors import TraceError
 
+from .cache import file_for
 from .partition import Part, refuse, split
 
 MAX_PLANS = 64
 """Shapes that a graph keeps plans for; the most recently used stay."""
+
+TENSOR = "tensor"
+"""Stands for a tensor among results."""
 
 _log = logging.getLogger("torch_webgpu")
 
@@ -64,12 +68,12 @@ def fetch(gm: GraphModule, target: Any) -> Any:
 
 
 class _Planned:
-    """A region's plan for inputs of one layout: the plan, bound, and where its outputs go among the others."""
+    """A region's plan for inputs of one layout. ``values``: of each result of the region the number, or TENSOR."""
 
-    def __init__(self, bound: BoundPlan, outputs: Sequence[Any], places: Sequence[int]) -> None:
+    def __init__(self, bound: BoundPlan, values: Sequence[Any]) -> None:
         self._bound = bound
-        self._outputs = list(outputs)  # those that are no tensors, with None where one belongs
-        self._places = places
+        self._values = list(values)
+        self._places = [k for k, value in enumerate(values) if value == TENSOR]
 
     def writes(self, n: int) -> bool:
         """Whether the plan writes into input ``n``."""
@@ -77,7 +81,7 @@ class _Planned:
         return plan.buffers[plan.inputs[n].buffer].role == "inout"
 
     def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
-        results = self._outputs.copy()
+        results = self._values.copy()
         for place, t in zip(self._places, self._bound.run(tensors, pointers)):
             results[place] = t
         return results
@@ -168,6 +172,10 @@ class Region:
             return [t for t in outputs if isinstance(t, torch.Tensor)]
 
         index = self.device.index or 0
+        file = file_for(self._gm, given, planning(engine(), index))
+        kept = file.read()
+        if kept is not None:
+            return _Planned(BoundPlan(engine(), kept[0], index, kept[0].contents), kept[1])
         try:
             with compiling():
                 plan = trace(engine(), index, run, given)
@@ -175,9 +183,9 @@ class Region:
             if interpreter.current is not None:
                 refuse(interpreter.current, error)
             raise
-        places = [k for k, t in enumerate(outputs) if isinstance(t, torch.Tensor)]
-        others = [None if isinstance(t, torch.Tensor) else t for t in outputs]
-        return _Planned(BoundPlan(engine(), plan, index, plan.contents), others, places)
+        values = [TENSOR if isinstance(t, torch.Tensor) else t for t in outputs]
+        file.write(plan, values)
+        return _Planned(BoundPlan(engine(), plan, index, plan.contents), values)
 
 
 class _Recorder(Interpreter):

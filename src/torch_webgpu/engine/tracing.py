@@ -151,6 +151,12 @@ class Tracing:
                 allocation.error = error
 
 
+def planning(engine: Engine, index: int) -> tuple[object, ...]:
+    """What decides, beside a function and its inputs, the plan that :func:`trace` makes of it."""
+    patterns = list(engine.scheduler.patterns.values())
+    return engine.device(index).caps, engine.settings.planning, patterns
+
+
 def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any]) -> Plan:
     """The plan of ``fn(*args)`` on an adapter, whose inputs are the tensors among ``args``, of that adapter or meta.
 

@@ -1,0 +1,172 @@
+"""Plans of compiled graphs on disk, so that a second process traces, fuses and lowers nothing again.
+
+One file a plan, named by a digest of all that decides it: the graph, the layouts it was traced for, the adapter's
+capabilities, the versions of torch and of this package, down to its sources. They lie where Inductor's lie by its
+convention: ``TORCH_WEBGPU_CACHE_DIR``, or a folder of the user's among the system's temporary files. A file that is not
+what was written is a plan that has to be made again. Several processes may share the folder.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+import torch_webgpu
+from torch_webgpu.config import config
+from torch_webgpu.errors import WebGPUError
+from torch_webgpu.plan import Plan
+
+MAX_BYTES = 1 << 30
+"""What the folder holds; the plans that were used least recently go first."""
+OFF = "off"
+_ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
+
+
+class PlanFile:
+    """Where the plan of a graph for arguments like these is kept.
+
+    ``place``: the folder and the plan's name in it; None where nothing is kept.
+    """
+
+    def __init__(self, place: tuple[Path, str] | None) -> None:
+        self._path = None if place is None else place[0] / f"{place[1]}.plan"
+
+    def read(self) -> tuple[Plan, list[Any]] | None:
+        """The plan, and of each of the graph's results the value, or None for a tensor; None if it is not there."""
+        if self._path is None:
+            return None
+        try:
+            data = self._path.read_bytes()
+            if sha256(data[64:]).hexdigest().encode() != data[:64]:
+                raise ValueError("it is damaged")
+            header, _, rest = zlib.decompress(data[64:]).partition(b"\n")
+            values = json.loads(header)
+            with tempfile.TemporaryDirectory() as folder:
+                plain = Path(folder) / "plan"
+                plain.write_bytes(rest)
+                plan = Plan.load(plain)
+            os.utime(self._path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, zlib.error, WebGPUError):
+            with suppress(OSError):
+                self._path.unlink()
+            return None
+        return plan, values
+
+    def write(self, plan: Plan, values: Sequence[Any]) -> None:
+        """Keeps them, if they can be: a full or read-only disk is no error."""
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
+                plain, whole = Path(folder) / "plan", Path(folder) / "whole"
+                plan.save(plain)
+                data = zlib.compress(json.dumps(list(values)).encode() + b"\n" + plain.read_bytes(), 1)
+                whole.write_bytes(sha256(data).hexdigest().encode() + data)
+                os.replace(whole, self._path)
+            trim(self._path.parent)
+        except (OSError, TypeError):
+            return
+
+
+def folder() -> Path | None:
+    """Where plans are kept; None where they are not."""
+    chosen = config().cache_dir
+    if chosen == OFF:
+        return None
+    return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"torch_webgpu_{_user()}"
+
+
+def _user() -> str:
+    try:
+        return re.sub(r"\W", "_", getpass.getuser())
+    except (KeyError, OSError):  # a user without a name
+        return str(os.getuid()) if hasattr(os, "getuid") else "user"
+
+
+def trim(folder: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Removes the plans that were used least recently until the others take no more than that."""
+    files = [(path, path.stat()) for path in folder.glob("*.plan")]
+    total = sum(stat.st_size for _, stat in files)
+    for path, stat in sorted(files, key=lambda file: file[1].st_mtime):
+        if total <= max_bytes:
+            return
+        path.unlink(missing_ok=True)
+        total -= stat.st_size
+
+
+def file_for(gm: GraphModule, given: Sequence[Any], what_else: object) -> PlanFile:
+    """Where the plan of a graph for these arguments is kept. ``what_else``: what decides it besides, as text."""
+    place = folder()
+    text = None if place is None else describe(gm, given)
+    if place is None or text is None:
+        return PlanFile(None)
+    parts = (sources(), torch.__version__, repr(what_else), text)
+    return PlanFile((place, sha256("\0".join(parts).encode()).hexdigest()))
+
+
+def describe(gm: GraphModule, given: Sequence[Any]) -> str | None:
+    """A graph and its arguments as text that is the same in every process; None where that cannot be said."""
+    number: dict[Node, str] = {}
+    lines = [_argument(value) for value in given]
+    for node in gm.graph.nodes:
+        number[node] = f"%{len(number)}"
+        if node.op == "placeholder":
+            lines.append(node.op)
+        elif node.op == "get_attr":
+            value: Any = gm
+            for name in str(node.target).split("."):
+                value = getattr(value, name)
+            if not isinstance(value, torch.Tensor):
+                return None
+            digest = sha256(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+            lines.append(f"{node.op} {_argument(value)} {value.device} {digest}")
+        else:
+            args, kwargs = (map_arg(a, lambda n: _Name(number[n])) for a in (node.args, node.kwargs))
+            lines.append(f"{node.op} {_target(node.target)} {args} {kwargs}")
+    text = "\n".join(lines)
+    return None if _ADDRESS.search(text) else text
+
+
+class _Name(str):
+    """A node by its number."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _target(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    name = getattr(target, "__qualname__", None)
+    return f"{target.__module__}.{name}" if name and not isinstance(target, torch._ops.OpOverload) else str(target)
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(value.shape)} {value.stride()}"
+    return repr(value)
+
+
+@cache
+def sources() -> str:
+    """A digest of this package's sources: whatever is changed in them may change plans."""
+    root = Path(torch_webgpu.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".wgsl"))
+    return sha256(b"\0".join(sha256(path.read_bytes()).digest() for path in files)).hexdigest()
