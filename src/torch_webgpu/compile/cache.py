@@ -25,7 +25,6 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-import torch_webgpu
 from torch_webgpu.config import config
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
@@ -167,6 +166,6 @@ def _argument(value: Any) -> str:
 @cache
 def sources() -> str:
     """A digest of this package's sources: whatever is changed in them may change plans."""
-    root = Path(torch_webgpu.__file__).parent
+    root = Path(__file__).parent.parent
     files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".wgsl"))
     return sha256(b"\0".join(sha256(path.read_bytes()).digest() for path in files)).hexdigest()
