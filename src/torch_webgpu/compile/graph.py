@@ -72,7 +72,7 @@ class _Planned:
 
     def __init__(self, bound: BoundPlan, values: Sequence[Any]) -> None:
         self._bound = bound
-        self._values = list(values)
+        self._results = list(values)
         self._places = [k for k, value in enumerate(values) if value == TENSOR]
 
     def writes(self, n: int) -> bool:
@@ -81,7 +81,7 @@ class _Planned:
         return plan.buffers[plan.inputs[n].buffer].role == "inout"
 
     def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
-        results = self._values.copy()
+        results = self._results.copy()
         for place, t in zip(self._places, self._bound.run(tensors, pointers)):
             results[place] = t
         return results
