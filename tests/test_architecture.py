@@ -184,7 +184,7 @@ def private_access(path: str, text: str) -> list[str]:
 ENGINE_INSIDES = frozenset(
     "lanes mailbox dying live_bytes peak_bytes freed_bytes forgotten_bytes templates operations capture graphs "
     "scheduler "
-    "readbacks backpressure clock trailing waited_for error flush_lane flush_for collect sweep".split()
+    "readbacks backpressure clock trailing waited error flush_lane flush_for collect sweep".split()
 )
 
 

@@ -12,7 +12,7 @@ given back is more than a small part of what is alive.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -49,11 +49,11 @@ class Backpressure:
     """The bounds of each device. Callers hold the engine's lock."""
 
     def __init__(self) -> None:
-        self._queues: dict[int, _Queue] = {}
+        self._queues: defaultdict[int, _Queue] = defaultdict(_Queue)
 
     def submitted(self, device: Device, uploaded_bytes: int = 0) -> None:
         """Counts a submission, or an upload of so many bytes; waits while too much is in flight."""
-        queue = self._queues.setdefault(device.index, _Queue())
+        queue = self._queues[device.index]
         if uploaded_bytes:
             queue.uploaded_bytes += uploaded_bytes
         else:
@@ -63,6 +63,12 @@ class Backpressure:
             queue.marks.append(device.mark())
             if len(queue.marks) > MAX_MARKS:
                 self._wait(queue)
+
+    def done(self, device: Device) -> None:
+        """Everything that was sent to the device is done."""
+        queue = self._queues[device.index]
+        queue.submissions = queue.uploaded_bytes = 0
+        queue.marks.clear()
 
     @staticmethod
     def _wait(queue: _Queue) -> None:
@@ -81,7 +87,7 @@ class Backpressure:
 
     def too_much_held(self, index: int, size_bytes: int, live_bytes: int) -> int:
         """Asked before an upload takes memory: from how many bytes on that have died a flush pays; 0 for not now."""
-        queue = self._queues.setdefault(index, _Queue())
+        queue = self._queues[index]
         queue.fresh_bytes += size_bytes
         allowed = max(HELD_BYTES, live_bytes // HELD_PART)
         if queue.fresh_bytes < allowed:

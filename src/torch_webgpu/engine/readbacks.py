@@ -46,7 +46,7 @@ class Readbacks:
 
     def begin(self, device: Device, parts: list[Readback], target: torch.Tensor) -> None:
         """A download into ``target`` has been submitted."""
-        size_bytes = sum([readback.parts.size_bytes for readback in parts])
+        size_bytes = sum([readback.size_bytes for readback in parts])
         self._waiting.setdefault(device.index, deque()).append(_Pending(parts, target, size_bytes))
         self._begun[device.index] = self.begun(device.index) + 1
 

@@ -85,7 +85,7 @@ class Engine(Store):
         self.graphs = Graphs()
         self.readbacks = Readbacks()
         self.trailing: Trailing | None = None  # of the flush that is underway
-        self.waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
+        self._waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(lambda: self.settings.delay_ms, self.lanes_pending, self.flush_idle)
         if hasattr(os, "register_at_fork"):
@@ -293,13 +293,12 @@ class Engine(Store):
         """How many operations wait for a flush, of all threads and on all devices."""
         return sum(self.lanes_pending().values())
 
-    def flush(self, cause: Cause, device: int | None = None) -> None:
-        """Submits what is pending (of one device, or of all) without waiting for it."""
+    def flush(self, cause: Cause, device: int | None = None, trailing: Trailing | None = None) -> None:
+        """Submits what is pending (of one device, or of all) without waiting for it, and ``trailing`` after it."""
         with Uninterrupted(), self.lock:
             self.check_process()
             lanes = self.lanes.on(device)
-            for lane in lanes:
-                self.flush_lane(lane, cause)
+            self._flush_lanes(lanes, cause, trailing)
             if not lanes:
                 self.collect()
                 self.sweep()
@@ -318,6 +317,9 @@ class Engine(Store):
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
         own = self.lane(allocation.device)
         lanes = [n for n in self.lanes.on(allocation.device) if n is own or allocation.number in n.writes]
+        self._flush_lanes(lanes, cause, trailing)
+
+    def _flush_lanes(self, lanes: Sequence[Lane], cause: Cause, trailing: Trailing | None) -> None:
         for lane in lanes:
             self.trailing = trailing if lane is lanes[-1] else None
             try:
@@ -409,6 +411,16 @@ class Engine(Store):
         """Also returns the memory of discarded graphs."""
         self.graphs.collect()
         super().collect()
+
+    def has_work(self, device: Device) -> bool:
+        """Whether the device was given anything since it was last waited for."""
+        return self._waited_for.get(device.index) != device.work
+
+    def waited(self, device: Device) -> None:
+        """Everything that was submitted to the device is done."""
+        self.readbacks.finish(device)
+        self.backpressure.done(device)
+        self._waited_for[device.index] = device.work
 
     def raise_pending(self) -> None:
         """Raises the error of a flush that ran in the background, once."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from torch_webgpu.config import config
@@ -21,13 +21,15 @@ from .store import offset_in_allocation
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
-    from torch_webgpu.runtime.runtime import Buffer
+    from torch_webgpu.runtime.runtime import Buffer, Device
     from torch_webgpu.runtime.transfer import Readback
 
     from .record import Engine
 
-ERROR_WORDS = 8
-"""Words of the error buffer in use: code, operation id, offending index (2 words), size (2 words)."""
+ERROR_BYTES = 32
+"""Of the error buffer that are in use."""
+_FLAGS = Struct("<IIqq")
+"""Code, operation id, offending index, size."""
 INDEX_OUT_OF_RANGE = 1
 HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=where that line raises this"
 TOO_FEW = {"masked_scatter": "Number of elements of source < number of ones in mask"}
@@ -79,85 +81,101 @@ def download(t: torch.Tensor, host: torch.Tensor) -> None:
     """
     eng = engine()
     with Uninterrupted(), eng.lock:
-        read = _Read(eng, t, host)
-        eng.flush_for(read.allocation, read, causes.why_read())
+        source = _Source(eng, t, host)
+        read = _Read(source.device, source)
+        eng.flush_for(source.allocation, read, causes.why_read())
         eng.raise_pending()
-        check_flags(read.device.index, read.finish())
-        eng.readbacks.finish(read.device)
-        eng.waited_for[read.device.index] = read.device.work
+        read.finish()
+        eng.waited(source.device)
 
 
 def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        read = _LaterRead(eng, t, host)
-        eng.readbacks.make_room(read.device, read.target.size)
-        eng.flush_for(read.allocation, read, causes.why_read())
-        eng.readbacks.begin(read.device, read.submitted_parts(), host)
+        source = _Source(eng, t, host)
+        read = _LaterRead(source)
+        eng.readbacks.make_room(source.device, len(source.target))
+        eng.flush_for(source.allocation, read, causes.why_read())
+        eng.readbacks.begin(source.device, read.submitted_parts(), host)
 
 
-class _Download:
-    """The bytes of a tensor's elements on their way into ``host``: the trailing commands of a flush, if that goes well.
+class _Source:
+    """Where the bytes of a tensor's elements lie, in row-major order from a whole word on, for ``host``.
 
-    They are read in row-major order from a whole word on, out of a copy if need be.
+    That is in a copy if need be, which lives as long as this object.
     """
 
+    __slots__ = ("_tensor", "allocation", "device", "offset", "target")
+
     def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
-        eng.refuse("a tensor's values cannot be read on the host", t.device.index)
-        in_order = is_contiguous(t.shape, t.stride()) and offset_in_allocation(t) % 4 == 0
-        self._source = t if in_order else eng.copy_of(t)  # lives until it was read
-        self.allocation, self._offset = eng.allocation(self._source), offset_in_allocation(self._source)
+        if eng.capture is not None:
+            eng.refuse("a tensor's values cannot be read on the host", t.device.index)
+        offset = offset_in_allocation(t)
+        if offset % 4 or not is_contiguous(t.shape, t.stride()):
+            t = eng.copy_of(t)
+            offset = offset_in_allocation(t)
+        self._tensor, self.offset = t, offset
+        self.allocation = eng.allocation(t)
         self.device = eng.device(self.allocation.device)
-        self.target = np.frombuffer(host_bytes(host), np.uint8)
-        self.submitted = False
+        self.target = host_bytes(host)
         eng.handovers += 1
 
+    def request(self) -> tuple[Buffer, int, int]:
+        """What to read; its memory is taken if nothing lay there yet."""
+        return materialise(self.device, self.allocation), self.offset, len(self.target)
 
-class _Read(_Download):
-    """One that is waited for, and with it the error flags."""
 
-    def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
-        super().__init__(eng, t, host)
-        self._flags = np.empty(ERROR_WORDS * 4, np.uint8)
+class _Read:
+    """What is waited for, as the trailing commands of a flush, if that goes well: the error flags, perhaps a tensor."""
+
+    __slots__ = ("_device", "_flags", "_readback", "_source", "submitted")
+
+    def __init__(self, device: Device, source: _Source | None = None) -> None:
+        self._device, self._source = device, source
+        self._flags = bytearray(ERROR_BYTES)
         self._readback: Readback | None = None
+        self.submitted = False
 
     def commands(self) -> Sequence[Command]:
-        """The copies, once the allocation has its buffer."""
-        self._readback = self.device.begin_readback(self._requests(self.allocation.buffer), [self.target, self._flags])
+        """The copies, if the tensor has its memory by now."""
+        if self._source is None or self._source.allocation.buffer is not None:
+            self._readback = self._device.begin_readback(*self._requests())
         return () if self._readback is None else self._readback.copies
 
-    def finish(self) -> np.ndarray:
-        """Waits; the error flags' bytes."""
+    def finish(self) -> None:
+        """Waits; raises what kernels flagged."""
         if self._readback is not None and self.submitted:
-            self.device.finish_readback(self._readback)
+            self._device.finish_readback(self._readback)
         else:
-            buffer = materialise(self.device, self.allocation)
-            self.device.download(self._requests(buffer), [self.target, self._flags])
-        return self._flags
+            self._device.download(*self._requests())
+        check_flags(self._device, self._flags)
 
-    def _requests(self, buffer: Buffer) -> list[tuple[Buffer, int, int]]:
-        return [(buffer, self._offset, self.target.size), (self.device.error_buffer, 0, self._flags.size)]
+    def _requests(self) -> tuple[list[tuple[Buffer, int, int]], list[memoryview]]:
+        flags, target = (self._device.error_buffer, 0, ERROR_BYTES), memoryview(self._flags)
+        if self._source is None:
+            return [flags], [target]
+        return [self._source.request(), flags], [self._source.target, target]
 
 
-class _LaterRead(_Download):
-    """One that nobody waits for."""
+class _LaterRead:
+    """A tensor that nobody waits for, as the trailing commands of a flush, if that goes well."""
 
-    def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
-        super().__init__(eng, t, host)
+    def __init__(self, source: _Source) -> None:
+        self._source = source
         self._parts: list[Readback] = []
+        self.submitted = False
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
         if not self._parts:
-            buffer = materialise(self.device, self.allocation)
-            self._parts = self.device.begin_readbacks((buffer, self._offset, self.target.size), self.target)
+            self._parts = self._source.device.begin_readbacks(self._source.request(), self._source.target)
         return [copy for part in self._parts for copy in part.copies]
 
     def submitted_parts(self) -> list[Readback]:
         """Its parts, submitted by now."""
         if not self.submitted:
-            self.device.submit(self.commands())
+            self._source.device.submit(self.commands())
         return self._parts
 
 
@@ -166,25 +184,24 @@ def synchronize(index: int) -> None:
     eng = engine()
     with Uninterrupted(), eng.lock:
         eng.refuse("a device cannot be waited for", index)
-        eng.flush(causes.SYNCHRONIZED, index)
-        eng.raise_pending()
         device = eng.device(index)
-        eng.readbacks.finish(device)
-        if eng.waited_for.get(index) != device.work:
-            (errors,) = device.download([(device.error_buffer, 0, ERROR_WORDS * 4)])
-            check_flags(index, errors)
-            eng.waited_for[index] = device.work
+        read = _Read(device)
+        eng.flush(causes.SYNCHRONIZED, index, read)
+        eng.raise_pending()
+        if read.submitted or eng.has_work(device):
+            read.finish()
+            eng.waited(device)
+        else:
+            eng.readbacks.finish(device)
 
 
-def check_flags(index: int, errors: np.ndarray) -> None:
+def check_flags(device: Device, flags: bytearray) -> None:
     """Raises, and clears, what a kernel flagged."""
-    words = errors.view(np.uint32)
-    if words[0] == 0:
+    code, number, value, size = _FLAGS.unpack_from(flags)
+    if not code:
         return
-    device = engine().device(index)
-    device.upload(device.error_buffer, 0, bytes(ERROR_WORDS * 4))
-    code, op = int(words[0]), operation_name(int(words[1]))
-    value, size = (int(v) for v in words[2:6].view(np.int64))
+    device.upload(device.error_buffer, 0, bytes(ERROR_BYTES))
+    op = operation_name(number)
     hint = "" if "where" in config().debug else f" ({HINT})"
     if op in TOO_FEW:
         raise RuntimeError(TOO_FEW[op] + hint)

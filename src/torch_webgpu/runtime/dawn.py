@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from time import perf_counter
 from typing import Literal
@@ -182,6 +182,7 @@ class DawnDevice(CDevice):
 
     def __init__(self, library: Library, adapter: Adapter) -> None:
         self._instance = _instance()
+        self._ask = partial(lib.wgpuInstanceProcessEvents, self._instance)
         super().__init__(library, adapter)
 
     def _require(self, descriptor: Handle, adapter: Adapter) -> object:
@@ -203,17 +204,17 @@ class DawnDevice(CDevice):
         lib.wgpuInstanceWaitAny(self._instance, 1, waiting, _BLOCK_NS)
 
     def poll(self, wait: bool) -> None:
-        lib.wgpuInstanceProcessEvents(self._instance)
+        self._ask()
         if not wait:
             return
         mark = CMark(ffi, self._marks)
         future = self._after_submitted(mark)
-        give_up = perf_counter() + SPIN_S
+        ask, give_up = self._ask, perf_counter() + SPIN_S
         while not mark.reached:
             if perf_counter() > give_up:
                 self._block(future)
             else:
-                lib.wgpuInstanceProcessEvents(self._instance)
+                ask()
 
 
 IMPLEMENTATION = Dawn()

@@ -22,7 +22,7 @@ from torch_webgpu.runtime.prepared import Prepared
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp
-from torch_webgpu.runtime.transfer import Readback, Request
+from torch_webgpu.runtime.transfer import Readback, Request, Target
 from torch_webgpu.wgsl.kernel import Kernel
 
 Arguments = ParamSpec("Arguments")
@@ -246,38 +246,55 @@ class Device:
             opened.transfer.upload(buffer, offset_bytes, data)
         self._raise_errors(opened)
 
-    def download(self, requests: Sequence[Request], into: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
+    def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array.
 
-        Those of the first requests are written ``into`` these arrays.
+        Those of the first requests are written ``into`` this memory.
         """
         opened = self._open
-        with span(self, "wait", "download"), opened.pipelines.waiting():
-            try:
-                results = opened.transfer.download(requests, into)
-            except OutOfMemoryError:
-                self.empty_cache()
-                results = opened.transfer.download(requests, into)
+        download = opened.transfer.download
+        try:
+            results = self._wait(opened, "download", download, requests, into)
+        except OutOfMemoryError:
+            self.empty_cache()
+            results = self._wait(opened, "download", download, requests, into)
         self._raise_errors(opened)
         return results
 
-    def begin_readback(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Readback | None:
+    def begin_readback(self, requests: Sequence[Request], into: Sequence[Target]) -> Readback | None:
         """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large.
 
         It ends with :meth:`finish_readback`, before any other begins.
         """
         return self._open.transfer.begin(requests, into)
 
-    def begin_readbacks(self, request: Request, into: np.ndarray) -> list[Readback]:
+    def begin_readbacks(self, request: Request, into: Target) -> list[Readback]:
         """:meth:`begin_readback` of any size, in parts, with any others before they end."""
         return self._open.transfer.begin_apart(request, into)
 
     def finish_readback(self, readback: Readback) -> None:
         """Waits until a part of a download that was submitted is there."""
         opened = self._open
-        with span(self, "wait", "download"), opened.pipelines.waiting():
-            opened.transfer.finish(readback)
+        self._wait(opened, "download", opened.transfer.finish, readback)
         self._raise_errors(opened)
+
+    def _wait(
+        self,
+        opened: Opened,
+        what: str,
+        wait: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """What ``wait`` returns. Whoever looks on is told, and the log of what the wait may be long for."""
+        news = opened.pipelines.waiting()
+        if news is not None:
+            with news:
+                return self._wait(opened, what, wait, *args, **kwargs)
+        if self.observer is not None:
+            with self.observer.span("wait", what):
+                return wait(*args, **kwargs)
+        return wait(*args, **kwargs)
 
     def mark(self) -> Callable[[], bool]:
         """A function that tells, without waiting, whether nothing submitted until now is underway any more.
@@ -299,9 +316,8 @@ class Device:
     def synchronize(self) -> None:
         """Waits until all submitted work is done, and raises the errors it caused."""
         opened = self._open
-        with span(self, "wait", "synchronize"), opened.pipelines.waiting():
-            opened.native.flush_writes()
-            opened.native.poll(wait=True)
+        opened.native.flush_writes()
+        self._wait(opened, "synchronize", opened.native.poll, True)
         self._raise_errors(opened)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ MAX_SOFTWARE_PIPELINES = 512
 MAX_COMPILERS = 8
 SHOWN_KERNELS = 5
 """Names in a message."""
-_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -249,10 +248,10 @@ class PipelineCache:
             shader = self._native.create_shader(source.text, kernel.name, kernel.trusted)
             return shader, self._native.create_pipeline(shader, source.layout, immediate_bytes, kernel.name)
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """Surrounds waiting for the device. Software adapters compile a kernel when it first runs, not before."""
+    def waiting(self) -> AbstractContextManager[None] | None:
+        """What is to surround waiting for the device. Software adapters compile a kernel when it first runs."""
         if not self._first_runs:
-            return _NOTHING
+            return None
         names = list(dict.fromkeys(map(operator_name, self._first_runs)))
         self._first_runs.clear()
         more = f" and {len(names) - SHOWN_KERNELS} more" if len(names) > SHOWN_KERNELS else ""

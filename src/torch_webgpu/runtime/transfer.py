@@ -21,48 +21,32 @@ _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed,
 Request = tuple[Buffer, int, int]  # buffer, offset in bytes, number of bytes
 
 
-class Parts:
-    """What one staging buffer brings to the host: its size in bytes, and from where to where."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self.pieces: list[tuple[Buffer, int, int, np.ndarray]] = []  # source, first byte, bytes of whole words, target
-
-    def add(self, buffer: Buffer, offset: int, words: int, target: np.ndarray) -> None:
-        self.pieces.append((buffer, offset, words, target))
-        self.size_bytes += words
-
-    def copies(self, staging: Buffer) -> list[Copy]:
-        """What the GPU does first."""
-        copies, position = [], 0
-        for buffer, offset, words, _ in self.pieces:
-            copies.append(Copy(buffer, offset & ~3, staging, position, words))
-            position += words
-        return copies
-
-    def take(self, mapped: Any) -> None:
-        """What the host does when the staging buffer is mapped."""
-        host = np.frombuffer(mapped, np.uint8)
-        position = 0
-        for _, offset, words, target in self.pieces:
-            first = position + offset % 4
-            target[:] = host[first : first + target.size]
-            position += words
+Target = np.ndarray | memoryview
+"""Host memory: bytes in one dimension that can be written."""
 
 
 class Readback:
-    """A download underway, or a part of one: what it brings, and the staging buffer it goes through."""
+    """A download underway, or a part of one: what goes through one staging buffer, from where to where."""
 
-    __slots__ = ("parts", "staging")
+    __slots__ = ("pieces", "size_bytes", "staging")
 
-    def __init__(self, parts: Parts, staging: Buffer) -> None:
-        self.parts = parts
-        self.staging = staging
+    def __init__(self) -> None:
+        self.staging: Any = None
+        self.size_bytes = 0
+        self.pieces: list[tuple[Buffer, int, int, int, int, Target]] = []
+        """Whole words: source, offset there and in the staging buffer, bytes; how many to leave out, the target."""
 
     @property
     def copies(self) -> list[Copy]:
         """What the GPU does first."""
-        return self.parts.copies(self.staging)
+        staging = self.staging
+        return [Copy(buffer, start, staging, at, words) for buffer, start, at, words, _, _ in self.pieces]
+
+    def take(self, mapped: Any) -> None:
+        """What the host does when the staging buffer is mapped."""
+        host = memoryview(mapped)
+        for _, _, at, _, skipped, target in self.pieces:
+            target[:] = host[at + skipped : at + skipped + len(target)]
 
 
 class Transfer:
@@ -102,14 +86,17 @@ class Transfer:
         words[offset - start : offset - start + raw.size] = raw
         return words
 
-    def download(self, requests: Sequence[Request], into: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
+    def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
         """Waits for the submitted work and returns the bytes of each request, as uint8 arrays.
 
         The first of them are ``into``, which have the right sizes; the caller owns the others.
         """
-        results, reads = self._plan(requests, into)
-        for read in reads:
-            readback = Readback(read, self._staging_buffer(read.size_bytes))
+        results = [
+            *map(np.asarray, into),
+            *[np.empty(max(nbytes, 0), np.uint8) for _, _, nbytes in requests[len(into) :]],
+        ]
+        for readback in self._plan(requests, results):
+            readback.staging = self._staging_buffer(readback.size_bytes)
             encoder = self._native.create_encoder()
             for copy in readback.copies:
                 encode_transfer(self._native, encoder, copy)
@@ -117,40 +104,44 @@ class Transfer:
                 self.finish(readback)
         return results
 
-    def begin(self, requests: Sequence[Request], into: Sequence[np.ndarray]) -> Readback | None:
+    def begin(self, requests: Sequence[Request], into: Sequence[Target]) -> Readback | None:
         """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`finish`.
 
         None for more than one staging buffer holds. There may be no other download in between.
         """
-        _, reads = self._plan(requests, into)
-        return Readback(reads[0], self._staging_buffer(reads[0].size_bytes)) if len(reads) == 1 else None
+        reads = self._plan(requests, into)
+        if len(reads) != 1:
+            return None
+        reads[0].staging = self._staging_buffer(reads[0].size_bytes)
+        return reads[0]
 
-    def begin_apart(self, request: Request, into: np.ndarray) -> list[Readback]:
+    def begin_apart(self, request: Request, into: Target) -> list[Readback]:
         """:meth:`begin`, but with staging buffers of its own: others may come in between.
 
         The array is the caller's to keep until each part is finished.
         """
-        begun: list[Readback] = []
+        reads = self._plan([request], [into])
         try:
-            for read in self._plan([request], [into])[1]:
-                begun.append(Readback(read, self._spare_staging(read.size_bytes)))
-                self._underway.add(begun[-1].staging)
+            for readback in reads:
+                readback.staging = self._spare_staging(readback.size_bytes)
+                self._underway.add(readback.staging)
         except OutOfMemoryError:
-            for readback in begun:
-                self._underway.remove(readback.staging)
-                self._spare.append(readback.staging)
+            begun = [readback.staging for readback in reads if readback.staging is not None]
+            self._underway.difference_update(begun)
+            self._spare += begun
             raise
-        return begun
+        return reads
 
     def finish(self, readback: Readback) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
-        mapped = self._native.map(readback.staging.handle, readback.parts.size_bytes)
+        staging = readback.staging
+        mapped = self._native.map(staging.handle, readback.size_bytes)
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
-            readback.parts.take(mapped)
-            self._native.unmap(readback.staging.handle)
-            if readback.staging in self._underway:
-                self._underway.remove(readback.staging)
-                self._spare.append(readback.staging)
+            readback.take(mapped)
+            self._native.unmap(staging.handle)
+            if staging in self._underway:
+                self._underway.remove(staging)
+                self._spare.append(staging)
 
     def _spare_staging(self, size_bytes: int) -> Buffer:
         fitting = [buffer for buffer in self._spare if size_bytes <= buffer.size_bytes <= max(4 * size_bytes, 1 << 16)]
@@ -160,25 +151,28 @@ class Transfer:
         return self._new_staging(size_bytes)
 
     @staticmethod
-    def _plan(requests: Sequence[Request], into: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[Parts]]:
-        """The results of a download, and what fills them, each through one staging buffer."""
-        results = list(into)
-        for k, (buffer, offset, nbytes) in enumerate(requests):
+    def _plan(requests: Sequence[Request], into: Sequence[Target]) -> list[Readback]:
+        """What fills the targets, each through one staging buffer that it is yet to be given."""
+        reads: list[Readback] = []
+        room = 0  # in the last one
+        for (buffer, offset, nbytes), target in zip(requests, into, strict=True):
             if offset < 0 or nbytes < 0 or offset + nbytes > buffer.size_bytes:
                 raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
-            if k >= len(into):
-                results.append(np.empty(nbytes, np.uint8))
-        reads = [Parts()]
-        for (buffer, offset, nbytes), result in zip(requests, results, strict=True):
             done = 0
             while done < nbytes:
-                if reads[-1].size_bytes >= _CHUNK_BYTES - 4:
-                    reads.append(Parts())
-                at = offset + done
-                part = min(nbytes - done, _CHUNK_BYTES - reads[-1].size_bytes - at % 4)
-                reads[-1].add(buffer, at, -(-(at % 4 + part) // 4) * 4, result[done : done + part])
+                if room <= 4:
+                    reads.append(Readback())
+                    room = _CHUNK_BYTES
+                read = reads[-1]
+                skipped = (offset + done) % 4
+                part = min(nbytes - done, room - skipped)
+                words = (skipped + part + 3) // 4 * 4
+                start = offset + done - skipped
+                read.pieces.append((buffer, start, read.size_bytes, words, skipped, target[done : done + part]))
+                read.size_bytes += words
+                room -= words
                 done += part
-        return results, [read for read in reads if read.pieces]
+        return reads
 
     def _staging_buffer(self, size_bytes: int) -> Buffer:
         if self._staging is None or size_bytes > self._staging.size_bytes:

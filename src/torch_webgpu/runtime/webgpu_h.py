@@ -7,7 +7,7 @@ validation errors instead of raising them, so this package takes only their libr
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -45,9 +45,9 @@ class Library:
 
     def text(self, view: Handle) -> str:
         """A WGPUStringView's text."""
-        if view.data == self.ffi.NULL:
-            return ""
         length = view.length
+        if not length or view.data == self.ffi.NULL:
+            return ""
         whole = length == self.lib.WGPU_STRLEN
         raw = self.ffi.string(view.data) if whole else self.ffi.buffer(view.data, length)[:]
         return raw.decode(errors="replace")
@@ -141,6 +141,8 @@ class CDevice:
 
     callback_mode: int
     """When the library may call back."""
+    _ask: Callable[[], object]
+    """Runs the callbacks that are due."""
 
     def __init__(self, library: Library, adapter: Adapter) -> None:
         ffi, lib = library.ffi, library.lib
@@ -150,6 +152,11 @@ class CDevice:
         self.submissions = 0
         self._sink_handle = ffi.new_handle(self.sink)
         self._marks: set[CMark] = set()
+        self._map_reply: list[tuple[int, str]] = []  # one buffer is mapped at a time
+        self._map_reply_handle = ffi.new_handle(self._map_reply)
+        self._map_callback = ffi.new("WGPUBufferMapCallbackInfo *")
+        self._map_callback.mode = self.callback_mode
+        self._map_callback.callback, self._map_callback.userdata1 = library.on_map, self._map_reply_handle
         self._empty_pass = ffi.new("WGPUComputePassDescriptor *")
         self._empty_encoder = ffi.new("WGPUCommandEncoderDescriptor *")
         self._empty_commands = ffi.new("WGPUCommandBufferDescriptor *")
@@ -220,29 +227,23 @@ class CDevice:
         self.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset, view, len(view))
 
     def map(self, buffer: Handle, size_bytes: int) -> Any:
-        ffi, lib = self.ffi, self.lib
-        reply: list[tuple[int, str]] = []
-        reply_handle = ffi.new_handle(reply)
-        callback = ffi.new("WGPUBufferMapCallbackInfo *")
-        callback.mode = self.callback_mode
-        callback.callback, callback.userdata1 = self.library.on_map, reply_handle
-        future = lib.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, size_bytes, callback[0])
-        self._wait(reply, future)
+        lib, reply = self.lib, self._map_reply
+        reply.clear()
+        self._wait(reply, lib.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, size_bytes, self._map_callback[0]))
         status, message = reply[0]
         if status != lib.WGPUMapAsyncStatus_Success:
             self.sink.errors.append(("internal", f"mapping a staging buffer failed: {message or status}"))
             return None
-        mapped = lib.wgpuBufferGetConstMappedRange(buffer, 0, size_bytes)
-        return ffi.buffer(ffi.cast("char *", mapped), size_bytes)
+        return self.ffi.buffer(lib.wgpuBufferGetConstMappedRange(buffer, 0, size_bytes), size_bytes)
 
     def _wait(self, reply: list[Any], future: Handle) -> None:
         """Until the reply is there: asks time and again at first, then blocks."""
-        give_up = perf_counter() + SPIN_S
+        ask, give_up = self._ask, perf_counter() + SPIN_S
         while not reply:
             if perf_counter() > give_up:
                 self._block(future)
             else:
-                self.poll(wait=False)
+                ask()
 
     @abstractmethod
     def _block(self, future: Handle) -> None:

@@ -5,7 +5,7 @@ Importing this module loads the library (about 0.3 s), so nothing imports it bef
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from wgpu.backends.wgpu_native import ffi, lib, lib_version_info
@@ -95,6 +95,10 @@ class WgpuDevice(CDevice):
     """A device of wgpu-native."""
 
     callback_mode = lib.WGPUCallbackMode_AllowSpontaneous
+
+    def __init__(self, library: Library, adapter: Adapter) -> None:
+        super().__init__(library, adapter)
+        self._ask = partial(lib.wgpuDevicePoll, self.handle, False, ffi.NULL)
 
     def _require(self, descriptor: Handle, adapter: Adapter) -> object:
         limits, native = _limits(adapter.handle)
