@@ -23,19 +23,16 @@ from .torch_abi import aten, impl, is_webgpu
 from .traced import traced
 
 
-def from_bytes(t: torch.Tensor) -> torch.Tensor:
-    """A webgpu tensor's values as a contiguous CPU tensor."""
+def to_host(t: torch.Tensor) -> torch.Tensor:
+    """A webgpu tensor's values as a contiguous CPU tensor; lazy conjugation and negation stay lazy."""
+    if t.is_conj():
+        return to_host(t.conj()).conj()
+    if t.is_neg():
+        return torch._neg_view(to_host(torch._neg_view(t)))
     host = torch.empty(t.shape, dtype=t.dtype, device="cpu")
     if t.numel():
         download(words(t), host)
     return host
-
-
-def to_host(t: torch.Tensor) -> torch.Tensor:
-    """A webgpu tensor's values as a CPU tensor; lazy conjugation and negation stay lazy."""
-    if t.is_conj():
-        return to_host(t.conj()).conj()
-    return torch._neg_view(to_host(torch._neg_view(t))) if t.is_neg() else from_bytes(t)
 
 
 BITS = {1: torch.uint8, 2: torch.int16, 8: torch.int64}

@@ -20,12 +20,12 @@ IDLE_SECONDS = 0.002
 class FlushClock:
     """A thread, started with the first batch, that sleeps until a batch is old enough.
 
-    ``delay_ms()``: how old that is; 0 for never. ``pending()``: how much each lane holds. ``flush(lane, size)`` submits
+    ``pending()``: how much each lane holds. ``flush(lane, size)`` submits
     a lane if it still holds so much, and raises nothing.
     """
 
-    def __init__(self, delay_ms: Callable[[], float], pending: Sizes, flush: Callable[[Lane, int], None]) -> None:
-        self._delay_ms = delay_ms
+    def __init__(self, pending: Sizes, flush: Callable[[Lane, int], None]) -> None:
+        self._delay_s = 0.0  # how old a batch is to become
         self._pending = pending
         self._flush = flush
         self._thread: threading.Thread | None = None
@@ -34,10 +34,11 @@ class FlushClock:
         self._wake.acquire()  # which the handler of a signal that comes meanwhile, and records, would wait for
         self._first_pending = 0.0
 
-    def arm(self) -> None:
-        """A batch has begun."""
-        if self._delay_ms() <= 0:
+    def arm(self, delay_ms: float) -> None:
+        """A batch has begun that is old enough when it is ``delay_ms`` old; 0 for never."""
+        if delay_ms <= 0:
             return
+        self._delay_s = delay_ms / 1000
         self._first_pending = time.monotonic()
         if self._thread is None:
             with Uninterrupted():
@@ -67,7 +68,7 @@ class FlushClock:
             self._wake.acquire()
             if self._stopping:
                 return
-            while (left := self._first_pending + self._delay_ms() / 1000 - time.monotonic()) > 0:
+            while (left := self._first_pending + self._delay_s - time.monotonic()) > 0:
                 time.sleep(left)
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
             before: dict[Lane, int] = {}

@@ -20,7 +20,7 @@ from typing import Any
 
 # The C module: signal.signal's conversion of its arguments to enums takes ten times as long, at every flush.
 _signal: Any = import_module("_signal")
-_main_thread = main_thread()
+_MAIN_THREAD = main_thread().ident
 _NUMBERS = tuple(sorted(int(number) for number in _signals.valid_signals()))
 _USUAL = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 LOOK_S = 0.001
@@ -81,7 +81,7 @@ class Uninterrupted:
     __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
-        self._is_outermost = not _main.is_inside and get_ident() == _main_thread.ident
+        self._is_outermost = not _main.is_inside and get_ident() == _MAIN_THREAD
         if self._is_outermost:
             while not _put_off_handlers():
                 pass

@@ -126,7 +126,7 @@ class Lanes:
 
     def needed_beside(self, lane: Lane | None) -> frozenset[int]:
         """The numbers of the allocations that other lanes have operations over."""
-        others = [other for other in self.busy if other is not lane]
+        others = [other for other in self.busy if other is not lane and other.entries]
         return frozenset(chain.from_iterable((*other.reads, *other.writes) for other in others)) if others else _NONE
 
     def clear(self, device: int | None = None) -> None:
@@ -151,6 +151,7 @@ class Recording(NamedTuple):
 
     entries: list[Entry]
     ops: tuple[Operation, ...]
+    numbers: tuple[tuple[int | float, ...], ...]  # the scalars of each operation
     places: dict[int, int]
     numbered: tuple[int, ...]  # every argument's place, one operation's after the other's
     owners: tuple[int, ...]
@@ -162,7 +163,7 @@ class Recording(NamedTuple):
     @classmethod
     def of(cls, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = _NONE) -> Recording:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
-        ops, addresses, _ = zip(*entries) if entries else ((), (), ())
+        ops, addresses, numbers = zip(*entries) if entries else ((), (), ())
         flat = tuple(chain.from_iterable(addresses))
         places = dict.fromkeys(flat, 0)
         lists: list[Any] = []
@@ -171,21 +172,22 @@ class Recording(NamedTuple):
             places = dict.fromkeys([*(address for address in places if address < FIRST_LIST_ADDRESS), *lists], 0)
         places = dict(zip(places, range(len(places))))
         numbered = tuple(map(places.__getitem__, flat))
-        numbers = [address >> ADDRESS_BITS for address in places]
-        del numbers[len(places) - len(lists) :]
-        first = dict.fromkeys(numbers)
+        within = [address >> ADDRESS_BITS for address in places]
+        if lists:
+            del within[len(places) - len(lists) :]
+        first = dict.fromkeys(within)
         order = dict(zip(first, range(len(first))))
         allocations = [known[number] for number in order]
         if needed:
             alive = tuple([a.alive or a.number in needed for a in allocations])
         else:
             alive = tuple([a.alive for a in allocations])
-        owners = tuple(map(order.__getitem__, numbers))
+        owners = tuple(map(order.__getitem__, within))
         if not lists:
-            return cls(entries, ops, places, numbered, owners, allocations, alive, lists, ())
+            return cls(entries, ops, numbers, places, numbered, owners, allocations, alive, lists, ())
         owners += tuple(range(len(order), len(order) + len(lists)))
         alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
-        return cls(entries, ops, places, numbered, owners, allocations, alive, lists, in_common(order, lists))
+        return cls(entries, ops, numbers, places, numbered, owners, allocations, alive, lists, in_common(order, lists))
 
     @property
     def first_list(self) -> int:
@@ -203,7 +205,8 @@ class Recording(NamedTuple):
         for those whose tensors all start where their allocations do.
         """
         starts = self._offsets()
-        del starts[self.first_list :]
+        if self.lists:
+            del starts[self.first_list :]
         for n in lists:
             if not self.lists[n].is_aligned:
                 starts += self.lists[n].starts
@@ -217,11 +220,6 @@ class Recording(NamedTuple):
     def in_use(self) -> set[int]:
         """The numbers of all allocations that it uses."""
         return {a.number for a in self.allocations}.union(*[bundle.keys for bundle in self.lists])
-
-    @property
-    def numbers(self) -> list[tuple[int | float, ...]]:
-        """The scalars of each operation."""
-        return [params for _, _, params in self.entries]
 
     @property
     def key(self) -> tuple[Any, ...]:

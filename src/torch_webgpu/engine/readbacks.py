@@ -53,6 +53,8 @@ class Readbacks:
     def finish(self, device: Device, place: int | None = None) -> None:
         """Waits for those begun before a ``place`` in the device's queue, by default for all."""
         waiting = self._waiting.get(device.index)
+        if not waiting:
+            return
         last = self.begun(device.index) if place is None else place
         while waiting and self.begun(device.index) - len(waiting) < last:
             self._finish_oldest(device, waiting)

@@ -87,7 +87,7 @@ class Engine(Store):
         self.trailing: Trailing | None = None  # of the flush that is underway
         self._waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
-        self.clock = FlushClock(lambda: self.settings.delay_ms, self.lanes_pending, self.flush_idle)
+        self.clock = FlushClock(self.lanes_pending, self.flush_idle)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -258,7 +258,7 @@ class Engine(Store):
             self.raise_pending()  # what follows would build on what a flush in the background could not do
         if lane not in self.lanes.busy:
             self.lanes.busy.append(lane)
-        self.clock.arm()
+        self.clock.arm(self.settings.delay_ms)
 
     def settle(self, lane: Lane, read: Sequence[int], written: Sequence[int]) -> None:
         """Submits what other threads recorded and what comes next depends on; the caller holds the lock."""
@@ -315,8 +315,10 @@ class Engine(Store):
 
     def flush_for(self, allocation: Allocation, trailing: Trailing, cause: Cause) -> None:
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
-        own = self.lane(allocation.device)
-        lanes = [n for n in self.lanes.on(allocation.device) if n is own or allocation.number in n.writes]
+        self.check_process()
+        device, number, thread = allocation.device, allocation.number, get_ident()
+        busy = self.lanes.busy
+        lanes = [n for n in busy if n.device == device and (n.thread == thread or number in n.writes)]
         self._flush_lanes(lanes, cause, trailing)
 
     def _flush_lanes(self, lanes: Sequence[Lane], cause: Cause, trailing: Trailing | None) -> None:

@@ -179,7 +179,7 @@ class Store:
 
     def allocation(self, t: torch.Tensor) -> Allocation:
         """What a webgpu tensor lies in."""
-        return self.mailbox.allocations[t.untyped_storage().data_ptr() >> ADDRESS_BITS]
+        return self.mailbox.allocations[address_of(t) >> ADDRESS_BITS]
 
     def allocations_at(self, addresses: Sequence[int]) -> list[Allocation] | None:
         """What lies at these addresses; None if one of them is not this device type's."""
@@ -210,14 +210,15 @@ class Store:
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
-        before = self.live_bytes.copy()
         self._gone_bytes.clear()
         for allocation in self.mailbox.dead():
-            self.live_bytes[allocation.device] -= allocation.size_bytes
+            device, size = allocation.device, allocation.size_bytes
+            self.live_bytes[device] -= size
+            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size
             self.dying.append(allocation)
-        for device, size in before.items():
-            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size - self.live_bytes[device]
-            self._note_peak(device)
+        for device, size in self.live_bytes.items():
+            if size > self.peak_bytes[device]:
+                self.peak_bytes[device] = size
 
     def sweep(self, running: Container[int] = ()) -> None:
         """Returns the memory of what died and nothing recorded or ``running`` (by number) needs."""

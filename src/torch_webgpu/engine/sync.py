@@ -112,7 +112,7 @@ class _Source:
         if eng.capture is not None:
             eng.refuse("a tensor's values cannot be read on the host", t.device.index)
         offset = offset_in_allocation(t)
-        if offset % 4 or not is_contiguous(t.shape, t.stride()):
+        if offset % 4 or not t.is_contiguous():
             t = eng.copy_of(t)
             offset = offset_in_allocation(t)
         self._tensor, self.offset = t, offset

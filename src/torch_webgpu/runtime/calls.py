@@ -122,8 +122,11 @@ BeginPass = Callable[[Any], Any]
 def encode(native: NativeDevice, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order."""
     for step in steps:
-        if isinstance(step, (Copy, Clear)):
-            encode_transfer(native, encoder, step)
+        if isinstance(step, Copy):
+            src, src_offset, dst, dst_offset, nbytes = step
+            native.copy_buffer(encoder, src.handle, src_offset, dst.handle, dst_offset, nbytes)
+        elif isinstance(step, Clear):
+            native.clear_buffer(encoder, step.buffer.handle, step.offset, step.nbytes)
         else:
             encode_pass(native, native.begin_pass(encoder), step)
 
@@ -132,7 +135,7 @@ def encode_apart(native: NativeDevice, begin_pass: BeginPass, encoder: Any, step
     """Encodes the steps in order, each dispatch in a compute pass of its own."""
     for step in steps:
         if isinstance(step, (Copy, Clear)):
-            encode_transfer(native, encoder, step)
+            encode(native, encoder, (step,))
             continue
         current: Any = None
         for pipeline, *rest in step:
@@ -155,13 +158,3 @@ def encode_pass(native: NativeDevice, compute: Any, calls: Iterable[Call]) -> No
     finally:
         native.end_pass(compute)
         native.release_pass(compute)
-
-
-def encode_transfer(native: NativeDevice, encoder: Any, command: Copy | Clear) -> None:
-    """Encodes a command that is no dispatch, outside of passes."""
-    if isinstance(command, Copy):
-        native.copy_buffer(
-            encoder, command.src.handle, command.src_offset, command.dst.handle, command.dst_offset, command.nbytes
-        )
-    else:
-        native.clear_buffer(encoder, command.buffer.handle, command.offset, command.nbytes)

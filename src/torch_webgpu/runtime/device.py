@@ -381,7 +381,8 @@ class Device:
     @property
     def submissions(self) -> int:
         """How often commands were submitted."""
-        return self._opened.encoder.submissions if self.is_open else 0
+        opened = self.__dict__.get("_opened")
+        return 0 if opened is None else opened.encoder.submissions
 
     @property
     def stats(self) -> DeviceStats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.calls import encode_transfer
+from torch_webgpu.runtime.calls import encode
 from torch_webgpu.runtime.commands import Copy
 from torch_webgpu.runtime.implementation import READBACK
 
@@ -98,8 +98,7 @@ class Transfer:
         for readback in self._plan(requests, results):
             readback.staging = self._staging_buffer(readback.size_bytes)
             encoder = self._native.create_encoder()
-            for copy in readback.copies:
-                encode_transfer(self._native, encoder, copy)
+            encode(self._native, encoder, readback.copies)
             if self._native.run(encoder):
                 self.finish(readback)
         return results

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -182,6 +183,7 @@ class CDevice:
         self.unmap = lib.wgpuBufferUnmap
         self.handle = self._request(adapter)
         self.queue = lib.wgpuDeviceGetQueue(self.handle)
+        self.create_encoder = partial(lib.wgpuDeviceCreateCommandEncoder, self.handle, self._empty_encoder)
 
     def _request(self, adapter: Adapter) -> Handle:
         """The device, or RuntimeError."""
@@ -306,9 +308,6 @@ class CDevice:
         return self.lib.wgpuDeviceCreateBindGroup(self.handle, descriptor)
 
     # Commands
-
-    def create_encoder(self) -> Handle:
-        return self.lib.wgpuDeviceCreateCommandEncoder(self.handle, self._empty_encoder)
 
     def begin_pass(self, encoder: Handle) -> Handle:
         return self.lib.wgpuCommandEncoderBeginComputePass(encoder, self._empty_pass)
