@@ -8,8 +8,20 @@ stamp  := $(VENV)/.installed
 ecosystem       := .venv-ecosystem
 ecosystem_stamp := $(ecosystem)/.installed
 
+# Tests in a process of their own, on Dawn; nothing where SwiftShader could not be had, which was said, or wgpudawn.
+swiftshader_manifest := .swiftshader/vk_swiftshader_icd.json
+on_dawn = @if [ -e $(swiftshader_manifest) ] && $(bin)/python -c 'import wgpudawn' 2>/dev/null; then set -x; \
+	VK_DRIVER_FILES=$(CURDIR)/$(swiftshader_manifest) TORCH_WEBGPU_IMPLEMENTATION=dawn \
+	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(1); fi
+# What exercises the runtime, and a file of each family of kernels.
+dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bounds.py runtime/test_prepared.py \
+	errors/test_refusals.py engine/test_replay.py engine/test_batching.py fusion/test_fusion_patterns.py \
+	tensors/test_views.py pointwise/test_pointwise_layouts.py reductions/test_scan.py reductions/test_norm.py \
+	indexing/test_sort.py linalg/test_distance.py nn/test_pool.py nn/test_ctc.py random/test_generators.py \
+	optim/test_foreach_kinds.py graphs/test_graphs_memory.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan demo test unit ecosystem pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader demo test dawn unit ecosystem pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -26,8 +38,15 @@ $(stamp): pyproject.toml constraints.txt scripts/setup.sh
 demo: setup ## train a convolutional network on handwritten digits with device="webgpu"
 	$(bin)/python examples/digits.py $(ARGS)
 
-test: setup ## the whole test suite, on every core
+test: setup swiftshader ## the whole test suite, on every core; without ARGS also a sample of it on Dawn
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS)
+	$(if $(ARGS),,$(call on_dawn,$(dawn_sample)))
+
+dawn: setup swiftshader ## the tests of the device on Dawn, on the software adapter SwiftShader
+	$(call on_dawn,$(or $(ARGS),tests/device))
+
+swiftshader:
+	@scripts/swiftshader.sh
 
 unit: $(stamp) ## the tests that need no GPU, in less than a minute
 	$(bin)/python -m pytest -n $(JOBS) -q tests/unit tests/golden tests/test_architecture.py $(ARGS)
@@ -64,5 +83,5 @@ docs: setup ## regenerate what the documentation derives from the sources
 	$(bin)/python scripts/docs.py $(ARGS)
 
 clean: ## everything that can be rebuilt, the virtual environment too
-	rm -rf $(VENV) $(ecosystem) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ecosystem) .swiftshader build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -152,3 +152,10 @@ def test_a_kernel_that_is_not_trusted_stays_within_its_buffers_where_the_compile
     assert "x_w1[min(r, arrayLength(&x_w1) - 1u)]" in link(ask, tint, (2, 1)).source
     for trusted, caps in ((True, tint), (False, CAPS), (True, CAPS)):
         assert "arrayLength" not in link(replace(ask, trusted=trusted), caps).source
+
+
+def test_the_library_chooses_without_branches() -> None:
+    """`&&` and `||` in what `select` is given are branches, which some compilers take minutes for."""
+    folder = files("torch_webgpu") / "kernels" / "lib"
+    lines = [line for file in folder.iterdir() for line in file.read_text("utf-8").splitlines()]
+    assert [line for line in lines if re.search(r"select\(.*(&&|\|\|)", line)] == []

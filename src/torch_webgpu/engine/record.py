@@ -23,7 +23,6 @@ from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
 from torch_webgpu.lower.patterns import Pattern
-from torch_webgpu.runtime import runtime
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
@@ -99,7 +98,7 @@ class Engine(Store):
         self.lanes, self.live_bytes, self.templates, self.readbacks = Lanes(), {}, {}, Readbacks()
 
     def stop(self) -> None:
-        """At exit: ends the timer's thread.
+        """At exit: ends the timer's thread and waits for the GPU, whose threads must not outlive the interpreter.
 
         The calling thread keeps the lock: threads that still run wait here for the end of the process, instead of
         calling the GPU's library while it is taken apart. The calling thread itself may go on, as handlers do that were
@@ -114,6 +113,8 @@ class Engine(Store):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.lock))
         if threading.active_count() > 1:
             time.sleep(EXIT_S)  # time to get here
+        for device in self.__dict__.get("devices", ()):
+            device.finish()
 
     def reset(self, index: int) -> None:
         """Opens a device anew, also after it was lost. The tensors it had raise DeviceLostError from then on."""
@@ -446,10 +447,9 @@ def engine() -> Engine:
 
 
 def stop() -> None:
-    """At exit: see :meth:`Engine.stop`; then waits for the GPUs, whose threads must not outlive the interpreter."""
+    """At exit: see :meth:`Engine.stop`."""
     if _engine is not None:
         _engine.stop()
-    runtime.finish()
 
 
 def started_in() -> int | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 from functools import cache, partial
@@ -42,14 +43,15 @@ def _runtime() -> tuple[Device, ...]:
     from torch_webgpu.runtime import device
 
     found = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
+    atexit.register(_finish, found)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(_disable, found, device.FORKED))
     return found
 
 
-def finish() -> None:
-    """Waits for the work of all devices."""
-    for device in _runtime() if _runtime.cache_info().currsize else ():
+def _finish(found: tuple[Device, ...]) -> None:
+    """At exit, where nobody else does: the threads of a software adapter must not outlive the interpreter."""
+    for device in found:
         device.finish()
 
 

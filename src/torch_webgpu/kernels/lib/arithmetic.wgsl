@@ -8,12 +8,15 @@ fn quotient_f(a: f32, b: f32) -> f32 {
 
 // a / b rounded to nearest in all but one in millions of cases, short of overflow and denormals (WGSL allows 2.5 units in the last place, and NVIDIA's
 // division takes some of them): what the quotient leaves of a, divided again, is the correction.
+//
+// As everywhere in this library, a choice is made by & and |: && and || are branches, and there are kernels with dozens of
+// these functions, for which SwiftShader's compiler then took minutes instead of a tenth of a second.
 fn div_f(a: f32, b: f32) -> f32 {
   let shrink = select(1.0, 0.25, abs(b) > 4e37);
   let quotient = (a * shrink) / (b * shrink);
   let corrected = quotient + division_rest(a, b, quotient) * (1.0 / (b * shrink));
   let magnitude = abs(quotient);
-  return select(quotient, corrected, magnitude > 1e-30 && magnitude < 1e30 && abs(b) > 1e-30 && abs(b) < 1e30);
+  return select(quotient, corrected, (magnitude > 1e-30) & (magnitude < 1e30) & (abs(b) > 1e-30) & (abs(b) < 1e30));
 }
 
 // a - quotient * b, exact for a quotient that is a few units in the last place off: products of half as many bits

@@ -14,12 +14,12 @@ fn c_mul(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
 fn unfolded_product_f(a: f32, b: f32) -> f32 {
   let low = min(magnitude_bits(a), magnitude_bits(b));
   let high = max(magnitude_bits(a), magnitude_bits(b));
-  return select(a * b, nan_f(), high > 0x7f800000u || (high == 0x7f800000u && low == 0u));
+  return select(a * b, nan_f(), (high > 0x7f800000u) | ((high == 0x7f800000u) & (low == 0u)));
 }
 
 // x / 0 by the bits of x.
 fn over_zero_f(x: f32) -> f32 {
-  return select(copysign_f(inf_f(), x), nan_f(), magnitude_bits(x) == 0u || isnan_f(x));
+  return select(copysign_f(inf_f(), x), nan_f(), (magnitude_bits(x) == 0u) | isnan_f(x));
 }
 
 // Smith's division: scaled by the larger part of the divisor. What is not finite is treated as in c_mul.

@@ -10,7 +10,7 @@ fn exp_f(x: f32) -> f32 {
   let r = (x - n * 0.693359375) - n * -2.12194440e-4;
   let scaled = bitcast<f32>(bitcast<u32>(exp_polynomial(r)) + (rounder << 23u));
   // Infinity, zero or NaN.
-  return select(exp2(x * 4.0), scaled, x > -87.33 && x < 88.72284);
+  return select(exp2(x * 4.0), scaled, (x > -87.33) & (x < 88.72284));
 }
 
 // exp(r) for |r| <= ln(2) / 2.

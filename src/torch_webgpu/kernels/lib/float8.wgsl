@@ -75,5 +75,5 @@ fn float8_e8m0fnu_from_f32(v: f32) -> i32 {
   let bits = bitcast<u32>(v);
   let exponent = (bits >> 23u) & 0xffu;
   let up = (bits & 0x400000u) != 0u && ((bits & 0x3fffffu) != 0u || exponent != 0u);
-  return i32(select(exponent, exponent + 1u, up && exponent != 0xffu));
+  return i32(select(exponent, exponent + 1u, up & (exponent != 0xffu)));
 }

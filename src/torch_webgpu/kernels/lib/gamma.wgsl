@@ -22,7 +22,7 @@ fn lgamma_positive(x: f32) -> f32 {
     rest -= 1.0;
     product *= rest;
   }
-  let logarithm = log_f(select(product, x, x < 0.75 || x >= 8.0));
+  let logarithm = log_f(select(product, x, (x < 0.75) | (x >= 8.0)));
   if (x > 1e8) { return x * (logarithm - 1.0); }
   if (x >= 8.0) {
     let z = 1.0 / (x * x);

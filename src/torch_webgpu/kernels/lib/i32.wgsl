@@ -16,20 +16,20 @@ fn i32_rem(a: i32, b: i32) -> i32 {
 fn i32_floordiv(a: i32, b: i32) -> i32 {
   let quotient = i32_div(a, b);
   let rest = a - quotient * b;
-  return quotient - select(0, 1, rest != 0 && b != 0 && (rest ^ b) < 0);
+  return quotient - select(0, 1, (rest != 0) & (b != 0) & ((rest ^ b) < 0));
 }
 
 // The sign of the divisor, as Python's %.
 fn i32_mod(a: i32, b: i32) -> i32 {
   let rest = i32_rem(a, b);
-  return rest + select(0, b, rest != 0 && (rest ^ b) < 0);
+  return rest + select(0, b, (rest != 0) & ((rest ^ b) < 0));
 }
 
 // PyTorch's shifts: outside [0, 31] nothing of the value is left but, to the right, its sign. For the smaller types,
 // whose values are sign- or zero-extended here and wrapped when they are stored, that comes out as their own limits.
-fn i32_shl(a: i32, n: i32) -> i32 { return select(0, a << (bitcast<u32>(n) & 31u), n >= 0 && n < 32); }
+fn i32_shl(a: i32, n: i32) -> i32 { return select(0, a << (bitcast<u32>(n) & 31u), (n >= 0) & (n < 32)); }
 
-fn i32_shr(a: i32, n: i32) -> i32 { return a >> select(31u, bitcast<u32>(n) & 31u, n >= 0 && n < 32); }
+fn i32_shr(a: i32, n: i32) -> i32 { return a >> select(31u, bitcast<u32>(n) & 31u, (n >= 0) & (n < 32)); }
 
 // Wraps. A negative exponent gives 0, or +-1 for a = +-1.
 fn i32_pow(a: i32, n: i32) -> i32 {

@@ -9,4 +9,4 @@ fn times_zero_f(x: f32, zero: f32) -> f32 {
 }
 
 // x / x.
-fn one_of_f(x: f32) -> f32 { return select(nan_f(), 1.0, isfinite_f(x) && magnitude_bits(x) != 0u); }
+fn one_of_f(x: f32) -> f32 { return select(nan_f(), 1.0, isfinite_f(x) & (magnitude_bits(x) != 0u)); }

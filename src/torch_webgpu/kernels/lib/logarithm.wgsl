@@ -62,7 +62,7 @@ fn log10_f(x: f32) -> f32 {
 }
 
 fn log1p_f(x: f32) -> f32 {
-  let near = x > -0.29 && x < 0.41;
+  let near = (x > -0.29) & (x < 0.41);
   let u = 1.0 + x;
   // What rounding u lost, to first order.
   let lost = select(x - (u - 1.0), 1.0 - (u - x), x >= 1.0) / u;

@@ -52,8 +52,8 @@ fn pow_f(x: f32, y: f32) -> f32 {
   if (isnan_f(x) || isnan_f(y)) { return nan_f(); }
   let a = abs(x);
   let magnitude = abs(y);
-  let integral = magnitude >= 8388608.0 || floor(magnitude) == magnitude;
-  let odd = integral && magnitude < 16777216.0 && (u32(magnitude) & 1u) != 0u;
+  let integral = (magnitude >= 8388608.0) | (floor(magnitude) == magnitude);
+  let odd = integral & (magnitude < 16777216.0) & ((u32(magnitude) & 1u) != 0u);
   if (isinf_f(y)) {
     if (a == 1.0) { return 1.0; }
     return select(0.0, inf_f(), (a > 1.0) == (y > 0.0));
@@ -65,7 +65,7 @@ fn pow_f(x: f32, y: f32) -> f32 {
   return power_sign(power_positive(a, y), odd, x);
 }
 
-fn power_sign(value: f32, odd: bool, x: f32) -> f32 { return select(value, -value, odd && signbit_f(x)); }
+fn power_sign(value: f32, odd: bool, x: f32) -> f32 { return select(value, -value, odd & signbit_f(x)); }
 
 // For finite a > 0 and finite y.
 fn power_positive(a: f32, y: f32) -> f32 {
