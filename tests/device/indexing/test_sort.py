@@ -176,6 +176,11 @@ def test_histograms(device):
         check(device, lambda y: torch.histc(y, 7), y)
     with pytest.raises(RuntimeError, match="non-negative"):
         torch.bincount(torch.tensor([1, -1], device=device))
+
+
+@pytest.mark.float64
+def test_histograms_that_are_doubles(device):
+    x = torch.randint(0, 40, (500,))
     for weights in (torch.randn(500).double(), torch.arange(500), torch.randn(500).half()):
         check(device, torch.bincount, x, weights)
 

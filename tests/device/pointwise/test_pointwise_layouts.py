@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.device.against_cpu import check, same
 
+from torch_webgpu.engine.record import engine
+
 DTYPES = (
     torch.float32, torch.float16, torch.bfloat16,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
@@ -207,6 +209,8 @@ FILES = [str(Path(__file__).with_name(name)) for name in ("test_pointwise.py", "
 def test_modes(setting: str) -> None:
     """The tests above on a device that pretends to have less."""
     flag, value = setting.split("=")
+    if flag == "MAX_BINDING" and engine().device(0).caps.max_buffers < 15:
+        pytest.skip("three buffers in five windows each are more than the adapter binds")
     chosen = f"({MODES[setting]}) and not modes"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *FILES]
     environment = {**os.environ, f"TORCH_WEBGPU_{flag}": value}

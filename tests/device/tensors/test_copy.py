@@ -35,6 +35,7 @@ def same(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("source", DTYPES + STORAGE_ONLY, ids=str)
 def test_every_conversion(source: torch.dtype, device: torch.device) -> None:
     on_cpu = values(source)
@@ -59,6 +60,7 @@ def test_special_values_and_ties_round_as_on_cpu(target: torch.dtype, device: to
     assert torch.equal(torch.signbit(got[:2]), torch.signbit(want[:2]))
 
 
+@pytest.mark.float64
 def test_large_integers_become_floats_as_on_cpu(device: torch.device) -> None:
     x = torch.tensor([2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 2**24 + 1, 2**32 - 1, 2**31, -(2**31) - 1])
     for target in (torch.float32, torch.float64, torch.int32, torch.uint8, torch.int16, torch.bool):
@@ -131,6 +133,7 @@ def test_memory_formats(name: str, dtype: torch.dtype, device: torch.device) -> 
     same(kept.cpu(), x)
 
 
+@pytest.mark.float64
 def test_lazy_conjugates_and_negatives(device: torch.device) -> None:
     x = torch.tensor([1 + 2j, -3 - 1j, 0.5j], dtype=torch.complex64)
     y = x.to(device)

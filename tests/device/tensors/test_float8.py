@@ -43,6 +43,7 @@ def no_fallback():
     assert fallback_stats() == before
 
 
+@pytest.mark.float64
 @float8
 def test_every_code_to_other_types(device, dtype, no_fallback):
     x = CODES.view(dtype)
@@ -66,6 +67,7 @@ def hard_numbers(dtype: torch.dtype) -> torch.Tensor:
     return torch.cat([numbers, ties, *around, beyond, -beyond, special, any_bits])
 
 
+@pytest.mark.float64
 @float8
 def test_rounding(device, dtype, no_fallback):
     x = hard_numbers(dtype)

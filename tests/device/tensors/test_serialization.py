@@ -183,6 +183,7 @@ except RuntimeError as error:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.float64
 def test_safetensors(tmp_path: Path, device: torch.device) -> None:
     tensors = {str(dtype): some(dtype).to(device) for dtype in DTYPES if not dtype.is_complex}
     safetensors.torch.save_file(tensors, tmp_path / "x.safetensors")
@@ -292,6 +293,7 @@ def test_numpy_and_python_numbers(device: torch.device) -> None:
             bad.item()
 
 
+@pytest.mark.float64
 def test_dlpack(device: torch.device) -> None:
     x = torch.arange(3.0, device=device)
     if device.type == "webgpu":

@@ -9,8 +9,8 @@ fn exp_f(x: f32) -> f32 {
   // ln 2 in two parts, the first so short that its products with n are exact.
   let r = (x - n * 0.693359375) - n * -2.12194440e-4;
   let scaled = bitcast<f32>(bitcast<u32>(exp_polynomial(r)) + (rounder << 23u));
-  // Infinity, zero or NaN.
-  return select(exp2(x * 4.0), scaled, (x > -87.33) & (x < 88.72284));
+  // Infinity, zero or NaN, for which SwiftShader's exp2 is infinite.
+  return select(select(x * 3e38, 0.0, x < 0.0), scaled, (x > -87.33) & (x < 88.72284));
 }
 
 // exp(r) for |r| <= ln(2) / 2.
