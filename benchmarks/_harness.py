@@ -20,10 +20,11 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -235,11 +236,19 @@ def environment(device: Device) -> dict[str, Any]:
     return {
         "device": str(device.device),
         "device_name": device.name,
+        "implementation": _implementation(device),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
+
+
+def _implementation(device: Device) -> str:
+    """Whose WebGPU it is; empty for other devices."""
+    if device.device.type != "webgpu":
+        return ""
+    return str(torch.webgpu.get_device_properties(device.device).implementation)  # type: ignore[attr-defined]
 
 
 def as_json(result: Result, device: Device, fallbacks: int) -> str:
@@ -248,24 +257,37 @@ def as_json(result: Result, device: Device, fallbacks: int) -> str:
     return json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
 
-def run_in_processes(script: str, devices: Sequence[str], flags: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
+def run_in_processes(
+    script: str, devices: Sequence[str], flags: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[dict[str, Any]], bool]:
     """The rows of ``script`` for each device by itself, printed as they come, and whether one of them failed.
 
-    PyTorch's autograd knows one accelerator per process, so CUDA's backward passes fail once another is registered
-    (https://github.com/pytorch/pytorch/issues/161129). ``--in-process`` tells the script that it is the only one.
+    ``variables`` are added to the environment. PyTorch's autograd knows one accelerator per process, so CUDA's backward
+    passes fail once another is registered (https://github.com/pytorch/pytorch/issues/161129). ``--in-process`` tells
+    the script that it is the only one.
     """
     # Loaded by `Device.of` where it is the one that is measured, and nowhere else.
-    alone = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    alone = {**os.environ, **variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     rows, failed = [], False
-    for device in devices:
+    for entry in devices:
+        device, _, implementation = entry.partition("@")
+        own = {**alone, "TORCH_WEBGPU_IMPLEMENTATION": implementation} if implementation else alone
         command = [sys.executable, str(Path(script).resolve()), "--in-process", "--device", device, *flags]
-        with subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 print(line, end="", flush=True)
                 rows.append(json.loads(line))
         failed |= process.returncode != 0
     return rows, failed
+
+
+def implementations(devices: Sequence[str] | None, names: Sequence[str] | None) -> list[str]:
+    """The devices (webgpu where none is named), webgpu once for each WebGPU implementation: ``webgpu@dawn``."""
+    found: list[str] = []
+    for device in devices or ["webgpu"]:
+        found += [f"{device}@{name}" for name in names] if names and device.startswith("webgpu") else [device]
+    return found
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
@@ -280,7 +302,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _device_of(row: dict[str, Any]) -> str:
-    return f"{row['device']} ({row['device_name']})"
+    name = row["implementation"]
+    return f"{row['device']} ({row['device_name']}{', ' if name else ''}{name})"
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from _harness import (
     Result,
     as_json,
     duration,
+    implementations,
     is_slow,
     measure,
     print_table,
@@ -182,6 +183,9 @@ def _matmul_sizes(device: Device, quick: bool) -> tuple[int, ...]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", action="append", metavar="NAME", help="webgpu (default), cpu, cuda, …; repeatable")
+    parser.add_argument(
+        "--implementation", action="append", metavar="NAME", help="of WebGPU: wgpu, dawn, auto (default); repeatable"
+    )
     parser.add_argument("--only", metavar="NAMES", help=f"comma-separated, of {','.join(BENCHMARKS)}")
     parser.add_argument(
         "--quick", action="store_true", help="small tensors, few repeats: does it run, and roughly how fast"
@@ -216,7 +220,7 @@ def main() -> int:
     if options.in_process:
         return run_device(options)
     flags = ["--quick"] * options.quick + (["--only", options.only] if options.only else [])
-    rows, failed = run_in_processes(__file__, options.device or ["webgpu"], flags)
+    rows, failed = run_in_processes(__file__, implementations(options.device, options.implementation), flags)
     if options.table:
         print_table(rows)
     return int(failed)

@@ -26,6 +26,7 @@ from _harness import (
     Result,
     as_json,
     duration,
+    implementations,
     is_slow,
     kernels,
     measure,
@@ -263,6 +264,9 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", action="append", metavar="NAME", help="webgpu (default), cpu, cuda, …; repeatable")
+    parser.add_argument(
+        "--implementation", action="append", metavar="NAME", help="of WebGPU: wgpu, dawn, auto (default); repeatable"
+    )
     parser.add_argument("--only", metavar="NAMES", help=f"comma-separated, of {','.join(BENCHMARKS)}")
     parser.add_argument(
         "--sizes", choices=("small", "gpt2"), default="gpt2", help="the optimizer's parameters (default gpt2)"
@@ -280,7 +284,7 @@ def main() -> int:
         return run_device(options)
     flags = ["--sizes", options.sizes, *["--quick"] * options.quick]
     flags += ["--only", options.only] if options.only else []
-    rows, failed = run_in_processes(__file__, options.device or ["webgpu"], flags)
+    rows, failed = run_in_processes(__file__, implementations(options.device, options.implementation), flags)
     if options.table:
         print_rows(*table(rows))
     if options.plot:

@@ -94,7 +94,9 @@ class device_of(device):  # noqa: N801
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What is known of an adapter. Sizes in bytes; ``total_memory`` is 0 where nobody tells."""
+    """What is known of an adapter. Sizes in bytes; ``total_memory`` is 0 where nobody tells. ``implementation``: whose
+    WebGPU it is, "wgpu" or "dawn".
+    """
 
     name: str
     vendor: str
@@ -102,6 +104,7 @@ class DeviceProperties:
     description: str
     adapter_type: str
     backend_type: str
+    implementation: str
     driver: str
     total_memory: int
     max_buffer_size: int
@@ -123,6 +126,7 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
         description=info.get("description", ""),
         adapter_type=info.get("adapter_type", ""),
         backend_type=info.get("backend_type", ""),
+        implementation=found.implementation,
         driver=info.get("description", ""),
         total_memory=0 if memory is None else memory.total,
         max_buffer_size=limits["max-buffer-size"],
