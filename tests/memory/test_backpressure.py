@@ -56,6 +56,16 @@ def test_a_full_queue_waits_for_its_oldest_mark_alone(upload):
     assert bounds.in_flight(device) == MAX_MARKS
 
 
+def test_what_was_waited_for_is_not_in_flight():
+    bounds, device = Backpressure(), SlowDevice()
+    for _ in range(MAX_MARKS * MARK_SUBMISSIONS + MARK_SUBMISSIONS - 1):
+        bounds.submitted(device)
+    bounds.done(device)
+    assert bounds.in_flight(device) == 0
+    bounds.submitted(device)
+    assert bounds.in_flight(device) == 0, "a mark after one submission"
+
+
 def test_a_device_that_answers_no_more_is_not_waited_for_forever(monkeypatch):
     monkeypatch.setattr(backpressure, "WAIT_S", 0.05)
     bounds, device = Backpressure(), SlowDevice()

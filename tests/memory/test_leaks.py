@@ -192,3 +192,28 @@ def test_tensors_may_die_before_their_work_is_done(device):
         del y
         torch.empty(1000, device=device).fill_(float("nan"))
     assert x.cpu().eq(1 + sum(range(200))).all()
+
+
+def test_reading_and_submitting_leave_nothing_to_the_garbage_collector(device):
+    """Cycles would wait for a collection, which takes a large program longer than many a step."""
+    x = torch.zeros(3, device=device)
+    y = torch.zeros((), device=device)
+
+    def work():
+        for _ in range(20):
+            x.add_(1)
+            y.add_(1).item()
+        x.cpu()
+        for _ in range(20):  # submissions that nobody waits for
+            x.add_(1)
+            torch.webgpu.flush_batch()
+        torch.webgpu.synchronize()
+
+    work()
+    gc.collect()
+    gc.disable()
+    try:
+        work()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

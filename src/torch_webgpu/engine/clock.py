@@ -48,13 +48,13 @@ class FlushClock:
                 except RuntimeError:  # the interpreter is shutting down
                     return
                 self._thread = thread
-        self._ring()
+        if self._wake.locked():
+            self._ring()
 
     def _ring(self) -> None:
         """Wakes the thread, which looks at all there is once it is awake."""
-        if self._wake.locked():
-            with suppress(RuntimeError):  # somebody else was faster
-                self._wake.release()
+        with suppress(RuntimeError):  # it is awake, or somebody else was faster
+            self._wake.release()
 
     def stop(self) -> None:
         """Ends the thread, and waits for that."""

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Container, Iterable, Sequence
 from copy import copy
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
 from torch_webgpu.runtime import commands
@@ -56,7 +56,6 @@ class ScalarWords(NamedTuple):
     parts: slice
 
 
-Result = TypeVar("Result")
 Numbers = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
 _write_word = struct.Struct("<I").pack_into
@@ -143,34 +142,45 @@ class Program:
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
         On an exception nothing has happened, unless the device says that it was submitted.
         """
-        self._with_memory(allocations, lambda buffers: self._submit(buffers, starts, numbers, stream, last))
+        before, buffers = self._take_memory(allocations)
+        submitted = self._device.submissions
+        try:
+            self._submit(buffers, starts, numbers, stream, last)
+        except BaseException:
+            if self._device.submissions == submitted:
+                self._undo_memory(allocations, before, buffers)
+            raise
 
     def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> list[Command]:
         """What :meth:`run` would submit, over memory that is taken and given back likewise."""
-        return self._with_memory(allocations, lambda buffers: self._made(buffers, starts, numbers, (0, 0)))
+        before, buffers = self._take_memory(allocations)
+        try:
+            return self._made(buffers, starts, numbers, (0, 0))
+        except BaseException:
+            self._undo_memory(allocations, before, buffers)
+            raise
 
-    def _with_memory(self, allocations: Sequence[Allocation], use: Callable[[list[Buffer | None]], Result]) -> Result:
-        """What ``use`` returns, given the plan's buffers: memory is taken, and given back, as the commands need it."""
-        device = self._device
-        submitted = device.submissions
-        before = [*[a.buffer for a in allocations], *[None] * len(self._temporaries), device.error_buffer]
+    def _take_memory(self, allocations: Sequence[Allocation]) -> tuple[list[Buffer | None], list[Buffer | None]]:
+        """Takes and gives back memory as the commands need it; what the plan's buffers were before, and are now."""
+        before = [*[a.buffer for a in allocations], *[None] * len(self._temporaries), self._device.error_buffer]
         sizes = [a.size_bytes for a in allocations]
         if sizes != self._sizes:
             self._sizes, self._memory = sizes, self._exchanges(sizes)
         buffers = before.copy()
-        device.exchange(self._memory, buffers)
-        try:
-            for n in self._kept:
-                allocations[n].buffer = buffers[n]
-            for n in self._lost:
-                allocations[n].buffer = None
-            return use(buffers)
-        except BaseException:
-            if device.submissions == submitted:
-                device.undo_exchange(self._memory, before, buffers)
-                for allocation, buffer in zip(allocations, before):
-                    allocation.buffer = buffer
-            raise
+        self._device.exchange(self._memory, buffers)
+        for n in self._kept:
+            allocations[n].buffer = buffers[n]
+        for n in self._lost:
+            allocations[n].buffer = None
+        return before, buffers
+
+    def _undo_memory(
+        self, allocations: Sequence[Allocation], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
+    ) -> None:
+        """Undoes :meth:`_take_memory`."""
+        self._device.undo_exchange(self._memory, before, buffers)
+        for allocation, buffer in zip(allocations, before):
+            allocation.buffer = buffer
 
     def _submit(
         self,

@@ -412,7 +412,8 @@ class Engine(Store):
 
     def collect(self) -> None:
         """Also returns the memory of discarded graphs."""
-        self.graphs.collect()
+        if self.graphs.discarded:
+            self.graphs.collect()
         super().collect()
 
     def has_work(self, device: Device) -> bool:

@@ -181,6 +181,11 @@ class Store:
         """What a webgpu tensor lies in."""
         return self.mailbox.allocations[address_of(t) >> ADDRESS_BITS]
 
+    def place(self, t: torch.Tensor) -> tuple[Allocation, int]:
+        """What a webgpu tensor lies in, and how many bytes after the start of that."""
+        address = address_of(t)
+        return self.mailbox.allocations[address >> ADDRESS_BITS], (address & OFFSET_MASK) - FIRST_BYTE
+
     def allocations_at(self, addresses: Sequence[int]) -> list[Allocation] | None:
         """What lies at these addresses; None if one of them is not this device type's."""
         known = self.mailbox.allocations

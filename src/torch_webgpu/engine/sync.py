@@ -17,7 +17,6 @@ from . import causes
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
-from .store import offset_in_allocation
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
@@ -36,9 +35,15 @@ TOO_FEW = {"masked_scatter": "Number of elements of source < number of ones in m
 """What an index out of range means where it counts elements that an argument should have had, in PyTorch's words."""
 
 
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype = ctypes.py_object
+_view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_WRITABLE = 0x200  # PyBUF_WRITE
+
+
 def host_bytes(t: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, shared; the caller keeps the tensor alive."""
-    return memoryview((ctypes.c_char * (t.numel() * t.element_size())).from_address(t.data_ptr())).cast("B")
+    return _view(t.data_ptr(), t.nbytes, _WRITABLE)
 
 
 def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
@@ -48,9 +53,8 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     """
     eng = engine()
     size = source.numel() * source.element_size()
-    offset = offset_in_allocation(target)
     with Uninterrupted(), eng.lock:
-        allocation = eng.allocation(target)
+        allocation, offset = eng.place(target)
         to_end = offset + size == allocation.size_bytes
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
             return False
@@ -111,19 +115,18 @@ class _Source:
     def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
         if eng.capture is not None:
             eng.refuse("a tensor's values cannot be read on the host", t.device.index)
-        offset = offset_in_allocation(t)
+        allocation, offset = eng.place(t)
         if offset % 4 or not t.is_contiguous():
             t = eng.copy_of(t)
-            offset = offset_in_allocation(t)
-        self._tensor, self.offset = t, offset
-        self.allocation = eng.allocation(t)
+            allocation, offset = eng.place(t)
+        self._tensor, self.allocation, self.offset = t, allocation, offset
         self.device = eng.device(self.allocation.device)
         self.target = host_bytes(host)
         eng.handovers += 1
 
-    def request(self) -> tuple[Buffer, int, int]:
-        """What to read; its memory is taken if nothing lay there yet."""
-        return materialise(self.device, self.allocation), self.offset, len(self.target)
+    def materialise(self) -> Buffer:
+        """Its memory, taken if nothing lay there yet."""
+        return materialise(self.device, self.allocation)
 
 
 class _Read:
@@ -139,8 +142,10 @@ class _Read:
 
     def commands(self) -> Sequence[Command]:
         """The copies, if the tensor has its memory by now."""
-        if self._source is None or self._source.allocation.buffer is not None:
-            self._readback = self._device.begin_readback(*self._requests())
+        source = self._source
+        buffer = None if source is None else source.allocation.buffer
+        if source is None or buffer is not None:
+            self._readback = self._device.begin_readback(*self._requests(buffer))
         return () if self._readback is None else self._readback.copies
 
     def finish(self) -> None:
@@ -148,14 +153,16 @@ class _Read:
         if self._readback is not None and self.submitted:
             self._device.finish_readback(self._readback)
         else:
-            self._device.download(*self._requests())
+            buffer = None if self._source is None else self._source.materialise()
+            self._device.download(*self._requests(buffer))
         check_flags(self._device, self._flags)
 
-    def _requests(self) -> tuple[list[tuple[Buffer, int, int]], list[memoryview]]:
+    def _requests(self, buffer: Buffer | None) -> tuple[list[tuple[Buffer, int, int]], list[memoryview]]:
         flags, target = (self._device.error_buffer, 0, ERROR_BYTES), memoryview(self._flags)
-        if self._source is None:
+        source = self._source
+        if source is None or buffer is None:
             return [flags], [target]
-        return [self._source.request(), flags], [self._source.target, target]
+        return [(buffer, source.offset, len(source.target)), flags], [source.target, target]
 
 
 class _LaterRead:
@@ -169,7 +176,9 @@ class _LaterRead:
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
         if not self._parts:
-            self._parts = self._source.device.begin_readbacks(self._source.request(), self._source.target)
+            source = self._source
+            request = source.materialise(), source.offset, len(source.target)
+            self._parts = source.device.begin_readbacks(request, source.target)
         return [copy for part in self._parts for copy in part.copies]
 
     def submitted_parts(self) -> list[Readback]:

@@ -135,6 +135,7 @@ class CMark(Mark):
         """The library's answer."""
         self.reached = True
         self._waiting.discard(self)
+        self.handle = None  # it names this object: nothing but a collection would free the two
 
 
 class CDevice:

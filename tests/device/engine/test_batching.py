@@ -115,3 +115,16 @@ def test_the_delay_submits_and_zero_turns_it_off() -> None:
     time.sleep(0.05)
     assert webgpu.get_pending_count() == 1
     assert z.cpu().eq(3).all()
+
+
+def test_what_is_waited_for_is_one_submission_with_the_wait() -> None:
+    x = torch.ones(8, device="webgpu")
+    scratch = torch.zeros(8, device="webgpu")
+    device = engine().device(x.device.index)
+    for wait in (webgpu.synchronize, x.sum().item, lambda: x[0].item()):
+        webgpu.synchronize()
+        _, before = device.work
+        scratch.add_(1)
+        wait()
+        assert device.work[1] == before + 1
+    assert scratch.eq(3).all()
