@@ -19,6 +19,7 @@ from torch_webgpu.runtime import runtime
 from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.wgsl.link import link
+from torch_webgpu.wgsl.matrices import MatrixConfig
 
 EXPECTED = Path(__file__).with_name("expected")
 LIMITS = {
@@ -32,20 +33,27 @@ LIMITS = {
 }
 FEATURES = frozenset({"shader-int64", "shader-f16", "immediates", "subgroup", "shader-float32-atomic"})
 GPU = {"device": "a GPU", "adapter_type": "DiscreteGPU", "backend_type": "Vulkan", "vendor_id": 1, "device_id": 1}
-DEVICES = ("rich", "plain")
-"""An adapter with the usual features, and one that has none of them."""
+DEVICES = ("rich", "plain", "matrices")
+"""An adapter with the usual features, one that has none of them, and Dawn's where there are tensor cores."""
 
 
+@dataclass(frozen=True)
 class NoImplementation:
     """Whose adapters cannot be opened."""
 
-    name = "none"
-    dialect = "naga"
+    dialect: str
+    name: str = "none"
 
 
 def adapters() -> tuple[Device, ...]:
-    features = (FEATURES, frozenset[str]())
-    return tuple([Device(k, Adapter(NoImplementation(), None, GPU, f, LIMITS)) for k, f in enumerate(features)])  # type: ignore[arg-type]
+    naga, tint = NoImplementation("naga"), NoImplementation("tint")
+    features = frozenset({"shader-f16", "immediates", "subgroup", "subgroup-size-control"})
+    found = (
+        Adapter(naga, None, GPU, FEATURES, LIMITS),  # type: ignore[arg-type]
+        Adapter(naga, None, GPU, frozenset(), LIMITS),  # type: ignore[arg-type]
+        Adapter(tint, None, GPU, features, LIMITS, (MatrixConfig("f16", "f32", 16, 16, 16, 32),)),  # type: ignore[arg-type]
+    )
+    return tuple([Device(k, adapter) for k, adapter in enumerate(found)])
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,10 @@ class Program:
 
 def f32(*shape: int) -> tuple[torch.dtype, tuple[int, ...]]:
     return torch.float32, shape
+
+
+def f16(*shape: int) -> tuple[torch.dtype, tuple[int, ...]]:
+    return torch.float16, shape
 
 
 def i64(*shape: int) -> tuple[torch.dtype, tuple[int, ...]]:
@@ -78,9 +90,9 @@ def sgd(weight: torch.Tensor, x: torch.Tensor, labels: torch.Tensor) -> torch.Te
 
 
 PROGRAMS = {
-    "chain": Program(lambda x, y: (x * 2 + 1).relu() * y, (f32(64, 48), f32(48)), DEVICES),
-    "halves": Program(lambda x: (x.half() * 3).bfloat16().exp(), (f32(7, 5),), DEVICES),
-    "integers": Program(lambda x, y: (x * y) // 3, (i64(9), i64(9)), DEVICES),
+    "chain": Program(lambda x, y: (x * 2 + 1).relu() * y, (f32(64, 48), f32(48)), ("rich", "plain")),
+    "halves": Program(lambda x: (x.half() * 3).bfloat16().exp(), (f32(7, 5),), ("rich", "plain")),
+    "integers": Program(lambda x, y: (x * y) // 3, (i64(9), i64(9)), ("rich", "plain")),
     "softmax": Program(partial(torch.softmax, dim=-1), (f32(16, 40),)),
     "layer_norm": Program(lambda x, w, b: F.layer_norm(x, (40,), w, b), (f32(16, 40), f32(40), f32(40))),
     "sums": Program(lambda x: (x.sum(0), (x * x).mean()), (f32(300, 20),)),
@@ -88,6 +100,9 @@ PROGRAMS = {
     "transposed": Program(lambda x, y: x.t() + y, (f32(33, 17), f32(17, 33))),
     "write_through_a_view": Program(write_through_a_view, (f32(6, 4), f32(6, 4))),
     "linear_gelu": Program(lambda x, w, b: F.gelu(F.linear(x, w, b)), (f32(32, 64), f32(48, 64), f32(48))),
+    "linear_relu": Program(
+        lambda x, w, b: F.relu(F.linear(x, w, b)), (f16(32, 64), f16(48, 64), f16(48)), ("matrices",)
+    ),
     "embedding": Program(lambda i, w: F.embedding(i, w) + 1, (i64(2, 5), f32(11, 8))),
     "dropout": Program(lambda x: F.dropout(x, 0.5), (f32(64),)),
     "training_step": Program(sgd, (f32(8, 3), f32(5, 8), i64(5))),

@@ -72,6 +72,13 @@ def multiply_add(overload: OpOverload) -> Any:
     return kernel
 
 
+def int_mm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    """The product of two matrices of int8 in int32."""
+    outputs = infer(aten._int_mm.default, self, mat2)
+    (out,) = computed("aten::_int_mm", (self, mat2), outputs, extern("i8", result_dtype="i32"))
+    return out
+
+
 def vdot(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return aten.dot.default(self.conj(), other)
 
@@ -103,6 +110,7 @@ def register() -> None:
         register_functional(overload, multiply(overload))
     for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
         register_functional(overload, multiply_add(overload))
+    register_functional(aten._int_mm.default, int_mm)
     register_functional(aten.vdot.default, vdot)
     register_functional(aten.addbmm.default, addbmm)
     register_functional(aten._addmm_activation.default, addmm_activation)

@@ -11,7 +11,7 @@ each with an epilogue. Arguments of the operation: the operands, what the epilog
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
@@ -21,18 +21,26 @@ from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList
 from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.wgsl.matrices import MatrixConfig
 
+from . import matrix_tile
 from .epilogue import FINISH, Epilogue
+from .matrix_tile import HALF, LOW, QUARTER, MatrixTile, config_for, matrix_block_text, tiles_for
+from .operand import Side, in_groups, load_run, reader, run_of
 from .points import SPATIAL, Draft, PointKernel, absent, arithmetic, constant, source, spatial
-from .store import accumulator, add_partials, store_sums
+from .store import NOT_TOGETHER, accumulator, add_partials, store_sums
 from .tile import LARGE, LIGHT, SMALL, block_params, block_text, blocking
 
 # Rows and columns take more registers here than in a matrix product: what HUGE and MEDIUM leave does not hold them.
 TILES = (LARGE, LIGHT, SMALL)
+# The same on matrices, where an operand is gathered from its numbers.
+GATHERING = (HALF, QUARTER, LOW)
 FEW_ROWS = 4
 """Up to so many channels in a group a blocked product is mostly padding, and slower unless sums are longer than …"""
 SHORT_SUM = 128
 WEIGHT_THREADS = 128
+POSITIONS = (2, 3, 4)
+"""The dimensions of a tensor that are positions, or taps."""
 # Which argument is the output.
 OUTPUT = {"forward": "y", "adjoint": "x", "weight": "w"}
 READ_THROUGH = {"forward": ("conv_x",), "adjoint": ("conv_phases", "conv_y"), "weight": ("conv_x",)}
@@ -121,7 +129,22 @@ class Conv:
 
     @property
     def taps_outside(self) -> bool:
-        return self.channels_last("y" if self.mode == "adjoint" else "x")
+        return self.channels_last(self.window)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether x and y have the same positions, each of which meets one of the other's."""
+        g = self.geometry
+        return self.taps == 1 and set(g.stride) == {1} and not any(g.padding)
+
+    @property
+    def window(self) -> str:
+        """The operand that is read through windows; the other's elements are linear in rows and positions."""
+        return "y" if self.mode == "adjoint" else "x"
+
+    @property
+    def linear(self) -> str:
+        return "y" if self.mode == "weight" else "w"
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -189,33 +212,109 @@ def point_kernel(name: str, c: Conv, e: Epilogue, caps: HostCaps, phases: tuple[
     return kernel
 
 
-def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, words: Sequence[int] = ()) -> Draft:
+def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, widths: Mapping[int, int] = NOT_TOGETHER) -> Draft:
     """A kernel that stores sums by their row and column, but for its body; no epilogue leaves partial sums."""
     kernel = Draft(SPATIAL, absent(c.dims))
     kernel.add(*c.prelude(kernel.params, c.phases), source("conv"))
     for name in c.operands:
         kernel.input(name, c.args[name], c.specs[name])
     kernel.add(*map(source, READ_THROUGH[c.mode]))
-    store_sums(kernel, epilogue, c.kind, partials, (source(f"conv_{c.mode}_store"),), words)
+    store_sums(kernel, epilogue, c.kind, partials, (source(f"conv_{c.mode}_store"),), widths)
     return kernel
 
 
 def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
+    config = config_for(caps, c.dtype)
+    if config is not None and (tiles := tiles_for(caps, config)):
+        return on_matrices(c, e, caps, config, tiles)
     slices, m, n, k = c.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
-    # Columns are positions of the output, in order.
-    words = () if split or c.mode == "weight" or prod(c.phases) > 1 else e.words(4, caps)
-    w = draft(c, None if split else e, len(e.op.args), words)
+    widths = {} if split else widths_of(c, e, caps, 2)
+    together = max(widths.values(), default=1)
+    w = draft(c, None if split else e, len(e.op.args), widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
     a_k_major = c.mode != "weight" or not c.channels_last("y")
-    b_k_major = c.taps_outside if c.mode != "weight" else not c.taps_outside
+    a, b = Side("a", a_k_major, False), Side("b", c.taps_outside != (c.mode == "weight"), False)
+    w.add(source(f"conv_{c.mode}"), reader(a, c.linear, c.dtype), window_reader(b, c))
     heavy = caps.software or (e.heavy and not split)
-    main = block_text(chosen.tile, a_k_major, b_k_major, True, bool(words), heavy)
-    body = [source(f"conv_{c.mode}"), *([] if words else [FINISH]), main]
+    main = block_text(chosen.tile, a.k_major, b.k_major, True, together == 2, heavy)
+    body = [*([] if together > 1 else [FINISH]), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
     first = w.build(name, body, chosen.tile.threads, grid)
     return split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
+
+
+def widths_of(c: Conv, e: Epilogue, caps: HostCaps, most: int) -> dict[int, int]:
+    """How many neighbours of each output are stored at once: columns of the sums are positions of the output, in order,
+    but for those of weights and of phases.
+    """
+    return {} if c.mode == "weight" or prod(c.phases) > 1 else e.widths(4, caps, most)
+
+
+def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
+    """:func:`blocked`, multiplied by subgroups."""
+    slices, m, n, k = c.sizes
+    a, b = sides(c, run_of(config.operand))
+    if not (a.runs and b.runs):
+        tiles = [tile for tile in tiles if tile in GATHERING] or tiles
+    chosen = matrix_tile.blocking(slices, m, n, k, tiles)
+    tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
+    widths = {partials: 1 if n % 4 else 4} if split else widths_of(c, e, caps, 4)
+    together = max(widths.values(), default=1)
+    w = draft(c, None if split else e, partials, widths)
+    grid = block_params(w.params, chosen, slices, m, n, k)
+    w.add(source(f"conv_{c.mode}"), reader(a, c.linear, c.dtype), window_reader(b, c))
+    main = matrix_block_text(tile, config, a, b, caps, k % tile.k != 0, together)
+    body = [*([] if together > 1 else [FINISH]), main]
+    first = w.build(f"conv_{c.mode}_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
+    return split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
+
+
+def sides(c: Conv, run: int) -> tuple[Side, Side]:
+    """How the operands of a product travel, in groups of ``run`` where they lie so."""
+    linear, window = c.specs[c.linear], c.specs[c.window]
+    if c.mode == "forward":
+        order = (*POSITIONS, 1) if c.taps_outside else (1, *POSITIONS)
+        a = Side("a", True, in_groups(merged(linear, order), 1, run))
+    elif c.mode == "adjoint":
+        rows = in_groups(linear, 1, run)
+        a = Side("a", not rows, rows)
+    elif c.channels_last("y"):
+        a = Side("a", False, in_groups(linear, 1, run) and c.rows % run == 0)
+    else:
+        a = Side("a", True, in_groups(merged(linear, POSITIONS), 2, run))
+    if c.taps_outside:  # neighbours are channels that meet the same tap
+        runs = in_groups(window, 1, run) and c.depth % run == 0
+    else:  # neighbours are positions of an image
+        runs = c.pointwise and in_groups(merged(window, POSITIONS), 2, run)
+    return a, Side("b", c.taps_outside != (c.mode == "weight"), runs)
+
+
+def merged(spec: Spec, dims: Sequence[int]) -> Spec:
+    """``spec`` with the dimensions ``dims``, in this order, as one at its end, which is still (stride 0) if there is no
+    stride for it.
+    """
+    others = [d for d in range(len(spec.shape)) if d not in dims]
+    stride = expected = 1
+    for d in reversed(dims):
+        if spec.shape[d] != 1 and spec.strides[d] != expected:
+            stride = 0
+        expected *= spec.shape[d]
+    shape = (*(spec.shape[d] for d in others), expected)
+    return spec._replace(shape=shape, strides=(*(spec.strides[d] for d in others), stride))
+
+
+def window_reader(side: Side, c: Conv) -> str:
+    """:func:`.operand.reader` of an operand that is read through windows: what is outside is zero."""
+    x, name = side.x, c.window
+    if not side.runs:
+        return f"fn {x}_value(row: Window, step: Window) -> T {{ return {name}_value(row, step); }}"
+    return f"""fn {x}_run(row: Window, step: Window) -> vec4<u32> {{
+  let found = {name}_element(row, step);
+  if (!found.inside) {{ return vec4<u32>(); }}
+  return {load_run(name, c.dtype, "found.number")};
+}}"""
 
 
 def split_sum(c: Conv, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:

@@ -10,6 +10,9 @@ struct Tap { channel: u32, d: u32, h: u32, w: u32 }
 // An element's base in memory and, per dimension, how far it is from the origin of the window or the image.
 struct Window { base: u32, d: i32, h: i32, w: i32 }
 
+// The number of an element that a window finds, if it is inside.
+struct Element { inside: bool, number: u32 }
+
 fn tap(k: u32) -> Tap {
   let channel = select(k / TAPS, k % P.depth, TAPS_OUTSIDE);
   let t = select(k % TAPS, k / P.depth, TAPS_OUTSIDE);

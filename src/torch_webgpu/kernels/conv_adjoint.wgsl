@@ -39,8 +39,6 @@ fn a_step(slice: u32, k: u32) -> AStep {
   return w_delta(t.channel, 0u, d, h, w);
 }
 
-fn a_value(row: ARow, step: AStep) -> f32 { return w_load(row + step); }
-
 fn b_row(slice: u32, n: u32) -> BRow {
   let p = phase_position(n);
   let d = first_of(phase_d(slice), PD, pad_d()) + p.d;
@@ -56,5 +54,3 @@ fn b_step(slice: u32, k: u32) -> BStep {
   let none = none_h || none_w || phase_d(slice) + t.d * PD >= KD;
   return Window(y_delta(0u, t.channel, 0u, 0u, 0u), i32(t.d * DD), i32(t.h * DH), select(i32(t.w * DW), FAR, none));
 }
-
-fn b_value(row: BRow, step: BStep) -> f32 { return y_value(row, step); }

@@ -12,8 +12,6 @@ fn a_step(slice: u32, k: u32) -> AStep {
   return w_delta(0u, t.channel, t.d, t.h, t.w);
 }
 
-fn a_value(row: ARow, step: AStep) -> f32 { return w_load(row + step); }
-
 fn b_row(slice: u32, n: u32) -> BRow {
   let p = y_position(n);
   return window_start(x_at(p.image, slice * P.depth, 0u, 0u, 0u), p);
@@ -23,5 +21,3 @@ fn b_step(slice: u32, k: u32) -> BStep {
   let t = tap(k);
   return tap_offset(x_delta(0u, t.channel, 0u, 0u, 0u), t);
 }
-
-fn b_value(row: BRow, step: BStep) -> f32 { return x_value(row, step); }

@@ -12,8 +12,6 @@ fn a_step(slice: u32, k: u32) -> AStep {
   return y_delta(p.image, 0u, p.d, p.h, p.w);
 }
 
-fn a_value(row: ARow, step: AStep) -> f32 { return y_load(row + step); }
-
 fn b_row(slice: u32, n: u32) -> BRow {
   let t = tap(n);
   return tap_offset(x_at(0u, slice * P.depth + t.channel, 0u, 0u, 0u), t);
@@ -23,5 +21,3 @@ fn b_step(slice: u32, k: u32) -> BStep {
   let p = y_position(k);
   return window_start(x_delta(p.image, 0u, 0u, 0u, 0u), p);
 }
-
-fn b_value(row: BRow, step: BStep) -> f32 { return x_value(row, step); }

@@ -10,12 +10,13 @@ and gets, for arguments that go by ``e<number>``,
 * ``struct Place``, a member per coordinate; ``struct Values``, a member per output
 * ``fn result(at: Place, v: T) -> Values``: the epilogue of a finished sum
 * ``fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T)``, which stores it
-* ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see tile.py)
+* ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see tile.py): ``V`` is a
+  vector where 2 or 4 neighbours along ``n`` are stored together
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
@@ -26,6 +27,7 @@ from torch_webgpu.wgsl.kernel import Binding, Mode
 from torch_webgpu.wgsl.launch import ParamList
 from torch_webgpu.wgsl.link import HostCaps
 
+from .operand import in_groups
 from .points import PointKernel, locator
 
 LIGHT_EXPRESSIONS = 8
@@ -33,14 +35,17 @@ LIGHT_EXPRESSIONS = 8
 
 SUM = "slice: u32, split: u32, m: u32, n: u32"
 # Sums of a block that lies partly outside of the output, and partial sums.
-FINISH = f"fn finish({SUM}, v: f32) {{ if (m < P.m && n < P.n) {{ finish_one(slice, split, m, n, v); }} }}"
+FINISH = f"fn finish({SUM}, v: T) {{ if (m < P.m && n < P.n) {{ finish_one(slice, split, m, n, v); }} }}"
 
 
-def writes_words(y: Spec, inner: int, caps: HostCaps) -> bool:
-    """Whether neighbours along coordinate ``inner`` of an output always fill a 32-bit word."""
+def store_width(y: Spec, inner: int, caps: HostCaps, most: int) -> int:
+    """How many neighbours along coordinate ``inner`` of an output are always stored at once, up to ``most``: 4, 2 that
+    fill a 32-bit word, or 1.
+    """
+    if most >= 4 and BY_NAME[y.dtype].itemsize <= 4 and in_groups(y, inner, 4):
+        return 4
     packed = y.dtype == "bf16" or (y.dtype == "f16" and not caps.float16)
-    even = all(stride % 2 == 0 for d, stride in enumerate(y.strides) if d != inner and y.shape[d] != 1)
-    return packed and even and y.aligned and y.strides[inner] == 1 and y.shape[inner] % 2 == 0
+    return 2 if most >= 2 and packed and in_groups(y, inner, 2) else 1
 
 
 @dataclass(frozen=True)
@@ -136,34 +141,43 @@ class Epilogue:
         for k in self.outputs:
             kernel.output(f"e{k}", k, self.specs[k])
 
-    def words(self, inner: int, caps: HostCaps) -> tuple[int, ...]:
-        """The outputs that can be stored a word at a time."""
-        return tuple([k for k in self.outputs if writes_words(self.specs[k], inner, caps)])
+    def widths(self, inner: int, caps: HostCaps, most: int) -> dict[int, int]:
+        """By output, how many neighbours along coordinate ``inner`` are stored at once (see :func:`store_width`)."""
+        return {k: store_width(self.specs[k], inner, caps, most) for k in self.outputs}
 
-    def stores(self, params: ParamList, words: Sequence[int]) -> tuple[list[tuple[Binding, int]], list[str]]:
-        """Bindings of the outputs, and ``finish_one`` or, where there are ``words``, ``finish`` of pairs."""
+    def stores(self, params: ParamList, widths: Mapping[int, int]) -> tuple[list[tuple[Binding, int]], list[str]]:
+        """Bindings of the outputs, and ``finish_one`` or, where a width is more than 1, ``finish`` of the widest."""
         bindings: list[tuple[Binding, int]] = []
         for k in self.outputs:
-            mode: Mode = "word" if k in words else "plain"
+            mode: Mode = "word" if widths.get(k) == 2 else "plain"
             bindings.append((Binding(f"e{k}", self.op.args[k].dtype, "read_write", mode), k))
-        members = ", ".join(f"e{k}: {COMPUTE_TYPE[BY_NAME[self.op.args[k].dtype].kind]}" for k in self.outputs)
+        members = ", ".join(f"e{k}: {self.compute_type(k)}" for k in self.outputs)
         text = [f"struct Values {{ {members} }}"]
         text += [self.locate(params, k) for k in self.outputs]
-        if not words:
+        together = max(widths.values(), default=1)
+        if together == 1:
             lines = [f"  e{k}_store({self.element(k)}, found.e{k});" for k in self.outputs]
             head = [f"fn finish_one({SUM}, v: T) {{", "  if (!is_stored(slice, n)) { return; }"]
             calls = ["  let at = place(slice, m, n);", "  let found = result(at, v);"]
             return bindings, [*text, *head, *calls, *lines, "}"]
-        # Two elements share a word: n is even, and so is P.n.
-        head = [f"fn finish({SUM}, v: vec2<f32>) {{", "  if (m >= P.m || n >= P.n) { return; }"]
-        calls = [f"  let {at} = place(slice, m, {n});" for at, n in (("at", "n"), ("next", "n + 1u"))]
-        calls += ["  let found = result(at, v.x);", "  let beside = result(next, v.y);"]
+        # Groups of ``together`` are whole: n is a multiple of it, and so is P.n.
+        head = [f"fn finish({SUM}, v: vec{together}<T>) {{", "  if (m >= P.m || n >= P.n) { return; }"]
+        calls = [f"  let at{i} = place(slice, m, n + {i}u);" for i in range(together)]
+        calls += [f"  let found{i} = result(at{i}, v.{'xyzw'[i]});" for i in range(together)]
         for k in self.outputs:
-            if k in words:
-                dtype = self.op.args[k].dtype
-                word = f"{dtype}_pack({dtype}_pack(0u, 0u, found.e{k}), 1u, beside.e{k})"
-                calls.append(f"  e{k}_store_word({self.element(k)} / 2u, {word});")
-            else:
-                calls.append(f"  e{k}_store({self.element(k)}, found.e{k});")
-                calls.append(f"  e{k}_store({self.element(k, 'next')}, beside.e{k});")
+            calls += [self._store(k, first, widths[k]) for first in range(0, together, widths[k])]
         return bindings, [*text, *head, *calls, "}"]
+
+    def _store(self, k: int, first: int, width: int) -> str:
+        """Stores ``width`` neighbours of output ``k``, from ``found<first>`` on."""
+        values = [f"found{first + i}.e{k}" for i in range(width)]
+        element, dtype = self.element(k, f"at{first}"), self.op.args[k].dtype
+        if width == 4:
+            return f"  e{k}_store4({element} / 4u, vec4<{self.compute_type(k)}>({', '.join(values)}));"
+        if width == 2:
+            word = f"{dtype}_pack({dtype}_pack(0u, 0u, {values[0]}), 1u, {values[1]})"
+            return f"  e{k}_store_word({element} / 2u, {word});"
+        return f"  e{k}_store({element}, {values[0]});"
+
+    def compute_type(self, k: int) -> str:
+        return COMPUTE_TYPE[BY_NAME[self.op.args[k].dtype].kind]

@@ -6,7 +6,7 @@ Arguments of the operation: a and b, what the epilogue reads, its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,9 +19,10 @@ from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from . import matrix_tile
 from .epilogue import FINISH, Epilogue
-from .matrix_tile import OCTET, MatrixTile, Side, config_for, matrix_block_text, tiles_for
+from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
+from .operand import Side, in_groups, k_major, reader, run_of
 from .points import Draft, PointKernel, arithmetic, constant, source
-from .store import accumulator, add_partials, store_sums
+from .store import NOT_TOGETHER, accumulator, add_partials, store_sums
 from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, block_text, blocking
 
 COORDINATES = ("slice", "m", "n")
@@ -45,16 +46,16 @@ STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
 
 
 @cache
-def extern(dtype: str, scalars: int = 0) -> Extern:
+def extern(dtype: str, scalars: int = 0, result_dtype: str | None = None) -> Extern:
     """A product of operands of ``dtype``: ``a @ b``, with a scalar ``alpha * (a @ b)``, with two, and a third input,
-    ``alpha * (a @ b) + beta * c``.
+    ``alpha * (a @ b) + beta * c``. ``result_dtype``: the output's, if it is not the operands'.
     """
     result = ops.acc(0, accumulator(dtype))
     if scalars:
         result = ops.param(0, result.dtype) * result
     if scalars == 2:
         result += ops.param(1, result.dtype) * ops.to_dtype(ops.load(2, dtype), result.dtype)
-    return Extern(lower_matmul, operands=2, epilogue=(ops.to_dtype(result, dtype),))
+    return Extern(lower_matmul, operands=2, epilogue=(ops.to_dtype(result, result_dtype or dtype),))
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,13 @@ def product_of(op: Operation) -> Product:
     return Product(lift(a, row, False), lift(b, False, column), row, column)
 
 
-def draft(p: Product, epilogue: Epilogue | None, partials: int, words: Sequence[int] = ()) -> Draft:
+def draft(p: Product, epilogue: Epilogue | None, partials: int, widths: Mapping[int, int] = NOT_TOGETHER) -> Draft:
     """The kernel that multiplies, but for its body; no epilogue leaves partial sums."""
     kernel = Draft(COORDINATES)
     kernel.add(arithmetic(p.a.dtype, "add", "mul"))
     for name, spec in (("a", p.a), ("b", p.b)):
         kernel.input(name, p.args[name], spec)
-    store_sums(kernel, epilogue, p.kind, partials, (PLACE, STORED), words)
+    store_sums(kernel, epilogue, p.kind, partials, (PLACE, STORED), widths)
     return kernel
 
 
@@ -133,6 +134,9 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lower
     e = Epilogue(op, alias, COORDINATES, p.layout)
     if n == 1:
         return matvec(p, e, caps)
+    config = config_for(caps, p.a.dtype) if p.a.dtype == p.b.dtype else None
+    if config is not None and (tiles := tiles_for(caps, config)):
+        return on_matrices(p, e, caps, config, tiles)
     return blocked(p, e, caps) if p.kind == "f" else any_arithmetic(p, e)
 
 
@@ -153,19 +157,19 @@ def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Lau
 
 
 def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
-    config = config_for(caps, p.a.dtype) if p.a.dtype == p.b.dtype else None
-    if config is not None and (tiles := tiles_for(caps, config)):
-        return on_matrices(p, e, caps, config, tiles)
     slices, m, n, k = p.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
-    split = chosen.splits > 1
-    words = () if split else e.words(2, caps)
-    w = draft(p, None if split else e, len(e.op.args), words)
+    split, partials = chosen.splits > 1, len(e.op.args)
+    widths = {} if split else e.widths(2, caps, 2)
+    together = max(widths.values(), default=1)
+    w = draft(p, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
     heavy = caps.software or (e.heavy and not split)
-    main = block_text(tile, k_major(p.a, 2, 1), k_major(p.b, 1, 2), k % tile.k != 0, bool(words), heavy)
-    body = [source("matmul"), *([] if words else [FINISH]), main]
+    sides = [Side("a", k_major(p.a, 2, 1), False), Side("b", k_major(p.b, 1, 2), False)]
+    w.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
+    main = block_text(tile, sides[0].k_major, sides[1].k_major, k % tile.k != 0, together == 2, heavy)
+    body = [*([] if together > 1 else [FINISH]), main]
     launch = w.build(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
     return with_splits(p, e, caps, chosen.splits, launch)
 
@@ -174,29 +178,23 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     """:func:`blocked`, multiplied by subgroups."""
     slices, m, n, k = p.sizes
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
-    split = chosen.splits > 1
-    words = () if split else e.words(2, caps)
-    w = draft(p, None if split else e, len(e.op.args), words)
+    tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
+    widths = {partials: 1 if n % 4 else 4} if split else e.widths(2, caps, 4)
+    together = max(widths.values())
+    w = draft(p, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
-    operands = {"a": (p.a, 2, 1), "b": (p.b, 1, 2)}
-    sides = {}
-    for x, (spec, along, across) in operands.items():
-        major = k_major(spec, along, across)
-        sides[x] = Side(x, major, in_groups(spec, along if major else across, OCTET))
-        if sides[x].octets:
-            w.add(source("matmul_octets").replace("X_", f"{x}_").replace("ALONG", "n" if x == "a" else "m"))
-    if not all(side.octets for side in sides.values()):
-        w.add(source("matmul"))
-    main = matrix_block_text(chosen.tile, config, sides["a"], sides["b"], caps, bool(words))
-    body = [*([] if words else [FINISH]), main]
-    name = f"matmul_matrices_{chosen.tile.m}x{chosen.tile.n}"
-    launch = w.build(name, body, chosen.tile.threads(config), grid)
+    a, b = side_of("a", p.a, 2, 1), side_of("b", p.b, 1, 2)
+    w.add(source("matmul"), *(reader(side, side.x, config.operand) for side in (a, b)))
+    main = matrix_block_text(tile, config, a, b, caps, k % tile.k != 0, together)
+    body = [*([] if together > 1 else [FINISH]), main]
+    launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
     return with_splits(p, e, caps, chosen.splits, launch)
 
 
-def k_major(spec: Spec, inner: int, outer: int) -> bool:
-    """Whether dimension ``inner``, which is summed over, is closer together in memory than ``outer``."""
-    return spec.strides[inner] < spec.strides[outer] or spec.shape[outer] == 1
+def side_of(x: str, spec: Spec, inner: int, outer: int) -> Side:
+    """Operand ``x``, which is summed over along dimension ``inner``."""
+    major = k_major(spec, inner, outer)
+    return Side(x, major, in_groups(spec, inner if major else outer, run_of(spec.dtype)))
 
 
 def any_arithmetic(p: Product, e: Epilogue) -> Lowered:
@@ -252,13 +250,6 @@ def matvec_splits(p: Product, kernel: MatVec, caps: HostCaps) -> int:
         return 1
     # Each lane gets a few loads at least, in groups of four elements.
     return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
-
-
-def in_groups(spec: Spec, inner: int, size: int = 4) -> bool:
-    """Whether every line along dimension ``inner`` consists of groups of ``size`` that lie like those of the buffer."""
-    others = [stride for d, stride in enumerate(spec.strides) if d != inner and spec.shape[d] != 1]
-    dense = spec.strides[inner] == 1 and spec.shape[inner] % size == 0
-    return dense and spec.aligned and all(stride % size == 0 for stride in others)
 
 
 def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:

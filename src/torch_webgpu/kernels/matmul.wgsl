@@ -9,10 +9,6 @@ fn a_row(slice: u32, m: u32) -> ARow { return a_at(slice, m, 0u); }
 
 fn a_step(slice: u32, k: u32) -> AStep { return k * P.a_s_n; }
 
-fn a_value(row: ARow, step: AStep) -> f32 { return a_load(row + step); }
-
 fn b_row(slice: u32, n: u32) -> BRow { return b_at(slice, 0u, n); }
 
 fn b_step(slice: u32, k: u32) -> BStep { return k * P.b_s_m; }
-
-fn b_value(row: BRow, step: BStep) -> f32 { return b_load(row + step); }

@@ -1,16 +1,18 @@
-"""Blocked products on subgroup matrices ("tensor cores"): the counterpart of ``tile.py`` for 16-bit operands.
+"""Blocked products on subgroup matrices ("tensor cores"): the counterpart of ``tile.py`` for 8- and 16-bit operands.
 
 A workgroup computes a block of ``m`` x ``n`` sums; its subgroups share it as ``down`` x ``across`` parts, each a grid
 of fragments in named variables. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x ``n`` of operand b
-into workgroup memory, as they lie in memory: octets of 16-bit numbers along whichever dimension is contiguous. The next
-step's octets travel to registers while this step's are multiplied. Sums are f32.
+into workgroup memory, as they lie in memory: *runs* of 16 bytes along whichever dimension is contiguous. The next
+step's runs travel to registers while this step's are multiplied.
 
-The body says where operands come from as for ``tile.py`` (``a_row``, ``a_step``, ``a_value``, ``finish``). For an
-operand that lies in octets it declares instead
+The body says where operands come from as for ``tile.py``: ``a_row``, ``a_step``, ``a_value``, and the same for b. For
+an operand that lies in runs it declares, instead of ``a_value``, ``fn a_run(row: ARow, step: AStep) -> vec4<u32>``: the
+run that starts there. Rows and positions it is asked for always exist: what lies outside of the sums is read from the
+last row, since nobody stores it, and what lies beyond the end of the sum is replaced by zero. ``finish`` stores 1, 2 or
+4 neighbours.
 
-* ``fn a_start(slice: u32, m: u32, k: u32) -> u32``: the number of an element (for b: ``k`` and ``n``), a multiple of 8
-* ``fn a_stride() -> u32``: from there to the next ``k``
-* ``fn a_octet(e: u32) -> vec4<u32>``: the eight numbers from element ``e`` on
+What is per thread in the loop is an addition and a multiplication for each run; everything else is fixed before it, or
+the same for the workgroup. There are no bounds checks but at a sum's end, and none where steps divide it (``tail``).
 
 WGSL: https://github.com/gpuweb/gpuweb/blob/main/proposals/subgroup-matrix.md, as Dawn has it.
 """
@@ -23,10 +25,11 @@ from dataclasses import dataclass
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
+from .operand import RUN_BYTES, Side, run_of
 from .tile import MIN_SPLIT_K, PARTIAL_NS, SPLIT_NS, UNITS, Blocking, blocks
 
-OCTET = 8
-"""Values that travel together: 16 bytes."""
+# What products of an operand dtype are summed up in.
+SUMS = {"f16": "f32", "i8": "i32", "u8": "u32"}
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,18 @@ class MatrixTile:
 
     def workgroup_bytes(self, config: MatrixConfig) -> int:
         """The most that the operands take, in either order, or the sums on their way out."""
-        operands = sum(max(size * (self.k + OCTET), self.k * (size + OCTET)) * 2 for size in (self.m, self.n))
-        return max(operands, self.down * config.m * self.n * 4)
+        run = run_of(config.operand)
+        lines = sum(max(size * (self.k // run + 1), self.k * (size // run + 1)) for size in (self.m, self.n))
+        return max(RUN_BYTES * lines, self.down * self.across * config.m * (self.n // self.across + 4) * 4)
+
+    def suits(self, config: MatrixConfig) -> bool:
+        """Whether fragments divide it, and its threads have equal shares of what is loaded and of what is stored."""
+        run, threads, lanes = run_of(config.operand), self.threads(config), config.subgroup_size
+        if self.m % (self.down * config.m) or self.n % (self.across * config.n) or self.k % config.k:
+            return False
+        whole = all(threads % (line // run) == 0 for line in (self.m, self.n, self.k))
+        shared = all(size * self.k // run % threads == 0 for size in (self.m, self.n))
+        return whole and shared and config.m * (self.n // self.across) % (4 * lanes) == 0
 
 
 WIDE = MatrixTile(128, 256, 32, 2, 4)
@@ -65,19 +78,21 @@ RATES = {
 
 
 def config_for(caps: HostCaps, dtype: str) -> MatrixConfig | None:
-    """The largest product of fragments of ``dtype`` with f32 sums; None where the adapter has none."""
-    found = [config for config in caps.matrices if (config.operand, config.result) == (dtype, "f32")]
+    """The largest product of fragments of ``dtype`` whose sums are wide enough and whose sizes are whole runs; None
+    where the adapter has none.
+    """
+    found = [
+        config
+        for config in caps.matrices
+        if (config.operand, config.result) == (dtype, SUMS.get(dtype))
+        and not any(size % run_of(dtype) for size in (config.m, config.n, config.k))
+    ]
     return max(found, key=lambda config: config.m * config.n * config.k, default=None)
 
 
 def tiles_for(caps: HostCaps, config: MatrixConfig) -> list[MatrixTile]:
-    """Those that the fragments divide and the adapter holds."""
-    return [
-        tile
-        for tile in TILES
-        if tile.workgroup_bytes(config) <= caps.workgroup_bytes
-        and not (tile.m % (tile.down * config.m) or tile.n % (tile.across * config.n) or tile.k % config.k)
-    ]
+    """Those that the adapter holds and can multiply."""
+    return [tile for tile in TILES if tile.workgroup_bytes(config) <= caps.workgroup_bytes and tile.suits(config)]
 
 
 def cost_ns(tile: MatrixTile, splits: int, slices: int, m: int, n: int, k: int) -> float:
@@ -98,121 +113,115 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -
     return Blocking(tile, -(-k // chunk), chunk)
 
 
-@dataclass(frozen=True)
-class Side:
-    """How one operand travels. ``x``: "a" or "b"; ``k_major``: it is contiguous along the sum; ``octets``: it lies in
-    octets, which are loaded as they are; otherwise each is gathered from eight values.
-    """
-
-    x: str
-    k_major: bool
-    octets: bool
-
-
 class _Loader:
-    """The text that brings a side's part of a step to ``<x>_tile``: lines of ``inner`` values, a pad of one octet."""
+    """The text that brings a side's part of a step to ``tiles``, from ``start`` on: lines of runs, and one to pad."""
 
-    def __init__(self, side: Side, size: int, tile: MatrixTile, threads: int) -> None:
-        self.side, self.x, self.extent, self.threads = side, side.x, "m" if side.x == "a" else "n", threads
-        self.outer, self.inner = (size, tile.k) if side.k_major else (tile.k, size)
-        self.line = self.inner // OCTET
+    def __init__(self, side: Side, size: int, tile: MatrixTile, config: MatrixConfig, start: int, tail: bool) -> None:
+        self.side, self.x, self.extent, self.start, self.tail = side, side.x, "m" if side.x == "a" else "n", start, tail
+        self.operand, self.run = config.operand, run_of(config.operand)
+        threads = tile.threads(config)
+        outer, inner = (size, tile.k) if side.k_major else (tile.k, size)
+        self.line = inner // self.run
         self.pitch = self.line + 1
-        self.loads = -(-self.outer * self.line // threads)
-        self.exact = self.outer * self.line % threads == 0
-        self.octets = self.outer * self.pitch
-
-    def place(self, j: int) -> tuple[str, str]:
-        """The line and the octet in it of this thread's load ``j``."""
-        if self.threads % self.line == 0:
-            return f"({self.x}_line + {j * self.threads // self.line}u)", f"{self.x}_column"
-        at = f"(lid + {j * self.threads}u)"
-        return f"{at} / {self.line}u", f"{at} % {self.line}u"
+        self.end = start + outer * self.pitch
+        self.down = threads // self.line
+        """Lines from one of a thread's runs to the next."""
+        self.loads = outer // self.down
 
     def begin(self) -> Iterator[str]:
-        """Declares where this thread loads, and what is fixed for its rows."""
-        x = self.x
-        if self.threads % self.line == 0:
-            yield f"  let {x}_line = lid / {self.line}u;"
-            yield f"  let {x}_column = lid % {self.line}u;"
-        for j in range(self.loads):
-            line, column = self.place(j)
-            row, k = (line, f"{OCTET}u * {column}") if self.side.k_major else (f"{OCTET}u * {column}", line)
-            yield f"  let {x}_r{j} = {self.extent}0 + {row};"
-            yield f"  let {x}_k{j} = {k};"
-            if self.side.octets:
-                arguments = f"{x}_r{j}, {x}_k{j}" if x == "a" else f"{x}_k{j}, {x}_r{j}"
-                yield f"  let {x}_e{j} = {x}_start(slice, {arguments});"
-            else:
-                for e in range(1 if self.side.k_major else OCTET):
-                    yield f"  let {x}_row{j}_{e} = {x}_row(slice, min({x}_r{j} + {e}u, P.{self.extent} - 1u));"
-            yield f"  var {x}_next{j}: vec4<u32>;"
+        """Declares which runs this thread loads, and what is fixed for their rows."""
+        x, last = self.x, f"P.{self.extent} - 1u"
+        yield f"  let {x}_line = lid / {self.line}u;"
+        yield f"  let {x}_first = lid % {self.line}u * {self.run}u;"
+        if self.side.k_major:
+            rows = [f"{x}_line + {j * self.down}u" for j in range(self.loads)]
+        elif self.side.runs:
+            rows, last = [f"{x}_first"], f"P.{self.extent} - {self.run}u"
+        else:
+            rows = [f"{x}_first + {e}u" for e in range(self.run)]
+        for j, row in enumerate(rows):
+            yield f"  let {x}_row{j} = {x}_row(slice, min({self.extent}0 + {row}, {last}));"
+        yield from (f"  var {x}_next{j}: vec4<u32>;" for j in range(self.loads))
 
     def fetch(self, k: str) -> Iterator[str]:
-        """Loads this thread's octets of the step that starts at ``k`` into ``<x>_next<j>``."""
+        """Loads this thread's runs of the step that starts at ``k`` into ``<x>_next<j>``."""
         x = self.x
-        for j in range(self.loads):
-            inside = [f"{x}_r{j} < P.{self.extent}", f"{k} + {x}_k{j} < k_end"]
-            if not self.exact:
-                inside.append(f"{self.place(j)[0]} < {self.outer}u")
-            yield f"    {x}_next{j} = vec4<u32>();"
-            yield f"    if ({' && '.join(inside)}) {{"
-            if self.side.octets:
-                yield f"      {x}_next{j} = {x}_octet({x}_e{j} + {k} * {x}_stride());"
-            else:
-                yield from self._gather(j, k)
-            yield "    }"
-
-    def _gather(self, j: int, k: str) -> Iterator[str]:
-        x = self.x
-        if self.side.k_major:
-            values = [
-                f"select(0.0, {x}_value({x}_row{j}_0, {x}_step(slice, min({k} + {x}_k{j} + {e}u, k_end - 1u))), "
-                f"{k} + {x}_k{j} + {e}u < k_end)"
-                for e in range(OCTET)
-            ]
+        if not self.side.k_major:
+            yield from self._steps([f"{k} + {x}_line + {j * self.down}u" for j in range(self.loads)])
+        elif self.side.runs:
+            yield from self._steps([f"{k} + {x}_first"], self.run)
         else:
-            yield f"      let {x}_at = {x}_step(slice, {k} + {x}_k{j});"
-            values = [f"{x}_value({x}_row{j}_{e}, {x}_at)" for e in range(OCTET)]
-        words = [f"pack2x16float(vec2<f32>({one}, {two}))" for one, two in zip(values[::2], values[1::2], strict=True)]
-        for c, word in zip("xyzw", words, strict=True):
-            yield f"      {x}_next{j}.{c} = {word};"
-
-    def store(self, start: int) -> Iterator[str]:
+            yield from self._steps([f"{k} + {x}_first + {e}u" for e in range(self.run)])
         for j in range(self.loads):
-            line, column = self.place(j)
-            text = f"tiles[{start}u + {line} * {self.pitch}u + {column}] = {self.x}_next{j};"
-            yield f"    {text}" if self.exact else f"    if ({line} < {self.outer}u) {{ {text} }}"
+            yield f"    {x}_next{j} = {self._loaded(j)};"
 
-    def fragment(self, start: int, at: str, along: int, kk: int, size: int) -> str:
+    def _steps(self, positions: list[str], length: int = 1) -> Iterator[str]:
+        """Declares positions of the sum, each the first of ``length``, and whether they exist."""
+        x = self.x
+        for s, position in enumerate(positions):
+            if self.tail:
+                yield f"    let {x}_in{s} = {position} < k_end;"
+                position = f"min({position}, k_end - {length}u)"
+            yield f"    let {x}_at{s} = {x}_step(slice, {position});"
+
+    def _loaded(self, j: int) -> str:
+        """Run ``j`` of this thread."""
+        x, major = self.x, self.side.k_major
+        if self.side.runs:
+            row, step = (j, 0) if major else (0, j)
+            return self._inside(step, f"{x}_run({x}_row{row}, {x}_at{step})", "vec4<u32>()")
+        places = [(j, e) if major else (e, j) for e in range(self.run)]
+        zero = "0.0" if self.operand == "f16" else "0"
+        values = [self._inside(step, f"{x}_value({x}_row{row}, {x}_at{step})", zero) for row, step in places]
+        each, pack = (2, "pack2x16float(vec2<f32>") if self.operand == "f16" else (4, "pack4xI8(vec4<i32>")
+        words = [f"{pack}({', '.join(values[e : e + each])}))" for e in range(0, self.run, each)]
+        return f"vec4<u32>({', '.join(words)})"
+
+    def _inside(self, step: int, value: str, zero: str) -> str:
+        return f"select({zero}, {value}, {self.x}_in{step})" if self.tail else value
+
+    def store(self) -> Iterator[str]:
+        x = self.x
+        for j in range(self.loads):
+            line = f"({x}_line + {j * self.down}u) * {self.pitch}u"
+            yield f"    tiles[{self.start}u + {line} + {x}_first / {self.run}u] = {x}_next{j};"
+
+    def fragment(self, at: str, along: int, kk: int) -> str:
         """Loads the fragment whose first row (or column) is ``along`` + ``at``, from position ``kk`` of the step."""
         order = "row_major" if self.side.k_major == (self.x == "a") else "col_major"
         if self.side.k_major:
-            place = f"({at} + {along}u) * {self.pitch}u + {kk // OCTET}u"
+            place = f"({at} + {along}u) * {self.pitch}u + {self.start + kk // self.run}u"
         else:
-            place = f"{kk * self.pitch}u + ({at} + {along}u) / {OCTET}u"
+            place = f"({at} + {along}u) / {self.run}u + {self.start + kk * self.pitch}u"
         kind = "Left" if self.x == "a" else "Right"
-        return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {start}u + {place}, {self.pitch}u)"
+        return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {place}, {self.pitch}u)"
 
 
 def matrix_block_text(
-    tile: MatrixTile, config: MatrixConfig, a_side: Side, b_side: Side, caps: HostCaps, pairs: bool = False
+    tile: MatrixTile,
+    config: MatrixConfig,
+    a_side: Side,
+    b_side: Side,
+    caps: HostCaps,
+    tail: bool,
+    together: int = 1,
 ) -> str:
-    """The ``main`` of a blocked product of f16 operands. ``pairs``: sums are stored two at a time (see tile.py)."""
-    threads = tile.threads(config)
-    a, b = _Loader(a_side, tile.m, tile, threads), _Loader(b_side, tile.n, tile, threads)
+    """The ``main`` of a blocked product of operands of ``config.operand``.
+
+    ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes.
+    """
+    threads, lanes = tile.threads(config), config.subgroup_size
+    a = _Loader(a_side, tile.m, tile, config, 0, tail)
+    b = _Loader(b_side, tile.n, tile, config, a.end, tail)
     rows, columns = tile.m // tile.down // config.m, tile.n // tile.across // config.n
-    width = columns * config.n
     grid = [(i, j) for i in range(rows) for j in range(columns)]
-    staged = tile.down * tile.across * config.m * width  # f32 sums of one row of fragments of every subgroup
-    octets = max(a.octets + b.octets, staged // 4)
-    lanes = config.subgroup_size
-    together = 2 if pairs else 1
+    out = _Out(tile, config, rows, columns, together)
     sized = f" @subgroup_size({lanes})" if caps.subgroup_sizes else ""
     lines = [
-        f"alias Left = subgroup_matrix_left<f16, {config.k}, {config.m}>;",
-        f"alias Right = subgroup_matrix_right<f16, {config.n}, {config.k}>;",
-        f"alias Sums = subgroup_matrix_result<f32, {config.n}, {config.m}>;",
-        f"var<workgroup> tiles: array<vec4<u32>, {octets}>;",
+        f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
+        f"alias Right = subgroup_matrix_right<{config.operand}, {config.n}, {config.k}>;",
+        f"alias Sums = subgroup_matrix_result<{config.result}, {config.n}, {config.m}>;",
+        f"var<workgroup> tiles: array<vec4<u32>, {max(b.end, out.end)}>;",
         f"@compute @workgroup_size({threads}){sized}",
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
@@ -228,50 +237,71 @@ def matrix_block_text(
         "  let split = part % P.splits;",
         "  let k_begin = split * P.chunk;",
         "  let k_end = min(P.k, k_begin + P.chunk);",
-        f"  let k_last = k_begin + (k_end - k_begin - 1u) / {tile.k}u * {tile.k}u;",
         f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
-        f"  let part_n = part_id % {tile.across}u * {width}u;",
+        f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
         *a.begin(),
         *b.begin(),
         *(f"  var s{i}_{j}: Sums;" for i, j in grid),
+        "  {",
         *a.fetch("k_begin"),
         *b.fetch("k_begin"),
+        "  }",
         f"  for (var k = k_begin; k < k_end; k += {tile.k}u) {{",
         "    workgroupBarrier();",
-        *a.store(0),
-        *b.store(a.octets),
+        *a.store(),
+        *b.store(),
         "    workgroupBarrier();",
-        f"    let ahead = min(k + {tile.k}u, k_last);",
-        *a.fetch("ahead"),
-        *b.fetch("ahead"),
+        f"    let ahead = k + {tile.k}u;",
+        "    if (ahead < k_end) {",
+        *(f"  {line}" for line in (*a.fetch("ahead"), *b.fetch("ahead"))),
+        "    }",
     ]
     for kk in range(0, tile.k, config.k):
-        lines += [f"    let a{kk}_{i} = {a.fragment(0, 'part_m', i * config.m, kk, config.m)};" for i in range(rows)]
+        lines += [f"    let a{kk}_{i} = {a.fragment('part_m', i * config.m, kk)};" for i in range(rows)]
         for j in range(columns):
-            lines.append(f"    let b{kk}_{j} = {b.fragment(a.octets, 'part_n', j * config.n, kk, config.n)};")
+            lines.append(f"    let b{kk}_{j} = {b.fragment('part_n', j * config.n, kk)};")
             lines += [
                 f"    s{i}_{j} = subgroupMatrixMultiplyAccumulate(a{kk}_{i}, b{kk}_{j}, s{i}_{j});" for i in range(rows)
             ]
-    lines.append("  }")
-    # A row of fragments at a time, the sums go through workgroup memory, where a thread can name the ones it stores.
-    mine = f"part_id * {config.m * width // 4}u"
-    for i in range(rows):
-        lines.append("  workgroupBarrier();")
-        lines += [
-            f"  subgroupMatrixStore<row_major>(&tiles, {mine} + {j * config.n // 4}u, s{i}_{j}, {width // 4}u);"
-            for j in range(columns)
-        ]
-        each = config.m * width // lanes // together
-        lines += [
-            "  workgroupBarrier();",
-            f"  for (var turn = 0u; turn < {each}u; turn += 1u) {{",
-            f"    let at = {together}u * (turn * {lanes}u + lid % {lanes}u);",
-            f"    let four = bitcast<vec4<f32>>(tiles[{mine} + at / 4u]);",
-            f"    let sum_m = m0 + part_m + {i * config.m}u + at / {width}u;",
-            f"    let sum_n = n0 + part_n + at % {width}u;",
-            "    finish(slice, split, sum_m, sum_n, select(four.xy, four.zw, (at & 2u) != 0u));"
-            if pairs
-            else "    finish(slice, split, sum_m, sum_n, four[at % 4u]);",
-            "  }",
-        ]
-    return "\n".join([*lines, "}", ""])
+    return "\n".join([*lines, "  }", *out.text(), "}", ""])
+
+
+class _Out:
+    """The text that stores the sums. They go through workgroup memory, where a thread can name those it stores: of each
+    subgroup one row of fragments at a time, and a vector of four neighbours a thread, padded against bank conflicts.
+    """
+
+    def __init__(self, tile: MatrixTile, config: MatrixConfig, rows: int, columns: int, together: int) -> None:
+        self.config, self.rows, self.columns, self.together = config, rows, columns, together
+        self.line = columns * config.n // 4
+        self.pitch = self.line + 1
+        self.end = tile.down * tile.across * config.m * self.pitch
+
+    def text(self) -> Iterator[str]:
+        config = self.config
+        mine = f"part_id * {config.m * self.pitch}u"
+        value = "f32" if config.result == "f32" else "i32"
+        # A loop, so that a long epilogue is there but once; which row is the same for all threads.
+        yield f"  for (var row = 0u; row < {self.rows}u; row += 1u) {{"
+        yield "    workgroupBarrier();"
+        yield "    switch row {"
+        for i in range(self.rows):
+            yield f"      {f'case {i}u' if i + 1 < self.rows else 'default'}: {{"
+            for j in range(self.columns):
+                place = f"&tiles, {mine} + {j * config.n // 4}u, s{i}_{j}, {self.pitch}u"
+                yield f"        subgroupMatrixStore<row_major>({place});"
+            yield "      }"
+        yield "    }"
+        yield "    workgroupBarrier();"
+        yield f"    for (var turn = 0u; turn < {config.m * self.line}u; turn += {config.subgroup_size}u) {{"
+        yield f"      let quad = turn + lid % {config.subgroup_size}u;"
+        yield f"      let line = quad / {self.line}u;"
+        yield f"      let column = quad % {self.line}u;"
+        yield f"      let four = bitcast<vec4<{value}>>(tiles[{mine} + line * {self.pitch}u + column]);"
+        yield f"      let sum_m = m0 + part_m + row * {config.m}u + line;"
+        yield "      let sum_n = n0 + part_n + 4u * column;"
+        for e in range(0, 4, self.together):
+            sums = "four" if self.together == 4 else f"four.{'xyzw'[e : e + self.together]}"
+            yield f"      finish(slice, split, sum_m, sum_n + {e}u, {sums});"
+        yield "    }"
+        yield "  }"

@@ -4,20 +4,28 @@ that one kernel leaves and the next adds up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.wgsl.kernel import Access, Binding
 
-from .epilogue import Epilogue
+from .epilogue import SUM, Epilogue
 from .points import Draft, PointKernel, source
 
 # The dtype that sums are kept in, by compute kind.
 ACCUMULATOR = {"i": "i32", "u": "u32", "l": "i64", "f": "f32", "d": "f64", "c": "c64"}
 
-STORE_PARTIAL = """fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T) {
+STORE_PARTIAL = f"""fn finish_one({SUM}, v: T) {{
   partials_store(((slice * P.splits + split) * P.m + m) * P.n + n, v);
-}"""
+}}"""
+STORE_PARTIALS = f"""fn finish({SUM}, v: vec4<T>) {{
+  if (m >= P.m || n >= P.n) {{ return; }}
+  partials_store4((((slice * P.splits + split) * P.m + m) * P.n + n) / 4u, v);
+}}"""
+
+
+NOT_TOGETHER: Mapping[int, int] = MappingProxyType({})
 
 
 def accumulator(dtype: str) -> str:
@@ -31,16 +39,22 @@ def partials_binding(kind: str, access: Access) -> Binding:
 
 
 def store_sums(
-    kernel: Draft, epilogue: Epilogue | None, kind: str, partials: int, place: Sequence[str], words: Sequence[int]
+    kernel: Draft,
+    epilogue: Epilogue | None,
+    kind: str,
+    partials: int,
+    place: Sequence[str],
+    widths: Mapping[int, int] = NOT_TOGETHER,
 ) -> None:
     """Gives ``kernel`` what :mod:`.epilogue` says, and the functions ``place`` that this asks for; without an epilogue
-    a ``finish_one`` that leaves partial sums in argument ``partials``.
+    one that leaves partial sums in argument ``partials``. ``widths``: by argument, how many neighbours of an output or
+    of the partial sums are stored at once.
     """
     if epilogue is None:
         kernel.binding(partials_binding(kind, "read_write"), partials)
-        kernel.add(STORE_PARTIAL)
+        kernel.add(STORE_PARTIALS if widths.get(partials) == 4 else STORE_PARTIAL)
         return
-    bindings, stores = epilogue.stores(kernel.params, words)
+    bindings, stores = epilogue.stores(kernel.params, widths)
     for binding, arg in (*epilogue.inputs(), *bindings):
         kernel.binding(binding, arg)
     kernel.add(*place, *epilogue.text(kernel.params), *stores)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.device.against_cpu import HALF_TYPES, check, layouts
+from tests.device.choices import forget
 
-from torch_webgpu.aten import recipes
-from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import matmul, tile
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -54,8 +53,7 @@ def test_tiles(device, monkeypatch, shape, splits):
         return tile.Blocking(shape, splits, -(-k // splits // shape.k) * shape.k)
 
     monkeypatch.setattr(matmul, "blocking", plan)
-    monkeypatch.setattr(engine(), "operations", {})
-    recipes.clear()
+    forget(monkeypatch)
     a, b, c = numbers(2, 140, 70), numbers(2, 70, 133), numbers(133)
     if splits == 1:
         check(device, lambda a, b, c: torch.addmm(c, a, b), a[0], b[0], c, tol=1e-4)
@@ -82,6 +80,24 @@ def test_vectors(device, dtype, shift):
 @pytest.mark.parametrize(("m", "k", "n"), [(20, 30, 17), (1, 3000, 4), (33, 5, 1)])
 def test_integers_wrap_exactly(device, dtype, m, k, n):
     check(device, torch.mm, numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(20, 30, 17), (1, 3000, 4), (33, 5, 1), (32, 64, 48)])
+def test_int8_in_int32(device, m, k, n):
+    a, b = torch.randint(-128, 128, (m, k)).to(torch.int8), torch.randint(-128, 128, (k, n)).to(torch.int8)
+    check(device, torch._int_mm, a, b)
+    check(device, torch._int_mm, a.t().contiguous().t(), b.t().contiguous().t())
+    out = torch.empty(m, n, dtype=torch.int32)
+    check(device, lambda a, b, out: torch._int_mm(a, b, out=out), a, b, out)
+
+
+def test_int8_in_int32_refuses_what_pytorch_refuses(device):
+    a = torch.ones(4, 5, dtype=torch.int8)
+    for b in (a, a.t().int(), a[0]):
+        with pytest.raises((RuntimeError, IndexError)) as refused:
+            torch._int_mm(a, b)
+        with pytest.raises(refused.type):
+            torch._int_mm(a.to(device), b.to(device))
 
 
 def test_int64_beyond_32_bits(device):

@@ -6,10 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check
+from tests.device.choices import forget
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_webgpu.aten import recipes
-from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import conv, tile
 
 Shape = tuple[int, ...]
@@ -69,8 +68,7 @@ def test_tiles(device, monkeypatch, shape, splits):
         return tile.Blocking(shape, splits, -(-k // splits // shape.k) * shape.k)
 
     monkeypatch.setattr(conv, "blocking", plan)
-    monkeypatch.setattr(engine(), "operations", {})
-    recipes.clear()
+    forget(monkeypatch)
     x, w, b = torch.randn(2, 10, 9, 8), torch.randn(12, 5, 3, 3), torch.randn(12)
     check(device, lambda x, w, b: F.conv2d(x, w, b, 2, padding=1, groups=2), x, w, b, backward=True, tol=1e-3)
 

@@ -1,0 +1,18 @@
+"""For tests that change how kernels are chosen: what was chosen before is forgotten."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from torch_webgpu.aten import recipes
+from torch_webgpu.engine.record import engine
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations are lowered anew, in this test and after it; equal ones are one object for as long as it is known."""
+    monkeypatch.setattr(engine(), "operations", {})
+    engine().scheduler.schedules.clear()
+    recipes.clear()
+    gc.collect()

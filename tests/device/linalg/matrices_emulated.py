@@ -1,0 +1,134 @@
+"""Subgroup matrices for adapters that have none: what a kernel of ``kernels/matrix_tile.py`` says, as ordinary WGSL.
+
+An operand's fragment is where it lies in the workgroup array ``tiles``, and is read when it is multiplied. The sums of
+a fragment are shared by the threads of a subgroup, which is so many consecutive threads, as vectors of four neighbours.
+An adapter that pretends to have matrices makes every decision that one with tensor cores does, and its sources differ
+from that one's only here. What cannot show: whether the threads of a real subgroup are where they should be.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.device.choices import forget
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.kernels import matrix_tile
+from torch_webgpu.kernels.matrix_tile import MatrixTile
+from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.runtime import pipelines
+from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.link import HostCaps, LinkedKernel, link
+from torch_webgpu.wgsl.matrices import MatrixConfig
+
+SMALL = MatrixTile(32, 64, 32, 2, 2)
+"""A block with few fragments in it: the software adapter compiles a kernel in a second, larger ones in many."""
+
+# What 16 bytes of an operand hold, and number ``e`` of them.
+_NUMBERS = {
+    "f16": (8, "unpack2x16float(tiles[e / 8u][e % 8u / 2u])[e % 2u]"),
+    "i8": (16, "extractBits(bitcast<i32>(tiles[e / 16u][e % 16u / 4u]), e % 4u * 8u, 8u)"),
+    "u8": (16, "extractBits(tiles[e / 16u][e % 16u / 4u], e % 4u * 8u, 8u)"),
+}
+
+_FUNCTIONS = """
+struct Fragment {{ at: u32, stride: u32, by_row: bool }}
+
+fn number_of(f: Fragment, row: u32, column: u32) -> {result} {{
+  let e = {run}u * f.at + select(column, row, f.by_row) * {run}u * f.stride + select(row, column, f.by_row);
+  return {number};
+}}
+
+var<private> lane: u32;
+var<private> depth: u32;
+
+fn multiplied(a: Fragment, b: Fragment, before: Sums) -> Sums {{
+  var sums = before;
+  for (var i = 0u; i < {each}u; i += 1u) {{
+    let quad = i * {lanes}u + lane;
+    if (quad >= {quads}u) {{ continue; }}
+    let row = quad / {width}u;
+    let column = quad % {width}u * 4u;
+    for (var k = 0u; k < depth; k += 1u) {{
+      let four = vec4<{result}>(number_of(b, k, column), number_of(b, k, column + 1u), number_of(b, k, column + 2u),
+        number_of(b, k, column + 3u));
+      sums[i] += number_of(a, row, k) * four;
+    }}
+  }}
+  return sums;
+}}
+
+fn stored(at: u32, given: Sums, stride: u32) {{
+  var sums = given;
+  for (var i = 0u; i < {each}u; i += 1u) {{
+    let quad = i * {lanes}u + lane;
+    if (quad < {quads}u) {{ tiles[at + quad / {width}u * stride + quad % {width}u] = bitcast<vec4<u32>>(sums[i]); }}
+  }}
+}}
+"""
+
+_OPERAND = re.compile(r"alias (Left|Right) = subgroup_matrix_\w+<(\w+), \d+, \d+>;\n")
+_LEFT = re.compile(r"subgroup_matrix_left<(\w+), (\d+), (\d+)>")
+_SUMS = re.compile(r"subgroup_matrix_result<(\w+), (\d+), (\d+)>")
+
+
+def without_matrices(source: str, lanes: int) -> str:
+    """``source`` for any adapter; one that has no matrices in it as it is. ``lanes``: the subgroup's size."""
+    left, sums = _LEFT.search(source), _SUMS.search(source)
+    if left is None or sums is None:
+        return source
+    operand, k, m = left[1], int(left[2]), int(left[3])
+    result, n = sums[1], int(sums[2])
+    assert int(sums[3]) == m
+    run, number = _NUMBERS[operand]
+    quads = m * n // 4
+    each = -(-quads // lanes)
+    functions = _FUNCTIONS.format(
+        result=result, run=run, number=number, lanes=lanes, quads=quads, each=each, width=n // 4
+    )
+    source = re.sub(r"(enable|diagnostic)\b.*subgroup.*;\n", "", source)
+    source = _OPERAND.sub("", source)
+    source = _SUMS.sub(f"array<vec4<{result}>, {each}>", source)
+    source = re.sub(r"subgroupMatrixLoad<\w+, (\w+)>\(&tiles, (.*)\);", r"Fragment(\2, \1);", source)
+    source = source.replace(", row_major);", ", true);").replace(", col_major);", ", false);")
+    source = source.replace("subgroupMatrixMultiplyAccumulate(", "multiplied(")
+    source = source.replace("subgroupMatrixStore<row_major>(&tiles, ", "stored(")
+    source, found = re.subn(
+        r",\s*@builtin\(subgroup_id\) part_id: u32\) \{\n",
+        # What a compiler does not see through: loops that it unrolls take it ten times as long.
+        f") {{\n  let part_id = lid / {lanes}u;\n  lane = lid % {lanes}u;\n  depth = {k}u + lid / 65536u;\n",
+        source,
+    )
+    assert found == 1
+    assert not re.search(r"subgroup_|subgroupMatrix", source), source
+    return source + functions
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixTile = SMALL) -> list[str]:
+    """Until the test ends the current device multiplies matrices of ``config``, in blocks of ``tile``.
+
+    Returns the blocks that were chosen since, by tile and parts of the sums.
+    """
+    device = engine().device(0)
+    caps = replace(device.caps, matrices=(config,), workgroup_bytes=49152)
+    monkeypatch.setattr(matrix_tile, "TILES", (tile,))
+    monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800)))
+    chosen: list[Blocking[MatrixTile]] = []
+    blocking = matrix_tile.blocking
+
+    def noted(*args: Any) -> Blocking[MatrixTile]:
+        chosen.append(blocking(*args))
+        return chosen[-1]
+
+    def emulated(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> LinkedKernel:
+        linked = link(kernel, replace(caps, matrices=(), subgroup_sizes=False), windows)
+        return replace(linked, source=without_matrices(linked.source, config.subgroup_size))
+
+    monkeypatch.setattr(device, "caps", caps)
+    monkeypatch.setattr(matrix_tile, "blocking", noted)
+    monkeypatch.setattr(pipelines, "link", emulated)
+    forget(monkeypatch)
+    return chosen

@@ -1,0 +1,118 @@
+"""Blocked products on subgroup matrices: which tiles suit which, and that Tint takes their kernels."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.kernels import matmul
+from torch_webgpu.kernels.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
+from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.matrices import MatrixConfig
+
+F16 = MatrixConfig("f16", "f32", 16, 16, 16, 32)
+I8 = MatrixConfig("i8", "i32", 16, 16, 32, 32)
+CONFIGS = (
+    F16,
+    MatrixConfig("f16", "f32", 16, 8, 16, 32),
+    MatrixConfig("f16", "f32", 8, 8, 8, 32),
+    MatrixConfig("f16", "f32", 8, 16, 16, 16),
+    MatrixConfig("f16", "f32", 16, 16, 16, 64),
+    I8,
+    MatrixConfig("u8", "u32", 16, 16, 32, 32),
+)
+
+
+def caps(*configs: MatrixConfig, workgroup_bytes: int = 49152) -> HostCaps:
+    return HostCaps(
+        int64=False,
+        float16=True,
+        float64=False,
+        immediates_bytes=64,
+        max_binding_bytes=2**31 - 4,
+        max_buffers=16,
+        dialect="tint",
+        subgroups=True,
+        matrices=configs,
+        subgroup_sizes=True,
+        workgroup_bytes=workgroup_bytes,
+    )
+
+
+def spec(dtype: str, rows: int, columns: int, order: str = "rows") -> Spec:
+    strides = contiguous_strides((rows, columns)) if order == "rows" else (1, rows)
+    return Spec(dtype, (rows, columns), strides)
+
+
+def sources(host: HostCaps, dtype: str, m: int, n: int, k: int, left: str, right: str) -> dict[str, str]:
+    """The kernels of a product and their WGSL."""
+    arguments = (spec(dtype, m, k, left), spec(dtype, k, n, right), spec(dtype, m, n))
+    op = Operation("mm", arguments, 1, matmul.extern(dtype))
+    return {
+        launch.kernel.name: link(launch.kernel, host).source
+        for launch in matmul.lower_matmul(op, (0, 1, 2), host).launches
+    }
+
+
+@pytest.fixture(scope="module")
+def null() -> Any:
+    """A device of Dawn's that computes nothing, but compiles."""
+    dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
+    return dawn.IMPLEMENTATION.null().open()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_configuration_has_tiles(config):
+    host = caps(config)
+    assert config_for(host, config.operand) == config
+    found = tiles_for(host, config)
+    assert found
+    assert all(tile.threads(config) <= 1024 for tile in found)
+
+
+def test_tiles_fit_into_workgroup_memory():
+    """As declared by their kernels, in every layout."""
+    for tile, left, right in itertools.product(TILES, ("rows", "columns"), ("rows", "columns")):
+        host = caps(F16, workgroup_bytes=tile.workgroup_bytes(F16))
+        assert tile in tiles_for(host, F16)
+        assert tile not in tiles_for(caps(F16, workgroup_bytes=tile.workgroup_bytes(F16) - 1), F16)
+        for source in sources(host, "f16", 512, 512, 512, left, right).values():
+            (vectors,) = re.findall(r"var<workgroup> tiles: array<vec4<u32>, (\d+)>", source)
+            assert int(vectors) * 16 <= host.workgroup_bytes
+
+
+def test_configurations_that_do_not_serve():
+    """Sums too narrow, fragments that do not start at multiples of 16 bytes, other operands."""
+    narrow = MatrixConfig("f16", "f16", 16, 16, 16, 32)
+    assert config_for(caps(narrow), "f16") is None
+    assert config_for(caps(MatrixConfig("i8", "i32", 16, 8, 32, 32)), "i8") is None
+    assert config_for(caps(narrow, MatrixConfig("f16", "f32", 16, 8, 8, 32), F16, I8), "f16") == F16
+    assert config_for(caps(F16), "bf16") is None
+    assert config_for(caps(F16), "f32") is None
+
+
+def test_every_tile_has_its_costs():
+    assert set(TILES) == set(RATES)
+
+
+def test_small_products_take_small_tiles_and_deep_ones_are_split():
+    small, large = (blocking(1, size, size, size, TILES).tile for size in (20, 8192))
+    assert small.m * small.n < large.m * large.n == max(tile.m * tile.n for tile in TILES)
+    deep = blocking(1, 128, 128, 16_384, TILES)
+    assert deep.splits > 1
+    assert (deep.splits - 1) * deep.chunk < 16_384 <= deep.splits * deep.chunk
+
+
+@pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_kernels_compile(null, config, order):
+    host = caps(config)
+    for size in ((4096, 4096, 4096), (1024, 1024, 1024), (100, 77, 51), (16, 4096, 1024), (128, 64, 8192)):
+        for name, source in sources(host, config.operand, *size, *order).items():
+            null.create_shader(source, name, True)
+            assert not null.sink.errors, f"{source}\n{null.sink.take()}"
