@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from . import patterns
 from .dynamo import aot_autograd, boxed, min_cut_partition
 from .graph import CompiledGraph
 
@@ -36,6 +37,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..
     """A graph of ATen operators as a function of a list of its inputs, which it empties."""
     if not any(isinstance(x, torch.Tensor) and x.device.type == "webgpu" for x in found_values(gm)):
         return boxed(gm.forward)
+    patterns.apply(gm)
     return boxed(CompiledGraph(gm))
 
 
