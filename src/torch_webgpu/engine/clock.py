@@ -15,13 +15,16 @@ Sizes = Callable[[], dict[Lane, int]]
 
 IDLE_SECONDS = 0.002
 """A batch nothing was added to for so long belongs to a program that does something else."""
+LOOK_SECONDS = 0.016
+LOOKS = 32
+"""How often, and at most how far apart, the thread looks for the next batch before it waits to be woken."""
 
 
 class FlushClock:
     """A thread, started with the first batch, that sleeps until a batch is old enough.
 
-    ``pending()``: how much each lane holds. ``flush(lane, size)`` submits
-    a lane if it still holds so much, and raises nothing.
+    ``pending()``: how much each lane holds. ``flush(lane, size)`` submits a lane if it still holds so much, and raises
+    nothing.
     """
 
     def __init__(self, pending: Sizes, flush: Callable[[Lane, int], None]) -> None:
@@ -29,9 +32,10 @@ class FlushClock:
         self._pending = pending
         self._flush = flush
         self._thread: threading.Thread | None = None
-        self._stopping = False
         self._wake = _thread.allocate_lock()  # locked while the thread sleeps; an Event would have a lock of its own,
         self._wake.acquire()  # which the handler of a signal that comes meanwhile, and records, would wait for
+        self._halt = _thread.allocate_lock()  # free from when the thread is to end
+        self._halt.acquire()
         self._first_pending = 0.0
 
     def arm(self, delay_ms: float) -> None:
@@ -59,22 +63,38 @@ class FlushClock:
     def stop(self) -> None:
         """Ends the thread, and waits for that."""
         if self._thread is not None:
-            self._stopping = True
+            self._halt.release()
             self._ring()
             self._thread.join()
 
     def _tick(self) -> None:
-        while True:
-            self._wake.acquire()
-            if self._stopping:
-                return
+        while self._begun():
             while (left := self._first_pending + self._delay_s - time.monotonic()) > 0:
-                time.sleep(left)
+                if self._halted_within(left):
+                    return
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.
             before: dict[Lane, int] = {}
-            while (recorded := self._pending()) and not self._stopping:
+            while recorded := self._pending():
                 for lane, size in recorded.items():
                     if before.get(lane) == size:
                         self._flush(lane, size)
                 before = recorded
-                time.sleep(IDLE_SECONDS)
+                if self._halted_within(IDLE_SECONDS):
+                    return
+
+    def _begun(self) -> bool:
+        """Waits until a batch has begun; False where there is to be none any more.
+
+        A thread that is woken takes the time of the one that wakes it, at every step of which both want the
+        interpreter: while the program is busy, it looks by itself.
+        """
+        for _ in range(LOOKS):
+            if self._wake.acquire(blocking=False):
+                return True
+            if self._halted_within(min(self._delay_s, LOOK_SECONDS)):
+                return False
+        self._wake.acquire()
+        return not self._halted_within(0)
+
+    def _halted_within(self, seconds: float) -> bool:
+        return self._halt.acquire(timeout=seconds)
