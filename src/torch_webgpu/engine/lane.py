@@ -219,7 +219,8 @@ class Recording(NamedTuple):
     @property
     def in_use(self) -> set[int]:
         """The numbers of all allocations that it uses."""
-        return {a.number for a in self.allocations}.union(*[bundle.keys for bundle in self.lists])
+        singles = {a.number for a in self.allocations}
+        return singles.union(*[bundle.keys for bundle in self.lists]) if self.lists else singles
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -233,6 +233,8 @@ class Store:
         gone, self.dying = self.dying, []
         if running or waiting:
             self.dying = [a for a in gone if a.number in running or a.number in waiting]
+            if len(self.dying) == len(gone):
+                return
             gone = [a for a in gone if a.number not in running and a.number not in waiting]
         self.mailbox.forget(gone)
         for device in self.live_bytes:
