@@ -67,13 +67,14 @@ HALF = MatrixTile(64, 128, 32, 2, 2)
 QUARTER = MatrixTile(64, 64, 32, 2, 2)
 LOW = MatrixTile(32, 64, 64, 1, 4)
 TILES = (WIDE, SQUARE, HALF, QUARTER, LOW)
-# Multiply-adds a nanosecond of a compute unit (NVIDIA H200), by how many workgroups of the tile it has.
+# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py). The last number
+# of WIDE, SQUARE and QUARTER was measured on an H100 (4096 cubed), the others are set beside those.
 RATES = {
-    WIDE: (1150, 0.2, 1150),
-    SQUARE: (900, 0.4, 1120),
-    HALF: (700, 0.6, 900),
-    QUARTER: (550, 1.0, 800),
-    LOW: (330, 1.5, 500),
+    WIDE: (800, 0.2, 800),
+    SQUARE: (750, 0.4, 885),
+    HALF: (600, 0.6, 730),
+    QUARTER: (450, 1.0, 585),
+    LOW: (270, 1.5, 380),
 }
 
 
