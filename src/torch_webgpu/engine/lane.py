@@ -164,25 +164,24 @@ class Recording(NamedTuple):
     def of(cls, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = _NONE) -> Recording:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
         ops, addresses, numbers = zip(*entries) if entries else ((), (), ())
-        flat = tuple(chain.from_iterable(addresses))
-        places = dict.fromkeys(flat, 0)
+        places: dict[int, int] = {}
+        numbered = tuple([places.setdefault(address, len(places)) for arguments in addresses for address in arguments])
         lists: list[Any] = []
         if places and max(places) >= FIRST_LIST_ADDRESS:
             lists = [address for address in places if address >= FIRST_LIST_ADDRESS]
-            places = dict.fromkeys([*(address for address in places if address < FIRST_LIST_ADDRESS), *lists], 0)
-        places = dict(zip(places, range(len(places))))
-        numbered = tuple(map(places.__getitem__, flat))
+            ordered = [*(address for address in places if address < FIRST_LIST_ADDRESS), *lists]
+            places = {address: number for number, address in enumerate(ordered)}
+            numbered = tuple([places[address] for arguments in addresses for address in arguments])
         within = [address >> ADDRESS_BITS for address in places]
         if lists:
             del within[len(places) - len(lists) :]
-        first = dict.fromkeys(within)
-        order = dict(zip(first, range(len(first))))
+        order: dict[int, int] = {}
+        owners = tuple([order.setdefault(number, len(order)) for number in within])
         allocations = [known[number] for number in order]
         if needed:
             alive = tuple([a.alive or a.number in needed for a in allocations])
         else:
             alive = tuple([a.alive for a in allocations])
-        owners = tuple(map(order.__getitem__, within))
         if not lists:
             return cls(entries, ops, numbers, places, numbered, owners, allocations, alive, lists, ())
         owners += tuple(range(len(order), len(order) + len(lists)))
