@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torch_webgpu.ir.graph import Operation, Spec
-from torch_webgpu.kernels import matmul
+from torch_webgpu.kernels import conv, matmul
 from torch_webgpu.kernels.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.wgsl.link import HostCaps, link
@@ -116,3 +116,36 @@ def test_kernels_compile(null, config, order):
         for name, source in sources(host, config.operand, *size, *order).items():
             null.create_shader(source, name, True)
             assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("mode", ["forward", "adjoint", "weight"])
+def test_convolutions_compile(null, mode, kernel, last):
+    host, geometry = caps(F16), conv.Geometry((1, 1), (kernel // 2,) * 2, (1, 1), 1)
+    shapes = {"x": (32, 256, 28, 28), "w": (128, 256, kernel, kernel), "y": (32, 128, 28, 28)}
+    order = {"forward": "xwy", "adjoint": "ywx", "weight": "yxw"}[mode]
+    layouts = {name: channels_last(shape) if last else contiguous_strides(shape) for name, shape in shapes.items()}
+    arguments = tuple([Spec("f16", shapes[name], layouts[name]) for name in order])
+    body = conv.extern(mode, geometry, "f16", False)
+    launches = conv.lower_conv(Operation("convolution", arguments, 1, body), (0, 1, 2), host, mode, geometry).launches
+    assert launches[0].kernel.name.startswith(f"conv_{mode}_matrices_")
+    for launch in launches:
+        source = link(launch.kernel, host).source
+        null.create_shader(source, launch.kernel.name, True)
+        assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+
+
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    _, c, h, w = shape
+    return (c * h * w, 1, w * c, c)
+
+
+@pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
+def test_parameters_fit_into_immediates(order):
+    """Those of a matrix product with a bias, on Dawn."""
+    host = caps(F16)
+    operands = (spec("f16", 512, 256, order[0]), spec("f16", 256, 128, order[1]), Spec("f16", (128,), (1,)))
+    op = Operation("addmm", (*operands, spec("f16", 512, 128)), 1, matmul.extern("f16", 2), ("f", "f"))
+    (launch,) = matmul.lower_matmul(op, (0, 1, 2, 3), host).launches
+    assert link(launch.kernel, host).uses_immediates

@@ -120,7 +120,8 @@ class Epilogue:
         """``fn e<k>_at``; coordinates along which the argument stands still take no parameter."""
         spec = self.specs[k]
         still = {c for c, n, s in zip(self.coordinates, spec.shape, spec.strides, strict=True) if n == 1 or s == 0}
-        return locator(params, f"e{k}", k, self.coordinates, spec.strides, self.absent | still)
+        inner = self.coordinates[-1:]
+        return locator(params, f"e{k}", k, self.coordinates, spec.strides, self.absent | still, inner)
 
     def element(self, k: int, at: str = "at") -> str:
         return f"e{k}_at({', '.join(f'{at}.{c}' for c in self.coordinates)})"

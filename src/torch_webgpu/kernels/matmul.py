@@ -6,7 +6,7 @@ Arguments of the operation: a and b, what the epilogue reads, its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -27,6 +27,8 @@ from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_param
 
 COORDINATES = ("slice", "m", "n")
 TILES = (HUGE, LARGE, MEDIUM, LIGHT, SMALL)
+MATRIX = ("m", "n")
+"""The coordinates of one matrix."""
 ANY_TILE = 16
 ROW_LANES = 64
 COLUMN_LANES = 8
@@ -115,12 +117,21 @@ def product_of(op: Operation) -> Product:
     return Product(lift(a, row, False), lift(b, False, column), row, column)
 
 
-def draft(p: Product, epilogue: Epilogue | None, partials: int, widths: Mapping[int, int] = NOT_TOGETHER) -> Draft:
-    """The kernel that multiplies, but for its body; no epilogue leaves partial sums."""
-    kernel = Draft(COORDINATES)
+def draft(
+    p: Product,
+    epilogue: Epilogue | None,
+    partials: int,
+    widths: Mapping[int, int] = NOT_TOGETHER,
+    dense: Collection[str] = (),
+) -> Draft:
+    """The kernel that multiplies, but for its body; no epilogue leaves partial sums. ``dense``: coordinates along which
+    a stride of 1 takes no parameter.
+    """
+    # Few parameters, so that they fit into the immediates of any adapter; Dawn's are 64 bytes.
+    kernel = Draft(COORDINATES, frozenset({"slice"}) if p.sizes[0] == 1 else frozenset())
     kernel.add(arithmetic(p.a.dtype, "add", "mul"))
     for name, spec in (("a", p.a), ("b", p.b)):
-        kernel.input(name, p.args[name], spec)
+        kernel.input(name, p.args[name], spec, dense)
     store_sums(kernel, epilogue, p.kind, partials, (PLACE, STORED), widths)
     return kernel
 
@@ -162,7 +173,7 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     split, partials = chosen.splits > 1, len(e.op.args)
     widths = {} if split else e.widths(2, caps, 2)
     together = max(widths.values(), default=1)
-    w = draft(p, None if split else e, partials, widths)
+    w = draft(p, None if split else e, partials, widths, MATRIX)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
     heavy = caps.software or (e.heavy and not split)
@@ -181,7 +192,7 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
     widths = {partials: 1 if n % 4 else 4} if split else e.widths(2, caps, 4)
     together = max(widths.values())
-    w = draft(p, None if split else e, partials, widths)
+    w = draft(p, None if split else e, partials, widths, MATRIX)
     grid = block_params(w.params, chosen, slices, m, n, k)
     a, b = side_of("a", p.a, 2, 1), side_of("b", p.b, 1, 2)
     w.add(source("matmul"), *(reader(side, side.x, config.operand) for side in (a, b)))

@@ -7,8 +7,8 @@ alias BStep = u32;
 
 fn a_row(slice: u32, m: u32) -> ARow { return a_at(slice, m, 0u); }
 
-fn a_step(slice: u32, k: u32) -> AStep { return k * P.a_s_n; }
+fn a_step(slice: u32, k: u32) -> AStep { return a_delta(0u, 0u, k); }
 
 fn b_row(slice: u32, n: u32) -> BRow { return b_at(slice, 0u, n); }
 
-fn b_step(slice: u32, k: u32) -> BStep { return k * P.b_s_m; }
+fn b_step(slice: u32, k: u32) -> BStep { return b_delta(0u, k, 0u); }

@@ -8,7 +8,7 @@ stores whole words of packed types.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from importlib.resources import files
 from math import prod
@@ -74,14 +74,20 @@ def locator(
     coordinates: Sequence[str],
     strides: Sequence[int],
     absent: frozenset[str] = frozenset(),
+    dense: Collection[str] = (),
 ) -> str:
     """WGSL ``fn name_at(…coordinates) -> u32``, the number of an element of argument ``arg``, and ``name_delta``, the
-    same without the argument's offset; adds the parameters they need.
+    same without the argument's offset; adds the parameters they need. A stride of 1 along ``dense`` coordinates is
+    none.
     """
     offset = params.add(f"{name}_offset", Source("offset", arg))
     terms = []
     for coordinate, stride in zip(coordinates, strides, strict=True):
-        if coordinate not in absent:
+        if coordinate in absent:
+            continue
+        if stride == 1 and coordinate in dense:
+            terms.append(coordinate)
+        else:
             terms.append(f"{coordinate} * {params.add(f'{name}_s_{coordinate}', stride)}")
     arguments = ", ".join(f"{c}: u32" for c in coordinates)
     delta = f"fn {name}_delta({arguments}) -> u32 {{ return {' + '.join(terms) or '0u'}; }}"
@@ -99,10 +105,10 @@ class Draft:
         self.order: list[int] = []
         self.prelude: list[str] = []
 
-    def input(self, name: str, arg: int, spec: Spec) -> None:
-        """Argument ``arg`` as ``name_load``, with ``name_at(…coordinates)``."""
+    def input(self, name: str, arg: int, spec: Spec, dense: Collection[str] = ()) -> None:
+        """Argument ``arg`` as ``name_load``, with ``name_at(…coordinates)`` (see :func:`locator`)."""
         self.binding(Binding(name, spec.dtype), arg)
-        self.locate(name, arg, spec)
+        self.locate(name, arg, spec, dense)
 
     def binding(self, binding: Binding, arg: int) -> None:
         """A buffer that the body indexes by itself."""
@@ -115,9 +121,9 @@ class Draft:
     def add(self, *prelude: str) -> None:
         self.prelude += prelude
 
-    def locate(self, name: str, arg: int, spec: Spec) -> None:
+    def locate(self, name: str, arg: int, spec: Spec, dense: Collection[str] = ()) -> None:
         """Declares ``name_at(…coordinates)`` for argument ``arg``."""
-        self.prelude.append(locator(self.params, name, arg, self.coordinates, spec.strides, self.absent))
+        self.prelude.append(locator(self.params, name, arg, self.coordinates, spec.strides, self.absent, dense))
 
     def build(self, name: str, body: Sequence[str], threads: int, grid: tuple[int, int, int]) -> Launch:
         """The launch of the prelude and ``body`` in workgroups of ``threads``."""
