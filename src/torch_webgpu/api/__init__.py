@@ -26,6 +26,7 @@ from .batching import (
     set_batch_delay,
     set_batch_threshold,
 )
+from .compiled import compile_stats
 from .device import (
     can_device_access_peer,
     device,

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from torch_webgpu.config import config, print_stage
 from torch_webgpu.engine.causes import on_cpu, reading
 from torch_webgpu.engine.current import current_device
-from torch_webgpu.errors import FallbackError
+from torch_webgpu.errors import FallbackError, TraceError
 
 from .decomps import decomposed
 from .refusals import refusal
@@ -44,7 +44,7 @@ def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     chosen = _decompositions.get(op)
     try:
         result = chosen(*args, **kwargs) if chosen is not None else decomposed(op, args, kwargs)
-    except (NotImplementedError, FallbackError, torch.OutOfMemoryError):
+    except (NotImplementedError, FallbackError, TraceError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, AssertionError) as own:
         check_devices((*args, *kwargs.values()))  # a decomposition may trip over tensors of two devices anywhere

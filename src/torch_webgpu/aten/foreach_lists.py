@@ -137,7 +137,11 @@ def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
         return None
     if max([a.size_bytes for a in allocations]) > largest:  # a list: a generator takes three times as long
         return None
-    return Bundle(form.geometry, form.dtype, form.device, allocations, starts)
+    made = Bundle(form.geometry, form.dtype, form.device, allocations, starts)
+    intake = engine().intake(form.device)
+    if intake is not None and intake.may_move(allocations):
+        made.is_aligned = False
+    return made
 
 
 def _form(tensors: Sequence[torch.Tensor]) -> Form | None:

@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from . import patterns
+from .counts import COUNTS
 from .dynamo import aot_autograd, boxed, min_cut_partition
 from .graph import CompiledGraph
 
@@ -38,6 +39,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..
     if not any(isinstance(x, torch.Tensor) and x.device.type == "webgpu" for x in found_values(gm)):
         return boxed(gm.forward)
     patterns.apply(gm)
+    COUNTS.graphs += 1
     return boxed(CompiledGraph(gm))
 
 

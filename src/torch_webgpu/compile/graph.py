@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -15,11 +15,14 @@ from torch.fx.node import map_arg
 from torch_webgpu.aten.torch_abi import compiling
 from torch_webgpu.engine.bound import INPUT_ALIGNMENT_BYTES, BoundPlan
 from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tensor import ADDRESS_BITS
 from torch_webgpu.engine.tracing import planning, trace
 from torch_webgpu.errors import TraceError
+from torch_webgpu.layout import extent
 
 from .cache import file_for
-from .partition import Part, refuse, split
+from .counts import COUNTS
+from .partition import Part, first_line, refuse, split, unplanned
 
 MAX_PLANS = 64
 """Shapes that a graph keeps plans for; the most recently used stay."""
@@ -36,6 +39,7 @@ class CompiledGraph:
     def __init__(self, gm: GraphModule) -> None:
         parts = split(gm)
         self._run: Callable[..., Any] = Region(gm) if parts is None else _InParts(gm, parts)
+        COUNTS.between.update(unplanned(parts or ()))
 
     def __call__(self, *args: Any) -> Any:
         with torch.no_grad():
@@ -74,14 +78,12 @@ class _Planned:
         self._bound = bound
         self._results = list(values)
         self._places = [k for k, value in enumerate(values) if value == TENSOR]
-
-    def writes(self, n: int) -> bool:
-        """Whether the plan writes into input ``n``."""
-        plan = self._bound.plan
-        return plan.buffers[plan.inputs[n].buffer].role == "inout"
+        plan = bound.plan
+        self.written = [n for n, spec in enumerate(plan.inputs) if plan.buffers[spec.buffer].role == "inout"]
 
     def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
         results = self._results.copy()
+        COUNTS.runs += 1
         for place, t in zip(self._places, self._bound.run(tensors, pointers)):
             results[place] = t
         return results
@@ -111,10 +113,10 @@ class Region:
             return self._instead(*args)
         tensors = [args[k] for k in self._tensors]
         pointers = [t.data_ptr() for t in tensors]
-        copies: list[tuple[int, torch.Tensor]] = []
-        if pointers != self._known:
+        copies: dict[int, torch.Tensor] = {}
+        known = pointers == self._known
+        if not known:
             tensors, copies = self._bring(tensors)
-            self._known = [] if copies else pointers
             pointers = [t.data_ptr() for t in tensors]
         key = tuple([args[k] for k in self._numbers]), tuple([(args[k].shape, args[k].stride()) for k in self._varying])
         planned = self._plans.get(key) or self._plan(key, args, tensors)
@@ -122,10 +124,15 @@ class Region:
             return self(*args)
         if len(self._plans) > 1:
             self._plans.move_to_end(key)
+        if not known:
+            for n in shared(pointers, planned.written):
+                copies[n], tensors[n] = tensors[n], copied(tensors[n])
+                pointers[n] = tensors[n].data_ptr()
+            self._known = [] if copies else pointers
         results = planned.run(tensors, pointers)
-        for n, original in copies:
-            if planned.writes(n):
-                original.copy_(tensors[n])
+        if copies:
+            for n in copies.keys() & planned.written:
+                copies[n].copy_(tensors[n])
         return results[0] if self._is_single else results
 
     @property
@@ -133,17 +140,17 @@ class Region:
         """Of the plans."""
         return self._device or torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
 
-    def _bring(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[tuple[int, torch.Tensor]]]:
-        """The tensors as a plan takes them: on the device, at multiples of 16 bytes; and which of them are copies."""
-        found, copies = list(tensors), []
+    def _bring(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
+        """The tensors as a plan takes them: on the device, at multiples of 16 bytes; and what it copied."""
+        found, copies = list(tensors), {}
         for n, t in enumerate(tensors):
             if t.device.type != "webgpu":
                 found[n] = t.to(self.device)
             elif t.data_ptr() % INPUT_ALIGNMENT_BYTES:
-                found[n] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+                found[n] = copied(t)
             else:
                 continue
-            copies.append((n, t))
+            copies[n] = t
         return found, copies
 
     def _plan(self, key: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> _Planned | None:
@@ -156,8 +163,11 @@ class Region:
         except TraceError as error:
             _log.info("torch.compile: %s", error)
             parts = split(self._gm)
+            if parts is None:
+                COUNTS.between["graph", first_line(error)] += 1
             self._instead = self._gm.forward if parts is None else CompiledGraph(self._gm)
             return None
+        COUNTS.plans += 1
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
         return planned
@@ -177,7 +187,7 @@ class Region:
         if kept is not None:
             return _Planned(BoundPlan(engine(), kept[0], index, kept[0].contents), kept[1])
         try:
-            with compiling():
+            with engine().lock, compiling():  # the flag is the process's: one thread at a time sets it and puts it back
                 plan = trace(engine(), index, run, given)
         except TraceError as error:
             if interpreter.current is not None:
@@ -200,6 +210,27 @@ class _Recorder(Interpreter):
         result = super().run_node(n)
         self.current = None
         return result
+
+
+def copied(t: torch.Tensor) -> torch.Tensor:
+    """A tensor of the layout of ``t`` in memory of its own, also where its elements overlap."""
+    flat = t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset())
+    return flat.clone().as_strided(t.shape, t.stride(), 0)
+
+
+def shared(pointers: Sequence[int], written: Sequence[int]) -> Iterator[int]:
+    """Which inputs must move for those that are ``written`` to have their allocations for themselves.
+
+    Inputs that overlap while one is written are no graph's: AOTAutograd makes one of them.
+    """
+    owner: dict[int, int] = {}
+    for n in written:
+        if pointers[n] and owner.setdefault(pointers[n] >> ADDRESS_BITS, n) != n:
+            yield n
+    if owner:
+        for n in set(range(len(pointers))).difference(written):
+            if pointers[n] >> ADDRESS_BITS in owner:
+                yield n
 
 
 def is_webgpu(value: Any) -> bool:

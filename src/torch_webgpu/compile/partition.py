@@ -21,7 +21,12 @@ _DEPENDS_ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_out
 
 def refuse(node: Node, error: Exception) -> None:
     """From now on the node runs between plans."""
-    node.meta[REFUSED] = str(error)
+    node.meta[REFUSED] = first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    """Without what FX adds: where in the graph and in the program it happened."""
+    return str(error).partition("\n")[0]
 
 
 def reason(node: Node) -> str | None:
@@ -94,6 +99,15 @@ def split(gm: GraphModule) -> list[Part] | None:
             groups.append((planned, []))
         groups[-1][1].append(node)
     return _parts(gm, [(planned, members) for planned, members in groups if members])
+
+
+def unplanned(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
+    """What runs between plans, and why."""
+    for part in parts:
+        for node in part.gm.graph.nodes:
+            why = reason(node)
+            if why is not None and node.target is not getitem:
+                yield str(node.target), why
 
 
 def _parts(gm: GraphModule, groups: Sequence[tuple[bool, Sequence[Node]]]) -> list[Part]:

@@ -107,7 +107,7 @@ class BoundPlan:
         if not self._pointers:
             self._pointers, self._starts = [0] * len(inputs), [0] * len(inputs)
         for k, (before, now) in enumerate(zip(self._pointers, pointers)):
-            if before != now:
+            if before != now or not now:  # a tensor without elements has no address
                 self._allocations[specs[k].buffer] = engine.allocation(inputs[k])
                 self._starts[k] = offset_in_allocation(inputs[k])
         self._pointers, self._starts = pointers, list(self._starts)
@@ -143,8 +143,9 @@ class BoundPlan:
         first = spec.byte_offset // dtype.itemsize
         if spec.buffer in self._given:
             t = inputs[self._given[spec.buffer]]
-            flat = t if t.dtype == dtype else t.view(dtype)
-            return flat.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)
+            if t.dtype != dtype:  # only a flat tensor of any layout may be viewed as any dtype
+                t = t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset()).view(dtype)
+            return t.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)
         if spec.buffer in self._constants:  # the caller may write into what it is given
             return self._constants[spec.buffer].view(dtype).as_strided(spec.shape, spec.strides, first).clone()
         owner = owners[spec.buffer]

@@ -129,6 +129,10 @@ class Capture:
                 self._commands.append(Copy(source, 0, target, offset_bytes, len(words)))
         return True
 
+    def may_move(self, allocations: Sequence[Allocation]) -> bool:
+        """No: a graph runs over the memory that it was captured over."""
+        return False
+
     def refuse(self, index: int, what: str) -> None:
         """Ends the capture and raises, if it is on this device: ``what`` cannot be part of a graph."""
         if index == self.device.index:

@@ -27,5 +27,8 @@ class Intake(Protocol):
     def stream_words(self, state: RandomState, blocks: int) -> Sequence[int]:
         """The four parameters of the stream (seed, offset) for an operation that uses ``blocks`` blocks of it."""
 
+    def may_move(self, allocations: Sequence[Allocation]) -> bool:
+        """Whether what starts an allocation now may start later in another one when what is taken in runs."""
+
     def refuse(self, index: int, what: str) -> None:
         """Raises, if it is on this device: ``what`` cannot be taken in."""

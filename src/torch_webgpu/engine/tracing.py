@@ -48,6 +48,11 @@ class Tracing:
         self.device = device
         self.drawn = 0  # blocks of the random stream
         self.first_number = engine.mailbox.mark  # of the allocations made meanwhile
+        self.inputs: set[int] = set()  # the numbers of their allocations
+
+    def may_move(self, allocations: Sequence[Allocation]) -> bool:
+        """Inputs: a plan runs on tensors that start at any multiple of 16 bytes."""
+        return not self.inputs.isdisjoint([a.number for a in allocations])
 
     def refuse(self, index: int, what: str) -> None:
         """Raises, if it is on this device: ``what`` cannot be part of a plan."""
@@ -170,6 +175,7 @@ def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any
         default_state(index)  # is made at its first use, which is not to happen here
         tracing = Tracing(engine, device)
         stand_ins = [stand_in(engine, a, index) if isinstance(a, torch.Tensor) else a for a in args]
+        tracing.inputs = {engine.allocation(t).number for t in stand_ins if isinstance(t, torch.Tensor)}
         engine.capture = tracing
         try:
             with engine.using(threshold=UNBOUNDED):
