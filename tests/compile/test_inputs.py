@@ -130,6 +130,21 @@ def test_complex_numbers() -> None:
     check(lambda x: x.real * 2 + (x * x.conj()).imag, torch.randn(5, dtype=torch.complex64))
 
 
+@pytest.mark.parametrize("expands", [False, True])
+def test_tensors_that_are_conjugated_or_negated_by_a_flag(expands: bool) -> None:
+    """What lies in their memory is something else."""
+    x = torch.randn(1, 5, dtype=torch.complex64, device="webgpu").expand(3 if expands else 1, 5)
+    f = lambda x, y: (x * 2, y + 1)
+    compiled = torch.compile(f, fullgraph=True)
+    for given in ((x.conj(), x.conj().imag), (x, x.imag), (x.conj(), x.imag)):
+        assert_equal(compiled(*given), f(*given))
+    leaf = torch.randn(5, dtype=torch.complex64, device="webgpu", requires_grad=True)
+    y = torch.compile(lambda x: x * 2j, fullgraph=True)(leaf)
+    for cotangent in (x[0], x[0].conj()):
+        (actual,) = torch.autograd.grad(y, leaf, cotangent, retain_graph=True)
+        assert_equal(actual, torch.autograd.grad(leaf * 2j, leaf, cotangent)[0])
+
+
 def test_views_of_the_bits() -> None:
     check(lambda x: (x.view(torch.int32) + 1, x.view(torch.uint8)), torch.randn(4))
 

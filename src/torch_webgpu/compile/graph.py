@@ -141,12 +141,14 @@ class Region:
         return self._device or torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
 
     def _bring(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
-        """The tensors as a plan takes them: on the device, at multiples of 16 bytes; and what it copied."""
+        """The tensors as a plan takes them: on the device, with all its bits in memory, at multiples of 16 bytes; and
+        what it copied.
+        """
         found, copies = list(tensors), {}
         for n, t in enumerate(tensors):
             if t.device.type != "webgpu":
                 found[n] = t.to(self.device)
-            elif t.data_ptr() % INPUT_ALIGNMENT_BYTES:
+            elif t.data_ptr() % INPUT_ALIGNMENT_BYTES or t.is_conj() or t.is_neg():
                 found[n] = copied(t)
             else:
                 continue
@@ -178,7 +180,10 @@ class Region:
 
         def run(*args: Any) -> list[torch.Tensor]:
             found = interpreter.run(*args)
-            outputs[:] = [found] if self._is_single else found
+            # Whether a tensor is conjugated by a flag is no part of a plan.
+            outputs[:] = [
+                in_memory(t) if isinstance(t, torch.Tensor) else t for t in ([found] if self._is_single else found)
+            ]
             return [t for t in outputs if isinstance(t, torch.Tensor)]
 
         index = self.device.index or 0
@@ -212,10 +217,18 @@ class _Recorder(Interpreter):
         return result
 
 
+def in_memory(t: torch.Tensor) -> torch.Tensor:
+    """``t`` without flags that say that it is conjugated or negated."""
+    return t.resolve_conj().resolve_neg()
+
+
 def copied(t: torch.Tensor) -> torch.Tensor:
-    """A tensor of the layout of ``t`` in memory of its own, also where its elements overlap."""
+    """A tensor of the layout of ``t`` in memory of its own, also where its elements overlap; conjugated, or negated,
+    there where ``t`` only says so.
+    """
     flat = t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset())
-    return flat.clone().as_strided(t.shape, t.stride(), 0)
+    flat = in_memory(flat) if flat.is_conj() or flat.is_neg() else flat.clone()
+    return flat.as_strided(t.shape, t.stride(), 0)
 
 
 def shared(pointers: Sequence[int], written: Sequence[int]) -> Iterator[int]:
