@@ -19,7 +19,7 @@ from tests.conformance.trials import Trial, attempt, opinfos, supports
 from torch.utils import _pytree as pytree
 
 FULL = os.environ.get("TORCH_WEBGPU_CONFORMANCE", "quick") == "full"
-EVERY = 1 if FULL else 8
+EVERY = 1 if FULL else 20
 SAMPLES = 3 if FULL else 1
 CALLS = 2
 """The second one finds the plan that the first one made."""

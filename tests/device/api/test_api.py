@@ -173,6 +173,7 @@ def test_events_measure_time(device):
     with pytest.raises(ValueError, match="recorded"):
         start.elapsed_time(end)
     start.record()
+    start.synchronize()  # the GPU notes the time when it gets there
     time.sleep(0.02)
     torch.ones(10, device=device).sum()
     end.record()
