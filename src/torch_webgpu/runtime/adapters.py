@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from importlib import import_module
 
@@ -19,6 +20,9 @@ _BACKEND_ORDER = ("Metal", "Vulkan", "D3D12", "Unknown", "OpenGL", "OpenGLES")
 
 def implementation(name: str) -> Implementation:
     """An implementation by its name. Raises ImportError or OSError, as loading its library does."""
+    if "XDG_RUNTIME_DIR" not in os.environ:
+        # Outside a desktop session Mesa's device-select layer would complain on stderr, and has nothing to select.
+        os.environ.setdefault("NODEVICE_SELECT", "1")
     return import_module(MODULES[name]).IMPLEMENTATION
 
 

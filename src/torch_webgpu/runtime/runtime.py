@@ -34,9 +34,6 @@ def devices() -> list[Device]:
 
 @cache
 def _runtime() -> tuple[Device, ...]:
-    if "XDG_RUNTIME_DIR" not in os.environ:
-        # Outside a desktop session Mesa's device-select layer would complain on stderr, and has nothing to select.
-        os.environ.setdefault("NODEVICE_SELECT", "1")
     found_adapters = adapters()
     if not found_adapters:
         return ()

@@ -145,7 +145,7 @@ def test_threads_that_are_waited_for_finish_their_work():
             y = torch.ones(16, device="webgpu")
             for _ in range(50):
                 y = y + 1
-            print(y.sum().item())
+            print(f"{y.sum().item()}\\n", end="")  # in one piece: the other thread prints, too
         for _ in range(2):
             threading.Thread(target=work).start()
     """
