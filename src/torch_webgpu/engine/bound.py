@@ -104,13 +104,14 @@ class BoundPlan:
     def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
         """Finds the allocations of the inputs that are others than the last time."""
         engine, specs = self._engine, self.plan.inputs
-        if not self._pointers:
-            self._pointers, self._starts = [0] * len(inputs), [0] * len(inputs)
-        for k, (before, now) in enumerate(zip(self._pointers, pointers)):
-            if before != now or not now:  # a tensor without elements has no address
+        before = self._pointers or [0] * len(inputs)
+        # A list of its own: a prepared submission compares with the one that its parameters were written from.
+        starts = self._starts.copy() or [0] * len(inputs)
+        for k, (known, now) in enumerate(zip(before, pointers)):
+            if known != now or not now:  # a tensor without elements has no address
                 self._allocations[specs[k].buffer] = engine.allocation(inputs[k])
-                self._starts[k] = offset_in_allocation(inputs[k])
-        self._pointers, self._starts = pointers, list(self._starts)
+                starts[k] = offset_in_allocation(inputs[k])
+        self._pointers, self._starts = pointers, starts
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> None:
         """ValueError if they are not what was traced."""

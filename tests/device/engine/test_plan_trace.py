@@ -83,6 +83,15 @@ def test_inputs_may_lie_in_the_middle_of_a_storage(device: torch.device) -> None
     torch.testing.assert_close(bind(plan)(*parts).cpu(), expected, rtol=1e-2, atol=1e-2)
 
 
+def test_an_input_may_lie_elsewhere_in_its_storage_each_time(device: torch.device) -> None:
+    """Also when the submission of the run before is encoded again."""
+    base = torch.arange(64.0, device=device)
+    bound = bind(trace(lambda t: t * 2 + 1, base[:8]))
+    for first in (0, 8, 16, 24, 8, 0, 56):
+        part = base[first : first + 8]
+        assert torch.equal(bound(part).cpu(), part.cpu() * 2 + 1)
+
+
 def test_what_is_no_input_is_constant(device: torch.device) -> None:
     weight = torch.randn(8, 8, device=device)
 
