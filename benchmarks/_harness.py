@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -255,6 +255,21 @@ def as_json(result: Result, device: Device, fallbacks: int) -> str:
     """One line: the environment, the figure, and how many CPU fallbacks it took."""
     row = {**environment(device), **asdict(result), "fallbacks": fallbacks}
     return json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
+
+
+def print_figures(device: Device, names: Sequence[str], figures: Callable[[str], Iterator[Result]]) -> bool:
+    """Prints the figures of each benchmark as JSON lines; whether one of them failed, which costs only its own."""
+    failed = False
+    for name in names:
+        fallbacks = device.fallbacks()
+        try:
+            for result in figures(name):
+                print(as_json(result, device, device.fallbacks() - fallbacks), flush=True)
+                fallbacks = device.fallbacks()
+        except (RuntimeError, TypeError, ImportError) as error:
+            print(f"{device.device} {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed = True
+    return failed
 
 
 def run_in_processes(

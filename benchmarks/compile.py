@@ -23,11 +23,11 @@ from _harness import (
     Device,
     Effort,
     Result,
-    as_json,
     duration,
     implementations,
     kernels,
     measure,
+    print_figures,
     print_table,
     run_in_processes,
 )
@@ -241,19 +241,12 @@ def run_device(options: argparse.Namespace) -> int:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     device = Device.of(options.device[0])
     effort = QUICK if options.quick else Effort(repeats=5)
-    failed = False
-    for name in options.only.split(",") if options.only else CASES:
+
+    def measured(name: str) -> Iterator[Result]:
         torch._dynamo.reset()
-        fallbacks = device.fallbacks()
-        rows = warm(name, device, options.quick) if options.warm else figures(name, device, effort, options.quick)
-        try:
-            for result in rows:
-                print(as_json(result, device, device.fallbacks() - fallbacks), flush=True)
-                fallbacks = device.fallbacks()
-        except (RuntimeError, TypeError, ImportError) as error:  # the other models' figures are worth having
-            print(f"{device.device} {name}: {type(error).__name__}: {error}", file=sys.stderr)
-            failed = True
-    return int(failed)
+        return warm(name, device, options.quick) if options.warm else figures(name, device, effort, options.quick)
+
+    return int(print_figures(device, options.only.split(",") if options.only else list(CASES), measured))
 
 
 def main() -> int:

@@ -17,10 +17,10 @@ from _harness import (
     Device,
     Effort,
     Result,
-    as_json,
     implementations,
     is_slow,
     measure,
+    print_figures,
     print_table,
     rate,
     run_in_processes,
@@ -150,19 +150,10 @@ def run_device(options: argparse.Namespace) -> int:
     """Everything about one device, as JSON lines."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    failed = False
     device = Device.of(options.device[0])
     effort = QUICK if options.quick else Effort(repeats=5, repeat_s=0.1)
-    for name in options.only.split(",") if options.only else BENCHMARKS:
-        fallbacks = device.fallbacks()
-        try:
-            for result in BENCHMARKS[name](device, effort, options.quick):
-                print(as_json(result, device, device.fallbacks() - fallbacks), flush=True)
-                fallbacks = device.fallbacks()
-        except (RuntimeError, TypeError) as error:  # one missing operator must not cost the other benchmarks' figures
-            print(f"{device.device} {name}: {type(error).__name__}: {error}", file=sys.stderr)
-            failed = True
-    return int(failed)
+    names = options.only.split(",") if options.only else list(BENCHMARKS)
+    return int(print_figures(device, names, lambda name: BENCHMARKS[name](device, effort, options.quick)))
 
 
 def main() -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
 from . import patterns
 from .counts import COUNTS
-from .dynamo import aot_autograd, boxed, min_cut_partition
+from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition
 from .graph import CompiledGraph
+from .partition import values
 
 
 def webgpu(
@@ -36,17 +36,8 @@ def webgpu(
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """A graph of ATen operators as a function of a list of its inputs, which it empties."""
-    if not any(isinstance(x, torch.Tensor) and x.device.type == "webgpu" for x in found_values(gm)):
+    if not any(is_webgpu(v) for node in gm.graph.nodes for v in values(node.meta.get("val"))):
         return boxed(gm.forward)
     patterns.apply(gm)
     COUNTS.graphs += 1
     return boxed(CompiledGraph(gm))
-
-
-def found_values(gm: GraphModule) -> list[Any]:
-    """What the graph's nodes stand for: fake tensors and symbols."""
-    values: list[Any] = []
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        values += value if isinstance(value, (list, tuple)) else [value]
-    return values

@@ -35,7 +35,12 @@ def register() -> None:
 
 def on_webgpu(model: GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether a webgpu tensor takes part in a graph of Dynamo's."""
-    return any(isinstance(t, torch.Tensor) and t.device.type == "webgpu" for t in tensors_of(model, inputs))
+    return any(map(is_webgpu, tensors_of(model, inputs)))
+
+
+def is_webgpu(value: Any) -> bool:
+    """Whether it is a tensor on webgpu, a fake one included."""
+    return isinstance(value, torch.Tensor) and value.device.type == "webgpu"
 
 
 def tensors_of(model: GraphModule, inputs: Sequence[Any]) -> Iterator[Any]:

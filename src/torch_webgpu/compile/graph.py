@@ -22,6 +22,7 @@ from torch_webgpu.layout import extent
 
 from .cache import file_for
 from .counts import COUNTS
+from .dynamo import is_webgpu
 from .partition import Part, first_line, refuse, split, unplanned
 
 MAX_PLANS = 64
@@ -244,10 +245,6 @@ def shared(pointers: Sequence[int], written: Sequence[int]) -> Iterator[int]:
         for n in set(range(len(pointers))).difference(written):
             if pointers[n] >> ADDRESS_BITS in owner:
                 yield n
-
-
-def is_webgpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "webgpu"
 
 
 def is_static(value: Any) -> bool:

@@ -87,18 +87,18 @@ def split(gm: GraphModule) -> list[Part] | None:
     reasons = {node: reason(node) for node in nodes}
     if not any(reasons.values()):
         return None
-    early: list[Node] = []
-    groups: list[tuple[bool, list[Node]]] = [(False, early)]
+    early: dict[Node, None] = {}  # in order
+    groups: list[tuple[bool, list[Node]]] = []
     for node, why in reasons.items():
         on_host = why is not None or not makes_tensors(node)
         if on_host and not is_impure(node) and all(s in early for s in node.all_input_nodes if s in reasons):
-            early.append(node)
+            early[node] = None
             continue
         planned = why is None
-        if groups[-1][0] != planned or len(groups) == 1:
+        if not groups or groups[-1][0] != planned:
             groups.append((planned, []))
         groups[-1][1].append(node)
-    return _parts(gm, [(planned, members) for planned, members in groups if members])
+    return _parts(gm, [*([(False, list(early))] if early else []), *groups])
 
 
 def unplanned(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .operand import RUN_BYTES, Side, run_of
-from .tile import MIN_SPLIT_K, PARTIAL_NS, SPLIT_NS, UNITS, Blocking, blocks
+from .tile import MIN_SPLIT_K, PARTIAL_NS, SPLIT_NS, UNITS, Blocking, blocks, which_block
 
 # What products of an operand dtype are summed up in.
 SUMS = {"f16": "f32", "i8": "i32", "u8": "u32"}
@@ -226,18 +226,7 @@ def matrix_block_text(
         f"@compute @workgroup_size({threads}){sized}",
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
-        "  let group = wid.y * nwg.x + wid.x;",
-        "  if (group >= P.groups) { return; }",
-        f"  let tiles_m = (P.m + {tile.m - 1}u) / {tile.m}u;",
-        f"  let tiles_n = (P.n + {tile.n - 1}u) / {tile.n}u;",
-        f"  let n0 = group % tiles_n * {tile.n}u;",
-        "  let above = group / tiles_n;",
-        f"  let m0 = above % tiles_m * {tile.m}u;",
-        "  let part = above / tiles_m;",
-        "  let slice = part / P.splits;",
-        "  let split = part % P.splits;",
-        "  let k_begin = split * P.chunk;",
-        "  let k_end = min(P.k, k_begin + P.chunk);",
+        *which_block(tile),
         f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
         f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
         *a.begin(),

@@ -144,6 +144,24 @@ def block_params(params: ParamList, chosen: Blocking[AnyTile], slices: int, m: i
     return (-(-groups // rows), rows, 1)
 
 
+def which_block(tile: Block) -> list[str]:
+    """Statements that say which block, of which slice and which part of its sums, a workgroup computes."""
+    return [
+        "  let group = wid.y * nwg.x + wid.x;",
+        "  if (group >= P.groups) { return; }",
+        f"  let tiles_m = (P.m + {tile.m - 1}u) / {tile.m}u;",
+        f"  let tiles_n = (P.n + {tile.n - 1}u) / {tile.n}u;",
+        f"  let n0 = group % tiles_n * {tile.n}u;",
+        "  let above = group / tiles_n;",
+        f"  let m0 = above % tiles_m * {tile.m}u;",
+        "  let part = above / tiles_m;",
+        "  let slice = part / P.splits;",
+        "  let split = part % P.splits;",
+        "  let k_begin = split * P.chunk;",
+        "  let k_end = min(P.k, k_begin + P.chunk);",
+    ]
+
+
 @dataclass(frozen=True)
 class _Side:
     """How the threads share the loading of one operand.
@@ -254,18 +272,7 @@ def block_text(
         f"@compute @workgroup_size({tile.threads})",
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32) {",
-        "  let group = wid.y * nwg.x + wid.x;",
-        "  if (group >= P.groups) { return; }",
-        f"  let tiles_m = (P.m + {tile.m - 1}u) / {tile.m}u;",
-        f"  let tiles_n = (P.n + {tile.n - 1}u) / {tile.n}u;",
-        f"  let n0 = group % tiles_n * {tile.n}u;",
-        "  let above = group / tiles_n;",
-        f"  let m0 = above % tiles_m * {tile.m}u;",
-        "  let part = above / tiles_m;",
-        "  let slice = part / P.splits;",
-        "  let split = part % P.splits;",
-        "  let k_begin = split * P.chunk;",
-        "  let k_end = min(P.k, k_begin + P.chunk);",
+        *which_block(tile),
         f"  let k_last = k_begin + (k_end - k_begin - 1u) / {tile.k}u * {tile.k}u;",
         f"  let tx = lid % {columns}u;",
         f"  let ty = lid / {columns}u;",
