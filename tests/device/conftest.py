@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from tests.conformance.target import DEVICE
@@ -16,6 +18,14 @@ DOUBLES = (torch.float64, torch.complex128)
 def same_random_numbers() -> None:
     """Every test sees the random numbers it saw last time."""
     torch.random.default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def settled() -> None:
+    """For tests that count bytes: what earlier ones left in cycles or under way is gone before they start."""
+    gc.collect()
+    if DEVICE.type == "webgpu":
+        torch.webgpu.synchronize()
 
 
 def pytest_runtest_setup(item: pytest.Function) -> None:

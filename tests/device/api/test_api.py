@@ -103,6 +103,7 @@ def test_the_default_device():
 # ---- memory
 
 
+@pytest.mark.usefixtures("settled")
 def test_memory_counters(device):
     webgpu.empty_cache()
     webgpu.reset_peak_memory_stats()

@@ -50,6 +50,7 @@ def test_a_program_gives_what_its_first_run_gave(device: torch.device) -> None:
             torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize(
     ("owner", "part", "calls_before"),
     [

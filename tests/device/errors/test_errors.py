@@ -137,6 +137,7 @@ def test_an_index_out_of_range_is_raised_at_the_next_synchronisation(device, nam
 # ---- memory
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_tensor_no_buffer_can_hold_is_refused_at_once(device):
     largest = torch.webgpu.get_device_properties().max_buffer_size
     before = torch.webgpu.memory_allocated()
@@ -306,9 +307,8 @@ def test_wgsl_that_does_not_compile_spoils_only_what_depends_on_it(device):
         used.cpu()
 
 
+@pytest.mark.usefixtures("settled")
 def test_spoilt_tensors_are_given_back(device):
-    gc.collect()
-    torch.webgpu.synchronize()
     before = torch.webgpu.memory_allocated()
     bad = record_broken(torch.ones(1000, device=device))
     with pytest.raises(ShaderCompileError):
@@ -340,6 +340,7 @@ def _error_of(call: Callable[[], object]) -> Exception | None:
     return None
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_kernel_that_does_not_compile_gives_back_what_its_batch_takes_for_itself(device):
     x = torch.ones(1 << 20, device=device)
     torch.webgpu.synchronize()
@@ -349,6 +350,7 @@ def test_a_kernel_that_does_not_compile_gives_back_what_its_batch_takes_for_itse
         bad.tolist()
     assert total.item() == 1 << 20
     del total, bad
+    gc.collect()
     torch.webgpu.synchronize()
     assert torch.webgpu.memory_allocated() == before
 

@@ -107,6 +107,7 @@ def test_resize_other_types(dtype: torch.dtype, device: torch.device) -> None:
     assert x.resize_(7)[:3].tolist() == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("settled")
 def test_freed_and_refilled_storage(device: torch.device) -> None:
     """What FSDP does between uses of a parameter."""
     x = torch.arange(1024.0, device=device)
