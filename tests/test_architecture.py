@@ -26,7 +26,7 @@ LAYERS = {
     "lower": 5, "runtime": 5,
     "engine": 6,
     "aten": 7, "compile": 7,
-    "api": 8, "extend": 8, "translate": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
+    "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
     "": 9,
 }  # fmt: skip
 
