@@ -127,6 +127,7 @@ class Plan:
     plan they are its inputs. ``constants``: the SHA-256 digests of the contents of buffers, by their numbers;
     ``contents`` has these, as far as they are at hand, and takes no part in comparisons. ``random_blocks``: how much of
     the random stream a run uses. ``result``: how the outputs are arranged, as ``torch.utils._pytree`` writes it.
+    ``origins``: of a plan that was traced in this process, which of the recorded operations each step computes.
     """
 
     buffers: tuple[Buffer, ...]
@@ -139,6 +140,7 @@ class Plan:
     random_blocks: int = 0
     result: str = ""
     contents: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    origins: tuple[tuple[int, ...], ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def lifetimes(self) -> dict[int, tuple[int, int]]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from torch_webgpu.on_import import when_imported
 
@@ -65,3 +66,19 @@ def boxed(fn: Callable[..., Any]) -> Callable[..., Any]:
 def min_cut_partition(*args: Any, **kwargs: Any) -> Any:
     """Which activations the forward pass keeps for the backward pass, and which are computed again."""
     return import_module("torch._functorch.partitioners").min_cut_rematerialization_partition(*args, **kwargs)
+
+
+def suppresses_errors() -> bool:
+    """Whether what cannot be compiled is to run operator by operator: ``torch._dynamo.config.suppress_errors``."""
+    return bool(import_module("torch._dynamo.config").suppress_errors)
+
+
+def running(gm: GraphModule, traceback: TracebackType | None) -> list[Node]:
+    """The node whose call, in the code that was generated for a graph, an error has come out of, if that is known."""
+    code, numbers, first = gm.forward.__code__, getattr(gm, "_lineno_map", None), getattr(gm, "_prologue_start", None)
+    while traceback is not None and numbers and first is not None:
+        if traceback.tb_frame.f_code is code:
+            number = numbers.get(traceback.tb_lineno - first)
+            return [] if number is None else [list(gm.graph.nodes)[number]]
+        traceback = traceback.tb_next
+    return []

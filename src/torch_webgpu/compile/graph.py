@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -13,16 +14,20 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from torch_webgpu.aten.torch_abi import compiling
+from torch_webgpu.engine import causes
 from torch_webgpu.engine.bound import INPUT_ALIGNMENT_BYTES, BoundPlan
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import ADDRESS_BITS
 from torch_webgpu.engine.tracing import planning, trace
-from torch_webgpu.errors import TraceError
+from torch_webgpu.errors import DeviceLostError, ForkError, TraceError
 from torch_webgpu.layout import extent
+from torch_webgpu.plan import Plan
 
+from . import faults
 from .cache import file_for
 from .counts import COUNTS
-from .dynamo import is_webgpu
+from .dynamo import is_webgpu, suppresses_errors
+from .faults import naming
 from .partition import Part, first_line, refuse, split, unplanned
 
 MAX_PLANS = 64
@@ -31,6 +36,7 @@ MAX_PLANS = 64
 TENSOR = "tensor"
 """Stands for a tensor among results."""
 
+SELF = "torch.compile"
 _log = logging.getLogger("torch_webgpu")
 
 
@@ -55,7 +61,7 @@ class _InParts:
         self._attributes = {n: fetch(gm, n.target) for n in gm.graph.nodes if n.op == "get_attr"}
         (output,) = [node for node in gm.graph.nodes if node.op == "output"]
         self._output = output.args[0]
-        self._parts = [(part, Region(part.gm) if part.planned else part.gm.forward) for part in parts]
+        self._parts = [(part, Region(part.gm) if part.planned else naming(part.gm)) for part in parts]
 
     def __call__(self, *args: Any) -> Any:
         known = dict(zip(self._inputs, args, strict=True)) | self._attributes
@@ -88,6 +94,10 @@ class _Planned:
         for place, t in zip(self._places, self._bound.run(tensors, pointers)):
             results[place] = t
         return results
+
+    def failing_step(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> int | None:
+        """The step of the plan that cannot be run; None if all can."""
+        return self._bound.failing_step(tensors, pointers)
 
 
 class Region:
@@ -130,7 +140,19 @@ class Region:
                 copies[n], tensors[n] = tensors[n], copied(tensors[n])
                 pointers[n] = tensors[n].data_ptr()
             self._known = [] if copies else pointers
-        results = planned.run(tensors, pointers)
+        try:
+            results = planned.run(tensors, pointers)
+        except (DeviceLostError, ForkError):
+            raise
+        except Exception as error:
+            step = planned.failing_step(tensors, pointers)
+            if step is None:  # something that happened before, and comes to light now
+                raise
+            faults.name(error, self._nodes_of(step, self._given(args, tensors)))
+            if not suppresses_errors():
+                raise
+            _log.warning("%s: it runs operator by operator, since errors are suppressed: %s", SELF, error)
+            return self._gm.forward(*args)
         if copies:
             for n in copies.keys() & planned.written:
                 copies[n].copy_(tensors[n])
@@ -158,64 +180,99 @@ class Region:
 
     def _plan(self, key: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> _Planned | None:
         """A plan for arguments like these; None, and something instead, where there can be none."""
-        given = list(args)
-        for k, t in zip(self._tensors, tensors):
-            given[k] = t
+        engine().flush(causes.PLAN)
+        engine().raise_pending()  # what happened before is no reason against a plan
         try:
-            planned = self._plans[key] = self._trace(given)
+            planned = self._plans[key] = self._made(self._given(args, tensors))
         except TraceError as error:
-            _log.info("torch.compile: %s", error)
+            _log.info("%s: %s", SELF, error)
             parts = split(self._gm)
             if parts is None:
                 COUNTS.between["graph", first_line(error)] += 1
-            self._instead = self._gm.forward if parts is None else CompiledGraph(self._gm)
+            self._instead = naming(self._gm) if parts is None else CompiledGraph(self._gm)
+            return None
+        except Exception as error:
+            if not suppresses_errors():
+                raise
+            _log.warning("%s: it runs operator by operator, since errors are suppressed: %s", SELF, error)
+            self._instead = self._gm.forward
             return None
         COUNTS.plans += 1
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
         return planned
 
-    def _trace(self, given: Sequence[Any]) -> _Planned:
+    def _given(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """The arguments, with the tensors as a plan takes them."""
+        given = list(args)
+        for k, t in zip(self._tensors, tensors):
+            given[k] = t
+        return given
+
+    def _made(self, given: Sequence[Any]) -> _Planned:
+        """The plan for arguments like these, from the disk or traced."""
+        index = self.device.index or 0
+        file = file_for(self._gm, given, planning(engine(), index))
+        kept = file.read()
+        if kept is None:
+            kept = self._trace(given, _Recorder(self._gm, index))
+            file.write(*kept)
+        plan, values = kept
+        return _Planned(BoundPlan(engine(), plan, index, plan.contents), values)
+
+    def _trace(self, given: Sequence[Any], recorder: _Recorder) -> tuple[Plan, list[Any]]:
+        """The plan for arguments like these, and of each of the graph's results the value, or TENSOR."""
         outputs: list[Any] = []
-        interpreter = _Recorder(self._gm)
 
         def run(*args: Any) -> list[torch.Tensor]:
-            found = interpreter.run(*args)
+            found = recorder.run(*args)
             # Whether a tensor is conjugated by a flag is no part of a plan.
             outputs[:] = [
                 in_memory(t) if isinstance(t, torch.Tensor) else t for t in ([found] if self._is_single else found)
             ]
             return [t for t in outputs if isinstance(t, torch.Tensor)]
 
-        index = self.device.index or 0
-        file = file_for(self._gm, given, planning(engine(), index))
-        kept = file.read()
-        if kept is not None:
-            return _Planned(BoundPlan(engine(), kept[0], index, kept[0].contents), kept[1])
+        blamed: list[Node] = []
         try:
             with engine().lock, compiling():  # the flag is the process's: one thread at a time sets it and puts it back
-                plan = trace(engine(), index, run, given)
+                plan = trace(engine(), recorder.index, run, given, lambda ops: blamed.extend(recorder.nodes_of(ops)))
         except TraceError as error:
-            if interpreter.current is not None:
-                refuse(interpreter.current, error)
+            if recorder.current is not None:
+                refuse(recorder.current, error)
             raise
-        values = [TENSOR if isinstance(t, torch.Tensor) else t for t in outputs]
-        file.write(plan, values)
-        return _Planned(BoundPlan(engine(), plan, index, plan.contents), values)
+        except Exception as error:
+            faults.name(error, blamed)
+            raise
+        return plan, [TENSOR if isinstance(t, torch.Tensor) else t for t in outputs]
+
+    def _nodes_of(self, step: int, given: Sequence[Any]) -> list[Node]:
+        """What a step of the plan for arguments like these computes: found by tracing once more, into an equal plan."""
+        recorder = _Recorder(self._gm, self.device.index or 0)
+        plan, _ = self._trace(given, recorder)
+        return recorder.nodes_of(plan.origins[step])
 
 
 class _Recorder(Interpreter):
-    """Runs a graph, and knows at which node it is."""
+    """Runs a graph, and knows at which node it is, and which node recorded what on device ``index``."""
 
-    def __init__(self, gm: GraphModule) -> None:
+    def __init__(self, gm: GraphModule, index: int) -> None:
         super().__init__(gm, garbage_collect_values=True)
+        self.index = index
         self.current: Node | None = None
+        self._recorded: list[tuple[int, Node]] = []  # how many operations when each node had run
 
     def run_node(self, n: Node) -> Any:
         self.current = n
         result = super().run_node(n)
         self.current = None
+        self._recorded.append((len(engine().lane(self.index)), n))
         return result
+
+    def nodes_of(self, operations: Iterable[int]) -> list[Node]:
+        """The nodes that recorded these operations, which are numbered in order; later ones than any have none."""
+        ends = [count for count, _ in self._recorded]
+        found = [bisect_right(ends, number) for number in operations]
+        return [self._recorded[n][1] for n in found if n < len(ends)]
 
 
 def in_memory(t: torch.Tensor) -> torch.Tensor:

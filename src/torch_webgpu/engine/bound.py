@@ -19,7 +19,7 @@ from .program import Program
 from .random import default_state
 from .store import address_of, offset_in_allocation
 from .sync import upload
-from .tensor import ADDRESS_BITS
+from .tensor import ADDRESS_BITS, Allocation
 
 if TYPE_CHECKING:
     from .record import Engine
@@ -84,22 +84,43 @@ class BoundPlan:
             # What was recorded before comes first.
             engine.flush(causes.PLAN, index)
             engine.raise_pending()
-            if pointers != self._pointers:
-                self._locate(inputs, pointers)
-            owners: dict[int, torch.Tensor] = {}
-            for number, spec in self._made:
-                if spec is None:
-                    owners[number] = engine.empty((plan.buffers[number].size_bytes,), torch.uint8, index)
-                else:
-                    owners[number] = engine.empty(spec.shape, BY_NAME[spec.dtype].torch, index, spec.strides)
-                self._allocations[number] = engine.allocation(owners[number])
-            found = self._allocations
-            allocations = [found[number] for number in self._brought]
+            owners, allocations = self._bring(inputs, pointers)
             self._program.check(allocations)
-            stream = default_state(index).reserve(plan.random_blocks) if plan.random_blocks else (0, 0)
-            self._program.run(allocations, self._starts, (), stream=stream)
+            random = default_state(index) if plan.random_blocks else None
+            stream = random.reserve(plan.random_blocks) if random else (0, 0)
+            try:
+                self._device.with_room(self._program.run, allocations, self._starts, (), stream=stream)
+            except BaseException:
+                if random:
+                    random.give_back(stream, plan.random_blocks)
+                raise
             engine.backpressure.submitted(self._device)
         return [self._output(spec, owners, inputs) for spec in plan.outputs]
+
+    def failing_step(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> int | None:
+        """Whose fault an exception of :meth:`run` is: see :meth:`Program.failing_step`. Nothing runs."""
+        with Uninterrupted(), self._engine.lock:
+            _, allocations = self._bring(inputs, pointers)
+            if any(allocation.error is not None for allocation in allocations):
+                return None  # an input that was never computed
+            return self._program.failing_step(allocations, self._starts, ())
+
+    def _bring(
+        self, inputs: Sequence[torch.Tensor], pointers: list[int]
+    ) -> tuple[dict[int, torch.Tensor], list[Allocation]]:
+        """New tensors for the outputs, by buffer; the allocations that the program is given."""
+        engine, buffers, index = self._engine, self.plan.buffers, self._index
+        if pointers != self._pointers:
+            self._locate(inputs, pointers)
+        found = self._allocations
+        owners: dict[int, torch.Tensor] = {}
+        for number, spec in self._made:
+            if spec is None:
+                owners[number] = engine.empty((buffers[number].size_bytes,), torch.uint8, index)
+            else:
+                owners[number] = engine.empty(spec.shape, BY_NAME[spec.dtype].torch, index, spec.strides)
+            found[number] = engine.allocation(owners[number])
+        return owners, [found[number] for number in self._brought]
 
     def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
         """Finds the allocations of the inputs that are others than the last time."""

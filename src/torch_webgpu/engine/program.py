@@ -13,6 +13,7 @@ from copy import copy
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
 from torch_webgpu.runtime import commands
 from torch_webgpu.wgsl.kernel import Kernel
@@ -88,11 +89,12 @@ class Program:
         self._used = tuple([b for b in lifetimes if b < brought])
         self._kept = tuple([n for n in self._used if n in kept])
         self._lost = tuple([n for n in self._used if n not in kept])
-        self._takes: list[tuple[int, bool]] = []  # the numbers whose memory is needed, or not any more
+        self._takes: list[tuple[int, bool, int]] = []  # what memory is needed for, or not any more, by which step
         for number, step in enumerate(plan.steps):
             buffers = [b for b in dict.fromkeys(touched(step)) if b in lifetimes]
-            self._takes += [(b, True) for b in buffers if lifetimes[b][0] == number]
-            self._takes += [(b, False) for b in buffers if lifetimes[b][1] == number and b not in self._kept]
+            self._takes += [(b, True, number) for b in buffers if lifetimes[b][0] == number]
+            ended = [b for b in buffers if lifetimes[b][1] == number and b not in self._kept]
+            self._takes += [(b, False, number) for b in ended]
         self._commands = [_command(plan, step) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
         self.scalar_words: list[ScalarWords] = []
@@ -159,6 +161,30 @@ class Program:
         except BaseException:
             self._undo_memory(allocations, before, buffers)
             raise
+
+    def failing_step(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> int | None:
+        """The first step that there is no memory for, or whose kernel does not compile; None if all can run.
+
+        Nothing runs. It is for explaining an exception of :meth:`run`: it looks at one step after the other.
+        """
+        device = self._device
+        before = [*[a.buffer for a in allocations], *[None] * len(self._temporaries), device.error_buffer]
+        buffers, taken = before.copy(), []
+        try:
+            for exchange, (_, _, step) in zip(self._exchanges([a.size_bytes for a in allocations]), self._takes):
+                try:
+                    device.exchange([exchange], buffers)
+                except OutOfMemoryError:
+                    return step
+                taken.append(exchange)
+            for step, command in enumerate(self._made(buffers, starts, numbers, (0, 0))):
+                try:
+                    device.encode_graph([command]).release()
+                except WebGPUError:
+                    return step
+            return None
+        finally:
+            device.undo_exchange(taken, before, buffers)
 
     def _take_memory(self, allocations: Sequence[Allocation]) -> tuple[list[Buffer | None], list[Buffer | None]]:
         """Takes and gives back memory as the commands need it; what the plan's buffers were before, and are now."""
@@ -238,7 +264,7 @@ class Program:
     def _exchanges(self, sizes: Sequence[int]) -> list[Exchange]:
         """How memory is taken and given back for allocations of these sizes."""
         capacities = [self._device.capacity(size) for size in (*sizes, *self._temporaries)]
-        return [(n, capacities[n] if taken else 0) for n, taken in self._takes]
+        return [(n, capacities[n] if taken else 0) for n, taken, _ in self._takes]
 
 
 def in_a_row(words: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int, int, int, int]]]:

@@ -75,6 +75,13 @@ class RandomState:
             self.offset = (offset + blocks) & STREAM_MASK
             return self.seed, offset
 
+    def give_back(self, reserved: tuple[int, int], blocks: int) -> None:
+        """Undoes a :meth:`reserve` of so many blocks that nobody has used, unless something happened since."""
+        seed, offset = reserved
+        with self._lock:
+            if (self.seed, self.offset) == (seed, (offset + blocks) & STREAM_MASK):
+                self.offset = offset
+
     def to_tensor(self) -> torch.Tensor:
         """The state as a uint8 CPU tensor of 16 bytes: seed, offset."""
         self.check_known("read")

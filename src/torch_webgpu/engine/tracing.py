@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
 from torch_webgpu.lower.fuse import fuse
-from torch_webgpu.lower.planning import arranged, make_plan, tensors_of
+from torch_webgpu.lower.nodes import FusedNode
+from torch_webgpu.lower.planning import Span, arranged, make_plan, tensors_of
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .record import Engine
 
 
+Blame = Callable[[tuple[int, ...]], None]
+"""Is told which of the recorded operations cannot be lowered, before the error is raised."""
 BROUGHT: tuple[tuple[Role, ...], ...] = (("input", "inout"), ("constant",), ("output",))
 """The order of the buffers that whoever runs a traced plan brings."""
 
@@ -43,9 +46,10 @@ BROUGHT: tuple[tuple[Role, ...], ...] = (("input", "inout"), ("constant",), ("ou
 class Tracing:
     """A trace underway on one device. Takes the place of a :class:`.capture.Capture`; the engine's lock is held."""
 
-    def __init__(self, engine: Engine, device: Device) -> None:
+    def __init__(self, engine: Engine, device: Device, blame: Blame | None = None) -> None:
         self.engine = engine
         self.device = device
+        self.blame = blame
         self.drawn = 0  # blocks of the random stream
         self.first_number = engine.mailbox.mark  # of the allocations made meanwhile
         self.inputs: set[int] = set()  # the numbers of their allocations
@@ -106,7 +110,8 @@ class Tracing:
         steps = fuse(nodes, live, limits, engine.scheduler.matcher())
         buffers = [Buffer(a.size_bytes, role) for a, role in zip(allocations, roles)]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
-        plan, _ = make_plan(steps, nodes, buffers, scalars, self.device.caps, members)
+        plan, spans = self._lowered(steps, nodes, buffers, scalars, members)
+        origins = tuple([steps[n].nodes for n, span in enumerate(spans) for _ in range(span.start, span.stop)])
         brought = [n for role in BROUGHT for n, a in enumerate(allocations) if roles[n] in role and first[a] == n]
         places = [allocations[owner] for owner in plan.tensors]
         starts = [(given.get(a, -1), start) for a, start in zip(places, placement.starts, strict=True)]
@@ -123,7 +128,24 @@ class Tracing:
             random_blocks=self.drawn,
             result=pytree.treespec_dumps(tree),
             contents={digests[n]: data for n, data in contents.items()},
+            origins=origins,
         )
+
+    def _lowered(self, steps: Sequence[FusedNode], *args: Any) -> tuple[Plan, tuple[Span, ...]]:
+        """The plan of these steps: see :func:`make_plan`. Blames the first one that cannot be lowered."""
+        nodes, buffers, scalars, members = args
+        try:
+            return make_plan(steps, nodes, buffers, scalars, self.device.caps, members)
+        except Exception:
+            if self.blame is None:
+                raise
+            for step in steps:
+                try:
+                    make_plan([step], nodes, buffers, scalars, self.device.caps, members)
+                except Exception:
+                    self.blame(step.nodes)
+                    break
+            raise
 
     def _role(
         self, a: Allocation, is_written: bool, given: Container[Allocation], returned: Container[Allocation]
@@ -162,7 +184,7 @@ def planning(engine: Engine, index: int) -> tuple[object, ...]:
     return engine.device(index).caps, engine.settings.planning, patterns
 
 
-def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any]) -> Plan:
+def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any], blame: Blame | None = None) -> Plan:
     """The plan of ``fn(*args)`` on an adapter, whose inputs are the tensors among ``args``, of that adapter or meta.
 
     What ``fn`` uses beside them is constant. Raises TraceError where no plan can be made.
@@ -173,7 +195,7 @@ def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any
         engine.flush(causes.PLAN)
         engine.raise_pending()
         default_state(index)  # is made at its first use, which is not to happen here
-        tracing = Tracing(engine, device)
+        tracing = Tracing(engine, device, blame)
         stand_ins = [stand_in(engine, a, index) if isinstance(a, torch.Tensor) else a for a in args]
         tracing.inputs = {engine.allocation(t).number for t in stand_ins if isinstance(t, torch.Tensor)}
         engine.capture = tracing

@@ -7,19 +7,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from threading import Thread
 
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.device.broken import TEXT, record_broken
+from tests.device.memory_limit import memory_limit
 from tests.device.processes import assert_ends_well
 
 from torch_webgpu.engine.causes import ASKED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
-from torch_webgpu.runtime.implementation import BUFFER
 
 MIB = 1 << 20
 
@@ -148,32 +147,6 @@ def test_a_tensor_no_buffer_can_hold_is_refused_at_once(device):
         with pytest.raises(torch.OutOfMemoryError, match=r"cannot hold a tensor of .* GiB(.|\n)*in use"):
             use()
     assert torch.webgpu.memory_allocated() == before
-
-
-@contextmanager
-def memory_limit(size_bytes: int) -> Iterator[None]:
-    """An adapter that refuses buffers when it has given out ``size_bytes`` more than now, as wgpu reports it."""
-    torch.webgpu.empty_cache()
-    native = engine().device(0)._open.native
-    create, release = native.create_buffer, native.release_buffer
-    sizes: dict[object, int] = {}
-
-    def limited(size: int, usage: int) -> object:
-        if usage == BUFFER and sum(sizes.values()) + size > size_bytes:
-            native.sink.errors.append(("out of memory", "Not enough memory left."))
-        handle = create(size, usage)
-        sizes[handle] = size
-        return handle
-
-    def released(handle: object) -> None:
-        sizes.pop(handle, None)
-        release(handle)
-
-    native.create_buffer, native.release_buffer = limited, released
-    try:
-        yield
-    finally:
-        native.create_buffer, native.release_buffer = create, release
 
 
 def touch(tensors: list[torch.Tensor]) -> None:
