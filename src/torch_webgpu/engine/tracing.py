@@ -20,6 +20,7 @@ from torch_webgpu.errors import TraceError
 from torch_webgpu.lower.fuse import fuse
 from torch_webgpu.lower.nodes import FusedNode
 from torch_webgpu.lower.planning import Span, arranged, make_plan, tensors_of
+from torch_webgpu.lower.together import merged
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
@@ -115,7 +116,8 @@ class Tracing:
         brought = [n for role in BROUGHT for n, a in enumerate(allocations) if roles[n] in role and first[a] == n]
         places = [allocations[owner] for owner in plan.tensors]
         starts = [(given.get(a, -1), start) for a, start in zip(places, placement.starts, strict=True)]
-        plan, numbers = arranged(plan, brought, starts)
+        plan, numbers = arranged(replace(plan, origins=origins), brought, starts)
+        plan = merged(plan, self.device.caps)
         number = {a: numbers[n] for n, a in enumerate(allocations) if n in numbers}
         contents = {number[a]: self._contents(a) for a, role in zip(allocations, roles) if role == "constant"}
         digests = {n: sha256(data).hexdigest() for n, data in contents.items()}
@@ -128,7 +130,6 @@ class Tracing:
             random_blocks=self.drawn,
             result=pytree.treespec_dumps(tree),
             contents={digests[n]: data for n, data in contents.items()},
-            origins=origins,
         )
 
     def _lowered(self, steps: Sequence[FusedNode], *args: Any) -> tuple[Plan, tuple[Span, ...]]:
