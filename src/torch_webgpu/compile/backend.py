@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from . import patterns
+from . import in_place, patterns
 from .counts import COUNTS
 from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition
 from .graph import CompiledGraph
@@ -38,6 +38,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..
     """A graph of ATen operators as a function of a list of its inputs, which it empties."""
     if not any(is_webgpu(v) for node in gm.graph.nodes for v in values(node.meta.get("val"))):
         return boxed(gm.forward)
+    in_place.apply(gm)
     patterns.apply(gm)
     COUNTS.graphs += 1
     return boxed(CompiledGraph(gm))

@@ -1,0 +1,118 @@
+"""Writes of a part of an input, which a functional graph makes of a copy of all of it, done where they belong.
+
+AOTAutograd's graphs are functional but for the ``copy_`` of new contents into inputs at their end: a key written into a
+cache becomes a copy of the cache, and the copy's way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+
+
+def apply(gm: GraphModule) -> int:
+    """Rewrites a graph of ATen operators; how many copies are gone."""
+    order = {node: n for n, node in enumerate(gm.graph.nodes)}
+    found = 0
+    for copy in list(gm.graph.nodes):
+        if copy.op != "call_function" or copy.target is not aten.copy_.default or copy.kwargs:
+            continue
+        target, new = copy.args[:2]
+        if can_be_written(target, new, copy, order):
+            with gm.graph.inserting_before(new):
+                written = WRITES[new.target](gm, new)
+            new.replace_all_uses_with(written)
+            copy.replace_all_uses_with(written)
+            gm.graph.erase_node(copy)
+            gm.graph.erase_node(new)
+            found += 1
+    if found:
+        gm.recompile()
+    return found
+
+
+def can_be_written(target: Any, new: Any, copy: Node, order: Mapping[Node, int]) -> bool:
+    """Whether ``new``, which ``copy`` copies into the input ``target``, can be computed there."""
+    given: tuple[Any, ...] = new.args if isinstance(new, Node) and new.target in WRITES else (None,)
+    if given[0] is not target or target.op != "placeholder":
+        return False
+    one, other = target.meta.get("val"), new.meta.get("val")
+    if one is None or one.dtype != other.dtype or one.shape != other.shape or any_symbols(one):
+        return False
+    # Nothing reads the old contents later, nor while the new ones are written.
+    old = aliases(target, copy)
+    users = [user for view in old for user in view.users if user is not copy]
+    if any(order[user] > order[new] for user in users) or sum(a in old for a in new.all_input_nodes) != 1:
+        return False
+    # The copy that there was is nobody's but the graph's.
+    return sum(a is target for a in given) == 1 and not any(u.op == "output" for a in aliases(new) for u in a.users)
+
+
+def aliases(node: Node, leaving_out: Node | None = None) -> list[Node]:
+    """A node and all that may be views of it."""
+    found = [node]
+    for alias in found:
+        users = [user for user in alias.users if user is not leaving_out and makes_alias(user)]
+        found += [user for user in users if user not in found]
+    return found
+
+
+def makes_alias(node: Node) -> bool:
+    """Whether a node may return a view of an argument; so may all that is no ATen operator."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op != "output" and (schema is None or any(r.alias_info is not None for r in schema.returns))
+
+
+def any_symbols(t: torch.Tensor) -> bool:
+    return not all(isinstance(n, int) for n in (*t.shape, *t.stride()))
+
+
+def same_arguments(target: Any) -> Callable[[GraphModule, Node], Node]:
+    def write(gm: GraphModule, node: Node) -> Node:
+        return like(gm.graph.call_function(target, node.args, node.kwargs), node.meta["val"])
+
+    return write
+
+
+def into_view(view: Any) -> Callable[[GraphModule, Node], Node]:
+    """For ``scatter(x, src, …)``, which is ``x`` with ``view(x, …)`` replaced by ``src``."""
+
+    def write(gm: GraphModule, node: Node) -> Node:
+        x, src, *where = node.args
+        assert isinstance(x, Node)
+        part = view(x.meta["val"], *where, **node.kwargs)
+        place = like(gm.graph.call_function(view, (x, *where), node.kwargs), part)
+        like(gm.graph.call_function(aten.copy_.default, (place, src)), part)
+        return x
+
+    return write
+
+
+def like(node: Node, value: Any) -> Node:
+    node.meta["val"] = value
+    return node
+
+
+WRITES: dict[Any, Callable[[GraphModule, Node], Node]] = {
+    **{
+        functional: same_arguments(mutating)
+        for functional, mutating in (
+            (aten.index_copy.default, aten.index_copy_.default),
+            (aten.index_put.default, aten.index_put_.default),
+            (aten.index_add.default, aten.index_add_.default),
+            (aten.index_fill.int_Scalar, aten.index_fill_.int_Scalar),
+            (aten.index_fill.int_Tensor, aten.index_fill_.int_Tensor),
+            (aten.scatter.src, aten.scatter_.src),
+            (aten.scatter.value, aten.scatter_.value),
+            (aten.scatter_add.default, aten.scatter_add_.default),
+        )
+    },
+    aten.slice_scatter.default: into_view(aten.slice.Tensor),
+    aten.select_scatter.default: into_view(aten.select.int),
+}
+"""By functional operator, what writes its result in place of its first argument, and gives it."""
