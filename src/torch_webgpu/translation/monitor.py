@@ -10,6 +10,8 @@ from enum import Enum
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from . import callers
 
 
@@ -45,6 +47,14 @@ class Monitor:
 
     def __init__(self) -> None:
         self.calls: dict[str, Calls] = {}
+        self.libraries: dict[str, int] = {}
+        """Packages that asked whether a CUDA device is there and were told the truth, and how often: those that
+        ``--package`` could translate."""
+
+    def told_truth(self, package: str) -> None:
+        """A package was told that there is no CUDA device. PyTorch itself cannot be translated."""
+        if package and package not in ("torch", "torch_webgpu"):
+            self.libraries[package] = self.libraries.get(package, 0) + 1
 
     def note(self, name: str, answer: Answer) -> Calls:
         """The record of ``name``, made with the place in the user's code if this is the first time."""
@@ -58,6 +68,8 @@ class Monitor:
 
         @functools.wraps(function)
         def translated(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():
+                return function(*args, **kwargs)  # a compiled call is not counted: the clock would break the graph
             calls = self.calls.get(name)
             if calls is None:
                 calls = self.note(name, answer)

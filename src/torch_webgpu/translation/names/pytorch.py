@@ -1,0 +1,92 @@
+"""Names of PyTorch's that are about no device in particular: what they are on the CPU they are on every other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch_webgpu.translation.answers import SAME, Row, error, rows, same
+
+NAMES = {
+    "torch.distributed": (
+        "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
+        "all_to_all all_to_all_single barrier batch_isend_irecv breakpoint broadcast broadcast_object_list "
+        "destroy_process_group gather gather_object get_backend get_backend_config get_default_backend_for_device "
+        "get_global_rank get_group_rank get_node_local_rank get_pg_count get_process_group_ranks get_rank "
+        "get_world_size irecv is_available is_backend_available is_gloo_available is_initialized is_mpi_available "
+        "is_torchelastic_launched is_ucc_available is_xccl_available isend monitored_barrier new_subgroups "
+        "new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_tensor "
+        "register_rendezvous_handler rendezvous scatter scatter_object_list send send_object_list split_group "
+        "supports_complex"
+    ),
+    "torch.distributions": ("kl_divergence register_kl"),
+    "torch.export": ("default_decompositions dims export load register_dataclass save unflatten"),
+    "torch.func": (
+        "debug_unwrap functional_call functionalize grad grad_and_value hessian jacfwd jacrev jvp linearize "
+        "replace_all_batch_norm_modules_ stack_module_state vjp vmap"
+    ),
+    "torch.futures": ("cast collect_all wait_all"),
+    "torch.fx": ("has_side_effect map_arg replace_pattern symbolic_trace wrap"),
+    "torch.jit": (
+        "annotate contextmanager enable_onednn_fusion export export_opnames fork freeze fuser ignore interface "
+        "is_scripting is_tracing isinstance jit_module_from_flatbuffer onednn_fusion_enabled optimize_for_inference "
+        "optimized_execution run_frozen_optimizations save save_jit_module_to_flatbuffer script script_if_tracing "
+        "script_method set_fusion_strategy set_module trace trace_module unused wait"
+    ),
+    "torch.masked": (
+        "amax amin argmax argmin as_masked_tensor cumprod cumsum is_masked_tensor log_softmax logaddexp logsumexp "
+        "masked_tensor mean median norm normalize prod softmax softmin std sum var"
+    ),
+    "torch.multiprocessing": (
+        "active_children current_process get_all_sharing_strategies get_sharing_strategy init_reductions "
+        "parent_process set_sharing_strategy spawn start_processes"
+    ),
+    "torch.nested": ("as_nested_tensor masked_select narrow nested_tensor nested_tensor_from_jagged"),
+    "torch.nn": ("factory_kwargs"),
+    "torch.onnx": (
+        "export is_in_onnx_export register_custom_op_symbolic select_model_mode_for_export "
+        "unregister_custom_op_symbolic"
+    ),
+    "torch.package": ("is_from_package"),
+    "torch.profiler": ("is_fbcode register_optimizer_step_post_hook schedule tensorboard_trace_handler"),
+    "torch.quantization": (
+        "add_quant_dequant convert convert_dynamic_jit convert_jit default_eval_fn disable_fake_quant "
+        "disable_observer enable_fake_quant enable_observer fuse_conv_bn fuse_conv_bn_jit fuse_conv_bn_relu "
+        "fuse_linear_bn fuse_modules get_default_compare_output_module_list get_default_dynamic_quant_module_mappings "
+        "get_default_float_to_quantized_operator_mappings get_default_qat_module_mappings get_default_qat_qconfig "
+        "get_default_qconfig get_default_qconfig_propagation_list get_default_static_quant_module_mappings "
+        "get_dynamic_quant_module_class get_fuser_method get_observer_state_dict get_quantized_operator "
+        "get_static_quant_module_class load_observer_state_dict no_observer_set prepare prepare_dynamic_jit "
+        "prepare_jit prepare_qat propagate_qconfig_ qconfig_equals quantize quantize_dynamic quantize_dynamic_jit "
+        "quantize_jit quantize_qat script_qconfig script_qconfig_dict swap_module"
+    ),
+    "torch.sparse": ("as_sparse_gradcheck sum to_sparse_semi_structured"),
+    "torch.testing": ("assert_allclose assert_close make_tensor"),
+    "torch.utils": ("get_cpp_backtrace set_module swap_tensors"),
+}
+"""Module → names that work on the target as they are."""
+
+GLOO = "on the CPU: there are no collectives of several processes on the device yet"
+QUANTIZED = "PyTorch quantizes on the CPU: move the result's inputs there, or convert before moving the rest"
+
+NOTES = {"torch.distributed": GLOO, "torch.quantization": QUANTIZED}
+
+REMOVED = {
+    "torch.export.export_for_training": "PyTorch has removed it: torch.export.export",
+    "torch.export.compatibility": "PyTorch has removed it: a decorator of its own use",
+    "torch.onnx.dynamo_export": "PyTorch has removed it: torch.onnx.export(…, dynamo=True)",
+    "torch.onnx.enable_fake_mode": "PyTorch has removed it: torch.onnx.export of a model made under FakeTensorMode",
+    "torch.onnx.is_onnxrt_backend_supported": "PyTorch has removed it, with its backend",
+}
+"""Names that newer versions of PyTorch have no more, and what to do instead."""
+
+OWNED = "the name of the private device is webgpu's, and can be given once in a process; use torch.device('webgpu')"
+
+
+def all_rows() -> Iterator[Row]:
+    """Every row of this file."""
+    for module, names in NAMES.items():
+        yield from rows(module, names, same(NOTES[module]) if module in NOTES else SAME)
+    for name, note in REMOVED.items():
+        module, _, leaf = name.rpartition(".")
+        yield from rows(module, leaf, error(note))
+    yield from rows("torch.utils", "rename_privateuse1_backend generate_methods_for_privateuse1_backend", same(OWNED))
