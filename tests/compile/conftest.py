@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo
 
 from torch_webgpu.compile import cache
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("full"):
+        return
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: --full runs it"))
 
 
 @pytest.fixture(autouse=True)

@@ -56,6 +56,14 @@ def test_masked_selections_and_unique_values() -> None:
     check(f, torch.randint(0, 6, (20,)))  # with graph breaks
 
 
+def test_an_index_that_is_no_mask_is_part_of_the_plan() -> None:
+    f = lambda x, i: x[i] + x[:, i].sum()
+    compiled = torch.compile(f, fullgraph=True)
+    with counting() as stats:
+        check(f, torch.randn(4, 4), torch.tensor([2, 0]), compiled=compiled)
+    assert (stats.plans, stats.between) == (1, set())
+
+
 def test_values_read_on_the_host() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * x.sum().item() + 1

@@ -83,6 +83,18 @@ def test_a_plan_for_each_length_and_no_more_than_are_kept(monkeypatch) -> None:
     assert stats.graphs == 0
 
 
+def test_a_number_that_no_tensor_is_made_of_needs_no_plan_of_its_own() -> None:
+    """Such as how many tokens a cache holds."""
+    compiled = torch.compile(lambda x, n: (x * 2, n + 1, n), dynamic=True, fullgraph=True)
+    x = torch.randn(4, device="webgpu")
+    with counting() as stats:
+        for n in range(2, 8):
+            y, *numbers = compiled(x, n)
+            assert_equal(y, x * 2)
+            assert numbers == [n + 1, n]
+    assert (stats.graphs, stats.plans) == (1, 1)
+
+
 def test_several_dimensions_and_numbers_from_them() -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         n, m = x.shape[0], y.shape[1]

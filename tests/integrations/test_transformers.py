@@ -188,6 +188,16 @@ def test_pipelines_still_need_it() -> None:
     assert made.device.type == "cpu"
 
 
+def test_compiled_decoding_still_needs_it() -> None:
+    model = causal_model().to("webgpu")
+    cache = transformers.StaticCache(model.config, max_cache_len=8)
+    given = {"past_key_values": cache}, model.generation_config
+    assert model._valid_auto_compile_criteria(*given)
+    assert not plain("generation.utils", "GenerationMixin._valid_auto_compile_criteria")(model, *given)
+    assert not model._valid_auto_compile_criteria({"past_key_values": transformers.DynamicCache()}, given[1])
+    assert not model.cpu()._valid_auto_compile_criteria(*given)
+
+
 def test_random_states_still_need_it(tmp_path: Path) -> None:
     ours = trainer(tmp_path)
     plain("trainer", "Trainer._save_rng_state")(ours, str(tmp_path))

@@ -82,3 +82,8 @@ def running(gm: GraphModule, traceback: TracebackType | None) -> list[Node]:
             return [] if number is None else [list(gm.graph.nodes)[number]]
         traceback = traceback.tb_next
     return []
+
+
+def unknown_sizes(value: Any) -> set[Any]:
+    """The symbols that depend on data in a fake tensor's size, or in a number."""
+    return set(import_module("torch.fx.experimental.symbolic_shapes").free_unbacked_symbols(value))

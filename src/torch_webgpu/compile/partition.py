@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from .dynamo import unknown_sizes
+
 REFUSED = "webgpu_refused"
 """In the meta data of a node: why it is no part of a plan."""
-_DEPENDS_ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
 def refuse(node: Node, error: Exception) -> None:
@@ -47,9 +48,21 @@ def reason(node: Node) -> str | None:
             # A CPU tensor without dimensions is a number: it travels with the plan's inputs.
             if isinstance(v, torch.Tensor) and v.device.type != "webgpu" and (v.dim() or is_transfer(node)):
                 return "it moves a CPU tensor"
-    if any(tag in getattr(node.target, "tags", ()) for tag in _DEPENDS_ON_DATA):
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.data_dependent_output in tags or (torch.Tag.dynamic_output_shape in tags and sizes_anew(node)):
         return "its result's size or value depends on data"
     return None
+
+
+def sizes_anew(node: Node) -> bool:
+    """Whether its result's size depends on data as no argument's does: that of an index does only if it is a mask."""
+    known = {symbol for source in node.all_input_nodes for symbol in symbols(source)}
+    return not symbols(node) <= known
+
+
+def symbols(node: Node) -> set[Any]:
+    """The sizes in what a node stands for that depend on data."""
+    return set().union(*[unknown_sizes(v) for v in values(node.meta.get("val")) if v is not None])
 
 
 def is_transfer(node: Node) -> bool:
@@ -85,7 +98,7 @@ def split(gm: GraphModule) -> list[Part] | None:
     """
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
     reasons = {node: reason(node) for node in nodes}
-    if not any(reasons.values()):
+    if not any(reasons.values()) and not has_idle_numbers(gm):
         return None
     early: dict[Node, None] = {}  # in order
     groups: list[tuple[bool, list[Node]]] = []
@@ -99,6 +112,28 @@ def split(gm: GraphModule) -> list[Part] | None:
             groups.append((planned, []))
         groups[-1][1].append(node)
     return _parts(gm, [*([(False, list(early))] if early else []), *groups])
+
+
+def has_idle_numbers(gm: GraphModule) -> bool:
+    """Whether a number among the inputs reaches no tensor, such as how many tokens there are: it needs no plan."""
+    inputs = [(node, node.meta.get("val")) for node in gm.graph.nodes if node.op == "placeholder"]
+    sizes = {str(n) for _, v in inputs if isinstance(v, torch.Tensor) for n in (*v.shape, *v.stride())}
+    numbers = [(node, v) for node, v in inputs if isinstance(v, (torch.SymInt, torch.SymFloat))]
+    return any(str(v) not in sizes and not reaches_tensors(node) for node, v in numbers)
+
+
+def reaches_tensors(node: Node) -> bool:
+    """Whether a tensor is made of a number, or of numbers that are made of it."""
+    left, seen = [node], {node}
+    while left:
+        for user in left.pop().users:
+            if user.op == "output" or user in seen:
+                continue
+            if makes_tensors(user):
+                return True
+            seen.add(user)
+            left.append(user)
+    return False
 
 
 def unplanned(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:

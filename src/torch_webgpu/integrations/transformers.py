@@ -1,4 +1,4 @@
-"""Hugging Face Transformers: ``TrainingArguments``, ``Trainer``, ``pipeline`` and ``from_pretrained``.
+"""Hugging Face Transformers: ``TrainingArguments``, ``Trainer``, ``pipeline``, ``from_pretrained``, ``generate``.
 
 The rest (mixed precision, ``device_map``) it does through Accelerate.
 """
@@ -119,3 +119,26 @@ def no_warmup(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _is_webgpu(device: Any) -> bool:
     return device != "disk" and torch.device(device).type == "webgpu"
+
+
+class _AsOnCUDA:
+    """A model that says it is on CUDA."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@PATCHES.add("transformers.generation.utils", "GenerationMixin._valid_auto_compile_criteria", upstream=LIKE_TPU)
+def compiled_decoding(plain: Callable[..., bool]) -> Callable[..., bool]:
+    """``generate(cache_implementation="static")`` compiles the decoding step on the devices of a list of names."""
+
+    @wraps(plain)
+    def _valid_auto_compile_criteria(self: Any, *args: Any, **kwargs: Any) -> bool:
+        return plain(_AsOnCUDA(self) if self.device.type == "webgpu" else self, *args, **kwargs)
+
+    return _valid_auto_compile_criteria
