@@ -6,6 +6,9 @@ the device: the decision has to come first.
 
 from __future__ import annotations
 
+import os
+import sys
+
 import torch
 
 
@@ -28,3 +31,22 @@ def autoload() -> None:
         import torch_webgpu
 
         torch_webgpu.register()
+    if translation_asked():
+        from torch_webgpu.translation import launch
+
+        launch.begin()
+
+
+def translation_asked() -> bool:
+    """Whether the environment asks to translate programs written for CUDA."""
+    return os.environ.get("TORCH_WEBGPU_TRANSLATE", "").strip().lower() not in ("", "0", "off", "false")
+
+
+def command() -> int:
+    """The ``torch-webgpu`` command. To run programs, it leaves the choice among this machine's accelerators open."""
+    if sys.argv[1:2] == ["run"]:
+        os.environ.setdefault("TORCH_WEBGPU_TRANSLATE", "auto")
+        os.environ["TORCH_WEBGPU_TRANSLATE_PROCESS"] = str(os.getpid())
+    from torch_webgpu.cli import main
+
+    return main()

@@ -40,9 +40,16 @@ def register() -> None:
     integrations.register()
 
 
+def translation_may_choose_another() -> bool:
+    """Whether programs are to be translated for the best device, and there are others: PyTorch takes only one."""
+    import torch_webgpu_autoload
+
+    return torch_webgpu_autoload.translation_asked() and torch_webgpu_autoload.other_accelerator() is not None
+
+
 # At the end: importing torch may load this package through its entry point (torch_webgpu_autoload), whichever of
 # the two a program imports first, and every module of this package then finds torch complete.
 import torch as torch  # noqa: E402
 
-if not getattr(torch.__spec__, "_initializing", False):
+if not getattr(torch.__spec__, "_initializing", False) and not translation_may_choose_another():
     register()

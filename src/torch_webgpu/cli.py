@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from .doctor import AdapterReport, ImplementationReport, Report, diagnose
 from .integrations.report import Library
+from .translation import launch
 
 SHOWN_LIMITS = (
     "max-buffer-size",
@@ -100,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
     command.set_defaults(run=doctor)
+    launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     return root
 
 

@@ -44,6 +44,14 @@ def _watch(spec: Any, action: Action, late: bool) -> None:
         vars(spec)["at_the_end"].append((action, late))
 
 
+def find_after(
+    finder: MetaPathFinder, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """What the finders that come after this one find. Those before it may ask it in the same way."""
+    others = sys.meta_path[sys.meta_path.index(finder) + 1 :] if finder in sys.meta_path else sys.meta_path
+    return next((spec for other in others if (spec := other.find_spec(name, path, target)) is not None), None)
+
+
 class Watcher(MetaPathFinder):
     """Lets imports go on as usual, and acts on what comes of those that are waited for."""
 
@@ -55,12 +63,11 @@ class Watcher(MetaPathFinder):
         actions = [action for find in finds if (action := find(name)) is not None] if finds else []
         if not actions:
             return None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
-                for action in actions:
-                    _watch(spec, action, late=False)
-                return spec
-        return None
+        spec = find_after(self, name, path, target)
+        if spec is not None:
+            for action in actions:
+                _watch(spec, action, late=False)
+        return spec
 
     def watch(self, package: str, find: Find) -> None:
         """From now on, and at once: does what ``find`` says with the modules in ``package``, and with itself."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -35,14 +36,10 @@ def let_exceptions_pass() -> bool:
     """
     root = Path(torch.__file__).parent
     header = root / "include" / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h"
-    library = root / "lib" / ("libc10.dylib" if sys.platform == "darwin" else "libc10.so")
-    if sys.platform == "win32" or not (header.exists() and library.exists()):
+    guards = _guards() if header.exists() else None
+    if guards is None:
         return False
     functions = re.findall(r"^ *virtual [^({]*?(\w+)\(", header.read_text(), re.MULTILINE)
-    try:
-        guards = (ctypes.c_void_p * len(_TYPES.__members__)).in_dll(ctypes.CDLL(str(library)), _GUARDS)
-    except ValueError:
-        return False
     ours, cpu = guards[int(_TYPES.PrivateUse1)], guards[int(_TYPES.CPU)]
     answers = _answers()
     if not ours or not cpu or not {"exchangeStream", *answers} <= set(functions):
@@ -58,6 +55,35 @@ def let_exceptions_pass() -> bool:
     _keep(copied)
     table.value = ctypes.addressof(copied) + _ENTRIES_BEFORE * _POINTER_BYTES
     return True
+
+
+def stand_in(absent: str, present: str) -> Callable[[], None] | None:
+    """Lets C++ take the device type ``absent`` as an argument, by giving it the guard of ``present``.
+
+    What C++ asks it for is an index, where none was given (``x.to("cuda")``). Returns what undoes it; None where that
+    cannot be done, and a device needs its index then.
+    """
+    guards = _guards()
+    if guards is None:
+        return None
+    types = {name.lower(): int(number) for name, number in _TYPES.__members__.items()} | {
+        torch.utils.backend_registration._privateuse1_backend_name: int(_TYPES.PrivateUse1)
+    }
+    slot, before = types[absent], guards[types[absent]]
+    guards[slot] = guards[types[present]]
+    return partial(guards.__setitem__, slot, before)
+
+
+def _guards() -> Any:
+    """The device guards by device type, as an array of addresses; None where their place is not known."""
+    folder = Path(torch.__file__).parent / "lib"
+    library = folder / ("libc10.dylib" if sys.platform == "darwin" else "libc10.so")
+    if sys.platform == "win32" or not library.exists():
+        return None
+    try:
+        return (ctypes.c_void_p * len(_TYPES.__members__)).in_dll(ctypes.CDLL(str(library)), _GUARDS)
+    except ValueError:
+        return None
 
 
 def _answers() -> dict[str, int]:

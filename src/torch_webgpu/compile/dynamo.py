@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 from types import TracebackType
 from typing import Any
 
@@ -30,8 +32,22 @@ def register() -> None:
         return inductor(self, model, inputs, **kwargs)
 
     wrapper.__call__ = choose
-    # After a graph break Dynamo would trace the kernels of eager operators, which are Python.
-    when_imported("torch._dynamo.trace_rules", lambda rules: rules.add("torch_webgpu"))
+    when_imported("torch._dynamo.trace_rules", skip_own_modules)
+
+
+def skip_own_modules(rules: Any) -> None:
+    """After a graph break Dynamo would trace the kernels of eager operators, which are Python.
+
+    The exception is what the expressions of translated programs call, in the middle of what is to be one graph.
+    """
+    package = Path(__file__).parent.parent
+    for folder, prefix, traced in (
+        (package, "torch_webgpu.", {"translation"}),
+        (package / "translation", "torch_webgpu.translation.", {"helper", "device_names"}),
+    ):
+        for module in iter_modules([str(folder)]):
+            if module.name not in traced:
+                rules.add(prefix + module.name)
 
 
 def on_webgpu(model: GraphModule, inputs: Sequence[Any]) -> bool:

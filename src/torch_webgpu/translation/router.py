@@ -14,6 +14,10 @@ ORDER = ("cuda", "mps", "xpu", "webgpu", "cpu")
 """From the one that needs no translation to the one that is always there."""
 
 
+FAILURES = (RuntimeError, AssertionError, AttributeError, ImportError, OSError)
+"""What PyTorch and drivers raise where a device does not work."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A device that was looked at: ``wrong`` says why it cannot be used, "" if it can."""
@@ -22,30 +26,47 @@ class Candidate:
     wrong: str
 
 
+Look = Callable[[str], Candidate]
+"""How a candidate is looked at: :func:`probe`, or :func:`available`."""
+
+
 def module(device: str) -> ModuleType:
     """``torch.cuda``, ``torch.webgpu`` …: the module about a device type."""
     if device == "webgpu":
-        importlib.import_module("torch_webgpu")
+        importlib.import_module("torch_webgpu").register()
     found: ModuleType = getattr(torch, device)
     return found
+
+
+def available(device: str) -> Candidate:
+    """Looks whether ``device`` is there, without computing anything."""
+    try:
+        return Candidate(device, "" if module(device).is_available() else "not available")
+    except FAILURES as error:
+        return Candidate(device, told(error))
 
 
 @cache
 def probe(device: str) -> Candidate:
     """Tries ``device``: whether it is there, and multiplies two matrices as the CPU does."""
+    if (found := available(device)).wrong:
+        return found
     try:
-        if not module(device).is_available():
-            return Candidate(device, "not available")
         x = torch.arange(64.0).reshape(8, 8) / 64
         got = (x.to(device) @ x.to(device)).sin().cpu()
         if not torch.allclose(got, (x @ x).sin(), rtol=1e-3, atol=1e-4):
             return Candidate(device, "computes wrong numbers")
-    except (RuntimeError, AssertionError, AttributeError, ImportError, OSError) as error:
-        return Candidate(device, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    except FAILURES as error:
+        return Candidate(device, told(error))
     return Candidate(device, "")
 
 
-def choose(asked: str = "auto", look: Callable[[str], Candidate] = probe) -> str:
+def told(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def choose(asked: str = "auto", look: Look = probe) -> str:
     """The device type for what was ``asked``: "auto", or one of :data:`ORDER`. RuntimeError if it cannot be used."""
     if asked == "auto":
         return next(device for device in ORDER if not look(device).wrong)

@@ -1,0 +1,91 @@
+"""The user's modules pass through :mod:`.rewrite` on their way in: imports, scripts, and the cells of a notebook.
+
+Nothing is kept in ``__pycache__``: that holds the modules as they are.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+from torch_webgpu.on_import import find_after
+
+from .callers import MARK, Packages
+from .helper import Helper
+from .rewrite import Rewriter, mentions_devices, rewritten
+
+
+class Translator:
+    """Compiles the user's sources for ``helper.target``."""
+
+    def __init__(self, helper: Helper, packages: Packages) -> None:
+        self.helper, self.packages = helper, packages
+        self.modules: list[str] = []
+        """The files that were translated."""
+
+    def compile(self, source: bytes, file: str) -> CodeType:
+        """A module's code. SyntaxError as :func:`compile`."""
+        self.modules.append(file)
+        tree: Any = rewritten(source, file, self.helper.names) if mentions_devices(source) else source
+        code: CodeType = compile(tree, file, "exec", dont_inherit=True)
+        return code
+
+    def mark(self, names: dict[str, Any]) -> None:
+        """Before code runs in them: what rewritten expressions call, which also tells whose these globals are."""
+        names[MARK] = self.helper
+
+
+class Loader(SourceFileLoader):
+    """Loads one of the user's modules."""
+
+    def __init__(self, name: str, path: str, translator: Translator) -> None:
+        super().__init__(name, path)
+        self.translator = translator
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.translator.compile(self.get_data(self.path), self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.translator.mark(vars(module))
+        super().exec_module(module)
+
+
+class Finder(MetaPathFinder):
+    """Finds modules as the others do, and gives the user's another loader."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = find_after(self, name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            if self.translator.packages.is_user(name, spec.origin):
+                spec.loader = Loader(spec.loader.name, str(spec.loader.path), self.translator)
+                spec.cached = None
+        return spec
+
+
+class Imports:
+    """The hooks of one session, until :meth:`undo`."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self.finder = Finder(translator)
+        sys.meta_path.insert(0, self.finder)
+        self.cells: Any = None
+        prompt = getattr(builtins, "get_ipython", lambda: None)()
+        if prompt is not None:  # a notebook
+            self.cells, self.prompt = Rewriter(translator.helper.names), prompt
+            prompt.ast_transformers.append(self.cells)
+            translator.mark(prompt.user_ns)
+
+    def undo(self) -> None:
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
+        if self.cells is not None:
+            self.prompt.ast_transformers.remove(self.cells)

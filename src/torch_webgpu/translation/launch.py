@@ -1,0 +1,75 @@
+"""``torch-webgpu run``: a program written for CUDA on the device that is here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from . import programs, router, session
+
+RUNNING = "TORCH_WEBGPU_TRANSLATE_PROCESS"
+"""The process that :func:`run` runs in, which is not to be started again."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", default="auto", choices=("auto", *router.ORDER), help="default: the best there is")
+    command.add_argument("--package", action="append", default=[], metavar="NAME", help="translate this library, too")
+    command.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as with python -m")
+    command.add_argument("program", metavar="PROGRAM", help="a script")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the program's own arguments")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the program; the exit status, unless the program ends the process itself."""
+    os.environ[RUNNING] = str(os.getpid())
+    device, packages = session.asked() or ("auto", ())
+    begun = session.enable(options.device if options.device != "auto" else device, [*options.package, *packages])
+    if options.module:
+        programs.run_module(begun, options.program, options.arguments)
+    else:
+        programs.run_script(begun, options.program, options.arguments)
+    return 0
+
+
+def begin() -> None:
+    """What the environment asks for, at the end of ``import torch``.
+
+    A program that has begun is started again, since its main module is to be translated. Code without a file, and
+    processes of multiprocessing, go on: what they import is translated.
+    """
+    if os.environ.get(RUNNING) == str(os.getpid()):
+        return
+    command = start_again()
+    if command is None:
+        # Nothing can be computed before torch is complete: the engine's threads would wait for it.
+        session.enable(*(session.asked() or ("auto",)), look=router.available)
+        return
+    os.environ[RUNNING] = str(os.getpid())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0] if os.path.isabs(command[0]) else sys.executable, command)
+
+
+def start_again(command: Sequence[str] = tuple(sys.orig_argv)) -> list[str] | None:
+    """The command line that runs this process's program under translation, if it is a program.
+
+    ``python [options] script.py …`` and ``python [options] -m module …``, but not ``-c``, a prompt, or a process that
+    multiprocessing started.
+    """
+    options, rest = split_options(command[1:])
+    if not rest or rest[0] == "-" or (rest[0].startswith("-") and rest[0] != "-m"):
+        return None
+    return [command[0], *options, "-m", "torch_webgpu.cli", "run", *rest]
+
+
+def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Python's own options, and from the program on."""
+    n = 0
+    while n < len(words) and words[n].startswith("-") and words[n] not in ("-", "-m", "-c"):
+        if words[n].startswith(("-c", "-m")):  # -mmodule
+            return list(words[:n]), [words[n][:2], words[n][2:], *words[n + 1 :]]
+        n += 2 if words[n] in ("-W", "-X", "--check-hash-based-pycs") else 1
+    return list(words[:n]), list(words[n:])

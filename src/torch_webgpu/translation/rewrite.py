@@ -1,0 +1,201 @@
+"""The user's modules, rewritten while they are imported: "cuda" in them is the name of the device that is here.
+
+Two ways were open to make ``x.device.type == "cuda"`` true in a program's own code while PyTorch and libraries see
+the real device: a property in place of ``Tensor.device``, which looks at who asks, or this. The property costs a
+Python frame at every read of a device, in libraries as well; constants that were rewritten cost nothing.
+
+What names a device becomes what it is called here: ``torch.device("cuda")``, ``f"cuda:{rank}"``, ``default="cuda"``.
+Where a text is compared, both names count, since it may come from a file or a command line:
+
+=============================  ==========================================
+``kind == "cuda"``             ``helper.equal(kind, "cuda")``
+``"cuda" in text``             ``helper.within("cuda", text)``
+``kind in ("cuda", "mps")``    ``kind in ("cuda", "webgpu", "mps", "webgpu")``
+``text.startswith("cuda")``    ``text.startswith(("cuda", "webgpu"))``
+``case "cuda":``               ``case "cuda" | "webgpu":``
+``choices=["cpu", "cuda"]``    ``choices=["cpu", "cuda", "webgpu"]``
+``x.is_cuda``                  ``helper.is_device(x, "is_cuda")``
+``torch.device(name)``         ``torch.device(helper.local(name))``
+``x.to(rank)``, on the CPU     ``x.to(helper.local(rank))``
+``table[x.device.type]``       ``helper.lookup(table, x.device.type)``
+=============================  ==========================================
+
+A text that is a key, an attribute's name or a piece of a path stays: ``config["cuda"]``, ``getattr(torch, "cuda")``.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, TypeVar
+
+from .callers import MARK
+from .device_names import FOREIGN, Names
+
+FLAGS = tuple(f"is_{name}" for name in FOREIGN)
+PREFIX_TESTS = ("startswith", "endswith")
+OF_KEYS = frozenset(
+    "get pop setdefault getattr hasattr setattr delattr import_module __import__ find_spec add_argument getLogger "
+    "join joinpath Path environ getenv get_logger field".split()
+)
+"""Functions whose texts are keys, names of attributes, modules or files."""
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def mentions_devices(source: bytes) -> bool:
+    """Whether there can be anything to rewrite."""
+    return any(name.encode() in source for name in FOREIGN)
+
+
+def rewritten(source: bytes | str, file: str, names: Names) -> ast.Module:
+    """The module's tree with this device's names, at the places of the original. SyntaxError as :func:`compile`."""
+    tree: ast.Module = ast.parse(source, file)
+    return ast.fix_missing_locations(Rewriter(names).visit(tree))
+
+
+class Rewriter(ast.NodeTransformer):
+    """See the module. Visits every statement, so it also serves a notebook's cells (IPython's ``ast_transformers``)."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.makers = {"torch.device"}
+        """How the module calls :class:`torch.device`."""
+
+    # ---- texts
+
+    def local(self, node: ast.AST | None) -> str | None:
+        """The local name of the device that a constant names."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return self.names.local(node.value)
+        return None
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        local = self.local(node)
+        return node if local is None else ast.copy_location(ast.Constant(local), node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        """Only the beginning can name a device: ``f"cuda:{rank}"``."""
+        first, *others = node.values
+        local = self.local(first)
+        if local is not None and isinstance(first, ast.Constant) and first.value.endswith(":"):
+            node.values[0] = ast.copy_location(ast.Constant(local), first)
+        node.values[1:] = [self.visit(value) if isinstance(value, ast.FormattedValue) else value for value in others]
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if isinstance(node.value, ast.Constant):  # a docstring
+            return node
+        return self.generic_visit(node)
+
+    def both(self, nodes: list[ast.expr]) -> list[ast.expr]:
+        """Each, and after those that name a device the local name."""
+        found: list[ast.expr] = []
+        for node in nodes:
+            local = self.local(node)
+            found += [self.visit(node)] if local is None else [node, ast.copy_location(ast.Constant(local), node)]
+        return found
+
+    # ---- comparisons
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if len(node.ops) == 1:
+            operator, left, right = node.ops[0], node.left, node.comparators[0]
+            if isinstance(operator, ast.Eq | ast.NotEq) and self.local(left) is not None:
+                left, right = right, left
+            if isinstance(operator, ast.Eq | ast.NotEq) and self.local(right) is not None:
+                call = self.helper("equal", [self.visit(left), right], node)
+                return self.unless(isinstance(operator, ast.NotEq), call, node)
+            if isinstance(operator, ast.In | ast.NotIn):
+                if isinstance(right, ast.Tuple | ast.List | ast.Set):
+                    node.left, right.elts = self.key(left), self.both(right.elts)
+                    return node
+                if self.local(left) is not None:
+                    call = self.helper("within", [left, self.visit(right)], node)
+                    return self.unless(isinstance(operator, ast.NotIn), call, node)
+        return self.generic_visit(node)
+
+    def visit_MatchValue(self, node: Any) -> ast.AST:
+        local = self.local(node.value)
+        if local is None:
+            return node
+        other = ast.MatchValue(ast.copy_location(ast.Constant(local), node.value))
+        return ast.copy_location(ast.MatchOr([node, ast.copy_location(other, node)]), node)
+
+    # ---- texts that are no devices
+
+    def key(self, node: ast.expr) -> ast.expr:
+        """``node`` with its own text as it is."""
+        if isinstance(node, ast.Constant):
+            return node
+        visited: ast.expr = self.visit(node)
+        return visited
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        node.keys = [key if key is None else self.key(key) for key in node.keys]
+        node.values = [self.visit(value) for value in node.values]
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.Div):  # folder / "cuda"
+            node.left, node.right = self.key(node.left), self.key(node.right)
+            return node
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value, index = self.visit(node.value), node.slice
+        node.slice = self.key(index)
+        if isinstance(node.ctx, ast.Load) and isinstance(index, ast.Attribute) and index.attr == "type":
+            return self.helper("lookup", [node.value, node.slice], node)
+        return node
+
+    # ---- calls and attributes
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in PREFIX_TESTS and node.args and self.local(node.args[0]) is not None:
+            node.func, tests = self.visit(node.func), ast.Tuple(self.both(node.args[:1]), ast.Load())
+            node.args[0] = ast.copy_location(tests, node.args[0])
+            return node
+        makes_device = ast.unparse(node.func) in self.makers
+        node.func = self.visit(node.func)
+        keep = self.key if name in OF_KEYS else self.visit
+        node.args = [keep(argument) for argument in node.args]
+        for keyword in node.keywords:
+            if keyword.arg == "choices" and isinstance(keyword.value, ast.Tuple | ast.List | ast.Set):
+                keyword.value.elts = self.both(keyword.value.elts)
+            else:
+                keyword.value = self.visit(keyword.value)
+        if node.args and (makes_device or (name == "to" and self.names.target == "cpu")):
+            node.args[0] = self.made_local(node.args[0])
+        return node
+
+    def made_local(self, node: ast.expr) -> ast.expr:
+        """``node``, which gives a device, as the one that is here. PyTorch knows no numbers of CPUs."""
+        known = isinstance(node, ast.Constant) and not (self.names.target == "cpu" and type(node.value) is int)
+        return node if known or isinstance(node, ast.JoinedStr | ast.Starred) else self.helper("local", [node], node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        node.value = self.visit(node.value)
+        if node.attr in FLAGS and isinstance(node.ctx, ast.Load) and node.attr != f"is_{self.names.target}":
+            return self.helper("is_device", [node.value, ast.copy_location(ast.Constant(node.attr), node)], node)
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        self.makers |= {f"{alias.asname}.device" for alias in node.names if alias.name == "torch" and alias.asname}
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        if node.module == "torch":
+            self.makers |= {alias.asname or alias.name for alias in node.names if alias.name == "device"}
+        return node
+
+    # ---- what is put in
+
+    def helper(self, method: str, arguments: list[ast.expr], place: ast.AST) -> ast.Call:
+        function = ast.Attribute(ast.Name(MARK, ast.Load()), method, ast.Load())
+        call = ast.copy_location(ast.Call(function, arguments, []), place)
+        return ast.fix_missing_locations(call)
+
+    @staticmethod
+    def unless(negated: bool, node: ast.expr, place: ast.AST) -> ast.expr:
+        return ast.copy_location(ast.UnaryOp(ast.Not(), node), place) if negated else node
