@@ -12,4 +12,4 @@ from .translation.session import active, disable, enable
 __all__ = ["active", "disable", "enable"]
 
 if _session.active() is None:
-    _programs.continue_main(enable(*(_session.asked() or ("auto",))))
+    _programs.continue_main(_session.enable_as_asked())

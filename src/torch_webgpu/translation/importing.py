@@ -63,10 +63,11 @@ class Finder(MetaPathFinder):
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = find_after(self, name, path, target)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            if self.translator.packages.is_user(name, spec.origin):
-                spec.loader = Loader(spec.loader.name, str(spec.loader.path), self.translator)
-                spec.cached = None
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return spec
+        if self.translator.packages.is_user(name, spec.origin):
+            spec.loader = Loader(spec.loader.name, str(spec.loader.path), self.translator)
+            spec.cached = None
         return spec
 
 

@@ -25,8 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the program; the exit status, unless the program ends the process itself."""
     os.environ[RUNNING] = str(os.getpid())
-    device, packages = session.asked() or ("auto", ())
-    begun = session.enable(options.device if options.device != "auto" else device, [*options.package, *packages])
+    begun = session.enable_as_asked(options.device, options.package)
     if options.module:
         programs.run_module(begun, options.program, options.arguments)
     else:
@@ -45,7 +44,7 @@ def begin() -> None:
     command = start_again()
     if command is None:
         # Nothing can be computed before torch is complete: the engine's threads would wait for it.
-        session.enable(*(session.asked() or ("auto",)), look=router.available)
+        session.enable_as_asked(look=router.available)
         return
     os.environ[RUNNING] = str(os.getpid())
     sys.stdout.flush()

@@ -60,7 +60,7 @@ def execute(code: CodeType, names: dict[str, Any]) -> None:
     """Runs a main module. What it raises is shown as Python shows it, without the frames of this package."""
     try:
         exec(code, names)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 it is shown, as an uncaught one is
         own = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook(type(error), error.with_traceback(own), own)
         raise SystemExit(1) from None

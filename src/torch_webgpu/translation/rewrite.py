@@ -77,7 +77,7 @@ class Rewriter(ast.NodeTransformer):
         """Only the beginning can name a device: ``f"cuda:{rank}"``."""
         first, *others = node.values
         local = self.local(first)
-        if local is not None and isinstance(first, ast.Constant) and first.value.endswith(":"):
+        if local is not None and local.endswith(":"):
             node.values[0] = ast.copy_location(ast.Constant(local), first)
         node.values[1:] = [self.visit(value) if isinstance(value, ast.FormattedValue) else value for value in others]
         return node

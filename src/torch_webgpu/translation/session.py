@@ -83,10 +83,9 @@ def disable() -> None:
         _session = None
 
 
-def asked() -> tuple[str, tuple[str, ...]] | None:
-    """The device and the packages that the environment asks for; None if it asks for no translation."""
-    device = os.environ.get(VARIABLE, "").strip().lower()
-    if device in ("", "0", "off", "false"):
-        return None
-    packages = tuple(name for name in os.environ.get(PACKAGES, "").split(",") if name)
-    return "auto" if device in ("1", "on", "true") else device, packages
+def enable_as_asked(device: str = "auto", packages: Iterable[str] = (), look: router.Look = router.probe) -> Session:
+    """:func:`enable`, for the device and also the packages that the environment names where it does."""
+    named = os.environ.get(VARIABLE, "").strip().lower()
+    if device == "auto" and named in router.ORDER:
+        device = named
+    return enable(device, [*packages, *filter(None, os.environ.get(PACKAGES, "").split(","))], look)

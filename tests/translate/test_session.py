@@ -1,0 +1,224 @@
+"""Translation on and off in one process: what PyTorch takes as an argument, who is told what, and what is put back."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_webgpu.translation import router, session
+from torch_webgpu.translation.callers import MARK, Packages, is_installed
+from torch_webgpu.translation.helper import Helper
+from torch_webgpu.translation.router import Candidate
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is translated where there is CUDA")
+
+TARGETS = ("webgpu", "cpu")
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Iterator[str]:
+    session.enable(request.param)
+    yield request.param
+    session.disable()
+
+
+def as_user(source: str, **names: Any) -> dict[str, Any]:
+    """Runs source as a module of the user's would run."""
+    begun = session.active()
+    assert begun is not None
+    begun.translator.mark(names)
+    exec(begun.translator.compile(source.encode(), "user.py"), names)
+    return names
+
+
+def as_library(source: str) -> dict[str, Any]:
+    """Runs source as an installed module does."""
+    names: dict[str, Any] = {"__name__": "some_library", "torch": torch}
+    exec(compile(source, "library.py", "exec"), names)
+    return names
+
+
+# ---- devices as arguments
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps"])
+def test_libraries_may_name_the_device_too(target: str, name: str) -> None:
+    x = torch.randn(3, 4)
+    for made in (
+        torch.empty(2, device=name),
+        torch.tensor([1.0, 2.0], device=name),
+        torch.arange(5, device=torch.device(name)),
+        torch.randn(3, device=name),
+        torch.randperm(4, device=name),
+        torch.empty_strided((2, 3), (1, 2), device=name),
+        torch.full_like(x, 2, device=name),
+        torch.as_tensor([1, 2], device=name),
+        torch.eye(3, device=name),
+        x.new_zeros(3, device=name),
+        x.to(name),
+        x.to(device=name, dtype=torch.float16, non_blocking=True, copy=True),
+        torch.nn.Linear(2, 2, device=name).weight,
+        torch.nn.Linear(2, 2).to(name).weight,
+        torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2), (3,), device=name),
+    ):
+        assert made.device.type == target
+    torch.testing.assert_close(x.to(name).cpu(), x)
+    with torch.device(name):
+        assert torch.ones(2).device.type == target
+    torch.set_default_device(name)
+    try:
+        assert (torch.ones(2) + 1).device.type == target
+    finally:
+        torch.set_default_device(None)
+
+
+def test_gradients(target: str) -> None:
+    def program(device: str) -> torch.Tensor:
+        x = torch.linspace(0, 1, 12).reshape(3, 4).to(device).requires_grad_()
+        (x @ torch.ones(4, 2, device=device)).tanh().sum().backward()
+        assert x.grad is not None
+        return x.grad.cpu()
+
+    torch.testing.assert_close(program("cuda"), program("cpu"))
+
+
+def test_files_that_were_saved_on_cuda(target: str) -> None:
+    file = io.BytesIO()
+    torch.save({"w": torch.arange(3.0)}, file)
+    for where in ("cuda", "cuda:0", torch.device("cuda")):
+        file.seek(0)
+        loaded = torch.load(file, map_location=where)["w"]
+        assert loaded.device.type == target
+        assert loaded.tolist() == [0.0, 1.0, 2.0]
+
+
+# ---- who is told what
+
+
+def test_users_have_cuda_and_libraries_the_truth(target: str) -> None:
+    asked = "import torch\nresult = torch.cuda.is_available(), torch.cuda.device_count() > 0, torch.zeros(1).is_cuda"
+    truth = as_library(asked)["result"]
+    assert truth == (False, False, False)
+    users = as_user(asked.replace("torch.zeros(1)", 'torch.zeros(1, device="cuda")'))["result"]
+    assert users == (True, True, True)
+
+
+def test_libraries_still_find_that_there_is_no_cuda(target: str) -> None:
+    """Some find out by trying, and expect PyTorch's error."""
+    torch.empty(0, device="cuda")
+    with pytest.raises((AssertionError, RuntimeError)):
+        as_library("torch.cuda._lazy_init()")
+
+
+def test_whose_a_module_is(tmp_path: Path) -> None:
+    assert is_installed(str(torch.__file__))
+    assert is_installed(str(session.__file__))
+    assert is_installed(os.__file__)
+    assert not is_installed(str(tmp_path / "train.py"))
+    assert not Packages().is_user("torch", torch.__file__)
+    assert Packages(["whisper"]).is_user("whisper.model", str(Path(torch.__file__).parent.parent / "whisper/model.py"))
+
+
+def test_imports_of_the_users_are_rewritten_and_not_kept(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "some_program"
+    package.mkdir()
+    (package / "__init__.py").write_text('from .places import DEVICE\nnames = [DEVICE, f"{DEVICE}"]\n')
+    (package / "places.py").write_text('DEVICE = "cuda"\ndef here(x):\n    return x.device.type == "cuda"\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import some_program  # type: ignore[import-not-found]
+
+    try:
+        assert some_program.names == [target, target]
+        assert some_program.places.here(torch.zeros(1).to(target))
+        assert MARK in vars(some_program)
+        assert not list(tmp_path.rglob("*.pyc"))
+    finally:
+        for name in [name for name in sys.modules if name.startswith("some_program")]:
+            del sys.modules[name]
+
+
+# ---- on and off
+
+
+def state() -> dict[str, Any]:
+    """What translation may touch, by identity."""
+    owners = [torch, torch.cuda, torch.Tensor, torch.nn.Module, torch.backends.cuda, torch.backends.cudnn, torch.amp]
+    found = {
+        f"{getattr(owner, '__name__', owner)}.{name}": id(value)
+        for owner in owners
+        for name, value in vars(owner).items()
+        if not name.startswith("__")
+    }
+    return found | {"path": list(sys.meta_path), "environment": dict(os.environ)}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_everything_is_put_back(target: str) -> None:
+    session.enable(target)  # once before: modules that are imported for it stay
+    torch.ones(2, device="cuda")
+    session.disable()
+    before = state()
+    session.enable(target)
+    assert state() != before
+    torch.ones(2, device="cuda")
+    session.disable()
+    assert state() == before
+    with pytest.raises((NotImplementedError, AssertionError, RuntimeError)):
+        torch.ones(2, device="cuda")
+    with pytest.raises((NotImplementedError, AssertionError, RuntimeError)):
+        torch.ones(2).to("cuda")
+    session.disable()  # there is nothing to do
+
+
+def test_enabling_twice() -> None:
+    begun = session.enable("cpu")
+    try:
+        assert session.enable() is session.enable("cpu") is begun is session.active()
+        with pytest.raises(RuntimeError, match="on for cpu already"):
+            session.enable("webgpu")
+    finally:
+        session.disable()
+    assert session.active() is None
+
+
+# ---- the router
+
+
+def test_the_best_device_that_works_is_chosen() -> None:
+    def only(*devices: str) -> router.Look:
+        return lambda device: Candidate(device, "" if device in devices else "not there")
+
+    assert router.choose("auto", only("cuda", "mps", "webgpu", "cpu")) == "cuda"
+    assert router.choose("auto", only("webgpu", "mps", "cpu")) == "mps"
+    assert router.choose("auto", only("webgpu", "cpu")) == "webgpu"
+    assert router.choose("auto", only("cpu")) == "cpu"
+    assert router.choose("webgpu", only("mps", "webgpu", "cpu")) == "webgpu"
+    with pytest.raises(RuntimeError, match=r"mps cannot be used here: not there\. These can: webgpu, cpu"):
+        router.choose("mps", only("webgpu", "cpu"))
+    with pytest.raises(ValueError, match="tpu"):
+        router.choose("tpu")
+
+
+def test_devices_are_tried() -> None:
+    assert router.probe("cpu").wrong == ""
+    assert router.probe("webgpu").wrong == ""
+    assert "not available" in router.probe("xpu").wrong or router.probe("xpu").wrong == ""
+
+
+def test_helpers_answer_for_their_target() -> None:
+    helper = Helper("webgpu")
+    assert helper.local("cuda:1") == "webgpu:1"
+    assert helper.local(torch.device("cuda")) == torch.device("webgpu")
+    assert helper.local(None) is None
+    assert helper.lookup({"cuda": 1}, "webgpu") == helper.lookup({"webgpu": 1, "cuda": 2}, "webgpu") == 1
+    with pytest.raises(KeyError):
+        helper.lookup({"hpu": 1}, "webgpu")
