@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from torch_webgpu.compile import cache
+from torch_webgpu.compile import backend, cache, patterns
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
 
@@ -35,3 +35,19 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     torch._dynamo.config.load_config(before)
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often each pattern was found in what is compiled from now on."""
+    counts: dict[str, int] = {}
+    apply = patterns.apply
+
+    def counting(gm: torch.fx.GraphModule) -> dict[str, int]:
+        new = apply(gm)
+        for name, n in new.items():
+            counts[name] = counts.get(name, 0) + n
+        return new
+
+    monkeypatch.setattr(backend.patterns, "apply", counting)
+    return counts

@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
-
-from torch_webgpu.compile import backend, patterns
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often each pattern was found in what is compiled from now on."""
-    counts: dict[str, int] = {}
-    apply = patterns.apply
-
-    def counting(gm: torch.fx.GraphModule) -> dict[str, int]:
-        new = apply(gm)
-        for name, n in new.items():
-            counts[name] = counts.get(name, 0) + n
-        return new
-
-    monkeypatch.setattr(backend.patterns, "apply", counting)
-    return counts
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Expr:
     * ``const v``: a literal (kept as text, so that ``1``, ``1.0`` and ``True`` stay apart)
     * ``index d``: this point's coordinate along dimension ``d``, as i32
     * ``linear``: this point's row-major number, as u32
-    * ``acc k``: the ``k``-th accumulator of a reduction, or the finished element of a product, in its epilogue
+    * ``acc k``: the ``k``-th accumulator of a reduction, or finished element of a product, in its epilogue
     * ``reduced``: in a reduction, this point's row-major number within the reduced dimensions, as u32
 
     or ``call``: a :class:`Function`, the first of ``args``, of the others.
@@ -197,8 +197,9 @@ class Extern:
     ``lower`` is a function of a module, and ``arguments`` are values: what they say is the same in every process.
 
     One that computes its output element by element may have an ``epilogue``: an expression per output over the finished
-    element, ``acc 0``, and over the inputs from number ``operands`` on, which broadcast to the outputs' shape. The
-    inputs before those the kernel reads in whatever order it likes. Without an epilogue ``operands`` means nothing.
+    element, ``acc 0`` (of several products ``acc k``), and over the inputs from number ``operands`` on, which broadcast
+    to the outputs' shape. The inputs before those the kernel reads in whatever order it likes. Without an epilogue
+    ``operands`` means nothing.
     """
 
     lower: Callable[..., Any]

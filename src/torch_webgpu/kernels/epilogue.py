@@ -8,7 +8,7 @@ A kernel numbers its sums (slice, m, n) and its outputs' elements by coordinates
 and gets, for arguments that go by ``e<number>``,
 
 * ``struct Place``, a member per coordinate; ``struct Values``, a member per output
-* ``fn result(at: Place, v: T) -> Values``: the epilogue of a finished sum
+* ``fn result(at: Place, v: T) -> Values``: the epilogue of a finished sum, or of a vector of several
 * ``fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T)``, which stores it
 * ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see tile.py): ``V`` is a
   vector where 2 or 4 neighbours along ``n`` are stored together
@@ -53,7 +53,7 @@ class Epilogue:
     """The epilogue of ``op`` over coordinates named ``coordinates``, those in ``absent`` always 0.
 
     ``alias[k]``: the first argument that shares argument ``k``'s storage. ``layout`` brings a layout over the
-    outputs' shape to one dimension per coordinate.
+    outputs' shape to one dimension per coordinate. ``sums``: how many finished elements there are at each place.
     """
 
     op: Operation
@@ -61,6 +61,7 @@ class Epilogue:
     coordinates: tuple[str, ...]
     layout: Callable[[Spec], Spec]
     absent: frozenset[str] = frozenset()
+    sums: int = 1
     specs: dict[int, Spec] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +112,9 @@ class Epilogue:
                 return convert(f"{self.name(k)}_load({self.element(k)})", self.op.args[k].dtype, e.dtype, fits=True)
             if e.op == "param":
                 return scalars[e.args[0]]
-            return number if e.op == "linear" else "v"
+            if e.op == "linear":
+                return number
+            return "v" if self.sums == 1 else f"v[{e.args[0]}]"
 
         lines, values = emit_stored(self.roots, [spec.dtype for spec in self.op.outputs], leaf)
         return [*text, *function("result(at: Place, v: T)", "Values", lines, f"Values({', '.join(values)})")]

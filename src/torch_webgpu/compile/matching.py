@@ -1,0 +1,79 @@
+"""What patterns ask of the nodes of a graph of ATen operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeGuard
+
+import torch
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+Call = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]
+"""What to call instead of a node, and with which arguments."""
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default)
+
+
+def calls(node: Any, *targets: Any) -> bool:
+    """Whether a node is a call of one of these operators without keyword arguments."""
+    return isinstance(node, Node) and node.target in targets and not node.kwargs
+
+
+def either_way(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
+    """The two operands of a commutative operator in both orders, where both are calls of ``target``."""
+    if len(node.args) == 2 and all(calls(a, target) for a in node.args):
+        yield from either_way_of(node)
+
+
+def either_way_of(node: Any) -> Iterator[tuple[Any, Any]]:
+    if len(node.args) == 2 and all(isinstance(a, Node) for a in node.args):
+        one, other = node.args
+        yield one, other
+        yield other, one
+
+
+def is_plain(value: Any, rank: int | None = None) -> TypeGuard[torch.Tensor]:
+    """Whether a node is a floating tensor on webgpu with a layout without symbols, dense where a rank is asked for."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "webgpu" or value.dtype not in FLOATS:
+        return False
+    if not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
+        return False
+    return rank is None or (value.dim() == rank and value.numel() > 0 and is_permuted(value))
+
+
+def is_permuted(t: torch.Tensor) -> bool:
+    """Whether its elements lie without gaps, in whatever order of the dimensions."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(t.stride(), t.shape) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def unviewed(node: Any) -> Any:
+    """What a node is a view of, in other dimensions."""
+    while calls(node, *_VIEWS):
+        node = node.args[0]
+    return node
+
+
+def uncast(node: Any) -> Any:
+    """What a node is a view of, in other dimensions or another floating type."""
+    while True:
+        node = unviewed(node)
+        is_cast = isinstance(node, Node) and node.target is aten._to_copy.default and node.kwargs.keys() == {"dtype"}
+        if not is_cast or not is_plain(node.meta.get("val")) or not is_plain(node.args[0].meta.get("val")):
+            return node
+        node = node.args[0]
+
+
+def uses(node: Node) -> Iterator[Node]:
+    """The nodes that use a node, or a view of it in other dimensions."""
+    for user in node.users:
+        if calls(user, *_VIEWS):
+            yield from uses(user)
+        else:
+            yield user
