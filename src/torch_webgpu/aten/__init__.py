@@ -45,6 +45,7 @@ FAMILIES = (
     "grid_sample",
     "rnn",
     "attention",
+    "sdpa",
     "nested",
     "padding",
     "upsample",

@@ -1,6 +1,6 @@
 """The fused inference kernels that ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` call, as compositions.
 
-``scaled_dot_product_attention`` itself is PyTorch's own composition of matrix products and a softmax on this device.
+``scaled_dot_product_attention`` itself is in :mod:`.sdpa`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from weakref import finalize
 
 import torch
 from torch._ops import OpOverload
+from torch.autograd import forward_ad
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import different_devices
@@ -103,6 +104,30 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
 def on_cpu_nested_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The same for nested tensors."""
     return overload._op_dk(torch._C.DispatchKey.NestedTensorCPU, *args, **kwargs)
+
+
+def composite(overload: OpOverload) -> Callable[..., Any]:
+    """PyTorch's composition of an operator of others, with their derivatives, whatever is registered for it."""
+    return partial(overload._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def fused_attention_is_wanted() -> bool:
+    """Whether ``torch.nn.attention.sdpa_kernel`` and ``torch.backends`` leave any road but the composition.
+
+    Scripts name CUDA's roads.
+    """
+    c = torch._C
+    return (
+        c._get_overrideable_sdp_enabled()
+        or c._get_flash_sdp_enabled()
+        or c._get_mem_efficient_sdp_enabled()
+        or c._get_cudnn_sdp_enabled()
+    )
+
+
+def in_forward_mode() -> bool:
+    """Whether tensors may have tangents."""
+    return forward_ad._current_level >= 0
 
 
 def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
@@ -306,7 +331,7 @@ def _asked(overload: OpOverload, kwargs: dict[str, Any]) -> tuple[OpOverload, di
 def _flatten(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]
-    return [t for item in result or () for t in _flatten(item)]
+    return [t for item in result for t in _flatten(item)] if isinstance(result, (tuple, list)) else []
 
 
 def _meta_of(t: torch.Tensor) -> Meta:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from . import projections, rotary
+from . import grouped_heads, projections, rotary
 from .matching import Call, aten
 
 
@@ -37,6 +37,7 @@ def apply(gm: GraphModule) -> dict[str, int]:
 
 PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Call | None]]] = {
     "rotary": ((aten.add.Tensor,), rotary.match),
+    "grouped heads": ((grouped_heads.FUSED,), grouped_heads.match),
     "normed product": ((aten.mm.default, aten.addmm.default), projections.match_normed),
     "gated product": ((aten.mul.Tensor,), projections.match_gated),
 }
