@@ -108,6 +108,19 @@ def test_inputs_that_are_expanded_and_transposed() -> None:
         check(f, x, compiled=compiled)
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+def test_layouts_that_the_graph_was_made_for(on_host: bool) -> None:
+    """Where a kernel gives its result another layout than PyTorch's function for fake tensors said."""
+    library = torch.library.Library("webgpu_tests_layout", "DEF")
+    library.define("turned(Tensor x) -> Tensor")
+    library.impl("turned", lambda x: torch.empty(x.shape, device="meta"), "Meta")
+    library.impl("turned", lambda x: ((x.cpu() if on_host else x) * 2).t().contiguous().t().to(x.device), "PrivateUse1")
+    f = lambda x: torch.ops.webgpu_tests_layout.turned(x).as_strided((2, 4), (4, 1), 4)
+    x = torch.arange(12.0, device="webgpu").view(3, 4)
+    assert torch.compile(f, fullgraph=True)(x).tolist() == [[8, 10, 12, 14], [16, 18, 20, 22]]
+    library._destroy()
+
+
 def test_results_without_elements_and_without_dimensions() -> None:
     check(
         lambda x: (x.expand(3, 4) * 2, x[:0].sum(), x.new_zeros(0, 3) + 1, x.sum(), x.new_empty(0)),

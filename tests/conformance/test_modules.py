@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any
 
 import pytest
-import torch
 from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
 from .checks import SEEDS, identical
 from .compare import assert_same, tolerance_of
 from .conftest import parameters
-from .target import CPU, DEVICE, Replica, synchronize
+from .modules import Step, steps
+from .target import CPU, DEVICE
 from .trials import DTYPES, Trial, attempt
 
-INFOS = {info.name: info for info in module_db}
 
-
-@dataclass(frozen=True)
-class Step:
-    """One forward and backward pass of a module that is built anew each time."""
-
-    info: Any
-    module_input: Any
-    training: bool
-    dtype: torch.dtype
-
-    def __call__(self, device: torch.device, *, seed: int = 0, widen: bool = False) -> dict[str, Any]:
-        """``output``, ``grads`` of the inputs and parameters, and the ``state`` afterwards (running statistics)."""
-        module, args, kwargs = self._module(device, widen)
-        torch.manual_seed(seed)
-        output = module(*args, **kwargs)
-        wanted = [*pytree.tree_leaves((args, kwargs)), *module.parameters()]
-        wanted = [leaf for leaf in wanted if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        grads = list(self._grads([leaf for leaf in pytree.tree_leaves(output) if _differentiable(leaf)], wanted))
-        if device.type != "cpu":
-            synchronize()
-        return {"output": output, "grads": grads, "state": dict(module.state_dict())}
-
-    def _module(self, device: torch.device, widen: bool) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-        construct, forward = self.module_input.constructor_input, self.module_input.forward_input
-        dtype = torch.float64 if widen else self.dtype
-        replica = Replica(device, widen=widen)
-        args, kwargs = replica.tree((tuple(forward.args), forward.kwargs))
-        torch.manual_seed(0)
-        module = self.info.module_cls(*deepcopy(construct.args), **deepcopy(construct.kwargs)).train(self.training)
-        if self.info.is_lazy:
-            module.to(self.dtype)(*Replica(CPU).tree(forward.args))
-        return module.to(device).to(dtype), args, kwargs
-
-    def _grads(self, outputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-        if not (outputs and wanted):
-            return ()
-        generator = torch.Generator().manual_seed(0)
-        cotangents = [
-            torch.randn(o.shape, dtype=self.dtype, generator=generator).to(o.device, o.dtype) for o in outputs
-        ]
-        return torch.autograd.grad(outputs, wanted, cotangents, allow_unused=True)
-
-    def check(self) -> None:
-        expected, actual = self(CPU), self(DEVICE)
-        values = all(identical(pytree.tree_leaves(expected), pytree.tree_leaves(self(CPU, seed=s))) for s in SEEDS[1:4])
-        for part in expected:
-            truth = partial(lambda part: self(CPU, widen=True)[part], part)
-            compare = partial(assert_same, tolerances=tolerance_of(self.info, self.dtype), truth=truth, values=values)
-            compare(actual[part], expected[part], strides=part == "output")
-
-
-def _differentiable(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
-def steps(name: str, dtype: torch.dtype, count: int) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The first ``count`` of PyTorch's inputs for the module, in each mode that makes a difference."""
-    info = INFOS[name]
-    for training in (True, False) if info.train_and_eval_differ else (True,):
-        inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
-        usable = (i for i in inputs if i.forward_input is not None)
-        for index, module_input in enumerate(islice(usable, count)):
-            label = f"{'train' if training else 'eval'} input {index} {module_input.desc}"
-            yield label, Step(info, module_input, training, dtype).check
+def check(step: Step) -> None:
+    expected, actual = step(CPU), step(DEVICE)
+    values = all(identical(pytree.tree_leaves(expected), pytree.tree_leaves(step(CPU, seed=s))) for s in SEEDS[1:4])
+    for part in expected:
+        truth = partial(lambda part: step(CPU, widen=True)[part], part)
+        compare = partial(assert_same, tolerances=tolerance_of(step.info, step.dtype), truth=truth, values=values)
+        compare(actual[part], expected[part], strides=part == "output")
 
 
 TRIALS = [
@@ -99,4 +36,5 @@ TRIALS = [
 @pytest.mark.parametrize("trial", parameters(TRIALS))
 def test_module(trial, request, settle):
     count = request.config.getoption("samples") or (100 if request.config.getoption("full") else 6)
-    settle(attempt(trial, steps(trial.op, DTYPES[trial.dtype], count)))
+    checks = ((label, partial(check, step)) for label, step in steps(trial.op, DTYPES[trial.dtype], count))
+    settle(attempt(trial, checks))

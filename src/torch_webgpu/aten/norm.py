@@ -156,7 +156,8 @@ def layer_norm_backward(
 ) -> tuple[Maybe, ...]:
     dims = trailing(input, normalized_shape)
     count = prod(normalized_shape)
-    grad_input = torch.empty_like(grad_out, dtype=input.dtype) if output_mask[0] else None
+    # Contiguous, whatever the layouts of the two.
+    grad_input = input.new_empty(input.shape) if output_mask[0] else None
     if grad_input is not None and grad_input.numel():
         inputs = [grad_out, input, mean, rstd, *present(weight)]
         write = centred_gradient(weight is not None, 2)

@@ -61,7 +61,7 @@ class _InParts:
         self._attributes = {n: fetch(gm, n.target) for n in gm.graph.nodes if n.op == "get_attr"}
         (output,) = [node for node in gm.graph.nodes if node.op == "output"]
         self._output = output.args[0]
-        self._parts = [(part, Region(part.gm) if part.planned else naming(part.gm)) for part in parts]
+        self._parts = [(part, Region(part.gm) if part.planned else between(part)) for part in parts]
 
     def __call__(self, *args: Any) -> Any:
         known = dict(zip(self._inputs, args, strict=True)) | self._attributes
@@ -71,6 +71,12 @@ class _InParts:
                 known.pop(node, None)
             known.update(zip(part.gives, results, strict=True))
         return map_arg(self._output, known.__getitem__)
+
+
+def between(part: Part) -> Callable[..., Any]:
+    """A part without a plan, run operator by operator."""
+    run, expected = naming(part.gm), [node.meta.get("val") for node in part.gives]
+    return lambda *args: laid_out(run(*args), expected)
 
 
 def fetch(gm: GraphModule, target: Any) -> Any:
@@ -264,6 +270,8 @@ class _Recorder(Interpreter):
     def run_node(self, n: Node) -> Any:
         self.current = n
         result = super().run_node(n)
+        if n.op == "call_function":
+            result = laid_out(result, n.meta.get("val"))
         self.current = None
         self._recorded.append((len(engine().lane(self.index)), n))
         return result
@@ -287,6 +295,21 @@ def copied(t: torch.Tensor) -> torch.Tensor:
     flat = t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset())
     flat = in_memory(flat) if flat.is_conj() or flat.is_neg() else flat.clone()
     return flat.as_strided(t.shape, t.stride(), 0)
+
+
+def laid_out(found: Any, expected: Any) -> Any:
+    """What an operator returned, in the layout that the graph's later nodes were made for: they may see it as another.
+
+    A kernel and PyTorch's own function for fake tensors may choose differently.
+    """
+    if isinstance(found, (tuple, list)) and isinstance(expected, (tuple, list)):
+        return type(found)([laid_out(*pair) for pair in zip(found, expected, strict=True)])
+    if not isinstance(found, torch.Tensor) or not is_static(expected) or found.shape != expected.shape:
+        return found
+    if all(n == 1 or a == b for n, a, b in zip(found.shape, found.stride(), expected.stride())) or not found.numel():
+        return found
+    _log.debug("%s: a result has the strides %s, not %s", SELF, found.stride(), expected.stride())
+    return found.new_empty_strided(expected.shape, expected.stride()).copy_(found)
 
 
 def shared(pointers: Sequence[int], written: Sequence[int]) -> Iterator[int]:

@@ -114,3 +114,14 @@ def test_functional_batch_norm_returns_new_statistics(device):
     args = [torch.randn(4, 3, 5), torch.randn(3), torch.randn(3), torch.zeros(3), torch.ones(3)]
     fn = torch.ops.aten._native_batch_norm_legit_functional
     check(device, lambda *t: (*fn(*t, True, 0.1, 1e-5), t[3], t[4]), *args, tol=1e-5)
+
+
+def test_the_gradient_of_a_layer_norm_is_contiguous_whatever_comes_in(device):
+    gradient = torch.randn(3, 2, 4).transpose(0, 1)
+    operands = torch.randn(2, 3, 4), torch.randn(2, 3, 1), torch.rand(2, 3, 1), torch.randn(4)
+    results = []
+    for d in ("cpu", device):
+        x, mean, rstd, w = (t.to(d) for t in operands)
+        results += torch.ops.aten.native_layer_norm_backward(gradient.to(d), x, [4], mean, rstd, w, w, [True] * 3)[:1]
+    assert results[0].stride() == results[1].stride()
+    torch.testing.assert_close(results[1].cpu(), results[0])
