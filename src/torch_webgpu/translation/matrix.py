@@ -170,8 +170,6 @@ def counted_class(name: str, reply: Reply, plain: type, monitor: Monitor) -> typ
 
     A class of the user's may inherit from it as from ``plain``.
     """
-    if type(plain) is not type:
-        return plain
     body = {
         "_plain": plain,
         "_counted": staticmethod(monitor.counted(name, reply.answer, plain, reply.note)),
@@ -180,4 +178,6 @@ def counted_class(name: str, reply: Reply, plain: type, monitor: Monitor) -> typ
         "__doc__": plain.__doc__,
         "__slots__": (),
     }
-    return CountedClass(plain.__name__, (plain,), body)
+    kind: Any = CountedClass if type(plain) is type else type("CountedClass", (CountedClass, type(plain)), {})
+    made: type = type.__new__(kind, plain.__name__, (plain,), body)
+    return made

@@ -143,6 +143,22 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     return DeviceProperties(get_device_name(), memory.total if memory else 0, os.cpu_count() or 0)
 
 
+def get_core_count() -> int:
+    """The device's processors, 0 if nobody tells."""
+    return get_device_properties().multi_processor_count
+
+
+def is_macos_or_newer(major: int, minor: int) -> bool:
+    """Whether this is macOS, of that version at least."""
+    version = platform.mac_ver()[0]
+    return bool(version) and tuple(map(int, version.split(".")))[:2] >= (major, minor)
+
+
+def is_macos13_or_newer(minor: int = 0) -> bool:
+    """Whether this is macOS 13, or a newer one."""
+    return is_macos_or_newer(13, minor)
+
+
 def get_arch_list() -> list[str]:
     """None: no kernels are compiled beforehand."""
     return []

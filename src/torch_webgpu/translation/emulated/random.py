@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
 
 import torch
 
-from .here import HERE, DeviceLike
+from .here import HERE, Around, DeviceLike, local_name
 
 
 def _generator() -> torch.Generator:
@@ -67,3 +69,15 @@ class _DefaultGenerators:
 
 
 default_generators = _DefaultGenerators()
+
+
+@Around
+def fork_rng(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.random.fork_rng(device_type="cuda")``. The CPU's own state is kept in any case."""
+
+    @wraps(plain)
+    def fork_rng(devices: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kind = local_name(kwargs.pop("device_type", None) or HERE.type)
+        return plain([] if kind == "cpu" else devices, *args, device_type=kind, **kwargs)
+
+    return fork_rng

@@ -41,7 +41,7 @@ def elsewhere() -> Iterator[Row]:
     yield from rows("torch.jit", "load", emulated("loading:jit_load", TARGET))
     pinned = "pin_memory_device: PyTorch pins for the accelerator that there is"
     yield from rows("torch.utils.data.DataLoader", "__init__", emulated("loading:data_loader_init", pinned))
-    yield from rows("torch.random", "fork_rng", emulated("amp:of_device_type", TARGET))
+    yield from rows("torch.random", "fork_rng", emulated("random:fork_rng", TARGET))
     host = "ProfilerActivity.CUDA: the host's side is shown; GPU times are torch.webgpu.profile's"
     yield from rows("torch.profiler.profile", "__init__", emulated("profiling:profile_init", host))
     yield from questions("torch.profiler", "supported_activities", emulated("profiling:{leaf}", host))

@@ -15,7 +15,7 @@ NAMES = {
         "get_world_size irecv is_available is_backend_available is_gloo_available is_initialized is_mpi_available "
         "is_torchelastic_launched is_ucc_available is_xccl_available isend monitored_barrier new_subgroups "
         "new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_tensor "
-        "register_rendezvous_handler rendezvous scatter scatter_object_list send send_object_list split_group "
+        "register_rendezvous_handler rendezvous scatter scatter_object_list send send_object_list "
         "supports_complex"
     ),
     "torch.distributions": ("kl_divergence register_kl"),
@@ -59,7 +59,7 @@ NAMES = {
         "prepare_jit prepare_qat propagate_qconfig_ qconfig_equals quantize quantize_dynamic quantize_dynamic_jit "
         "quantize_jit quantize_qat script_qconfig script_qconfig_dict swap_module"
     ),
-    "torch.sparse": ("as_sparse_gradcheck sum to_sparse_semi_structured"),
+    "torch.sparse": ("as_sparse_gradcheck sum"),
     "torch.testing": ("assert_allclose assert_close make_tensor"),
     "torch.utils": ("get_cpp_backtrace set_module swap_tensors"),
 }
@@ -79,6 +79,8 @@ REMOVED = {
 }
 """Names that newer versions of PyTorch have no more, and what to do instead."""
 
+SEMI_STRUCTURED = "2:4 sparsity is computed by the tensor cores of CUDA devices; use the dense tensor"
+UNSPLIT = "Gloo's process groups are not split; torch.distributed.new_group() makes one of the same ranks"
 OWNED = "the name of the private device is webgpu's, and can be given once in a process; use torch.device('webgpu')"
 
 
@@ -89,4 +91,6 @@ def all_rows() -> Iterator[Row]:
     for name, note in REMOVED.items():
         module, _, leaf = name.rpartition(".")
         yield from rows(module, leaf, error(note))
+    yield from rows("torch.distributed", "split_group", error(UNSPLIT), xpu=SAME)
+    yield from rows("torch.sparse", "to_sparse_semi_structured", error(SEMI_STRUCTURED))
     yield from rows("torch.utils", "rename_privateuse1_backend generate_methods_for_privateuse1_backend", same(OWNED))

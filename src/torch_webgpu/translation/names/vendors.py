@@ -57,7 +57,7 @@ def xpu() -> Iterator[Row]:
     unwatched = error("this device captures no graphs; call the function itself, or torch.compile it")
     yield from rows("torch.xpu", "XPUGraph", webgpu=translated("torch.webgpu.Graph"), xpu=SAME, host=unwatched)
     yield from rows("torch.xpu", "XPUPluggableAllocator", error(cuda.ALLOCATOR))
-    yield from rows("torch.xpu", "lru_cache cast", same("Python's own, imported by torch.xpu"))
+    yield from rows("torch.xpu", "lru_cache", same("Python's own, imported by torch.xpu"))
 
 
 def mtia() -> Iterator[Row]:
@@ -100,8 +100,11 @@ def mps() -> Iterator[Row]:
     yield from rows("torch.mps.profiler", "metal_capture", captured)
     yield from rows("torch.mps.profiler", "is_capturing_metal is_metal_capture_enabled", emulated("runtime:no"))
     yield from questions("torch.backends.mps", "is_available is_built", emulated("devices:is_available"))
-    yield from rows("torch.backends.mps", "is_macos13_or_newer is_macos_or_newer", same("about the operating system"))
-    yield from rows("torch.backends.mps", "get_name get_core_count", same("about Apple's GPU"))
+    system = emulated("devices:{leaf}", "about the operating system")
+    yield from rows("torch.backends.mps", "is_macos13_or_newer is_macos_or_newer", system)
+    yield from rows("torch.backends.mps", "get_name", emulated("devices:get_device_name", "the device's name"))
+    cores = emulated("devices:get_core_count", "a number that nobody tells is 0")
+    yield from rows("torch.backends.mps", "get_core_count", cores)
 
 
 def all_rows() -> Iterator[Row]:

@@ -1,0 +1,123 @@
+"""Every name of the compatibility matrix is called, on webgpu and on the CPU, and does what its row says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from inspect import unwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.translate.examples import TOGETHER, example
+from tests.translate.test_matrix import TABLE, installed
+
+from torch_webgpu.translation import matrix
+from torch_webgpu.translation.monitor import Answer
+
+TARGETS = ("webgpu", "cpu")
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECONDS = 300
+
+
+def started(target: str, file: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.translate.calling", target, str(file), *options]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finished(process: subprocess.Popen[str]) -> None:
+    said, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, said
+
+
+@cache
+def outcomes(target: str) -> dict[str, Any]:
+    """Name → what came of calling it: one process for most names, two more for those that talk to each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, f"{n}.json") for n in range(3)]
+        processes = [started(target, files[0])]
+        processes += [started(target, files[1 + rank], str(rank), f"{folder}/meeting") for rank in range(2)]
+        for process in processes:
+            finished(process)
+        alone, first, second = (json.loads(file.read_text("utf-8")) for file in files)
+    assert first.keys() == second.keys()
+    return {**alone, **first}
+
+
+NAMES = [name for name in TABLE if matrix.is_there(name)]
+ABSENT = [name for name in TABLE if not matrix.is_there(name)]
+
+
+def test_every_name_has_an_example() -> None:
+    assert [name for name in NAMES if not example(name)] == []
+
+
+def wrong(name: str, target: str, outcome: dict[str, Any]) -> str:
+    """What is not as the row says; "" if all is."""
+    reply = TABLE[name].replies[target]
+    raised = f"{outcome['kind']}: {outcome['raised']}" if outcome["raised"] else ""
+    if reply.answer is Answer.ERROR:
+        told = raised.startswith("NotImplementedError: ") and raised.endswith(
+            f"cannot be had on {target}: {reply.note}"
+        )
+        return "" if told else f"should be refused, but {raised or 'was not'}"
+    if raised:
+        return raised
+    once = [f"{name} does nothing here: {reply.note}"] if reply.answer is Answer.NOTHING else []
+    if outcome["said"] != [once, []]:
+        return f"said {outcome['said']}"
+    counts = reply.answer is not Answer.SAME and callable(matrix.look_up(name))
+    if counts and not (outcome["count"] >= 2 and outcome["place"]):
+        return f"counted {outcome['count']} calls, the first at {outcome['place']!r}"
+    return ""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_answer_is_what_happens(target: str) -> None:
+    found = outcomes(target)
+    assert found.keys() == set(NAMES)
+    assert {name: text for name in NAMES if (text := wrong(name, target, found[name]))} == {}
+
+
+def test_what_is_the_same_gives_the_cpus_numbers() -> None:
+    here, there = outcomes("webgpu"), outcomes("cpu")
+    compared = 0
+    for name in NAMES:
+        if TABLE[name].replies["webgpu"].answer is not Answer.SAME or there[name]["value"] is None:
+            continue
+        (dtype, _, got), (expected_dtype, _, expected) = here[name]["value"], there[name]["value"]
+        assert dtype == expected_dtype, name
+        close = torch.allclose(torch.tensor(got), torch.tensor(expected), rtol=1e-4, atol=1e-5, equal_nan=True)
+        assert close, (name, got, expected)
+        compared += 1
+    assert compared > 40
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_name_that_pytorch_removed_is_an_error(name: str) -> None:
+    assert {reply.answer for reply in TABLE[name].replies.values()} == {Answer.ERROR}
+    with installed("webgpu"):
+        assert not matrix.is_there(name)
+
+
+def test_what_is_translated_is_the_devices_own() -> None:
+    rows = [row for row in TABLE.values() if row.replies["webgpu"].answer is Answer.TRANSLATED]
+    counterparts = {row.name: matrix.answering(row.replies["webgpu"].by) for row in rows}
+    truths = {row.name: matrix.look_up(row.name) for row in rows}
+    with installed("webgpu"):
+        for row in rows:
+            now, expected = matrix.look_up(row.name), counterparts[row.name]
+            if row.asks:
+                assert unwrap(now) is truths[row.name]
+            elif isinstance(expected, type):
+                assert issubclass(now, expected), row.name
+            else:
+                assert unwrap(now) is unwrap(expected), row.name
+
+
+def test_names_that_processes_call_together_are_all_of_torch_distributed() -> None:
+    assert {name for name in TABLE if name.startswith("torch.distributed.")} == TOGETHER
