@@ -266,12 +266,19 @@ def restarted(word: Word, starts: Sequence[tuple[int, int]]) -> Word:
     return ahead if tensor < 0 else Offset(tensor, word.shift, ahead)
 
 
-def renumbered(step: Step | Clear, buffers: Mapping[int, int], starts: Sequence[tuple[int, int]]) -> Step | Clear:
-    """A step over buffers with other numbers, and over other tensors: see :func:`restarted`."""
+def rebound(step: Step | Clear, buffers: Mapping[int, int]) -> Step | Clear:
+    """A step over buffers with other numbers."""
     if isinstance(step, Clear):
         return replace(step, buffer=buffers[step.buffer])
-    bindings = tuple([(buffers[buffer], start) for buffer, start in step.bindings])
-    return replace(step, bindings=bindings, words=tuple([restarted(word, starts) for word in step.words]))
+    return replace(step, bindings=tuple([(buffers[buffer], start) for buffer, start in step.bindings]))
+
+
+def renumbered(step: Step | Clear, buffers: Mapping[int, int], starts: Sequence[tuple[int, int]]) -> Step | Clear:
+    """A step over buffers with other numbers, and over other tensors: see :func:`restarted`."""
+    step = rebound(step, buffers)
+    if isinstance(step, Clear):
+        return step
+    return replace(step, words=tuple([restarted(word, starts) for word in step.words]))
 
 
 def bits(value: float, type_: str) -> int:

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+from torch_webgpu.lower.planning import sharing_temporaries
 from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
 from torch_webgpu.runtime import commands
 from torch_webgpu.wgsl.kernel import Kernel
@@ -80,7 +81,7 @@ class Program:
         widths: Sequence[int],
         spans: Sequence[Span] = (),
     ) -> None:
-        self.plan = plan
+        self.plan = plan = sharing_temporaries(plan, brought, device.capacity)
         self._device = device
         self._spans = spans
         self._has_run = False

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
 from torch_webgpu.ir.graph import ForEach, Operation
-from torch_webgpu.plan import ERROR_FLAG_BYTES, Buffer, Clear, Offset, Plan, Scalar, Step, Word, bits, renumbered
+from torch_webgpu.plan import (
+    ERROR_FLAG_BYTES,
+    Buffer,
+    Clear,
+    Offset,
+    Plan,
+    Scalar,
+    Step,
+    Word,
+    bits,
+    rebound,
+    renumbered,
+    touched,
+)
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
 from torch_webgpu.wgsl.link import HostCaps
@@ -131,3 +145,34 @@ def arranged(plan: Plan, brought: Sequence[int], starts: Sequence[tuple[int, int
     numbers = {old: new for new, old in enumerate(order)}
     steps = tuple([renumbered(step, numbers, starts) for step in plan.steps])
     return replace(plan, buffers=tuple([plan.buffers[b] for b in order]), steps=steps), numbers
+
+
+def sharing_temporaries(plan: Plan, brought: int, capacity: Callable[[int], int]) -> Plan:
+    """The plan with one temporary for several that are never needed at the same time.
+
+    ``brought``: how many buffers come before the temporaries, of which the error flags are the last. ``capacity``: the
+    size of the memory that a buffer of some size is given; those share that are given memory of one size.
+    """
+    last = len(plan.buffers) - 1
+    numbers = {b: b for b in range(brought)}
+    buffers, free = list(plan.buffers[:brought]), defaultdict[int, list[int]](list)
+    for number, step in enumerate(plan.steps):
+        ended = []
+        for b in dict.fromkeys(touched(step)):
+            if not brought <= b < last:
+                continue
+            start, stop = plan.lifetimes[b]
+            unused = free[capacity(plan.buffers[b].size_bytes)]
+            if start == number and unused:
+                numbers[b] = unused.pop()
+                buffers[numbers[b]] = max(buffers[numbers[b]], plan.buffers[b], key=lambda buffer: buffer.size_bytes)
+            elif start == number:
+                numbers[b] = len(buffers)
+                buffers.append(plan.buffers[b])
+            if stop == number:
+                ended.append((unused, numbers[b]))
+        for unused, shared in ended:
+            unused.append(shared)
+    numbers[last] = len(buffers)
+    steps = tuple([rebound(step, numbers) for step in plan.steps])
+    return replace(plan, buffers=(*buffers, plan.buffers[last]), steps=steps)
