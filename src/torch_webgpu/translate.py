@@ -6,10 +6,23 @@ The same without touching the script: ``torch-webgpu run script.py``, or ``TORCH
 from __future__ import annotations
 
 from .translation import programs as _programs
+from .translation import report as _report
 from .translation import session as _session
-from .translation.session import active, disable, enable
+from .translation.report import Report
+from .translation.session import disable, enable
 
-__all__ = ["active", "disable", "enable"]
+__all__ = ["Report", "disable", "enable", "report"]
+
+
+def report() -> Report:
+    """What was translated so far, how, and where; ``print`` shows it. RuntimeError if translation is off."""
+    begun = _session.active()
+    if begun is None:
+        raise RuntimeError("nothing is being translated: enable() begins")
+    return _report.report(begun)
+
 
 if _session.active() is None:
-    _programs.continue_main(_session.enable_as_asked())
+    _begun = _session.enable_as_asked()
+    _report.at_exit(_report.asked())
+    _programs.continue_main(_begun)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from time import perf_counter
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -25,14 +26,18 @@ class Translator:
 
     def __init__(self, helper: Helper, packages: Packages) -> None:
         self.helper, self.packages = helper, packages
-        self.modules: list[str] = []
-        """The files that were translated."""
+        self.files: list[str] = []
+        """The files that were translated,"""
+        self.seconds = 0.0
+        """and how long that took."""
 
     def compile(self, source: bytes, file: str) -> CodeType:
         """A module's code. SyntaxError as :func:`compile`."""
-        self.modules.append(file)
+        start = perf_counter()
+        self.files.append(file)
         tree: Any = rewritten(source, file, self.helper.names) if mentions_devices(source) else source
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
+        self.seconds += perf_counter() - start
         return code
 
     def mark(self, names: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import programs, router, session
+from . import programs, report, router, session
 
 RUNNING = "TORCH_WEBGPU_TRANSLATE_PROCESS"
 """The process that :func:`run` runs in, which is not to be started again."""
@@ -16,6 +16,10 @@ RUNNING = "TORCH_WEBGPU_TRANSLATE_PROCESS"
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", choices=("auto", *router.ORDER), help="default: the best there is")
     command.add_argument("--package", action="append", default=[], metavar="NAME", help="translate this library, too")
+    command.add_argument("--report", action="store_true", help="print at the end what was translated, and how")
+    command.add_argument(
+        "--report-file", action="append", default=[], metavar="PATH", help="write it: .html, .json, .txt"
+    )
     command.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as with python -m")
     command.add_argument("program", metavar="PROGRAM", help="a script")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the program's own arguments")
@@ -26,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     """Runs the program; the exit status, unless the program ends the process itself."""
     os.environ[RUNNING] = str(os.getpid())
     begun = session.enable_as_asked(options.device, options.package)
+    report.at_exit([*(["-"] if options.report else []), *options.report_file, *report.asked()])
     if options.module:
         programs.run_module(begun, options.program, options.arguments)
     else:
@@ -45,6 +50,7 @@ def begin() -> None:
     if command is None:
         # Nothing can be computed before torch is complete: the engine's threads would wait for it.
         session.enable_as_asked(look=router.available)
+        report.at_exit(report.asked())
         return
     os.environ[RUNNING] = str(os.getpid())
     sys.stdout.flush()

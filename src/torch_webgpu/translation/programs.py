@@ -103,7 +103,7 @@ def continue_main(session: Session) -> None:
     if names.get("__spec__") is None:
         run_again_where_spawned(sys.modules["__main__"], path)
     session.translator.mark(names)
-    session.translator.modules.append(path)
+    session.translator.files.append(path)
     rewriter = Rewriter(session.translator.helper.names)
     # Statements above are looked at, for the names that they give to torch, but they have run.
     tree.body = [rewriter.visit(statement) for statement in tree.body][here:]

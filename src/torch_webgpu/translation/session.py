@@ -24,7 +24,7 @@ class Session:
     """From :func:`enable` to :func:`disable`."""
 
     def __init__(self, target: str, packages: Iterable[str]) -> None:
-        start = perf_counter()
+        self.began = perf_counter()
         self.target = target
         self.packages = Packages(packages)
         self.monitor = Monitor()
@@ -39,7 +39,7 @@ class Session:
             for absent in self.translator.helper.names.foreign:
                 self.aliases.append(Alias(absent, target))
             matrix.install(target, self.replacements, self.monitor)
-        self.seconds_to_enable = perf_counter() - start
+        self.seconds_to_enable = perf_counter() - self.began
 
     def end(self) -> None:
         self.replacements.restore()
