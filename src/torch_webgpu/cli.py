@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .doctor import AdapterReport, ImplementationReport, Report, diagnose
 from .integrations.report import Library
-from .translation import launch
+from .translation import launch, migrate
 
 SHOWN_LIMITS = (
     "max-buffer-size",
@@ -102,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
     command.set_defaults(run=doctor)
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
+    migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
     return root
 
 

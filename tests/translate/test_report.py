@@ -97,10 +97,11 @@ def test_page(written: tuple[Path, str]) -> None:
 
 
 def made(**changes: object) -> Report:
-    values = dict(
-        device="webgpu", adapter="<Adapter & sons>", seconds=2.0, seconds_to_enable=0.01, seconds_rewriting=0.0,
-        files=(), packages=(), calls=(), libraries={}, fallbacks={}, peak_bytes=None,
-    )  # fmt: skip
+    values: dict[str, object] = {
+        "device": "webgpu", "adapter": "<Adapter & sons>", "seconds": 2.0, "seconds_to_enable": 0.01,
+        "seconds_rewriting": 0.0, "files": (), "packages": (), "calls": (), "libraries": {}, "fallbacks": {},
+        "peak_bytes": None,
+    }  # fmt: skip
     return Report(**(values | changes))  # type: ignore[arg-type]
 
 
