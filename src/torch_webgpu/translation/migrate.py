@@ -22,9 +22,6 @@ from .rewrite import Rewriter
 if TYPE_CHECKING:
     from .migration import Left
 
-DEVICE = "DEVICE_TYPE"
-"""What the device's name is called in a program that was migrated."""
-
 
 @dataclass(frozen=True)
 class Migrated:

@@ -11,8 +11,10 @@ from libcst import matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
 
 from .matrix import table
-from .migrate import DEVICE
 from .monitor import Answer
+
+DEVICE = "DEVICE_TYPE"
+"""What the device's name is called in a program that was migrated."""
 
 FUNCTIONS = {
     f"torch.cuda.{cuda}": f"torch.accelerator.{everywhere or cuda}"
@@ -187,17 +189,12 @@ class Change(cst.CSTTransformer):
 def with_device(module: cst.Module) -> cst.Module:
     """The module with the device's name, which comes after the imports it begins with."""
     body = list(module.body)
-    imports = [n for n, statement in enumerate(body) if is_import(statement)]
-    # As far as imports and docstrings go without a gap of other statements.
-    end = 0
-    for n, statement in enumerate(body):
-        if n in imports or (n == 0 and m.matches(statement, m.SimpleStatementLine([m.Expr(m.SimpleString())]))):
-            end = n + 1
-        elif n > end:
-            break
+    end = 1 if body and m.matches(body[0], m.SimpleStatementLine([m.Expr(m.SimpleString())])) else 0
+    while end < len(body) and is_import(body[end]):
+        end += 1
     added = f'{DEVICE} = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"'
     lines = [cast(cst.BaseCompoundStatement, cst.parse_statement(f"\n{added}\n"))]
-    if not any(name == "torch" for n in imports for name in imported(body[n])):
+    if not any(name == "torch" for statement in body[:end] for name in imported(statement)):
         lines.insert(0, cast(cst.BaseCompoundStatement, cst.parse_statement("import torch\n")))
     return module.with_changes(body=[*body[:end], *lines, *body[end:]])
 

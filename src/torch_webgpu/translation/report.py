@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing import parent_process
 from os import PathLike
 
@@ -18,51 +18,16 @@ import torch
 from torch_webgpu.aten.fallback import fallback_stats
 
 from . import report_page
+from .figures import Call, Figures
 from .matrix import table
-from .monitor import Answer
 from .session import Session, active
 
 SHOWN_FILES = 10
 MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Call:
-    """A name that the program called. ``seconds``: in all its calls, with what they did; ``place``: the first's."""
-
-    name: str
-    answer: str
-    count: int
-    seconds: float
-    place: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """One session, as of now. Times in seconds, sizes in bytes.
-
-    ``fallbacks``: operator → how often it ran on the CPU for want of a kernel. ``libraries``: packages that asked for
-    CUDA and were told the truth → how often. ``peak_bytes``: the most device memory that tensors had; None where the
-    device does not tell.
-    """
-
-    device: str
-    adapter: str
-    seconds: float
-    seconds_to_enable: float
-    seconds_rewriting: float
-    files: tuple[str, ...]
-    packages: tuple[str, ...]
-    calls: tuple[Call, ...]
-    libraries: dict[str, int]
-    fallbacks: dict[str, int]
-    peak_bytes: int | None
-
-    def counts(self) -> dict[str, tuple[int, int]]:
-        """Class of answer → how many names, how many calls."""
-        found = {answer.value: [call.count for call in self.calls if call.answer == answer] for answer in Answer}
-        return {answer: (len(counts), sum(counts)) for answer, counts in found.items() if counts}
+class Report(Figures):
+    """The figures, and how they are shown."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""

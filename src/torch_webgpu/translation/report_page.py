@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .report import Report
+from .figures import Figures
 
 COLOURS = {"same": "#8a8f98", "translated": "#2f7d4f", "emulated": "#3b6fb6", "no-op": "#b98a1d", "error": "#b3403a"}
 
@@ -29,7 +27,7 @@ dt { color: var(--muted); } dd { margin: 0; }
 """
 
 
-def page(report: Report) -> str:
+def page(report: Figures) -> str:
     """The whole page."""
     title = f"Translated to {report.device}"
     return f"""<!doctype html>
@@ -52,7 +50,7 @@ def page(report: Report) -> str:
 </body></html>"""
 
 
-def facts(report: Report) -> str:
+def facts(report: Figures) -> str:
     entries = [
         ("ran for", f"{report.seconds:.1f} s"),
         ("to begin", f"{1e3 * report.seconds_to_enable:.0f} ms"),
@@ -66,7 +64,7 @@ def facts(report: Report) -> str:
     return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in entries) + "</dl>"
 
 
-def classes(report: Report) -> str:
+def classes(report: Figures) -> str:
     """How many calls were answered how, as a bar."""
     counts = report.counts()
     if not counts:
@@ -81,7 +79,7 @@ def classes(report: Report) -> str:
     return f'<div class="bar">{bar}</div><p class="key">{key}</p>'
 
 
-def calls(report: Report) -> str:
+def calls(report: Figures) -> str:
     if not report.calls:
         return ""
     rows = (
@@ -102,7 +100,7 @@ def counted(title: str, text: str, what: str, counts: dict[str, int]) -> str:
     return f'<h2>{title}</h2><p class="muted">{escape(text)}</p>{table([what, "times"], rows, numbers=(1,))}'
 
 
-def files(report: Report) -> str:
+def files(report: Figures) -> str:
     listed = "".join(f"<li><code>{escape(file)}</code></li>" for file in report.files)
     return f"<h2>Files that were translated</h2><ul>{listed}</ul>" if listed else ""
 
