@@ -17,6 +17,9 @@ from importlib.util import find_spec
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+import torch
+
+from . import placement
 from .rewrite import Rewriter
 from .session import Session
 
@@ -53,16 +56,18 @@ def run_main(session: Session, path: str, package: str | None, arguments: Sequen
     sys.argv = [path, *local_arguments(session, arguments)]
     run_again_where_spawned(main, path)
     session.translator.mark(vars(main))
-    execute(session.translator.compile(source, path), vars(main))
+    execute(session, session.translator.compile(source, path), vars(main))
 
 
-def execute(code: CodeType, names: dict[str, Any]) -> None:
+def execute(session: Session, code: CodeType, names: dict[str, Any]) -> None:
     """Runs a main module. What it raises is shown as Python shows it, without the frames of this package."""
     try:
         exec(code, names)
     except Exception as error:  # noqa: BLE001 it is shown, as an uncaught one is
         own = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook(type(error), error.with_traceback(own), own)
+        if isinstance(error, torch.OutOfMemoryError):
+            sys.stderr.write(f"{placement.hint(session.target)}\n")
         raise SystemExit(1) from None
 
 
@@ -109,7 +114,7 @@ def continue_main(session: Session) -> None:
     tree.body = [rewriter.visit(statement) for statement in tree.body][here:]
     futures = frame.f_code.co_flags & ast_future_flags()
     code = compile(ast.fix_missing_locations(tree), path, "exec", flags=futures, dont_inherit=True)
-    execute(code, names)
+    execute(session, code, names)
     raise SystemExit(0)
 
 
