@@ -21,29 +21,34 @@ from torch_webgpu.translation.monitor import Answer
 
 TARGETS = ("webgpu", "cpu")
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS = 300
+SECONDS = 200
 
 
-def started(target: str, file: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.translate.calling", target, str(file), *options]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def finished(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, said
+def process(target: str, folder: Path, *together: str) -> subprocess.Popen[str]:
+    """One that writes its outcomes to ``folder``, and what it says otherwise into a file there: pipes could fill up."""
+    kind = "-".join(["out", *together[:1]])
+    with (folder / f"{kind}.txt").open("w", encoding="utf-8") as said:
+        command = [sys.executable, "-m", "tests.translate.calling", target, str(folder / f"{kind}.json"), *together]
+        return subprocess.Popen(command, cwd=ROOT, text=True, stdout=said, stderr=subprocess.STDOUT)
 
 
 @cache
 def outcomes(target: str) -> dict[str, Any]:
     """Name → what came of calling it: one process for most names, two more for those that talk to each other."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, f"{n}.json") for n in range(3)]
-        processes = [started(target, files[0])]
-        processes += [started(target, files[1 + rank], str(rank), f"{folder}/meeting") for rank in range(2)]
-        for process in processes:
-            finished(process)
-        alone, first, second = (json.loads(file.read_text("utf-8")) for file in files)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        meetings = [(), *((str(rank), str(folder / "meeting")) for rank in range(2))]
+        processes = [process(target, folder, *meeting) for meeting in meetings]
+        try:
+            codes = [one.wait(timeout=SECONDS) for one in processes]
+        finally:
+            for one in processes:
+                one.kill()
+                one.wait()
+        assert not any(codes), "\n".join(said.read_text("utf-8") for said in folder.glob("*.txt"))
+        alone, first, second = (
+            json.loads((folder / f"{kind}.json").read_text("utf-8")) for kind in ("out", "out-0", "out-1")
+        )
     assert first.keys() == second.keys()
     return {**alone, **first}
 

@@ -197,13 +197,17 @@ _meetings = count(1)
 
 def anew(init: Callable[..., None], rank: int, meeting: str) -> str:
     """The default process group once more, as programs for CUDA ask for it."""
+    torch.distributed.barrier()  # Gloo's connections are made by both, and not while one of them is leaving
     torch.distributed.destroy_process_group()
     init("nccl", init_method=f"file://{meeting}-{next(_meetings)}", rank=rank, world_size=2)
+    torch.distributed.barrier()
     return torch.distributed.get_backend()
 
 
 def destroyed(destroy: Callable[..., None]) -> None:
-    destroy(torch.distributed.new_group())
+    group = torch.distributed.new_group()
+    torch.distributed.barrier(group)
+    destroy(group)
 
 
 def number() -> str:
