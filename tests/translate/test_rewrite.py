@@ -11,6 +11,7 @@ import torch
 
 from torch_webgpu.translation.callers import MARK
 from torch_webgpu.translation.device_names import Names
+from torch_webgpu.translation.emulated.here import HERE
 from torch_webgpu.translation.helper import Helper
 from torch_webgpu.translation.rewrite import Rewriter, mentions_devices, rewritten
 
@@ -55,6 +56,9 @@ def on(target: str) -> SimpleNamespace:
         'given.startswith("cuda")',
         'given in ("cuda", "cpu")',
         "torch.device(given).type == x.device.type",
+        '{"cuda": 1}.get(x.device.type, 2) == 1',
+        '{"cuda": 1}.get(given) == 1 and {"cuda": 1}.get("cpu", 2) == 2',
+        "by_device[x.device.type] == by_device[given_device] == by_device.get(str(x.device.type)) == 7",
         'config["cuda"] == 5',
         'config.get("cuda") == 5',
         'getattr(torch, "cuda") is torch.cuda',
@@ -71,7 +75,13 @@ def test_what_is_true_on_cuda_is_true(true: str, target: str) -> None:
     assert run(source, target, x=on(target), **GIVEN)["result"]
 
 
-GIVEN: dict[str, Any] = {"torch": torch, "given": "cuda", "config": {"cuda": 5}}
+GIVEN: dict[str, Any] = {
+    "torch": torch,
+    "given": "cuda",
+    "config": {"cuda": 5},
+    "by_device": {"cuda": 7},
+    "given_device": "cuda",
+}
 """What comes from files and command lines, and stays as it is."""
 
 
@@ -105,6 +115,7 @@ def test_texts_that_name_devices(expression: str, value: object) -> None:
 
 def test_on_the_cpu_there_are_no_numbers() -> None:
     assert run('result = "cuda:1"', "cpu")["result"] == "cpu"
+    assert run('result = "cuda:%d" % 1, "cuda:{}".format(1), f"cuda:{1}"', "cpu")["result"] == ("cpu",) * 3
     assert run("result = [torch.ones(1).to(n).device.type for n in (0, 1)]", "cpu")["result"] == ["cpu", "cpu"]
 
 
@@ -163,7 +174,56 @@ def test_arrays_are_compared_by_themselves() -> None:
 
 
 def test_a_target_that_is_written_for() -> None:
-    assert run('result = ["cuda", "mps", "xpu"]', "mps")["result"] == ["mps", "mps", "mps"]
+    assert run('result = ["cuda", "mps"]', "mps")["result"] == ["mps", "mps"]
+
+
+def test_one_device_has_one_name() -> None:
+    """A module that mentions CUDA means other devices by other names; one that does not may be written for them."""
+    assert run('result = ["cuda", "mps"]')["result"] == ["webgpu", "mps"]
+    source = 'result = x.device.type not in ["cpu", "mps"] and x.device.type != "mps" and x.device.type == "cuda"'
+    assert run(source, x=on("webgpu"))["result"]
+    assert run('result = kind == "mps"', kind="webgpu")["result"] is True
+    assert run('import torch  # or cuda\nresult = kind == "mps"', kind="webgpu")["result"] is False
+
+
+def test_names_from_other_modules() -> None:
+    """A module that mentions no device looks its own up in another's table."""
+    source = "def f(x):\n    return table[x.device.type]\nresult = f(x)"
+    assert mentions_devices(source.encode())
+    assert run(source, x=on("webgpu"), table={"cuda": 1, "cpu": 2})["result"] == 1
+    assert run(source, x=on("webgpu"), table={"cuda": 1, "webgpu": 3})["result"] == 3
+    assert run(source, x=on("cpu"), table={"cuda": 1, "cpu": 2})["result"] == 2
+    assert run("result = table[device]", device="webgpu:1", table={"cuda:1": 1})["result"] == 1
+    assert run("result = table[device]", device=-1, table=[1, 2])["result"] == 2
+    with pytest.raises(KeyError, match="webgpu"):
+        run(source, x=on("webgpu"), table={})
+
+
+@pytest.mark.parametrize("spelling", ["import torch as th", "from torch import Tensor", "import torch"])
+def test_tensors_have_the_default_type(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``set_default_tensor_type`` also says what ``torch.Tensor(…)`` makes, and nothing about other things."""
+    monkeypatch.setattr(HERE, "tensors", torch.DoubleTensor)
+    call = {"import torch as th": "th.Tensor", "import torch": "torch.Tensor"}.get(spelling, "Tensor")
+    found = run(f"{spelling}\nresult = {call}([1]), isinstance({call}(2, 3), {call})\nx = torch.FloatTensor([1])")
+    assert (found["result"][0].dtype, found["result"][1], found["x"].dtype) == (torch.float64, True, torch.float32)
+    again = "from torch import Tensor\nTensor = torch.IntTensor\nresult = Tensor([1])"
+    assert run(again)["result"].dtype == torch.int32
+
+
+def test_pinned_tensors_are_made_and_then_pinned() -> None:
+    pinned = []
+
+    class Tensor(torch.Tensor):
+        def pin_memory(self, device: object = None) -> Any:
+            pinned.append(tuple(self.shape))
+            return self
+
+    def empty(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype).as_subclass(Tensor)
+
+    for pin, expected in ((True, [(2, 3)]), (False, [(2, 3)])):
+        made = run(f"result = empty(2, 3, dtype=torch.int32, pin_memory={pin})", empty=empty)["result"]
+        assert (made.dtype, pinned) == (torch.int32, expected)
 
 
 def test_sources_without_devices_are_not_parsed() -> None:

@@ -13,6 +13,7 @@ True
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 FOREIGN = ("cuda", "xpu", "mps", "mtia")
 """The device types that programs are written for."""
@@ -21,9 +22,9 @@ FOREIGN = ("cuda", "xpu", "mps", "mtia")
 class Names:
     """The strings that name a device which ``target`` (a device type) stands in for."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, written_for: Iterable[str] = FOREIGN) -> None:
         self.target = target
-        self.foreign = tuple(name for name in FOREIGN if name != target)
+        self.foreign = tuple(name for name in written_for if name != target)
         one_of = "|".join(self.foreign)
         # "cuda", "cuda:1", and what an index is put into: "cuda:", "cuda:%d", "cuda:{}"
         self._device = re.compile(rf"({one_of})(?P<index>:(?:\d+|%[dis]|\{{\w*\}})?)?")
@@ -33,6 +34,8 @@ class Names:
         """What ``text`` is called on the device that is here; None if it names no device, or one that is here."""
         if found := self._device.fullmatch(text):
             index = found["index"] or ""
+            if self.target == "cpu" and "%" in index:
+                return "cpu%.0s"  # takes a number and shows nothing of it
             return self.target if self.target == "cpu" and index != ":" else self.target + index
         if found := self._tensor_type.fullmatch(text):
             return f"torch.{found['type']}" if self.target == "cpu" else f"torch.{self.target}.{found['type']}"

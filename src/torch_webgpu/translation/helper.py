@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from .device_names import Names
+from .emulated.here import HERE
 
 
 class Helper:
@@ -39,9 +40,27 @@ class Helper:
 
     def lookup(self, table: Any, name: Any) -> Any:
         """``table[name]``; a dict that lacks this device's name is asked for the one that it stands in for."""
-        if isinstance(table, Mapping) and name == self.target and name not in table:
-            name = next((other for other in self.names.foreign if other in table), name)
-        return table[name]
+        return table[self.key(table, name)]
+
+    def get(self, table: Any, name: Any, *default: Any) -> Any:
+        """``table.get(name, default)``, likewise."""
+        return table.get(self.key(table, name), *default)
+
+    def key(self, table: Any, name: Any) -> Any:
+        """What a dict calls this device."""
+        if isinstance(name, str) and name.startswith(self.target) and isinstance(table, Mapping) and name not in table:
+            index = name.removeprefix(self.target)
+            return next((other + index for other in self.names.foreign if other + index in table), name)
+        return name
+
+    def tensor(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """``torch.Tensor(…)``: of the default tensor type. ``make`` may have become something else."""
+        return (HERE.tensors if make is torch.Tensor else make)(*args, **kwargs)
+
+    def pinned(self, make: Callable[..., Any], *args: Any, pin_memory: Any = False, **kwargs: Any) -> Any:
+        """``torch.empty(2, pin_memory=True)``: the same, pinned afterwards."""
+        made = make(*args, **kwargs)
+        return made.pin_memory() if pin_memory and made.device.type == "cpu" else made
 
     def is_device(self, value: Any, flag: str) -> Any:
         """``value.is_cuda``: also of what is on the device that stands in for it."""

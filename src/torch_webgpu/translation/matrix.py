@@ -100,6 +100,7 @@ def install(target: str, replacements: Replacements, monitor: Monitor) -> None:
     """
     importlib.import_module("torch_webgpu")
     replacements.set(HERE, "type", target)
+    replacements.set(HERE, "tensors", torch.Tensor)
     found = [
         (row, plain, _answer(row, target, plain, monitor))
         for row in table().values()

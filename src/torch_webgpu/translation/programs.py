@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from . import placement
-from .rewrite import Rewriter
+from .rewrite import Rewriter, spoken
 from .session import Session
 
 SCRIPT = "TORCH_WEBGPU_TRANSLATE_SCRIPT"
@@ -94,7 +94,8 @@ def continue_main(session: Session) -> None:
         return
     names, path = frame.f_globals, str(frame.f_globals["__file__"])
     with open(path, "rb") as file:
-        tree = ast.parse(file.read(), path)
+        source = file.read()
+    tree = ast.parse(source, path)
     here = next((n for n, s in enumerate(tree.body) if s.lineno <= frame.f_lineno <= (s.end_lineno or 0)), None)
     if here is None or not isinstance(tree.body[here], ast.Import | ast.ImportFrom | ast.Try | ast.If):
         warnings.warn(
@@ -109,7 +110,7 @@ def continue_main(session: Session) -> None:
         run_again_where_spawned(sys.modules["__main__"], path)
     session.translator.mark(names)
     session.translator.files.append(path)
-    rewriter = Rewriter(session.translator.helper.names)
+    rewriter = Rewriter(spoken(source, session.translator.helper.names))
     # Statements above are looked at, for the names that they give to torch, but they have run.
     tree.body = [rewriter.visit(statement) for statement in tree.body][here:]
     futures = frame.f_code.co_flags & ast_future_flags()

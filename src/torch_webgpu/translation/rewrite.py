@@ -7,18 +7,21 @@ Python frame at every read of a device, in libraries as well; constants that wer
 What names a device becomes what it is called here: ``torch.device("cuda")``, ``f"cuda:{rank}"``, ``default="cuda"``.
 Where a text is compared, both names count, since it may come from a file or a command line:
 
-=============================  ==========================================
+=============================  ============================================
 ``kind == "cuda"``             ``helper.equal(kind, "cuda")``
 ``"cuda" in text``             ``helper.within("cuda", text)``
-``kind in ("cuda", "mps")``    ``kind in ("cuda", "webgpu", "mps", "webgpu")``
+``kind in ("cuda", "cpu")``    ``kind in ("cuda", "webgpu", "cpu")``
 ``text.startswith("cuda")``    ``text.startswith(("cuda", "webgpu"))``
 ``case "cuda":``               ``case "cuda" | "webgpu":``
 ``choices=["cpu", "cuda"]``    ``choices=["cpu", "cuda", "webgpu"]``
 ``x.is_cuda``                  ``helper.is_device(x, "is_cuda")``
 ``torch.device(name)``         ``torch.device(helper.local(name))``
 ``x.to(rank)``, on the CPU     ``x.to(helper.local(rank))``
+``torch.Tensor([1.0])``        ``helper.tensor(torch.Tensor, [1.0])``
 ``table[x.device.type]``       ``helper.lookup(table, x.device.type)``
-=============================  ==========================================
+``table.get(device, default)`` ``helper.get(table, device, default)``
+``empty(2, pin_memory=True)``  ``helper.pinned(empty, 2, pin_memory=True)``
+=============================  ============================================
 
 A text that is a key, an attribute's name or a piece of a path stays: ``config["cuda"]``, ``getattr(torch, "cuda")``.
 """
@@ -39,18 +42,46 @@ OF_KEYS = frozenset(
 )
 """Functions whose texts are keys, names of attributes, modules or files."""
 
+FACTORIES = frozenset(
+    "arange as_tensor empty empty_like empty_strided eye full full_like linspace new_empty new_full new_ones "
+    "new_tensor new_zeros normal ones ones_like rand rand_like randint randn randn_like randperm tensor zeros "
+    "zeros_like".split()
+)
+"""Functions whose ``pin_memory=True`` PyTorch refuses without hooks in C++."""
+
 Node = TypeVar("Node", bound=ast.AST)
+
+
+SIGNS = (b"device", b".to(", b"pin_memory", b"Tensor(", *(name.encode() for name in FOREIGN))
+"""What sources contain that handle devices, by name or by what others pass to them."""
 
 
 def mentions_devices(source: bytes) -> bool:
     """Whether there can be anything to rewrite."""
-    return any(name.encode() in source for name in FOREIGN)
+    return any(word in source for word in SIGNS)
 
 
 def rewritten(source: bytes | str, file: str, names: Names) -> ast.Module:
     """The module's tree with this device's names, at the places of the original. SyntaxError as :func:`compile`."""
     tree: ast.Module = ast.parse(source, file)
-    return ast.fix_missing_locations(Rewriter(names).visit(tree))
+    return ast.fix_missing_locations(Rewriter(spoken(source, names)).visit(tree))
+
+
+def spoken(source: bytes | str, names: Names) -> Names:
+    """The names that mean the device in a module: one that mentions CUDA means others by the others' names.
+
+    On CUDA, ``device.type not in ("cpu", "mps")`` is true.
+    """
+    mentions_cuda = b"cuda" in source if isinstance(source, bytes) else "cuda" in source
+    return Names(names.target, ("cuda",)) if mentions_cuda and names.target != "cuda" else names
+
+
+def may_be_device(node: ast.AST) -> bool:
+    """Whether an index or key looks like a device's name: ``x.device.type``, ``device_type``, ``str(x.device)``."""
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "id", "") == "str" and len(node.args) == 1 and may_be_device(node.args[0])
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return "device" in name.lower() or (name == "type" and isinstance(node, ast.Attribute))
 
 
 class Rewriter(ast.NodeTransformer):
@@ -59,7 +90,9 @@ class Rewriter(ast.NodeTransformer):
     def __init__(self, names: Names) -> None:
         self.names = names
         self.makers = {"torch.device"}
-        """How the module calls :class:`torch.device`."""
+        """How the module calls :class:`torch.device`,"""
+        self.tensors = {"torch.Tensor"}
+        """and :class:`torch.Tensor`."""
 
     # ---- texts
 
@@ -78,6 +111,9 @@ class Rewriter(ast.NodeTransformer):
         first, *others = node.values
         local = self.local(first)
         if local is not None and local.endswith(":"):
+            if self.names.target == "cpu" and others and isinstance(others[0], ast.FormattedValue):
+                local, others[0].conversion = "cpu", ord("s")
+                others[0].format_spec = ast.JoinedStr([ast.Constant(".0")])  # shows nothing of the number
             node.values[0] = ast.copy_location(ast.Constant(local), first)
         node.values[1:] = [self.visit(value) if isinstance(value, ast.FormattedValue) else value for value in others]
         return node
@@ -144,7 +180,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         node.value, index = self.visit(node.value), node.slice
         node.slice = self.key(index)
-        if isinstance(node.ctx, ast.Load) and isinstance(index, ast.Attribute) and index.attr == "type":
+        if isinstance(node.ctx, ast.Load) and may_be_device(index):
             return self.helper("lookup", [node.value, node.slice], node)
         return node
 
@@ -156,7 +192,10 @@ class Rewriter(ast.NodeTransformer):
             node.func, tests = self.visit(node.func), ast.Tuple(self.both(node.args[:1]), ast.Load())
             node.args[0] = ast.copy_location(tests, node.args[0])
             return node
-        makes_device = ast.unparse(node.func) in self.makers
+        called = ast.unparse(node.func)
+        makes_device = called in self.makers
+        if called in self.tensors:
+            node.func, node.args = self.helper_function("tensor", node), [node.func, *node.args]
         node.func = self.visit(node.func)
         keep = self.key if name in OF_KEYS else self.visit
         node.args = [keep(argument) for argument in node.args]
@@ -165,6 +204,12 @@ class Rewriter(ast.NodeTransformer):
                 keyword.value.elts = self.both(keyword.value.elts)
             else:
                 keyword.value = self.visit(keyword.value)
+        if name == "get" and isinstance(node.func, ast.Attribute) and node.args and may_be_device(node.args[0]):
+            return self.helper("get", [node.func.value, *node.args], node)
+        if name in FACTORIES and any(keyword.arg == "pin_memory" for keyword in node.keywords):
+            call = self.helper("pinned", [node.func, *node.args], node)
+            call.keywords = node.keywords
+            return call
         if node.args and (makes_device or (name == "to" and self.names.target == "cpu")):
             node.args[0] = self.made_local(node.args[0])
         return node
@@ -181,20 +226,28 @@ class Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Import(self, node: ast.Import) -> ast.AST:
-        self.makers |= {f"{alias.asname}.device" for alias in node.names if alias.name == "torch" and alias.asname}
+        for alias in node.names:
+            if alias.name == "torch" and alias.asname:
+                self.makers.add(f"{alias.asname}.device")
+                self.tensors.add(f"{alias.asname}.Tensor")
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         if node.module == "torch":
             self.makers |= {alias.asname or alias.name for alias in node.names if alias.name == "device"}
+            self.tensors |= {alias.asname or alias.name for alias in node.names if alias.name == "Tensor"}
         return node
 
     # ---- what is put in
 
     def helper(self, method: str, arguments: list[ast.expr], place: ast.AST) -> ast.Call:
-        function = ast.Attribute(ast.Name(MARK, ast.Load()), method, ast.Load())
-        call = ast.copy_location(ast.Call(function, arguments, []), place)
+        call = ast.copy_location(ast.Call(self.helper_function(method, place), arguments, []), place)
         return ast.fix_missing_locations(call)
+
+    @staticmethod
+    def helper_function(method: str, place: ast.AST) -> ast.Attribute:
+        function = ast.Attribute(ast.Name(MARK, ast.Load()), method, ast.Load())
+        return ast.fix_missing_locations(ast.copy_location(function, place))
 
     @staticmethod
     def unless(negated: bool, node: ast.expr, place: ast.AST) -> ast.expr:

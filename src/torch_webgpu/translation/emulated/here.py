@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch
-
-from torch_webgpu.translation.device_names import Names
 
 DeviceLike = torch.device | str | int | None
 
@@ -20,6 +17,9 @@ class Here:
 
     def __init__(self) -> None:
         self.type = ""
+        self.tensors: Callable[..., torch.Tensor] = torch.Tensor
+        """What the user's code calls for ``torch.Tensor(…)``: a class of the device after
+        ``set_default_tensor_type``, which is more than ``set_default_device`` asks for."""
 
     @property
     def module(self) -> ModuleType:
@@ -63,17 +63,20 @@ class Here:
 
 HERE = Here()
 
-_names_on = cache(Names)
+NAMES = ("cuda", "xpu", "mps", "mtia")
+"""The devices whose programs are translated."""
 
 
 def local_name(device: Any) -> Any:
     """A device argument with the names of foreign devices replaced: "cuda:1" → "webgpu:1"; the rest as it is."""
-    if not HERE.type:
-        return device
     if isinstance(device, torch.device):
-        local = _names_on(HERE.type).local(str(device))
-        return device if local is None else torch.device(local)
-    return (_names_on(HERE.type).local(device) or device) if isinstance(device, str) else device
+        return torch.device(local_name(str(device))) if device.type in NAMES else device
+    if not isinstance(device, str) or not HERE.type:
+        return device
+    kind, colon, index = device.partition(":")
+    if kind not in NAMES or kind == HERE.type:
+        return device
+    return "cpu" if HERE.type == "cpu" else f"{HERE.type}{colon}{index}"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.translation.device_names import FOREIGN
-
-from .here import HERE, Around, local_name
+from .here import HERE, NAMES, Around, local_name
 
 
 @Around
@@ -20,7 +18,7 @@ def restore_location(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def default_restore_location(storage: Any, location: Any) -> Any:
-        if isinstance(location, str) and location.partition(":")[0] in FOREIGN:
+        if isinstance(location, str) and location.partition(":")[0] in NAMES:
             location = local_name(location)
             index = location.partition(":")[2]
             if index and int(index) >= HERE.count:
@@ -51,7 +49,7 @@ def _otherwise_named(places: dict[Any, Any]) -> dict[Any, Any]:
         kind, colon, index = str(key).partition(":")
         if kind == HERE.type != "cpu":
             found[f"cuda{colon}{index}"] = place
-        elif kind in FOREIGN:
+        elif kind in NAMES:
             found[local_name(str(key))] = place
     return found
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.translation.callers import caller_is_user
+
 from .here import HERE, Around, DeviceLike, local_name
-from .types import TensorType, asked_type
+from .types import TensorType, asked_type, cuda_spelling
 
 
 def to_device(
@@ -34,10 +36,14 @@ def module_to_device(self: torch.nn.Module, device: DeviceLike = None) -> torch.
 
 @Around
 def tensor_type(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``x.type(torch.cuda.HalfTensor)`` and ``x.type("torch.cuda.HalfTensor")``"""
+    """``x.type(torch.cuda.HalfTensor)``, ``x.type("torch.cuda.HalfTensor")``, and ``x.type()``, whose answer has
+    torch.cuda's spelling in the user's code."""
 
     @wraps(plain)
     def type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is None and not kwargs:
+            name = plain(self)
+            return cuda_spelling(name) if caller_is_user() else name
         asked = asked_type(dtype)
         if asked is None:
             return plain(self, dtype, non_blocking, **kwargs)
@@ -56,9 +62,11 @@ def set_default_tensor_type(plain: Callable[[Any], None]) -> Callable[[Any], Non
         if asked is not None:
             torch.set_default_dtype(asked.dtype)
             torch.set_default_device(HERE.type)
+            HERE.tensors = asked
             return
         if torch.get_default_device().type == HERE.type:
             torch.set_default_device(None)
+        HERE.tensors = torch.Tensor
         plain(t)
 
     return set_default_tensor_type
