@@ -1,4 +1,5 @@
-"""Writes docs/operators.md from the op table and the registered kernels; ``--check`` says whether it is current."""
+"""Writes the pages of docs/ that the sources tell: operators.md from the op table and the registered kernels,
+compatibility.md from the compatibility matrix. ``--check`` says whether they are current."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import torch
 
 from torch_webgpu.aten.torch_abi import KERNELS
 from torch_webgpu.ir.ops import TABLE
+from torch_webgpu.translation import compat
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
+FOLDER = Path(__file__).resolve().parent.parent / "docs"
 KINDS = {"b": "bool", "i": "int", "u": "uint32", "l": "int64", "f": "float", "d": "float64", "c": "complex64"}
 
 
@@ -23,8 +25,8 @@ def families() -> dict[str, list[str]]:
     return {family: sorted(names) for family, names in sorted(found.items())}
 
 
-def text() -> str:
-    """The page."""
+def operators() -> str:
+    """docs/operators.md"""
     by_family = families()
     total = len({name for names in by_family.values() for name in names})
     lines = [
@@ -47,17 +49,25 @@ def text() -> str:
     return "\n".join(lines) + "\n"
 
 
+PAGES = {"operators.md": operators, "compatibility.md": compat.page}
+
+
 def main() -> int:
     assert torch.webgpu is not None  # type: ignore[attr-defined]
     if "--check" in sys.argv:
-        current = TARGET.read_text("utf-8") if TARGET.exists() else ""
-        if current != text():
-            print("docs/operators.md is out of date: run `make docs`")
-            return 1
-        return 0
-    TARGET.write_text(text(), "utf-8")
-    print(f"wrote {TARGET.name}")
+        old = [name for name, page in PAGES.items() if current(FOLDER / name) != page()]
+        for name in old:
+            print(f"docs/{name} is out of date: run `make docs`")
+        return bool(old)
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), "utf-8")
+        print(f"wrote {name}")
     return 0
+
+
+def current(path: Path) -> str:
+    """What a page says now."""
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 if __name__ == "__main__":

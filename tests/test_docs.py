@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 WRITTEN_WITH = (2, 13)
 
 
-def test_the_operators_page_is_current() -> None:
+def test_the_generated_pages_are_current() -> None:
     version = tuple(map(int, torch.__version__.split(".")[:2]))
     if version != WRITTEN_WITH:
         pytest.skip(f"docs/operators.md lists the operators of PyTorch {WRITTEN_WITH}; this one has others")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .doctor import AdapterReport, ImplementationReport, Report, diagnose
 from .integrations.report import Library
-from .translation import launch, migrate
+from .translation import compat, launch, migrate
 
 SHOWN_LIMITS = (
     "max-buffer-size",
@@ -103,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=doctor)
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
+    compat.add_arguments(commands.add_parser("compat", help="show how CUDA's names are answered on another device"))
     return root
 
 

@@ -6,6 +6,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,3 +131,10 @@ def test_a_row_is_data() -> None:
     assert isinstance(row, Row)
     assert row.replies["webgpu"].by == "torch.webgpu.memory_allocated"
     assert row.replies["webgpu"].answer is Answer.TRANSLATED
+
+
+def test_every_name_that_was_asked_for_has_a_row() -> None:
+    """The 369 names of an inventory of PyTorch's device functions, made by somebody else."""
+    asked = (Path(__file__).parent / "asked_names.txt").read_text("utf-8").split()
+    assert len(set(asked)) == 369
+    assert set(asked) <= TABLE.keys()

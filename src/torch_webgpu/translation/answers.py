@@ -46,7 +46,10 @@ def same(note: str) -> Reply:
 
 
 def translated(by: str, note: str = "") -> Reply:
-    """Another function of PyTorch's or of the device's; ``{target}``, ``{leaf}`` stand for what differs by row."""
+    """Another function of PyTorch's or of the device's, or the same one with a device's name replaced.
+
+    ``{target}`` and ``{leaf}`` stand for what differs by row.
+    """
     return Reply(Answer.TRANSLATED, by, note)
 
 

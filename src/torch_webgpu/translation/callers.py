@@ -24,7 +24,6 @@ _INSTALLED = tuple(
     if path
 )
 _OWN = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
-_OWN_NAME = __name__.rpartition(".")[0]
 _FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
@@ -49,14 +48,6 @@ def is_installed(file: str) -> bool:
 def is_user(names: Mapping[str, Any]) -> bool:
     """Whether the module with these globals is translated."""
     return MARK in names or names.get("__name__") == "__main__"
-
-
-def caller_is_user() -> bool:
-    """Whether the innermost frame outside of this package is of the user's code."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OWN_NAME):
-        frame = frame.f_back
-    return frame is not None and is_user(frame.f_globals)
 
 
 def user_frame() -> FrameType | None:

@@ -11,6 +11,7 @@ from .alias import Alias
 from .callers import Packages
 from .helper import Helper
 from .importing import Imports, Translator
+from .missing import Missing
 from .monitor import Monitor
 from .replacements import Replacements
 
@@ -34,14 +35,18 @@ class Session:
         self.translator = Translator(Helper(target), self.packages)
         os.environ[VARIABLE], os.environ[PACKAGES] = target, ",".join(sorted(self.packages.names))
         self.imports: Imports | None = None
+        self.missing: Missing | None = None
         if target != "cuda":  # which needs no translation
             self.imports = Imports(self.translator)
             for absent in self.translator.helper.names.foreign:
                 self.aliases.append(Alias(absent, target))
             matrix.install(target, self.replacements, self.monitor)
+            self.missing = Missing(target, self.replacements, self.monitor)
         self.seconds_to_enable = perf_counter() - self.began
 
     def end(self) -> None:
+        if self.missing is not None:
+            self.missing.undo()
         self.replacements.restore()
         for alias in reversed(self.aliases):
             alias.undo()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch
+
+from torch_webgpu.translation.device_names import Names
 
 DeviceLike = torch.device | str | int | None
 
@@ -63,20 +66,17 @@ class Here:
 
 HERE = Here()
 
-NAMES = ("cuda", "xpu", "mps", "mtia")
-"""The devices whose programs are translated."""
+_names_on = cache(Names)
 
 
 def local_name(device: Any) -> Any:
     """A device argument with the names of foreign devices replaced: "cuda:1" → "webgpu:1"; the rest as it is."""
+    if not HERE.type:
+        return device
     if isinstance(device, torch.device):
-        return torch.device(local_name(str(device))) if device.type in NAMES else device
-    if not isinstance(device, str) or not HERE.type:
-        return device
-    kind, colon, index = device.partition(":")
-    if kind not in NAMES or kind == HERE.type:
-        return device
-    return "cpu" if HERE.type == "cpu" else f"{HERE.type}{colon}{index}"
+        local = _names_on(HERE.type).local(str(device))
+        return device if local is None else torch.device(local)
+    return (_names_on(HERE.type).local(device) or device) if isinstance(device, str) else device
 
 
 @dataclass(frozen=True)

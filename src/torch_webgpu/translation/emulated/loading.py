@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from .here import HERE, NAMES, Around, local_name
+from torch_webgpu.translation.device_names import FOREIGN
+
+from .here import HERE, Around, local_name
 
 
 @Around
@@ -18,7 +20,7 @@ def restore_location(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def default_restore_location(storage: Any, location: Any) -> Any:
-        if isinstance(location, str) and location.partition(":")[0] in NAMES:
+        if isinstance(location, str) and location.partition(":")[0] in FOREIGN:
             location = local_name(location)
             index = location.partition(":")[2]
             if index and int(index) >= HERE.count:
@@ -49,7 +51,7 @@ def _otherwise_named(places: dict[Any, Any]) -> dict[Any, Any]:
         kind, colon, index = str(key).partition(":")
         if kind == HERE.type != "cpu":
             found[f"cuda{colon}{index}"] = place
-        elif kind in NAMES:
+        elif kind in FOREIGN:
             found[local_name(str(key))] = place
     return found
 

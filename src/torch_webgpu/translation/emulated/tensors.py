@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.translation.callers import caller_is_user
-
 from .here import HERE, Around, DeviceLike, local_name
-from .types import TensorType, asked_type, cuda_spelling
+from .types import TensorType, asked_type
 
 
 def to_device(
@@ -36,14 +34,10 @@ def module_to_device(self: torch.nn.Module, device: DeviceLike = None) -> torch.
 
 @Around
 def tensor_type(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``x.type(torch.cuda.HalfTensor)``, ``x.type("torch.cuda.HalfTensor")``, and ``x.type()``, whose answer has
-    torch.cuda's spelling in the user's code."""
+    """``x.type(torch.cuda.HalfTensor)`` and ``x.type("torch.cuda.HalfTensor")``"""
 
     @wraps(plain)
     def type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        if dtype is None and not kwargs:
-            name = plain(self)
-            return cuda_spelling(name) if caller_is_user() else name
         asked = asked_type(dtype)
         if asked is None:
             return plain(self, dtype, non_blocking, **kwargs)

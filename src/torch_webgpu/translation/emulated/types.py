@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from .here import HERE, NAMES
+from torch_webgpu.translation.device_names import FOREIGN
+
+from .here import HERE
 
 DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
@@ -112,18 +114,14 @@ def __getattr__(name: str) -> Any:
 
 
 def asked_type(dtype: Any) -> TensorType | None:
-    """The class that a type argument names ("torch.cuda.HalfTensor", or the class); None for PyTorch's own."""
+    """The class that a type argument names: "torch.cuda.HalfTensor", its local name, or the class itself. None for
+    PyTorch's own."""
     if isinstance(dtype, TensorType):
         return dtype
     if not isinstance(dtype, str):
         return None
     words = dtype.split(".")
-    if words[0] != "torch" or len(words) < 3 or words[1] not in (*NAMES, HERE.type):
+    if words[0] != "torch" or len(words) < 3 or words[1] not in (*FOREIGN, HERE.type):
         return None
     found: TensorType | None = CLASSES.get(".".join(["torch", "cuda", *words[2:]]))
     return found
-
-
-def cuda_spelling(name: str) -> str:
-    """ "torch.webgpu.FloatTensor" → "torch.cuda.FloatTensor", as the user's code knows it."""
-    return name.replace(f"torch.{HERE.type}.", "torch.cuda.") if HERE.type != "cpu" else name

@@ -14,7 +14,7 @@ NOT_TOLD = (
 )
 HANDLE = "there is no CUDA library behind the device whose handle could be given away; call PyTorch's own operators"
 GREEN = "the device's processors cannot be divided among contexts; use one stream"
-ALLOCATOR = "memory comes from the device's own allocator, which cannot be exchanged; torch.{target}'s settings apply"
+ALLOCATOR = "memory comes from the device's own allocator, which cannot be exchanged; leave it out"
 RULE = "(8, 0) everywhere: the first generation of CUDA devices with bfloat16, and no float8"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import Row, emulated, error, nothing, questions, rows, same
+from torch_webgpu.translation.answers import Row, emulated, error, nothing, questions, rows, same, translated
 
 RANGES = "a range of torch.profiler"
 NSIGHT = "no profiler of NVIDIA's can watch the device; torch.profiler and torch.webgpu.profile do"
@@ -16,7 +16,7 @@ def amp() -> Iterator[Row]:
     yield from rows(
         "torch.cuda.amp", "autocast GradScaler", same("through torch.amp's, which takes cuda for the target")
     )
-    yield from rows("torch.cuda.amp", "custom_fwd custom_bwd", emulated("amp:{leaf}", "torch.amp's, for the target"))
+    yield from rows("torch.cuda.amp", "custom_fwd custom_bwd", translated("amp:{leaf}", "torch.amp's, for the target"))
     yield from questions("torch.cuda.amp", "amp_definitely_not_available", emulated("runtime:no"))
     yield from questions("torch.cuda.amp.common", "amp_definitely_not_available", emulated("runtime:no"))
 

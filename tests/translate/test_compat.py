@@ -1,0 +1,60 @@
+"""``torch-webgpu compat``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from torch_webgpu import cli
+from torch_webgpu.translation import compat, matrix
+from torch_webgpu.translation.answers import TARGETS
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    assert cli.main(["compat", *arguments]) == status
+    return capsys.readouterr().out
+
+
+def test_a_name_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "torch.cuda.memory_allocated")
+    assert text.startswith("torch.cuda.memory_allocated: translated, by torch.webgpu.memory_allocated")
+
+
+def test_a_question_says_who_hears_what(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "libraries hear the truth" in told(capsys, "torch.cuda.is_available")
+
+
+def test_part_of_a_name_lists_all_that_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "NVTX")
+    assert "torch.cuda.nvtx.range_push: emulated" in text
+    assert "torch.cuda.nvtx.mark: emulated" in text
+
+
+def test_another_device_answers_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "torch.cuda.CUDAGraph: error" in told(capsys, "torch.cuda.CUDAGraph", "--target", "cpu")
+
+
+def test_without_a_name_everything_is_listed_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys)
+    words = set(text.split())
+    assert {row.leaf for row in matrix.table().values()} <= words
+    assert f"{len(matrix.table())} names: " in text
+    assert sum(compat.counts(list(matrix.table().values()), "webgpu").values()) == len(matrix.table())
+
+
+def test_json_has_the_rows_for_all_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(told(capsys, "--json"))
+    assert [row["name"] for row in rows] == list(matrix.table())
+    assert set(rows[0]["targets"]) == set(TARGETS)
+    (row,) = json.loads(told(capsys, "torch.cuda.Stream", "--json"))
+    assert row["targets"]["webgpu"]["by"] == "torch.webgpu.Stream"
+
+
+def test_a_name_without_a_row_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "PyTorch's own answer stands" in told(capsys, "torch.nothing", status=1)
+
+
+def test_the_page_has_every_name() -> None:
+    page = compat.page()
+    assert all(f"`{row.leaf}`" in page for row in matrix.table().values())
