@@ -1,65 +1,102 @@
-"""``torch.nn.functional.scaled_dot_product_attention``: which of its roads a call takes, and PyTorch's operator of the
-one that is a kernel of ours.
+"""``torch.nn.functional.scaled_dot_product_attention``: which of its roads a call takes, and PyTorch's operator for the
+fused ones.
 
 The C++ function asks a table of function pointers which road a device has for a call
 (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp), in which Python cannot
-write. So it is registered for webgpu above autograd: what :func:`road` sends to the kernel becomes PyTorch's operator
-for such kernels, with its derivative; anything else is PyTorch's composition of products and a softmax, as before.
+write. So it is registered for webgpu above autograd: what :func:`road` calls fused becomes PyTorch's operator for such
+kernels, with its derivative; anything else is PyTorch's composition of products and a softmax.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from math import sqrt
 from typing import Any
 
 import torch
 
+from torch_webgpu import dtypes
+from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import Attention
+from torch_webgpu.kernels.matrix_tile import config_for, tiles_for
 
+from . import attention_products
 from .computed import computed
-from .torch_abi import aten, composite, empty_like_meta, fused_attention_is_wanted, impl, in_forward_mode, infer
+from .torch_abi import (
+    aten,
+    below_autograd,
+    composite,
+    empty_like_meta,
+    fused_attention_is_wanted,
+    impl,
+    in_forward_mode,
+    infer,
+)
 from .traced import traced
 
-Optional = torch.Tensor | None
+Maybe = torch.Tensor | None
 
 FEW_QUERIES = 16
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FUSED = aten._scaled_dot_product_fused_attention_overrideable.default
+FUSED_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
 class Road(Enum):
-    """How attention is computed: by one kernel that keeps no scores, or by PyTorch's composition."""
+    """How attention is computed.
 
-    KERNEL = auto()
+    ONE_KERNEL keeps no scores; PRODUCTS keeps them for the length of a call (:mod:`.attention_products`); both are
+    PyTorch's fused operator. MATH is PyTorch's composition, which keeps the weights for the backward.
+    """
+
+    ONE_KERNEL = auto()
+    PRODUCTS = auto()
     MATH = auto()
 
 
+def fused_road(query: torch.Tensor, value: torch.Tensor) -> Road:
+    """The road of what is fused: one kernel for few queries, as in decoding, where products are small and launches
+    many. Tiles in registers, or tensor cores, are faster for many queries.
+    """
+    b, h, queries, width = query.shape
+    few = queries <= FEW_QUERIES and attention.fits(b, h, queries, width, value.shape[3])
+    return Road.ONE_KERNEL if few else Road.PRODUCTS
+
+
 def road(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, dropout_p: float, is_causal: bool
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, dropout_p: float, is_causal: bool
 ) -> Road:
     """The road of a call.
 
-    The kernel is for few queries, as in decoding, where the composition has many small operations and copies the keys
-    and values that heads share. Many queries are products that tiles in registers compute fastest. It has neither
-    forward derivatives nor second ones, and keeps nothing for a backward that would not compute the scores again, so
-    what is differentiated is composed. Its random numbers would not be those of the composition.
+    Fused is what has no gradients. With them it is what tensor cores multiply: the composition brings half types to
+    float32, which they do not take, and keeps the weights in it. Elsewhere the composition trains with one product
+    less, and rounds nothing to half types on the way. Fused roads have no derivatives in forward mode, and draw no
+    random numbers.
     """
-    if not fused_attention_is_wanted() or dropout_p or not is_composed_of_heads(query, key, value, mask):
+    if not fused_attention_is_wanted() or dropout_p or not are_heads(query, key, value, mask):
         return Road.MATH
-    if is_causal and mask is not None:
-        return Road.MATH  # PyTorch's error
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (query, key, value, mask)):
+    if in_forward_mode() or (is_causal and mask is not None):  # the latter is an error, in PyTorch's words
         return Road.MATH
-    if in_forward_mode():
+    if needs_grad(query, key, value, mask) and not on_tensor_cores(query):
         return Road.MATH
-    if query.shape[2] > FEW_QUERIES:
-        return Road.MATH
-    return Road.KERNEL
+    return fused_road(query, value)
 
 
-def is_composed_of_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional) -> bool:
-    """Whether the kernel knows these dtypes and layouts (see :mod:`torch_webgpu.kernels.attention`)."""
+def needs_grad(*tensors: Maybe) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def on_tensor_cores(t: torch.Tensor) -> bool:
+    """Whether the device multiplies matrices of such numbers."""
+    caps = engine().device(t.device.index or 0).caps
+    config = config_for(caps, dtypes.of(t.dtype).name)
+    return config is not None and bool(tiles_for(caps, config))
+
+
+def are_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe) -> bool:
+    """Whether fused roads know these dtypes and layouts (see :mod:`torch_webgpu.kernels.attention`)."""
     dtype, device = query.dtype, query.device
     if dtype not in FLOATS or any(t.dtype != dtype or t.device != device or t.dim() != 4 for t in (key, value)):
         return False
@@ -67,8 +104,8 @@ def is_composed_of_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Te
         return False
     if query.stride(3) != 1:
         return False  # the result would lie as the query does, and PyTorch's other roads make it contiguous
-    (b, h, n, e), (kb, g, s, ke), (vb, vg, vs, d) = query.shape, key.shape, value.shape
-    if (kb, vb, vg, vs, ke) != (b, b, g, s, e) or g == 0 or h % g or not attention.fits(b, h, n, e, d):
+    (b, h, n, e), (kb, g, s, ke), (vb, vg, vs, _) = query.shape, key.shape, value.shape
+    if (kb, vb, vg, vs, ke) != (b, b, g, s, e) or not g or h % g or not e:
         return False
     if mask is None:
         return True
@@ -84,7 +121,7 @@ def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: Optional = None,
+    attn_mask: Maybe = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
@@ -97,29 +134,35 @@ def scaled_dot_product_attention(
     grouped = query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]
     if (grouped and not enable_gqa) or road(query, key, value, attn_mask, dropout_p, is_causal) is Road.MATH:
         return composition(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    fused = aten._scaled_dot_product_fused_attention_overrideable.default
-    return fused(query, key, value, attn_mask, 0.0, is_causal, scale=scale)[0]
+    return FUSED(query, key, value, attn_mask, 0.0, is_causal, scale=scale)[0]
 
 
 def forward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, is_causal: bool, scale: float | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, is_causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, ...]:
     """The result, the logarithm of each query's sum (B, H, L), and what stands for the random state."""
-    overload = aten._scaled_dot_product_fused_attention_overrideable.default
-    y, lse, *state = infer(overload, query, key, value, mask, 0.0, is_causal)
-    if scale is None:
-        scale = 1 / sqrt(query.shape[-1])
+    y, lse, *state = infer(FUSED, query, key, value, mask, 0.0, is_causal)
+    unused = empty_like_meta(state, query.get_device())
+    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
-    body = attention.extern(Attention(scale, is_causal, mask is not None))
-    found = computed(overload._schema.name, inputs, (y, lse), body)
-    return *found, *empty_like_meta(state, query.get_device())
+    chosen = fused_road(query, value)
+    if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
+        body = attention.extern(Attention(scale, is_causal, mask is not None))
+        return *computed(FUSED._schema.name, inputs, (y, lse), body), *unused
+    out, sums = attention_products.forward(query, key, value, mask, is_causal, scale)
+    return laid_out(out, y[1]), sums, *unused
+
+
+def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """``t`` with these strides, without gaps between its elements."""
+    return t if t.stride() == strides else t.new_empty_strided(t.shape, strides).copy_(t)
 
 
 def fused_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_bias: Optional = None,
+    attn_bias: Maybe = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     return_debug_mask: bool = False,
@@ -127,16 +170,102 @@ def fused_attention(
     scale: float | None = None,
 ) -> tuple[Any, ...]:
     """PyTorch's operator; ``attn_bias`` may be of booleans, and key and value may have fewer heads than query."""
-    if dropout_p or not is_composed_of_heads(query, key, value, attn_bias):
-        raise NotImplementedError("this attention has no kernel on webgpu; use scaled_dot_product_attention")
+    check(query, key, value, attn_bias, dropout_p)
     y, lse, seed, offset = traced_forward(query, key, value, attn_bias, is_causal, scale)
     return y, lse, None, None, query.shape[2], key.shape[2], seed, offset, None
 
 
+def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, dropout_p: float) -> None:
+    if dropout_p or not are_heads(query, key, value, mask):
+        raise NotImplementedError(
+            "attention with dropout, or of these layouts, has no fused road on webgpu; call "
+            "torch.nn.functional.scaled_dot_product_attention, which composes it"
+        )
+
+
+def backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    lse: torch.Tensor,
+    is_causal: bool,
+    scale: float | None,
+    wanted: Sequence[bool],
+) -> tuple[Maybe, ...]:
+    """The gradients of query, key, value and mask, laid out as PyTorch's meta kernel says."""
+    tensors = (query, key, value, mask)
+    layouts = [
+        torch.empty_like(t, device="meta") if t is not None and want else None for t, want in zip(tensors, wanted)
+    ]
+    if not all(t.numel() for t in (grad, query, key, value)):
+        return tuple(
+            [None if t is None or layout is None else torch.zeros_like(t) for t, layout in zip(tensors, layouts)]
+        )
+    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
+    found = attention_products.backward(grad, query, key, value, mask, lse, is_causal, scale, wanted)
+    return tuple(
+        [None if t is None or layout is None else laid_out(t, layout.stride()) for t, layout in zip(found, layouts)]
+    )
+
+
+def fused_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Maybe,
+    grad_input_mask: Sequence[bool],
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: Maybe,
+    cum_seq_k: Maybe,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Maybe,
+    philox_offset: Maybe,
+    *,
+    scale: float | None = None,
+) -> tuple[Maybe, ...]:
+    """PyTorch's operator for the gradients of :func:`fused_attention`."""
+    check(query, key, value, attn_bias, dropout_p)
+    wanted = tuple(grad_input_mask)
+    return traced_backward(grad_out, query, key, value, attn_bias, logsumexp, is_causal, scale, wanted)
+
+
+def differentiable_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Maybe,
+    grad_input_mask: Sequence[bool],
+    *rest: Any,
+    scale: float | None = None,
+) -> tuple[Maybe, ...]:
+    """The same above autograd: where gradients are to have gradients they are those of the composition, which has them;
+    PyTorch knows no derivative of the operator.
+    """
+    if not needs_grad(grad_out, query, key, value, attn_bias):
+        with below_autograd():
+            return FUSED_BACKWARD(grad_out, query, key, value, attn_bias, grad_input_mask, *rest, scale=scale)
+    is_causal, grouped = rest[7], query.shape[1] != key.shape[1]
+    out = composition(query, key, value, attn_bias, 0.0, is_causal, scale=scale, enable_gqa=grouped)
+    given = [t if want else None for t, want in zip((query, key, value, attn_bias), grad_input_mask)]
+    found = iter(torch.autograd.grad(out, [t for t in given if t is not None], grad_out, create_graph=True))
+    return tuple([None if t is None else next(found) for t in given])
+
+
 traced_forward = traced(forward)
+traced_backward = traced(backward)
 
 
 def register() -> None:
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         impl(aten.scaled_dot_product_attention.default, scaled_dot_product_attention, key)
-    impl(aten._scaled_dot_product_fused_attention_overrideable.default, fused_attention)
+    impl(FUSED, fused_attention)
+    impl(FUSED_BACKWARD, fused_attention_backward)
+    impl(FUSED_BACKWARD, differentiable_backward, "AutogradPrivateUse1")

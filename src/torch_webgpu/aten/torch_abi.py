@@ -125,6 +125,10 @@ def fused_attention_is_wanted() -> bool:
     )
 
 
+below_autograd = torch._C._AutoDispatchBelowAutograd
+"""Context manager: operators go past autograd's keys."""
+
+
 def in_forward_mode() -> bool:
     """Whether tensors may have tangents."""
     return forward_ad._current_level >= 0

@@ -32,6 +32,9 @@ BUSY_GROUPS_SOFTWARE = 8
 MIN_STEPS = 2
 """Steps of a workgroup that are worth a second launch."""
 
+HIGHEST = 3.4028234663852886e38
+"""The greatest float32."""
+
 QUERY = ("b", "h", "l", "e")
 KEY = ("b", "g", "s", "e")
 SCORE = ("b", "h", "l", "s")
@@ -66,9 +69,10 @@ def extern(a: Attention) -> Extern:
     return Extern(lower_few, (a,))
 
 
-def fits(heads: int, groups: int, queries: int, width: int, value_width: int) -> bool:
+def fits(batch: int, heads: int, queries: int, width: int, value_width: int) -> bool:
     """Whether the kernel computes this."""
-    return 0 < width <= QUERY_NUMBERS and 0 < value_width <= THREADS and heads * queries <= MAX_GROUPS
+    in_memory = 0 < width <= QUERY_NUMBERS and 0 < value_width <= THREADS
+    return in_memory and heads * queries <= MAX_GROUPS and batch <= MAX_GROUPS
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,8 @@ def output_row(p: Problem, params: ParamList) -> list[str]:
     return [
         f"fn length() -> u32 {{ return {length}; }}",
         f"fn output_row(b: u32, h: u32, l: u32) -> u32 {{ return {sizes}; }}",
-        "fn logsumexp(most: f32, total: f32) -> f32 { return select(most + log(total), 3.4028234e38, total == 0.0); }",
+        "const HIGHEST = 3.4028234e38;",
+        "fn logsumexp(most: f32, total: f32) -> f32 { return select(most + log(total), HIGHEST, total == 0.0); }",
         constant("VALUES", p.v.shape[3]),
     ]
 

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torch_webgpu.aten.fallback import fallback_stats
 
-TOLERANCES = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-"""Of results of about 1: some float32 roundings of the sums, one rounding of the result."""
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+"""Of results of about 1: some float32 roundings of scores of about 10 and of sums, one rounding of the result."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,166 @@
+"""Attention of many queries, forward and backward, as products of the inputs' own dtype.
+
+As in "FlashAttention" (Dao et al., 2022) nothing of the size of the scores outlives a call: the backward computes them
+again, and the weights from each query's ``log(sum(exp(scores)))``. Scores, their softmax and sums are float32, and the
+weights are rounded to the dtype of the values for the product with these; PyTorch's composition brings half types to
+float32 for all of it.
+
+Queries of heads that share keys and values are rows of one matrix, so that neither is copied for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from torch_webgpu import dtypes
+from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.kernels import attention
+from torch_webgpu.kernels.matmul import extern
+from torch_webgpu.layout import contiguous_strides
+
+from .computed import computed
+from .reduce import own, record_reduction
+from .softmax import checked, share_of
+from .torch_abi import Meta, empty_like_meta
+
+Maybe = torch.Tensor | None
+Written = tuple[tuple[Expr, ...], tuple[str, ...], Callable[..., tuple[Expr, ...]]]
+NOTHING = float("-inf")
+
+
+def forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, is_causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result (B, H, L, D) and what :func:`torch_webgpu.kernels.attention.extern` says of each query."""
+    (b, h, n, _), s = query.shape, key.shape[2]
+    k, v = batch_of(key), batch_of(value)
+    scores = product(rows_of(query, key), k.mT, torch.float32).view(b, h, n, s)
+    lse, weights = empty_like_meta(
+        [plain((b, h, n, 1), torch.float32), plain((b, h, n, s), query.dtype)], query.get_device()
+    )
+    seen = visible(is_causal, mask)
+
+    def write(score: Expr, *masks: Expr) -> Written:
+        score = seen(score, *masks)
+
+        def finish(top: Expr, total: Expr) -> tuple[Expr, ...]:
+            nothing = ops.eq(top, NOTHING) & ~ops.isnan(total)
+            total = checked(top, total)
+            share = ops.where(nothing, ops.like(score, 0), share_of(score, top, total))
+            return ops.where(nothing, ops.like(top, attention.HIGHEST), top + ops.log(total)), share
+
+        return (score,), ("logsumexp",), finish
+
+    record("weights", [scores, *present(mask)], [lse, weights], (is_causal, mask is not None), scale, write, maps=1)
+    out = product(weights.view(k.shape[0], -1, s), v, query.dtype)
+    return out.view(b, h, n, -1), lse.squeeze(3)
+
+
+def backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    lse: torch.Tensor,
+    is_causal: bool,
+    scale: float,
+    wanted: Sequence[bool],
+) -> tuple[Maybe, ...]:
+    """The gradients of query, key, value and of a mask that is added, those that are ``wanted``."""
+    (b, h, n, _), s, dtype = query.shape, key.shape[2], query.dtype
+    q, g, k, v = rows_of(query, key), rows_of(grad, key), batch_of(key), batch_of(value)
+    scores = product(q, k.mT, torch.float32).view(b, h, n, s)
+    grad_weights = product(g, v.mT, torch.float32).view(b, h, n, s)
+    full = [plain((b, h, n, s), dtype), plain((b, h, n, s), dtype)]
+    if wanted[3]:
+        full.append(plain((b, h, n, s), torch.float32))
+    weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
+    seen = visible(is_causal, mask)
+
+    def write(score: Expr, grad_weight: Expr, lse: Expr, *masks: Expr) -> Written:
+        weight = ops.exp(seen(score, *masks) - lse)
+
+        def finish(total: Expr) -> tuple[Expr, ...]:
+            slope = weight * (grad_weight - total)
+            return (weight, ops.param(0, "f32") * slope, slope)[: len(outputs)]
+
+        return (weight * grad_weight,), ("sum",), finish
+
+    inputs = [scores, grad_weights, lse.unsqueeze(3), *present(mask)]
+    static = (is_causal, mask is not None, len(outputs))
+    record("slopes", inputs, outputs, static, scale, write, maps=len(outputs))
+    weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
+    return (
+        product(grad_scores, k, dtype).view(query.shape) if wanted[0] else None,
+        product(grad_scores.mT, q, dtype).view(key.shape) if wanted[1] else None,
+        product(weights.mT, g, dtype).view(value.shape) if wanted[2] else None,
+        of_mask[0].sum_to_size(mask.shape).to(mask.dtype) if of_mask and mask is not None else None,
+    )
+
+
+def record(
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    static: tuple[bool | int, ...],
+    scale: float,
+    write: Callable[..., Written],
+    maps: int,
+) -> None:
+    """A reduction over the keys of what broadcasts to the scores ``inputs[0]``; the scale is parameter 0."""
+    record_reduction(
+        f"attention.{name}",
+        inputs,
+        outputs,
+        inputs[0].shape,
+        (3,),
+        write,
+        maps=maps,
+        static=static,
+        scalars=[("f", scale)],
+    )
+
+
+def visible(is_causal: bool, mask: Maybe) -> Callable[..., Expr]:
+    """A function from a product of query and key, and the mask there, to the score that counts."""
+
+    def score_of(product: Expr, *masks: Expr) -> Expr:
+        score = ops.param(0, "f32") * product
+        for m in masks:
+            score = ops.where(m, score, ops.like(score, NOTHING)) if m.dtype == "bool" else score + own(m)
+        if is_causal:
+            score = ops.where(ops.le(ops.index(3), ops.index(2)), score, ops.like(score, NOTHING))
+        return score
+
+    return score_of
+
+
+def present(mask: Maybe) -> list[torch.Tensor]:
+    return [] if mask is None else [mask]
+
+
+def plain(shape: Sequence[int], dtype: torch.dtype) -> Meta:
+    """A contiguous layout."""
+    return tuple(shape), contiguous_strides(tuple(shape)), dtype
+
+
+def batch_of(t: torch.Tensor) -> torch.Tensor:
+    """Heads as batches: (B * G, S, E)."""
+    return t.flatten(0, 1)
+
+
+def rows_of(t: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """(B, H, L, E) as (B * G, H / G * L, E), for the heads of ``key``."""
+    return t.reshape(key.shape[0] * key.shape[1], -1, t.shape[3])
+
+
+def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``a @ b`` of (N, M, K) and (N, K, P), summed in float32, as ``dtype``."""
+    shape = (a.shape[0], a.shape[1], b.shape[2])
+    of, result = dtypes.of(a.dtype).name, dtypes.of(dtype).name
+    (out,) = computed("aten::bmm", (a, b), [plain(shape, dtype)], extern(of, result_dtype=result))
+    return out
