@@ -68,8 +68,8 @@ def main(target: str, file: str, rank: str = "", meeting: str = "") -> None:
     outcomes = {}
     with tempfile.TemporaryDirectory() as folder:
         names["folder"] = folder
-        for name in matrix.table():
-            if (name in TOGETHER) == bool(meeting) and matrix.is_there(name) and example(name) is not None:
+        for name, row in matrix.table().items():
+            if (name in TOGETHER) == bool(meeting) and matrix.is_there(name) and not row.removed and example(name):
                 outcomes[name] = call(name, monitor, names)
     replacements.restore()
     Path(file).write_text(json.dumps(outcomes), "utf-8")

@@ -53,8 +53,8 @@ def outcomes(target: str) -> dict[str, Any]:
     return {**alone, **first}
 
 
-NAMES = [name for name in TABLE if matrix.is_there(name)]
-ABSENT = [name for name in TABLE if not matrix.is_there(name)]
+NAMES = [name for name, row in TABLE.items() if matrix.is_there(name) and not row.removed]
+ABSENT = [name for name, row in TABLE.items() if row.removed and not matrix.is_there(name)]
 
 
 def test_every_name_has_an_example() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .monitor import Answer
 
@@ -11,8 +11,7 @@ TARGETS = ("webgpu", "mps", "xpu", "cpu")
 """The devices that can take another's place."""
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """How a name is answered on one target.
 
     ``by`` names what answers: "torch.webgpu.seed", or ``module:name`` of :mod:`.emulated`; "" for an error, for a no-op
@@ -24,13 +23,17 @@ class Reply:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A name and its replies. ``asks``: the truth depends on whose code asks (:mod:`.questions`)."""
+class Row(NamedTuple):
+    """A name and its replies.
+
+    ``asks``: the truth depends on whose code asks (:mod:`.questions`). ``removed``: newer versions of PyTorch have no
+    such name; where there is one, it is PyTorch's own.
+    """
 
     name: str
     replies: Mapping[str, Reply]
     asks: bool = False
+    removed: bool = False
 
     @property
     def leaf(self) -> str:
@@ -85,18 +88,24 @@ def rows(prefix: str, names: str, reply: Reply | None = None, **by_target: Reply
         for target in TARGETS:
             found = by_target.get(target, reply)
             assert found is not None, f"{prefix}.{leaf} has no answer on {target}"
-            by = found.by.format(target=target, leaf=leaf)
-            chosen[target] = found if by == found.by else replace(found, by=by)
+            by = found.by
+            chosen[target] = found._replace(by=by.format(target=target, leaf=leaf)) if "{" in by else found
         yield Row(f"{prefix}.{leaf}", chosen)
 
 
 def questions(prefix: str, names: str, reply: Reply | None = None, **by_target: Reply) -> Iterator[Row]:
     """Rows whose truth depends on who asks."""
     for row in rows(prefix, names, reply, **by_target):
-        yield replace(row, asks=True)
+        yield row._replace(asks=True)
+
+
+def removed(prefix: str, leaf: str, note: str) -> Iterator[Row]:
+    """The row of a name that PyTorch has removed; ``note``: what to use instead."""
+    for row in rows(prefix, leaf, error(f"PyTorch has removed it: {note}")):
+        yield row._replace(removed=True)
 
 
 def native(source: str, made: Iterator[Row]) -> Iterator[Row]:
     """Rows of the device ``source``, which needs no translation where it is itself the target."""
     for row in made:
-        yield replace(row, replies={**row.replies, source: SAME})
+        yield row._replace(replies={**row.replies, source: SAME})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .answers import Reply, Row
-from .emulated.here import HERE, Around
+from .emulated.here import HERE, Around, local_name
 from .monitor import Answer, Monitor
 from .questions import by_asker
 from .replacements import Replacements
@@ -104,7 +104,7 @@ def install(target: str, replacements: Replacements, monitor: Monitor) -> None:
     found = [
         (row, plain, _answer(row, target, plain, monitor))
         for row in table().values()
-        if row.replies[target].answer is not Answer.SAME
+        if row.replies[target].answer is not Answer.SAME and not row.removed
         for plain in [look_up(row.name)]
         if plain is not _NOT_THERE
     ]
@@ -120,19 +120,37 @@ def _answer(row: Row, target: str, plain: Any, monitor: Monitor) -> Any:
     if row.asks:
         return by_asker(row.name, reply.answer, answering_it, plain, monitor)
     if isinstance(answering_it, type):
-        return counted_class(row.name, reply, answering_it, monitor)
-    return monitor.counted(row.name, reply.answer, answering_it, reply.note) if callable(answering_it) else answering_it
+        return counted_class(row.name, reply, answering_it, local_names_to(answering_it), monitor)
+    if isinstance(plain, type) and reply.by and callable(answering_it):
+        return counted_class(row.name, reply, plain, answering_it, monitor)
+    if not callable(answering_it):
+        return answering_it
+    counted = monitor.counted(row.name, reply.answer, answering_it, reply.note)
+    return staticmethod(counted) if row.leaf == "__new__" else counted
 
 
 def _made(row: Row, reply: Reply, target: str, plain: Any) -> Any:
     if reply.by:
         found = answering(reply.by)
         if found is not _NOT_THERE:
-            return found.make(plain) if isinstance(found, Around) else found
+            if isinstance(found, Around):
+                return found.make(plain)
+            own = ":" not in reply.by and callable(found) and not isinstance(found, type)
+            return local_names_to(found) if own else found
         return _refusing(plain, refuse(row.name, target, f"this version of PyTorch has no {reply.by}"))
     if reply.answer is Answer.NOTHING:
         return wraps(plain)(_nothing)
     return _refusing(plain, refuse(row.name, target, reply.note))
+
+
+def local_names_to(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, a device's own, told the local names of devices: its arguments may be "cuda:0"."""
+
+    @wraps(function, updated=())
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(local_name, args), **{key: local_name(value) for key, value in kwargs.items()})
+
+    return named
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -166,14 +184,14 @@ class CountedClass(type):
         return super().__subclasscheck__(other) if plain is None else issubclass(other, plain)
 
 
-def counted_class(name: str, reply: Reply, plain: type, monitor: Monitor) -> type:
-    """A class that stands for ``plain``: its calls are counted, and ``plain``'s instances are its own.
+def counted_class(name: str, reply: Reply, plain: type, make: Callable[..., Any], monitor: Monitor) -> type:
+    """A class that stands for ``plain``: its calls are ``make``'s, counted, and ``plain``'s instances are its own.
 
     A class of the user's may inherit from it as from ``plain``.
     """
     body = {
         "_plain": plain,
-        "_counted": staticmethod(monitor.counted(name, reply.answer, plain, reply.note)),
+        "_counted": staticmethod(monitor.counted(name, reply.answer, make, reply.note)),
         "__module__": plain.__module__,
         "__qualname__": plain.__qualname__,
         "__doc__": plain.__doc__,

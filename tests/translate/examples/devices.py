@@ -195,6 +195,7 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
         "is_autocast_available": "f('cuda')",
     },
     "torch": {
+        "Generator": "f('cuda').manual_seed(1)",
         "get_autocast_dtype": "f('cuda')",
         "set_autocast_dtype": "f('cuda', torch.get_autocast_dtype('cuda'))",
         "is_autocast_enabled": "(f(), f('cuda'))",
@@ -213,7 +214,10 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
         "record_stream": "f(t, torch.cuda.current_stream())",
     },
     "torch.nn.Module": dict.fromkeys(("cuda", "xpu", "mtia"), "f(torch.nn.Linear(4, 4)).weight.device"),
-    "torch.UntypedStorage": {"cuda": "f(c.untyped_storage())"},
+    "torch.UntypedStorage": {
+        "cuda": "f(c.untyped_storage())",
+        "__new__": "torch.UntypedStorage(4, device='cuda').device",
+    },
     "torch.TypedStorage": {"cuda": "f(c.storage())"},
     "torch.serialization": {"default_restore_location": "f(c.untyped_storage(), 'cuda:0')"},
     "torch.jit": {"load": "f(x.scripted(folder), map_location='cuda')"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -26,6 +27,20 @@ def device_count() -> int:
 def is_available() -> bool:
     """Whether there is one."""
     return HERE.count > 0
+
+
+def visible_device_count() -> int:
+    """:func:`device_count`, or fewer if CUDA_VISIBLE_DEVICES lists fewer. The list ends before an empty place or -1."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return HERE.count
+    shown = list(takewhile(lambda entry: entry not in ("", "-1"), map(str.strip, listed.split(","))))
+    return min(HERE.count, len(shown))
+
+
+def visible_is_available() -> bool:
+    """Whether there is one that CUDA_VISIBLE_DEVICES lets be seen: "" and "-1" hide all."""
+    return visible_device_count() > 0
 
 
 def is_initialized() -> bool:

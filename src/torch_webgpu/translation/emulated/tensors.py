@@ -79,6 +79,19 @@ def of_device(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @Around
+def storage_new(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.UntypedStorage(n, device="cuda")``"""
+
+    @wraps(plain)
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if "device" in kwargs:
+            kwargs["device"] = local_name(kwargs["device"])
+        return plain(cls, *args, **kwargs)
+
+    return __new__
+
+
+@Around
 def generator(plain: Callable[..., torch.Generator]) -> Callable[..., torch.Generator]:
     """``torch.Generator(device="cuda")``"""
 

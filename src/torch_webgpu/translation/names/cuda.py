@@ -15,6 +15,7 @@ NOT_TOLD = (
 HANDLE = "there is no CUDA library behind the device whose handle could be given away; call PyTorch's own operators"
 GREEN = "the device's processors cannot be divided among contexts; use one stream"
 ALLOCATOR = "memory comes from the device's own allocator, which cannot be exchanged; leave it out"
+VISIBLE = "as many as CUDA_VISIBLE_DEVICES lets be seen; TORCH_WEBGPU_ADAPTER says which is the first"
 RULE = "(8, 0) everywhere: the first generation of CUDA devices with bfloat16, and no float8"
 
 
@@ -22,7 +23,10 @@ def device(module: str) -> Iterator[Row]:
     """Which devices there are. ``module``: "torch.cuda", or another one with these names."""
     own = {"webgpu": OWN, "xpu": OWN}
     host = emulated("devices:{leaf}")
-    yield from questions(module, "is_available device_count", **own, host=host)
+    if module == "torch.cuda":
+        yield from questions(module, "is_available device_count", emulated("devices:visible_{leaf}", VISIBLE))
+    else:
+        yield from questions(module, "is_available device_count", **own, host=host)
     yield from questions(module, "is_initialized", emulated("devices:{leaf}"))
     yield from questions(module, "is_bf16_supported", **own, host=host)
     yield from rows(module, "init", emulated("devices:{leaf}", "devices are opened by themselves"))

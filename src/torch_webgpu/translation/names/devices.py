@@ -32,7 +32,9 @@ def tensors() -> Iterator[Row]:
     yield from rows("torch.nn.Module", "cuda", same("through Tensor.cuda"))
     yield from rows("torch.nn.Module", "xpu mtia", translated("tensors:module_to_device", TARGET))
     yield from rows("torch.UntypedStorage", "cuda", translated("tensors:storage_to_device", TARGET))
+    yield from rows("torch.UntypedStorage", "__new__", translated("tensors:storage_new", TARGET))
     yield from rows("torch.TypedStorage", "cuda", translated("tensors:storage_to_device", TARGET))
+    yield from rows("torch", "Generator", translated("tensors:generator", TARGET))
     both = "sets the default dtype and the default device"
     yield from rows("torch", "set_default_tensor_type", emulated("tensors:{leaf}", both))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import SAME, Row, error, rows, same
+from torch_webgpu.translation.answers import SAME, Row, error, removed, rows, same
 
 NAMES = {
     "torch.distributed": (
@@ -71,11 +71,11 @@ QUANTIZED = "PyTorch quantizes on the CPU: move the result's inputs there, or co
 NOTES = {"torch.distributed": GLOO, "torch.quantization": QUANTIZED}
 
 REMOVED = {
-    "torch.export.export_for_training": "PyTorch has removed it: torch.export.export",
-    "torch.export.compatibility": "PyTorch has removed it: a decorator of its own use",
-    "torch.onnx.dynamo_export": "PyTorch has removed it: torch.onnx.export(…, dynamo=True)",
-    "torch.onnx.enable_fake_mode": "PyTorch has removed it: torch.onnx.export of a model made under FakeTensorMode",
-    "torch.onnx.is_onnxrt_backend_supported": "PyTorch has removed it, with its backend",
+    "torch.export.export_for_training": "torch.export.export",
+    "torch.export.compatibility": "a decorator of its own use",
+    "torch.onnx.dynamo_export": "torch.onnx.export(…, dynamo=True)",
+    "torch.onnx.enable_fake_mode": "torch.onnx.export of a model made under FakeTensorMode",
+    "torch.onnx.is_onnxrt_backend_supported": "its backend is gone, too",
 }
 """Names that newer versions of PyTorch have no more, and what to do instead."""
 
@@ -90,7 +90,7 @@ def all_rows() -> Iterator[Row]:
         yield from rows(module, names, same(NOTES[module]) if module in NOTES else SAME)
     for name, note in REMOVED.items():
         module, _, leaf = name.rpartition(".")
-        yield from rows(module, leaf, error(note))
+        yield from removed(module, leaf, note)
     yield from rows("torch.distributed", "split_group", error(UNSPLIT), xpu=SAME)
     yield from rows("torch.sparse", "to_sparse_semi_structured", error(SEMI_STRUCTURED))
     yield from rows("torch.utils", "rename_privateuse1_backend generate_methods_for_privateuse1_backend", same(OWNED))

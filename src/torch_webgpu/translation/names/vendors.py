@@ -12,6 +12,7 @@ from torch_webgpu.translation.answers import (
     native,
     nothing,
     questions,
+    removed,
     rows,
     same,
     translated,
@@ -72,8 +73,7 @@ def mtia() -> Iterator[Row]:
     yield from rows("torch.mtia", "snapshot", emulated("memory:snapshot", "now: the history is empty"), host=unlisted)
     observed = nothing("nothing calls back when memory runs out: torch.OutOfMemoryError is raised")
     yield from rows("torch.mtia", "attach_out_of_memory_observer", observed)
-    removed = error("PyTorch has removed it from torch.mtia: a decorator of its own use")
-    yield from rows("torch.mtia", "classproperty", removed)
+    yield from removed("torch.mtia", "classproperty", "a decorator of its own use")
     yield from rows("torch.mtia", "DeferredMtiaCallError", SAME)
 
 
