@@ -151,6 +151,12 @@ def test_tensors_that_are_conjugated_or_negated_by_a_flag(expands: bool) -> None
     compiled = torch.compile(f, fullgraph=True)
     for given in ((x.conj(), x.conj().imag), (x, x.imag), (x.conj(), x.imag)):
         assert_equal(compiled(*given), f(*given))
+    both = lambda x: ((x * 2).conj(), (x * 2).conj().imag)
+    compiled = torch.compile(both, fullgraph=True)
+    for z in (x.conj(), x, x.conj()):
+        assert_equal(
+            [t.resolve_conj().resolve_neg() for t in compiled(z)], [t.resolve_conj().resolve_neg() for t in both(z)]
+        )
     leaf = torch.randn(5, dtype=torch.complex64, device="webgpu", requires_grad=True)
     y = torch.compile(lambda x: x * 2j, fullgraph=True)(leaf)
     for cotangent in (x[0], x[0].conj()):

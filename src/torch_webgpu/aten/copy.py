@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ NUMBER_DTYPES: dict[type, torch.dtype] = {
 }
 
 
-@traced
+@partial(traced, reads_flags=True)
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
 
@@ -213,7 +214,7 @@ def to_copy(
     return out.copy_(self)
 
 
-@traced
+@partial(traced, reads_flags=True)
 def converted(self: torch.Tensor, **layout: Any) -> torch.Tensor:
     """A copy on the same device."""
     return torch.empty_like(self, **layout).copy_(self)

@@ -24,12 +24,15 @@ Guard = Callable[[tuple[Any, ...], Mapping[str, Any]], list[int] | None]
 come last, in their order."""
 
 
-def guard_for(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool) -> Guard | None:
+def guard_for(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool, reads_flags: bool = False
+) -> Guard | None:
     """What recognises calls with the signature of this one, whose first argument is a webgpu tensor; None where no
     guard can tell it.
 
     A guard can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, and
     plain values. ``numbers_vary``: of the numbers among these (booleans are none) only the classes decide anything.
+    ``reads_flags``: PyTorch hands the kernel real tensors that are negated by a flag, too.
     """
     if not args or not is_webgpu(args[0]) or args[0].data_ptr() & 15:
         return None
@@ -44,6 +47,8 @@ def guard_for(args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bo
     if not all(map(is_plain, values)) or any(v.__class__ is float and not v for v in values):
         return None  # 0.0 and -0.0 are equal
     check, classes, size = look_alike(pick_tensors(given)), tuple(map(type, pick_others(given))), len(given)
+    if reads_flags or any(given[k].is_complex() for k in tensors):
+        check = with_flags(check, pick_tensors(given))
     if not names and not fixed and tensors == list(range(len(tensors))):
         few = guard_for_few(check, len(tensors), classes)
         if few is not None:
@@ -105,6 +110,19 @@ def look_alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
         return list_guard(tensors)
     checks = [list_guard([t]) for t in tensors]
     return lambda *tensors: all([check(t) for check, t in zip(checks, tensors, strict=True)])  # noqa: C419  faster
+
+
+def with_flags(check: Callable[..., bool], tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """``check``, also for the flags that say that a tensor is conjugated or negated.
+
+    Dynamo's guards compare dispatch keys without those that are excluded where they are asked, and under a
+    ``TorchDispatchMode`` that is true of the two flags' keys.
+    """
+    flags = [t.is_conj() or t.is_neg() for t in tensors]
+    if not any(flags):
+        return lambda *found: check(*found) and not any([t.is_neg() or t.is_conj() for t in found])  # noqa: C419  faster
+    both = [(t.is_conj(), t.is_neg()) for t in tensors]
+    return lambda *found: check(*found) and [(t.is_conj(), t.is_neg()) for t in found] == both
 
 
 def picker(indexes: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

@@ -53,7 +53,9 @@ _kept: dict[tuple[Recipes[Any], Hashable], Kept] = by_default_dtype({})
 class Recipes(Generic[Found]):
     """What was found out about one operator's signatures: recipes, or why there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads_flags: bool = False) -> None:
+        self.reads_flags = reads_flags
+        """Whether the operator is handed real tensors that are negated by a flag."""
         self.guarded: dict[Hashable, list[tuple[Guard, Run]]] = by_default_dtype({})
         """By the first argument's shape."""
 
@@ -87,7 +89,7 @@ class Recipes(Generic[Found]):
         aliased = bool(kept.found.aliasing)
         if len(guards) >= (GUARDS_PER_SHAPE // 2 if aliased else GUARDS_PER_SHAPE):
             return
-        guard = guard_for(args, kwargs, numbers_vary)
+        guard = guard_for(args, kwargs, numbers_vary, self.reads_flags)
         if guard is not None:
             # One for all tensors comes before those for tensors that share memory, which look the same to a guard.
             kept.shape = shape

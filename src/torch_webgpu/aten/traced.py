@@ -21,7 +21,7 @@ from .torch_abi import exclude_autocast
 Kernel = Callable[..., Any]
 
 
-def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None) -> Kernel:
+def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None, reads_flags: bool = False) -> Kernel:
     """``fn``, a kernel that records operations as its arguments' layouts and plain values tell it to, and nothing else
     does.
 
@@ -29,11 +29,11 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None)
     random numbers have no recipe.
 
     ``numbers(arguments)``: for a kernel that records one operation, whose parameters these are; the numbers among its
-    arguments decide nothing else.
+    arguments decide nothing else. ``reads_flags``: it is handed tensors that are negated by a flag, as copies are.
     """
     if hasattr(fn, "is_traced"):
         return fn
-    recipes: Recipes[Recipe] = Recipes()
+    recipes: Recipes[Recipe] = Recipes(reads_flags)
     numbers_vary = numbers is not None
 
     def unrecognised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
