@@ -118,11 +118,13 @@ def with_flags(check: Callable[..., bool], tensors: Sequence[torch.Tensor]) -> C
     Dynamo's guards compare dispatch keys without those that are excluded where they are asked, and under a
     ``TorchDispatchMode`` that is true of the two flags' keys.
     """
-    flags = [t.is_conj() or t.is_neg() for t in tensors]
-    if not any(flags):
-        return lambda *found: check(*found) and not any([t.is_neg() or t.is_conj() for t in found])  # noqa: C419  faster
-    both = [(t.is_conj(), t.is_neg()) for t in tensors]
-    return lambda *found: check(*found) and [(t.is_conj(), t.is_neg()) for t in found] == both
+    flags = [(t.is_conj(), t.is_neg()) for t in tensors]
+    if not any(t.is_complex() or t.is_neg() for t in tensors):  # real ones, of copies: the commonest by far
+        if len(tensors) == 1:
+            return lambda t: check(t) and not t.is_neg()
+        if len(tensors) == 2:
+            return lambda a, b: check(a, b) and not a.is_neg() and not b.is_neg()
+    return lambda *found: check(*found) and [(t.is_conj(), t.is_neg()) for t in found] == flags
 
 
 def picker(indexes: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
