@@ -93,6 +93,8 @@ KEPT: dict[str, Callable[..., Any]] = {
     "the result is another tensor": lambda x, new, at: _apart(x, new, at),
     "the result is the input": lambda x, new, at: x.index_copy_(1, at, new),
     "the result is a view": lambda x, new, at: x.index_copy_(1, at, new)[:, 2:],
+    "what runs after the plan reads it": lambda x, new, at: (x[:, :3].copy_(new), x.cpu() + 1)[1].sum(),
+    "what runs between plans reads it": lambda x, new, at: (x[:, :3].copy_(new), x.cpu() + 1)[1].to(x.device).sum(),
     "two parts": lambda x, new, at: (x[:, :3].copy_(new), x[:, 4:].copy_(new))[0].sum(),
 }
 
@@ -116,7 +118,8 @@ def test_what_else_depends_on_it_does_not_change(name: str) -> None:
     x, new = (torch.randint(-9, 9, (2, n, 5)).to("webgpu", torch.float32) for n in (7, 3))
     at = torch.tensor([5, 0, 2], device="webgpu")
     compare(KEPT[name], x, new, at)
-    copy, other = x.clone(), KEPT[name](x, new, at)
+    copy = x.clone()
+    other = KEPT[name](x, new, at)
     result = torch.compile(KEPT[name])(copy, new, at)
     result.add_(1)
     other.add_(1)

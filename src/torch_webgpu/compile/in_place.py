@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from .dynamo import is_webgpu
+
 aten = torch.ops.aten
 
 
@@ -42,7 +44,7 @@ def can_be_written(target: Any, new: Any, copy: Node, order: Mapping[Node, int])
     if given[0] is not target or target.op != "placeholder":
         return False
     one, other = target.meta.get("val"), new.meta.get("val")
-    if one is None or one.dtype != other.dtype or one.shape != other.shape or any_symbols(one):
+    if not is_webgpu(one) or one.dtype != other.dtype or one.shape != other.shape or any_symbols(one):
         return False
     # Nothing reads the old contents later, nor while the new ones are written.
     old = aliases(target, copy)
@@ -87,10 +89,15 @@ def into_view(view: Any) -> Callable[[GraphModule, Node], Node]:
         assert isinstance(x, Node)
         part = view(x.meta["val"], *where, **node.kwargs)
         place = like(gm.graph.call_function(view, (x, *where), node.kwargs), part)
-        like(gm.graph.call_function(aten.copy_.default, (place, src)), part)
-        return x
+        copied = like(gm.graph.call_function(aten.copy_.default, (place, src)), part)
+        return like(gm.graph.call_function(after, (x, copied)), x.meta["val"])
 
     return write
+
+
+def after(x: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+    """``x`` when ``written``, a part of it, is: whoever uses it does so after that."""
+    return x
 
 
 def like(node: Node, value: Any) -> Node:

@@ -6,7 +6,7 @@ data, calls functions that call others (``torch.cond``), and whatever a trace ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from .dynamo import unknown_sizes
+from .in_place import makes_alias
 
 REFUSED = "webgpu_refused"
 """In the meta data of a node: why it is no part of a plan."""
@@ -94,15 +95,18 @@ class Part:
 def split(gm: GraphModule) -> list[Part] | None:
     """The graph as parts that run one after the other; None if it is one plan.
 
-    What needs no plan's results runs before all plans.
+    What needs no plan's results runs before all plans, what only writes CPU tensors that were given after all.
     """
     nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
     reasons = {node: reason(node) for node in nodes}
     if not any(reasons.values()) and not has_idle_numbers(gm):
         return None
     early: dict[Node, None] = {}  # in order
+    late = last_writes(reasons)
     groups: list[tuple[bool, list[Node]]] = []
     for node, why in reasons.items():
+        if node in late:
+            continue
         on_host = why is not None or not makes_tensors(node)
         if on_host and not is_impure(node) and all(s in early for s in node.all_input_nodes if s in reasons):
             early[node] = None
@@ -111,7 +115,29 @@ def split(gm: GraphModule) -> list[Part] | None:
         if not groups or groups[-1][0] != planned:
             groups.append((planned, []))
         groups[-1][1].append(node)
-    return _parts(gm, [*([(False, list(early))] if early else []), *groups])
+    return _parts(gm, [*([(False, list(early))] if early else []), *groups, *([(False, late)] if late else [])])
+
+
+def last_writes(reasons: Mapping[Node, str | None]) -> list[Node]:
+    """The nodes that copy CPU tensors into CPU tensors that were given, as of nodes in order and why they run between
+    plans: an optimizer's counters. Nothing that is no such node comes after them and sees what they write.
+    """
+    order = {node: n for n, node in enumerate(reasons)}
+    found: list[Node] = []
+    for node in reversed(order):
+        if reasons[node] is None:
+            continue
+        target = node.args[0] if node.target is torch.ops.aten.copy_.default else None
+        given = [v for s in node.all_input_nodes for v in values(s.meta.get("val"))]
+        on_host = all(isinstance(v, torch.Tensor) and v.device.type == "cpu" for v in given)
+        if isinstance(target, Node) and target.op == "placeholder" and on_host and not node.users:
+            others = [user for user in target.users if user is not node and user not in found]
+            if not any(user.op == "output" or order[user] > order[node] or makes_alias(user) for user in others):
+                found.append(node)
+                continue
+        if is_impure(node):
+            break
+    return found[::-1]
 
 
 def has_idle_numbers(gm: GraphModule) -> bool:
@@ -185,6 +211,8 @@ def makes_tensors(node: Node) -> bool:
 
 def is_impure(node: Node) -> bool:
     """Whether it does more than return something, so that it keeps its place."""
+    if node.target is getitem:
+        return False
     schema = getattr(node.target, "_schema", None)
     seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     return seeded or (schema is None and makes_tensors(node)) or (schema is not None and schema.is_mutable)

@@ -37,6 +37,7 @@ def apply(gm: GraphModule) -> dict[str, int]:
 
 PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Call | None]]] = {
     "rotary": ((aten.add.Tensor,), rotary.match),
+    "rotary into a cache": ((aten.index_copy_.default,), rotary.match_write),
     "grouped heads": ((grouped_heads.FUSED,), grouped_heads.match),
     "normed product": ((aten.mm.default, aten.addmm.default), projections.match_normed),
     "gated product": ((aten.mul.Tensor,), projections.match_gated),

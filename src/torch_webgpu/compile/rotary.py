@@ -1,10 +1,12 @@
-"""Rotary embeddings, written out over the halves of heads: one kernel."""
+"""Rotary embeddings, written out over the halves of heads: one kernel, which may write into a cache."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.fx import Node
+from torch.fx.node import has_side_effect
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import rotary as kernel
@@ -17,6 +19,30 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, strides: tuple
     y = engine().empty(x.shape, x.dtype, x.device.index, strides)
     engine().record("rotary", (x, cos, sin), (y,), kernel.extern())
     return y
+
+
+@has_side_effect
+def rotary_write(
+    cache: torch.Tensor, rows: torch.Tensor, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    """``cache.index_copy_(2, rows, rotary(x, cos, sin))`` for a cache (B, H, R, D)."""
+    engine().record("rotary_write", (x, cos, sin, rows), (cache,), kernel.write_extern())
+    return cache
+
+
+def match_write(node: Any) -> Call | None:
+    """For a write through an index into a cache, of a rotary embedding that nobody else uses."""
+    if not calls(node, aten.index_copy_.default) or node.args[1] not in (2, -2):
+        return None
+    cache, _, rows, new = node.args
+    if not isinstance(new, Node) or new.target is not rotary or len(new.users) > 1:
+        return None
+    one, index = cache.meta.get("val"), rows.meta["val"]
+    if not is_plain(one, 4) or one.dtype != new.meta["val"].dtype or index.dim() != 1:
+        return None
+    if torch.are_deterministic_algorithms_enabled():  # of several writes into a row, the last one counts then
+        return None
+    return rotary_write, (cache, rows, *new.args[:3])
 
 
 def match(node: Any) -> Call | None:
