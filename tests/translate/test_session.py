@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from torch_webgpu.integrations.choice import instead_of_cpu
 from torch_webgpu.translation import router, session
 from torch_webgpu.translation.callers import MARK, Packages, is_installed
 from torch_webgpu.translation.helper import Helper
@@ -46,6 +47,16 @@ def as_library(source: str) -> dict[str, Any]:
 
 
 # ---- devices as arguments
+
+
+def test_no_accelerator_is_found_where_the_cpu_was_chosen(target: str) -> None:
+    """Libraries and programs that take any there is use the one that was chosen, too."""
+    found = None if target == "cpu" else torch.device(target)
+    for run in (as_user, as_library):
+        source = "import torch\nfound = torch.accelerator.current_accelerator()\nn = torch.accelerator.device_count()"
+        names = run(source)
+        assert (names["found"], names["n"] > 0) == (found, found is not None)
+    assert instead_of_cpu(torch.device("cpu")).type == target
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps"])

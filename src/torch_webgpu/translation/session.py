@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from time import perf_counter
 
+import torch
+
 from . import matrix, router
 from .alias import Alias
 from .callers import Packages
@@ -42,6 +44,8 @@ class Session:
                 self.aliases.append(Alias(absent, target))
             matrix.install(target, self.replacements, self.monitor)
             self.missing = Missing(target, self.replacements, self.monitor)
+        if target == "cpu":
+            without_accelerator(self.replacements)
         self.seconds_to_enable = perf_counter() - self.began
 
     def end(self) -> None:
@@ -57,6 +61,13 @@ class Session:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def without_accelerator(replacements: Replacements) -> None:
+    """Programs and libraries that ask for any accelerator hear that there is none: the CPU was chosen."""
+    replacements.set(torch.accelerator, "is_available", lambda: False)
+    replacements.set(torch.accelerator, "device_count", lambda: 0)
+    replacements.set(torch.accelerator, "current_accelerator", lambda check_available=False: None)
 
 
 _session: Session | None = None
