@@ -300,8 +300,9 @@ def check(plan: Plan) -> Plan:
 
 def _malformed(plan: Plan) -> Iterator[str]:
     buffers = range(len(plan.buffers))
+    used = {buffer for step in plan.steps for buffer in touched(step)}  # an empty tensor has memory that nobody uses
     for number, buffer in enumerate(plan.buffers):
-        if buffer.role == "temporary" and buffer.size_bytes <= 0:
+        if buffer.role == "temporary" and number in used and buffer.size_bytes <= 0:
             yield f"temporary {number} has no size"
     owners = [*plan.tensors, *(t.buffer for t in (*plan.inputs, *plan.outputs)), *(b for b, _ in plan.constants)]
     for tensor, owner in enumerate(owners):

@@ -304,3 +304,15 @@ def test_functions_that_mark_their_outputs(device):
     y = x * 1
     (Doubled.apply(y) + half + y).sum().backward()
     assert x.grad.tolist() == [4.5, 4.5]
+
+
+def test_nothing_has_a_gradient(device):
+    """Its memory is used by no step of the batch that the gradient is in."""
+    x = torch.empty(2, 3, 0, 4, device=device, requires_grad=True)
+    total = x.sum()
+    total.backward()
+    gradient = x.grad
+    del x, total
+    assert not torch.zeros(5, device=device).any().item()
+    assert not gradient.any().item()
+    assert gradient.shape == (2, 3, 0, 4)
