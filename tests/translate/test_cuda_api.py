@@ -366,3 +366,38 @@ def test_gloo_answers_for_nccl(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("gloo [1.0, 1.0]")
     assert done.stderr.count("the backend is gloo") == 1
+
+
+COMPILED = """
+import torch
+
+@torch.compile
+def step(x):
+    torch.cuda.synchronize()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = (x.cuda() @ x).float()
+        if torch.is_autocast_enabled():
+            y = y + 1
+    if torch.cuda.is_available():
+        y = y.type(torch.cuda.DoubleTensor)
+    return y
+
+print(step(torch.ones(2, 2, device="cuda")).tolist(), step(torch.ones(2, 2).cuda()).dtype)
+"""
+
+
+@pytest.mark.parametrize("device", ["webgpu", "cpu"])
+def test_compiled_programs_may_call_it(tmp_path: Path, device: str) -> None:
+    (tmp_path / "program.py").write_text(COMPILED)
+    command = [sys.executable, "-m", "torch_webgpu.cli", "run", "--device", device, str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[[3.0, 3.0], [3.0, 3.0]] torch.float64"
+
+
+def test_what_is_asked_in_a_graph_does_not_break_it(webgpu: None) -> None:
+    @torch.compile(fullgraph=True)
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if torch.cuda.is_available() else x
+
+    assert doubled(torch.ones(2).cuda()).tolist() == [2, 2]

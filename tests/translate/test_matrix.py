@@ -51,7 +51,7 @@ def test_every_error_and_no_op_says_why(target: str) -> None:
     assert not silent
 
 
-@pytest.mark.parametrize("target", ["webgpu", "cpu"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_uninstalling_restores_every_attribute(target: str) -> None:
     changing = "torch.backends.cudnn."  # what is looked up there is made anew each time
 
@@ -65,6 +65,8 @@ def test_uninstalling_restores_every_attribute(target: str) -> None:
     assert HERE.type == ""
     for name in before:
         row = TABLE[name]
+        if not callable(before[name]):
+            continue  # an empty tuple is the same one everywhere
         replaced = inside[name] is not before[name]
         expected = row.replies[target].answer is not Answer.SAME and matrix.is_there(name) and not row.removed
         assert replaced == expected, name

@@ -19,6 +19,9 @@ from torch.fx import GraphModule, Node
 
 from torch_webgpu.on_import import when_imported
 
+TRACED = frozenset({"helper", "device_names", "questions"})
+"""The modules of ``translation`` that Dynamo traces through."""
+
 
 def register() -> None:
     """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
@@ -38,12 +41,12 @@ def register() -> None:
 def skip_own_modules(rules: Any) -> None:
     """After a graph break Dynamo would trace the kernels of eager operators, which are Python.
 
-    The exception is what the expressions of translated programs call, in the middle of what is to be one graph.
+    The exception is what translated programs call, in the middle of what is to be one graph.
     """
     package = Path(__file__).parent.parent
     for folder, prefix, traced in (
         (package, "torch_webgpu.", {"translation"}),
-        (package / "translation", "torch_webgpu.translation.", {"helper", "device_names"}),
+        (package / "translation", "torch_webgpu.translation.", TRACED),
     ):
         for module in iter_modules([str(folder)]):
             if module.name not in traced:

@@ -10,8 +10,6 @@ from enum import Enum
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from . import callers
 
 
@@ -68,8 +66,6 @@ class Monitor:
 
         @functools.wraps(function)
         def translated(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling():
-                return function(*args, **kwargs)  # a compiled call is not counted: the clock would break the graph
             calls = self.calls.get(name)
             if calls is None:
                 calls = self.note(name, answer)

@@ -19,6 +19,9 @@ import torch
 from . import callers
 from .monitor import Answer, Monitor
 
+FOLDS = "torch._dynamo.variables"
+"""Where Dynamo calls functions that it takes for constants, on behalf of the code that it traces: the user's."""
+
 
 def by_asker(
     name: str, answer: Answer, yes: Callable[..., Any], truth: Callable[..., Any], monitor: Monitor
@@ -27,13 +30,21 @@ def by_asker(
     counted = monitor.counted(name, answer, yes)
     of_cuda = "cuda" in name or "nccl" in name or not any(other in name for other in ("xpu", "mps", "mtia"))
 
+    def constant(*args: Any, **kwargs: Any) -> Any:
+        return yes(*args, **kwargs)
+
+    constant._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
+
     @wraps(truth)
     def asked(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
-            return yes(*args, **kwargs)
+            return constant(*args, **kwargs)
         names = sys._getframe(1).f_globals
         if not callers.is_user(names):
-            monitor.told_truth(str(names.get("__name__", "")).partition(".")[0])
+            module = str(names.get("__name__", ""))
+            if module.startswith(FOLDS):
+                return yes(*args, **kwargs)
+            monitor.told_truth(module.partition(".")[0])
             return truth(*args, **kwargs)
         if not of_cuda and is_for_cuda(str(names.get("__file__", ""))):
             return truth(*args, **kwargs)

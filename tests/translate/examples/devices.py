@@ -224,6 +224,7 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
     "torch.utils.data.DataLoader": {
         "__init__": "next(iter(torch.utils.data.DataLoader(c, pin_memory=True, pin_memory_device='cuda')))"
     },
+    "torch.accelerator": {"synchronize": "f('cuda')"},
     "torch.random": {"fork_rng": "x.inside(f(device_type='cuda'))"},
     "torch.profiler.profile": {"__init__": "x.inside(torch.profiler.profile(activities=x.cuda_activities))"},
     "torch.profiler": {"supported_activities": "f()"},

@@ -12,28 +12,6 @@ from .here import HERE, Around, local_name
 
 
 @Around
-def autocast_init(plain: Callable[..., None]) -> Callable[..., None]:
-    """``torch.autocast("cuda")`` is the target's. On the CPU float16 stays what was asked for."""
-
-    @wraps(plain)
-    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        plain(self, local_name(device_type), *args, **kwargs)
-
-    return __init__
-
-
-@Around
-def scaler_init(plain: Callable[..., None]) -> Callable[..., None]:
-    """``torch.amp.GradScaler()``, whose device is "cuda" if none is named."""
-
-    @wraps(plain)
-    def __init__(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        plain(self, local_name(device), *args, **kwargs)
-
-    return __init__
-
-
-@Around
 def of_device_type(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A function with an argument ``device_type``, its first where it is given by position."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from itertools import takewhile
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 
 from torch_webgpu.runtime.host_memory import machine_memory
 
-from .here import HERE, DeviceLike
+from .here import HERE, Around, DeviceLike, local_name
 
 CAPABILITY = (8, 0)
 """What every target is said to be: the first generation of CUDA devices that has bfloat16. Programs ask for it to
@@ -88,6 +90,19 @@ def synchronize(device: DeviceLike = None) -> None:
     """Waits for the device."""
     HERE.index(device)
     HERE.synchronize()
+
+
+@Around
+def accelerator_synchronize(plain: Callable[..., None]) -> Callable[..., None]:
+    """``torch.accelerator.synchronize("cuda")``, which is what compiled graphs make of ``torch.cuda.synchronize()``."""
+
+    @wraps(plain)
+    def synchronize(device: Any = None) -> None:
+        named = local_name(device)
+        if not (isinstance(named, (str, torch.device)) and torch.device(named).type == "cpu"):
+            plain(named)
+
+    return synchronize
 
 
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:

@@ -67,16 +67,3 @@ def jit_load(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(f, map_location, *args, **kwargs)
 
     return load
-
-
-@Around
-def data_loader_init(plain: Callable[..., None]) -> Callable[..., None]:
-    """``DataLoader(pin_memory_device="cuda")``: pinned for the accelerator that there is."""
-
-    @wraps(plain)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if local_name(kwargs.get("pin_memory_device", "")) != kwargs.get("pin_memory_device", ""):
-            del kwargs["pin_memory_device"]
-        plain(self, *args, **kwargs)
-
-    return __init__

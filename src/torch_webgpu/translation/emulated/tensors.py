@@ -19,7 +19,8 @@ def to_device(
     """``Tensor.cuda``: a copy on the target, or the tensor itself if it is there."""
     if device is None and self.device.type == HERE.type:
         return self
-    return self.to(HERE.device(device), non_blocking=non_blocking, memory_format=memory_format)
+    there = HERE.type if device is None else HERE.device(device)
+    return self.to(there, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def storage_to_device(self: Any, device: DeviceLike = None, non_blocking: bool = False) -> Any:
@@ -76,19 +77,6 @@ def of_device(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(self) if named is None or torch.device(named).type == "cpu" else plain(self, device=named)
 
     return method
-
-
-@Around
-def storage_new(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.UntypedStorage(n, device="cuda")``"""
-
-    @wraps(plain)
-    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if "device" in kwargs:
-            kwargs["device"] = local_name(kwargs["device"])
-        return plain(cls, *args, **kwargs)
-
-    return __new__
 
 
 @Around

@@ -11,8 +11,8 @@ GLOO = "nccl is answered by gloo, on the CPU; several processes on the device co
 
 
 def mixed_precision() -> Iterator[Row]:
-    yield from rows("torch.autocast", "__init__", translated("amp:autocast_init", TARGET))
-    yield from rows("torch.amp.GradScaler", "__init__", translated("amp:scaler_init", TARGET))
+    yield from rows("torch.autocast", "__init__", translated("constructors:autocast_init", TARGET))
+    yield from rows("torch.amp.GradScaler", "__init__", translated("constructors:scaler_init", TARGET))
     yield from rows(
         "torch.amp", "custom_fwd custom_bwd is_autocast_available", translated("amp:of_device_type", TARGET)
     )
@@ -32,7 +32,7 @@ def tensors() -> Iterator[Row]:
     yield from rows("torch.nn.Module", "cuda", same("through Tensor.cuda"))
     yield from rows("torch.nn.Module", "xpu mtia", translated("tensors:module_to_device", TARGET))
     yield from rows("torch.UntypedStorage", "cuda", translated("tensors:storage_to_device", TARGET))
-    yield from rows("torch.UntypedStorage", "__new__", translated("tensors:storage_new", TARGET))
+    yield from rows("torch.UntypedStorage", "__new__", translated("constructors:storage_new", TARGET))
     yield from rows("torch.TypedStorage", "cuda", translated("tensors:storage_to_device", TARGET))
     yield from rows("torch", "Generator", translated("tensors:generator", TARGET))
     both = "sets the default dtype and the default device"
@@ -43,11 +43,12 @@ def elsewhere() -> Iterator[Row]:
     yield from rows("torch", "load", translated("loading:load", "keys of map_location mean the names that were saved"))
     yield from rows("torch.serialization", "default_restore_location", translated("loading:restore_location", TARGET))
     yield from rows("torch.jit", "load", translated("loading:jit_load", TARGET))
+    yield from rows("torch.accelerator", "synchronize", translated("devices:accelerator_synchronize", TARGET))
     pinned = "pin_memory_device: PyTorch pins for the accelerator that there is"
-    yield from rows("torch.utils.data.DataLoader", "__init__", translated("loading:data_loader_init", pinned))
+    yield from rows("torch.utils.data.DataLoader", "__init__", translated("constructors:data_loader_init", pinned))
     yield from rows("torch.random", "fork_rng", translated("random:fork_rng", TARGET))
     host = "ProfilerActivity.CUDA: the host's side is shown; GPU times are torch.webgpu.profile's"
-    yield from rows("torch.profiler.profile", "__init__", emulated("profiling:profile_init", host))
+    yield from rows("torch.profiler.profile", "__init__", emulated("constructors:profile_init", host))
     yield from questions("torch.profiler", "supported_activities", emulated("profiling:{leaf}", host))
     yield from rows("torch", "compile", same('mode="reduce-overhead": a compiled graph is one submission in any case'))
 
