@@ -14,7 +14,7 @@ from typing import Any
 
 from .answers import TARGETS, Reply, Row
 from .matrix import table
-from .missing import PACKAGES
+from .missing import INSTEAD, PACKAGES
 from .monitor import Answer
 
 WIDTH = 100
@@ -133,6 +133,7 @@ def page() -> str:
         lines += _section(module, list(listed))
     lines += ["", "## Packages of CUDA code", "", "Importing one that is not installed says what to use instead.", ""]
     lines += ["| | |", "|---|---|", *(f"| `{name}` | {_cell(note)} |" for name, note in PACKAGES.items())]
+    lines += ["", f"`torch.utils.cpp_extension`'s `load`, `load_inline` and `CUDAExtension`: error. {INSTEAD}."]
     return "\n".join(lines) + "\n"
 
 
