@@ -29,8 +29,13 @@ def settled() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Function) -> None:
-    """Skips what needs doubles where the adapter has none: the tests marked so, and those that a parameter asks for."""
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    needed = item.get_closest_marker("float64") or any(value is dtype for value in parameters for dtype in DOUBLES)
+    """Skips what needs doubles where the adapter has none.
+
+    That are the tests marked so, and those that a parameter asks for, by itself or by its name.
+    """
+    needed = item.get_closest_marker("float64") is not None
+    if hasattr(item, "callspec"):
+        needed |= "double" in item.callspec.id.replace("-", " ").split()
+        needed |= any(value is dtype for value in item.callspec.params.values() for dtype in DOUBLES)
     if needed and DEVICE.type == "webgpu" and torch.webgpu.is_available() and not engine().device(0).caps.float64:
         pytest.skip("the adapter has no float64")

@@ -163,7 +163,7 @@ def copy_parts(source: torch.Tensor, target: torch.Tensor) -> None:
 
 def to_device(source: torch.Tensor, target: torch.Tensor) -> None:
     """An upload, where the target's bytes can be written as they come; else one to a contiguous copy, and a kernel."""
-    if source.dtype != target.dtype and not device_converts(source.dtype, target.dtype):
+    if source.dtype != target.dtype and not device_converts(source.dtype, target):
         source = source.to(target.dtype)
     source = plain(source)
     if source.dtype == target.dtype and not target.is_conj() and not target.is_neg():
@@ -177,9 +177,11 @@ def to_device(source: torch.Tensor, target: torch.Tensor) -> None:
     on_device(staged, target)
 
 
-def device_converts(source: torch.dtype, target: torch.dtype) -> bool:
+def device_converts(source: torch.dtype, target: torch.Tensor) -> bool:
     """Whether converting is the device's job: when it can, and no more bytes travel for it."""
-    return source in BY_TORCH and target in BY_TORCH and source.itemsize <= target.itemsize
+    if source not in BY_TORCH or target.dtype not in BY_TORCH or source.itemsize > target.dtype.itemsize:
+        return False
+    return source != torch.float64 or engine().device(target.device.index).caps.float64
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:

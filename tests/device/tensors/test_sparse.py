@@ -70,7 +70,8 @@ OF_COO: dict[str, Callable[..., Any]] = {
     "cat": lambda s, d, q: torch.cat([s, s.t()], 1),
     "select": lambda s, d, q: (s[1], s.narrow_copy(0, 1, 2)),
     "add": lambda s, d, q: (s + s.t(), torch.add(s, s, alpha=2), s - 2 * s.coalesce(), s.clone().add_(s)),
-    "dense plus sparse": lambda s, d, q: (q + s, q.clone().add_(s, alpha=-0.5), q - s, q.double() + s),
+    "dense plus sparse": lambda s, d, q: (q + s, q.clone().add_(s, alpha=-0.5), q - s),
+    "double dense plus sparse": lambda s, d, q: q.double() + s,
     "numbers": lambda s, d, q: (s * 2.5, 2 * s, s / 2, -s, s.clone().mul_(3)),
     "times dense": lambda s, d, q: (s * q, q * s, s * q[:1], s * torch.stack([q, q])),
     "times sparse": lambda s, d, q: s * s.t(),
@@ -95,7 +96,8 @@ def test_coo(device, fn, no_fallback):
 
 OF_CSR: dict[str, Callable[..., Any]] = {
     "indices": lambda s, d, q: (s.crow_indices(), s.col_indices(), s.values(), s._nnz(), s.shape),
-    "conversions": lambda s, d, q: (s.to_sparse(), s.to_sparse_csc(), s.to_sparse_csc().to_sparse_csr(), s.double()),
+    "conversions": lambda s, d, q: (s.to_sparse(), s.to_sparse_csc(), s.to_sparse_csc().to_sparse_csr()),
+    "double": lambda s, d, q: s.double(),
     "made": lambda s, d, q: torch.sparse_csr_tensor(s.crow_indices(), s.col_indices(), s.values(), (5, 5)),
     "of dense": lambda s, d, q: (q.relu().to_sparse_csr(), q.relu().to_sparse_csc(), d[:4].to_sparse_bsr((2, 2))),
     "int32 indices": lambda s, d, q: (
@@ -267,7 +269,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "indices of uncoalesced": lambda s, d, q: s.indices(),
     "inner sizes": lambda s, d, q: s @ d[:3],
     "inner sizes of sparse": lambda s, d, q: s @ torch.eye(4, device=s.device).to_sparse(),
-    "dtypes": lambda s, d, q: s @ d.double(),
+    "times double": lambda s, d, q: s @ d.double(),
     "booleans": lambda s, d, q: s.bool() @ d.bool(),
     "sum of shapes": lambda s, d, q: s + torch.eye(4, device=s.device).to_sparse(),
     "dense plus sparse of another shape": lambda s, d, q: q[0] + s,
