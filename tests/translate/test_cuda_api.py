@@ -222,7 +222,7 @@ PLACES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("place", PLACES)
 def test_checkpoints_are_loaded_where_they_are_asked_for(target: str, place: Any) -> None:
     file = io.BytesIO()
     torch.save({"x": torch.arange(4.0)}, file)

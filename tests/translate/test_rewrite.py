@@ -13,15 +13,18 @@ from torch_webgpu.translation.callers import MARK
 from torch_webgpu.translation.device_names import Names
 from torch_webgpu.translation.emulated.here import HERE
 from torch_webgpu.translation.helper import Helper
-from torch_webgpu.translation.rewrite import Rewriter, mentions_devices, rewritten
+from torch_webgpu.translation.importing import Cells
+from torch_webgpu.translation.rewrite import mentions_devices, rewritten
 
 TARGETS = ("webgpu", "mps", "cpu")
 
 
 def run(source: str, target: str = "webgpu", **names: Any) -> dict[str, Any]:
     """The names that a translated module defines."""
-    found = {MARK: Helper(target), "torch": torch, **names}
-    exec(compile(rewritten(source, "program.py", Names(target)), "program.py", "exec"), found)
+    helper = names.pop("helper", None) or Helper(target)
+    helper.hear(source)
+    found = {MARK: helper, "torch": torch, **names}
+    exec(compile(rewritten(source, "program.py", helper.names), "program.py", "exec"), found)
     return found
 
 
@@ -178,12 +181,14 @@ def test_a_target_that_is_written_for() -> None:
 
 
 def test_one_device_has_one_name() -> None:
-    """A module that mentions CUDA means other devices by other names; one that does not may be written for them."""
+    """Once a module has mentioned CUDA, other devices are meant by other names; a program may be written for them."""
     assert run('result = ["cuda", "mps"]')["result"] == ["webgpu", "mps"]
     source = 'result = x.device.type not in ["cpu", "mps"] and x.device.type != "mps" and x.device.type == "cuda"'
     assert run(source, x=on("webgpu"))["result"]
-    assert run('result = kind == "mps"', kind="webgpu")["result"] is True
-    assert run('import torch  # or cuda\nresult = kind == "mps"', kind="webgpu")["result"] is False
+    helper, is_mps = Helper("webgpu"), 'result = kind == "mps"'
+    assert run(is_mps, kind="webgpu", helper=helper)["result"] is True
+    run("import torch  # or cuda", helper=helper)
+    assert run(is_mps, kind="webgpu", helper=helper)["result"] is False
 
 
 def test_names_from_other_modules() -> None:
@@ -239,9 +244,10 @@ def test_what_is_rewritten_can_be_read() -> None:
 
 
 def test_cells_of_a_notebook() -> None:
-    """One rewriter sees them all: a name for torch from an earlier cell counts."""
-    rewriter = Rewriter(Names("webgpu"))
-    names = {MARK: Helper("webgpu"), "given": "cuda:0"}
-    for cell in ("import torch as th", "made = th.device(given)"):
-        exec(compile(rewriter.visit(ast.parse(cell)), "cell", "exec"), names)
-    assert names["made"] == torch.device("webgpu:0")
+    """One rewriter sees them all: a name for torch, or a mention of CUDA, in an earlier cell counts."""
+    helper = Helper("webgpu")
+    cells = Cells(helper)
+    names = {MARK: helper, "given": "cuda:0", "kind": "webgpu"}
+    for cell in ("import torch as th", 'a = kind == "mps"', "made = th.device(given)  #\nth.cuda", 'b = kind == "mps"'):
+        exec(compile(cells.visit(ast.parse(cell)), "cell", "exec"), names)
+    assert (names["made"], names["a"], names["b"]) == (torch.device("webgpu:0"), True, False)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import io
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from torch_webgpu.integrations.choice import instead_of_cpu
-from torch_webgpu.translation import router, session
+from torch_webgpu.translation import launch, router, session
 from torch_webgpu.translation.callers import MARK, Packages, is_installed
 from torch_webgpu.translation.helper import Helper
 from torch_webgpu.translation.router import Candidate
@@ -233,3 +236,21 @@ def test_helpers_answer_for_their_target() -> None:
     assert helper.lookup({"cuda": 1}, "webgpu") == helper.lookup({"webgpu": 1, "cuda": 2}, "webgpu") == 1
     with pytest.raises(KeyError):
         helper.lookup({"hpu": 1}, "webgpu")
+
+
+def test_a_notebooks_kernel_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the environment variable `import torch` in a cell begins translation, and the kernel goes on."""
+    prompt = SimpleNamespace(ast_transformers=[], user_ns={})
+    monkeypatch.setattr(builtins, "get_ipython", lambda: prompt, raising=False)
+    monkeypatch.setattr(os, "execv", lambda *command: pytest.fail("the process was replaced"))
+    monkeypatch.setenv("TORCH_WEBGPU_TRANSLATE", "cpu")
+    monkeypatch.delenv(launch.RUNNING, raising=False)
+    try:
+        launch.begin()
+        (cells,) = prompt.ast_transformers
+        code = compile(cells.visit(ast.parse('ok = torch.ones(1, device="cuda").device.type == "cuda"')), "", "exec")
+        exec(code, prompt.user_ns | (names := {"torch": torch}) | prompt.user_ns, names)
+        assert names["ok"] is True
+    finally:
+        session.disable()
+    assert not prompt.ast_transformers

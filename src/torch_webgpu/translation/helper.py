@@ -12,11 +12,25 @@ from .emulated.here import HERE
 
 
 class Helper:
-    """For programs that run on ``target``. Plain Python without state, so that torch.compile traces through it."""
+    """For programs that run on ``target``. Plain Python, so that torch.compile traces through it."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.names = Names(target)
+
+    def hear(self, source: bytes | str) -> None:
+        """Before a module of the user's is translated: from the first that mentions CUDA on, the program is for CUDA.
+
+        One device has one name. Other names then mean other devices: on CUDA, ``device.type != "mps"`` is true.
+        """
+        mentions_cuda = b"cuda" in source if isinstance(source, bytes) else "cuda" in source
+        if mentions_cuda and self.target != "cuda":
+            self.names = Names(self.target, ("cuda",))
+
+    @property
+    def is_for_cuda(self) -> bool:
+        """Whether the program is known to be written for CUDA, and not for another device."""
+        return self.names.foreign == ("cuda",)
 
     def local(self, device: Any) -> Any:
         """A device, given as text, number or :class:`torch.device`, as it is called here; anything else as it is."""

@@ -5,6 +5,7 @@ Nothing is kept in ``__pycache__``: that holds the modules as they are.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from torch_webgpu.on_import import find_after
 
-from .callers import MARK, Packages
+from .callers import MARK, Packages, is_installed
 from .helper import Helper
 from .rewrite import Rewriter, mentions_devices, rewritten
 
@@ -35,6 +36,8 @@ class Translator:
         """A module's code. SyntaxError as :func:`compile`."""
         start = perf_counter()
         self.files.append(file)
+        if not is_installed(file):
+            self.helper.hear(source)
         tree: Any = rewritten(source, file, self.helper.names) if mentions_devices(source) else source
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
         self.seconds += perf_counter() - start
@@ -76,6 +79,20 @@ class Finder(MetaPathFinder):
         return spec
 
 
+class Cells(Rewriter):
+    """One of IPython's ``ast_transformers``: a notebook is heard cell by cell."""
+
+    def __init__(self, helper: Helper) -> None:
+        super().__init__(helper.names)
+        self.heard_by = helper
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Module):
+            self.heard_by.hear(ast.dump(node))
+            self.names = self.heard_by.names
+        return super().visit(node)
+
+
 class Imports:
     """The hooks of one session, until :meth:`undo`."""
 
@@ -86,7 +103,7 @@ class Imports:
         self.cells: Any = None
         prompt = getattr(builtins, "get_ipython", lambda: None)()
         if prompt is not None:  # a notebook
-            self.cells, self.prompt = Rewriter(translator.helper.names), prompt
+            self.cells, self.prompt = Cells(translator.helper), prompt
             prompt.ast_transformers.append(self.cells)
             translator.mark(prompt.user_ns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import os
 import sys
 from collections.abc import Sequence
@@ -41,12 +42,12 @@ def run(options: argparse.Namespace) -> int:
 def begin() -> None:
     """What the environment asks for, at the end of ``import torch``.
 
-    A program that has begun is started again, since its main module is to be translated. Code without a file, and
-    processes of multiprocessing, go on: what they import is translated.
+    A program that has begun is started again, since its main module is to be translated. Code without a file, a
+    notebook's kernel, and processes of multiprocessing go on: what they import is translated, and cells to come.
     """
     if os.environ.get(RUNNING) == str(os.getpid()):
         return
-    command = start_again()
+    command = None if hasattr(builtins, "get_ipython") else start_again()
     if command is None:
         # Nothing can be computed before torch is complete: the engine's threads would wait for it.
         session.enable_as_asked(look=router.available)

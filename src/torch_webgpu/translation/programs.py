@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from . import placement
-from .rewrite import Rewriter, spoken
+from .rewrite import Rewriter
 from .session import Session
 
 SCRIPT = "TORCH_WEBGPU_TRANSLATE_SCRIPT"
@@ -110,7 +110,8 @@ def continue_main(session: Session) -> None:
         run_again_where_spawned(sys.modules["__main__"], path)
     session.translator.mark(names)
     session.translator.files.append(path)
-    rewriter = Rewriter(spoken(source, session.translator.helper.names))
+    session.translator.helper.hear(source)
+    rewriter = Rewriter(session.translator.helper.names)
     # Statements above are looked at, for the names that they give to torch, but they have run.
     tree.body = [rewriter.visit(statement) for statement in tree.body][here:]
     futures = frame.f_code.co_flags & ast_future_flags()

@@ -8,15 +8,15 @@ so that "mps if there, else cuda" ends with the name that everything else is tra
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any
 
 import torch
 
 from . import callers
+from .callers import MARK
 from .monitor import Answer, Monitor
 
 FOLDS = "torch._dynamo.variables"
@@ -46,14 +46,8 @@ def by_asker(
                 return yes(*args, **kwargs)
             monitor.told_truth(module.partition(".")[0])
             return truth(*args, **kwargs)
-        if not of_cuda and is_for_cuda(str(names.get("__file__", ""))):
+        if not of_cuda and MARK in names and names[MARK].is_for_cuda:
             return truth(*args, **kwargs)
         return counted(*args, **kwargs)
 
     return asked
-
-
-@lru_cache(maxsize=4096)
-def is_for_cuda(file: str) -> bool:
-    """Whether a source file mentions CUDA."""
-    return any("cuda" in line for line in linecache.getlines(file))

@@ -64,16 +64,7 @@ def mentions_devices(source: bytes) -> bool:
 def rewritten(source: bytes | str, file: str, names: Names) -> ast.Module:
     """The module's tree with this device's names, at the places of the original. SyntaxError as :func:`compile`."""
     tree: ast.Module = ast.parse(source, file)
-    return ast.fix_missing_locations(Rewriter(spoken(source, names)).visit(tree))
-
-
-def spoken(source: bytes | str, names: Names) -> Names:
-    """The names that mean the device in a module: one that mentions CUDA means others by the others' names.
-
-    On CUDA, ``device.type not in ("cpu", "mps")`` is true.
-    """
-    mentions_cuda = b"cuda" in source if isinstance(source, bytes) else "cuda" in source
-    return Names(names.target, ("cuda",)) if mentions_cuda and names.target != "cuda" else names
+    return ast.fix_missing_locations(Rewriter(names).visit(tree))
 
 
 def may_be_device(node: ast.AST) -> bool:
