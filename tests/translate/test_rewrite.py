@@ -251,3 +251,21 @@ def test_cells_of_a_notebook() -> None:
     for cell in ("import torch as th", 'a = kind == "mps"', "made = th.device(given)  #\nth.cuda", 'b = kind == "mps"'):
         exec(compile(cells.visit(ast.parse(cell)), "cell", "exec"), names)
     assert (names["made"], names["a"], names["b"]) == (torch.device("webgpu:0"), True, False)
+
+    """One rewriter sees them all: a name for torch from an earlier cell counts."""
+    rewriter = Rewriter(Names("webgpu"))
+    names = {MARK: Helper("webgpu"), "given": "cuda:0"}
+    for cell in ("import torch as th", "made = th.device(given)"):
+        exec(compile(rewriter.visit(ast.parse(cell)), "cell", "exec"), names)
+    assert names["made"] == torch.device("webgpu:0")
+
+
+def test_source_that_the_program_executes() -> None:
+    """As the settings of many trainers: exec(open("settings.py").read()), into the module or into a dict."""
+    settings = 'device = "cuda:1"\nright = kind == "cuda"\n'
+    found = run("exec(settings)\nown = {'kind': kind}\nexec(settings, own)", settings=settings, kind="webgpu")
+    assert (found["device"], found["right"]) == (found["own"]["device"], found["own"]["right"]) == ("webgpu:1", True)
+    assert run("exec(made)", made=compile("kept = 'cuda'", "made", "exec"))["kept"] == "cuda"
+    run("exec(settings, {'kind': 'webgpu'})\nexec(settings, dict(kind=kind), {})", settings=settings, kind="cuda")
+    with pytest.raises(SyntaxError):
+        run("exec('device = = cuda')")

@@ -7,8 +7,17 @@ from typing import Any
 
 import torch
 
+from .callers import MARK
 from .device_names import Names
 from .emulated.here import HERE
+from .rewrite import mentions_devices, rewritten
+
+
+def is_text(source: Any) -> bool:
+    """Whether it is source code that mentions a device."""
+    if isinstance(source, str):
+        source = source.encode("utf-8", "surrogatepass")
+    return isinstance(source, bytes | bytearray) and mentions_devices(bytes(source))
 
 
 class Helper:
@@ -75,6 +84,16 @@ class Helper:
         """``torch.empty(2, pin_memory=True)``: the same, pinned afterwards."""
         made = make(*args, **kwargs)
         return made.pin_memory() if pin_memory and made.device.type == "cpu" else made
+
+    def code(self, source: Any) -> Any:
+        """What ``exec(source)`` is to run: a text, such as a file of settings, rewritten as a module is."""
+        return compile(rewritten(source, "<string>", self.names), "<string>", "exec") if is_text(source) else source
+
+    def marked(self, names: Any) -> Any:
+        """The globals that translated code runs in."""
+        if isinstance(names, dict):
+            names[MARK] = self
+        return names
 
     def is_device(self, value: Any, flag: str) -> Any:
         """``value.is_cuda``: also of what is on the device that stands in for it."""

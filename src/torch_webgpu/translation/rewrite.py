@@ -19,6 +19,7 @@ Where a text is compared, both names count, since it may come from a file or a c
 ``x.to(rank)``, on the CPU     ``x.to(helper.local(rank))``
 ``torch.Tensor([1.0])``        ``helper.tensor(torch.Tensor, [1.0])``
 ``table[x.device.type]``       ``helper.lookup(table, x.device.type)``
+``exec(text, names)``          ``exec(helper.code(text), helper.marked(names))``
 ``table.get(device, default)`` ``helper.get(table, device, default)``
 ``empty(2, pin_memory=True)``  ``helper.pinned(empty, 2, pin_memory=True)``
 =============================  ============================================
@@ -203,6 +204,9 @@ class Rewriter(ast.NodeTransformer):
             return call
         if node.args and (makes_device or (name == "to" and self.names.target == "cpu")):
             node.args[0] = self.made_local(node.args[0])
+        elif node.args and called == "exec":
+            node.args[0] = self.helper("code", [node.args[0]], node.args[0])
+            node.args[1:2] = [self.helper("marked", [names], names) for names in node.args[1:2]]
         return node
 
     def made_local(self, node: ast.expr) -> ast.expr:
