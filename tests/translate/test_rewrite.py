@@ -252,13 +252,6 @@ def test_cells_of_a_notebook() -> None:
         exec(compile(cells.visit(ast.parse(cell)), "cell", "exec"), names)
     assert (names["made"], names["a"], names["b"]) == (torch.device("webgpu:0"), True, False)
 
-    """One rewriter sees them all: a name for torch from an earlier cell counts."""
-    rewriter = Rewriter(Names("webgpu"))
-    names = {MARK: Helper("webgpu"), "given": "cuda:0"}
-    for cell in ("import torch as th", "made = th.device(given)"):
-        exec(compile(rewriter.visit(ast.parse(cell)), "cell", "exec"), names)
-    assert names["made"] == torch.device("webgpu:0")
-
 
 def test_source_that_the_program_executes() -> None:
     """As the settings of many trainers: exec(open("settings.py").read()), into the module or into a dict."""
