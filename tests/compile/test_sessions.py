@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
 import torch.nn as nn
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from torch_webgpu.aten.torch_abi import compiling
 
 from .against_eager import assert_equal, counting
 
@@ -197,3 +201,29 @@ def test_a_second_device() -> None:
     environment = {**os.environ, "TORCH_WEBGPU_COPIES": "2"}  # one adapter opened twice does as two
     done = subprocess.run([sys.executable, "-c", SECOND], env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_trace_and_compile_put_the_flag_of_compiling_back() -> None:
+    """Whichever begins or ends first: libraries would otherwise think for ever that they are being compiled."""
+    tracing, compiles, traced = Event(), Event(), Event()
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        compiles.set()
+        traced.wait(1)
+        return graph
+
+    def trace() -> None:
+        with compiling():
+            tracing.set()
+            compiles.wait(0.5)
+        traced.set()
+
+    def compile_one() -> None:
+        tracing.wait(1)
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+
+    torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2))  # so that the compiler is loaded
+    with ThreadPoolExecutor(2) as pool:
+        for thread in [pool.submit(trace), pool.submit(compile_one)]:
+            thread.result()
+    assert not torch.compiler.is_compiling()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from itertools import repeat
+from threading import RLock
 from typing import Any
 from weakref import finalize
 
@@ -437,17 +438,25 @@ def _when_current(ours: Callable[..., Any], original: Callable[..., Any]) -> Cal
     return hook
 
 
+_compiling = RLock()
+
+
 @contextmanager
 def compiling() -> Iterator[None]:
     """``torch.compiler.is_compiling()`` is true inside, as in ``torch.export``: libraries ask it before they read
     values that only make something faster, or check arguments.
+
+    The flag is the process's. Dynamo's lock keeps threads that compile meanwhile from putting it back in another order;
+    it is taken before the engine's, as there.
     """
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
+    dynamo = sys.modules.get("torch._dynamo.convert_frame")
+    with _compiling if dynamo is None else dynamo.compile_lock:
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = before
 
 
 def run_backward_in_calling_thread() -> None:

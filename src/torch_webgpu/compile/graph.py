@@ -240,7 +240,7 @@ class Region:
 
         blamed: list[Node] = []
         try:
-            with engine().lock, compiling():  # the flag is the process's: one thread at a time sets it and puts it back
+            with compiling(), engine().lock:
                 plan = trace(engine(), recorder.index, run, given, lambda ops: blamed.extend(recorder.nodes_of(ops)))
         except TraceError as error:
             if recorder.current is not None:
