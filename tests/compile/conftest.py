@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch._dynamo
+from tests.slow import skip_slow
 
 from torch_webgpu.compile import backend, cache, patterns
 
@@ -17,11 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("full"):
-        return
-    for item in items:
-        if item.path.parent == Path(__file__).parent and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: --full runs it"))
+    skip_slow(config, items, Path(__file__).parent, "slow: --full runs it")
 
 
 @pytest.fixture(autouse=True)

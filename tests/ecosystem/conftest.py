@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conformance.target import DEVICE
+from tests.slow import skip_slow
 
 import torch_webgpu  # noqa: F401  where PyTorch has an accelerator of its own, `import torch` alone does not load it
 
@@ -43,11 +44,7 @@ import_torchvision()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("full"):
-        return
-    for item in items:
-        if item.path.parent == Path(__file__).parent and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: make ecosystem runs it"))
+    skip_slow(config, items, Path(__file__).parent, "slow: make ecosystem runs it")
 
 
 @pytest.hookimpl(wrapper=True)
