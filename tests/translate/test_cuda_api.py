@@ -131,10 +131,12 @@ def test_on_the_cpu_they_are_the_processs() -> None:
     session.enable("cpu")
     try:
         before = torch.cuda.memory_allocated()
-        x = torch.ones(64 * MIB, dtype=torch.uint8)
-        assert torch.cuda.memory_allocated() > before + 48 * MIB
-        assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_stats()["allocated_bytes.all.current"] - MIB
-        assert x.numel() == 64 * MIB
+        # Kernels count a process's pages on several processors at once and add up late, and what other tests left
+        # may be freed meanwhile: twice the bytes that are looked for.
+        x = torch.ones(256 * MIB, dtype=torch.uint8)
+        assert torch.cuda.memory_allocated() > before + 128 * MIB
+        assert torch.cuda.max_memory_allocated() > before + 128 * MIB
+        assert x.numel() == 256 * MIB
     finally:
         session.disable()
 
