@@ -2,8 +2,9 @@
 
 Whole models with random weights, eager and compiled: one decoding step with a static cache, a prompt, training steps,
 inference. Measured are microseconds a step, kernels a step and the host's time for each, seconds until the first
-compiled step is done, and until it is in a second process ("warm"), and the peak of the memory in use. On CUDA compiled
-means ``mode="reduce-overhead"`` for inference. Needs transformers, and torchvision for ResNet-50.
+compiled step is done, and until it is in a second process ("warm"), and the peak of the memory in use. A dtype after
+"training" is autocast's. On CUDA compiled means ``mode="reduce-overhead"`` for inference. Needs transformers, and
+torchvision for ResNet-50.
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ def training(
     return Case(lambda: step(model), lambda: step(compiled))
 
 
+def autocasting(device: Device, dtype: torch.dtype | None) -> Callable[[], AbstractContextManager[Any]]:
+    """What surrounds the forward pass."""
+    return (lambda: torch.autocast(device.device.type, dtype=dtype)) if dtype else nullcontext
+
+
 def gpt2(autocast: torch.dtype | None) -> Callable[[Device, bool], Case]:
     """A training step of GPT-2 124M, 8 × 512 tokens."""
 
@@ -129,13 +135,13 @@ def gpt2(autocast: torch.dtype | None) -> Callable[[Device, bool], Case]:
         model = GPT2LMHeadModel(GPT2Config(**small)).to(device.device)
         shape = (2, 32) if quick else (8, 512)
         tokens = torch.randint(0, 1000, shape, device=device.device)
-        around = (lambda: torch.autocast(device.device.type, dtype=autocast)) if autocast else nullcontext
-        return training(device, model, lambda run: run(input_ids=tokens, labels=tokens).loss, around)
+        loss = lambda run: run(input_ids=tokens, labels=tokens).loss
+        return training(device, model, loss, autocasting(device, autocast))
 
     return case
 
 
-def resnet(train: bool) -> Callable[[Device, bool], Case]:
+def resnet(train: bool, autocast: torch.dtype | None = None) -> Callable[[Device, bool], Case]:
     """ResNet-50 on 32 images of 224 × 224."""
 
     def case(device: Device, quick: bool) -> Case:
@@ -146,7 +152,7 @@ def resnet(train: bool) -> Callable[[Device, bool], Case]:
         labels = torch.randint(0, 1000, (len(images),), device=device.device)
         if train:
             loss = nn.functional.cross_entropy
-            return training(device, model.train(), lambda run: loss(run(images), labels), nullcontext)
+            return training(device, model.train(), lambda run: loss(run(images), labels), autocasting(device, autocast))
         model.eval()
         compiled = compiled_for(device, model)
 
@@ -180,9 +186,11 @@ CASES: dict[str, Callable[[Device, bool], Case]] = {
     "decode float16": decode(torch.float16),
     "prefill 512": prefill,
     "GPT-2 training": gpt2(None),
-    "GPT-2 training, bfloat16 autocast": gpt2(torch.bfloat16),
+    "GPT-2 training bfloat16": gpt2(torch.bfloat16),
+    "GPT-2 training float16": gpt2(torch.float16),
     "ResNet-50 inference": resnet(False),
     "ResNet-50 training": resnet(True),
+    "ResNet-50 training float16": resnet(True, torch.float16),
     "BERT-base inference": bert,
 }
 
