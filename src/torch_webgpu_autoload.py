@@ -11,6 +11,9 @@ import sys
 
 import torch
 
+OFF = ("", "0", "off", "false", "no")
+"""What ``TORCH_WEBGPU_TRANSLATE`` says where nothing is to be translated."""
+
 
 def other_accelerator() -> str | None:
     """The device type of an accelerator PyTorch itself can use on this machine, if there is one."""
@@ -39,7 +42,7 @@ def autoload() -> None:
 
 def translation_asked() -> bool:
     """Whether the environment asks to translate programs written for CUDA."""
-    return os.environ.get("TORCH_WEBGPU_TRANSLATE", "").strip().lower() not in ("", "0", "off", "false")
+    return os.environ.get("TORCH_WEBGPU_TRANSLATE", "").strip().lower() not in OFF
 
 
 def command() -> int:

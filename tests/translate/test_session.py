@@ -15,10 +15,16 @@ from typing import Any
 import pytest
 import torch
 
+from torch_webgpu.aten import torch_guard
 from torch_webgpu.integrations.choice import instead_of_cpu
-from torch_webgpu.translation import launch, router, session
+from torch_webgpu.translation import launch, matrix, router, session
+from torch_webgpu.translation.alias import Alias
 from torch_webgpu.translation.callers import MARK, Packages, is_installed
+from torch_webgpu.translation.emulated.here import HERE
 from torch_webgpu.translation.helper import Helper
+from torch_webgpu.translation.importing import Imports
+from torch_webgpu.translation.missing import Missing
+from torch_webgpu.translation.replacements import Replacements
 from torch_webgpu.translation.router import Candidate
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is translated where there is CUDA")
@@ -164,15 +170,17 @@ def test_imports_of_the_users_are_rewritten_and_not_kept(
 
 
 def state() -> dict[str, Any]:
-    """What translation may touch, by identity."""
-    owners = [torch, torch.cuda, torch.Tensor, torch.nn.Module, torch.backends.cuda, torch.backends.cudnn, torch.amp]
+    """What translation may touch, by identity: every attribute of whatever has a name in the matrix, and the hooks."""
+    names = [name for name in matrix.table() if matrix.is_there(name)]
+    owners = {id(owner): owner for name in names for owner in matrix.owners(name, matrix.look_up(name))}
+    owners |= {id(owner): owner for owner in (torch.accelerator, HERE)}
     found = {
         f"{getattr(owner, '__name__', owner)}.{name}": id(value)
-        for owner in owners
+        for owner in owners.values()
         for name, value in vars(owner).items()
-        if not name.startswith("__")
     }
-    return found | {"path": list(sys.meta_path), "environment": dict(os.environ)}
+    hooks = {"path": list(sys.meta_path), "guards": list(torch_guard._guards() or ()), "active": session.active()}
+    return found | hooks | {"environment": dict(os.environ)}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -191,6 +199,54 @@ def test_everything_is_put_back(target: str) -> None:
     with pytest.raises((NotImplementedError, AssertionError, RuntimeError)):
         torch.ones(2).to("cuda")
     session.disable()  # there is nothing to do
+
+
+PARTS = (
+    (Imports, "place", 1),
+    (Alias, "place", 4),
+    (torch.library.Library, "impl", 8),
+    (torch_guard, "stand_in", 4),
+    (Missing, "place", 1),
+    (matrix, "install", 1),
+    (Replacements, "set", 300),
+    (session, "without_accelerator", 1),
+)
+"""What places a part of a session, and how often at least it does."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "done_before", "after"),
+    [
+        (owner, name, n, after)
+        for owner, name, times in PARTS
+        for n in sorted({0, times // 2, times - 1})
+        for after in (False, True)
+        if not (after and owner is torch_guard)  # which alone gives what undoes it
+    ],
+)
+def test_nothing_stays_of_a_session_that_could_not_begin(
+    owner: Any, name: str, done_before: int, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part raises, at once or later, before or after it did its work."""
+    session.enable("cpu")  # once before: modules that are imported for it stay
+    session.disable()
+    place, calls = getattr(owner, name), iter(range(done_before))
+
+    def raising(*args: Any, **kwargs: Any) -> Any:
+        if next(calls, None) is not None:
+            return place(*args, **kwargs)
+        if after:
+            place(*args, **kwargs)
+        raise OSError(name)
+
+    before = state()
+    monkeypatch.setattr(owner, name, raising)
+    with pytest.raises(OSError, match=name):
+        session.enable("cpu")
+    monkeypatch.undo()
+    assert state() == before
+    with pytest.raises((NotImplementedError, AssertionError, RuntimeError)):
+        torch.ones(2, device="cuda")
 
 
 def test_enabling_twice() -> None:

@@ -22,18 +22,23 @@ KEYS = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "mtia": "MTIA"}
 
 
 class Alias:
-    """From ``absent``, a device type, to ``target``; until :meth:`undo`."""
+    """From ``absent``, a device type, to ``target``; from :meth:`place` to :meth:`undo`."""
 
     def __init__(self, absent: str, target: str) -> None:
-        self.target = "cpu"
+        self.absent, self.target = absent, target
         self.library = torch.library.Library("aten", "IMPL", KEYS[absent])
+        self.give_guard_back: Callable[[], None] | None = None
+
+    def place(self) -> None:
+        """Registers the kernels and the guard."""
+        target, self.target = self.target, "cpu"
         with warnings.catch_warnings():  # PyTorch built for the device has kernels, which are of no use without one
             warnings.filterwarnings("ignore", "(.|\\n)*overrid", UserWarning)
             for name in ("empty.memory_format", "empty_strided"):
                 self.library.impl(name, self.kernel(name), allow_override=True)
-        initialize(absent)
+        initialize(self.absent)
         self.target = target
-        self.give_guard_back = torch_guard.stand_in(absent, target)
+        self.give_guard_back = torch_guard.stand_in(self.absent, target)
 
     def kernel(self, name: str) -> Callable[..., Any]:
         packet, _, overload = name.partition(".")
@@ -50,6 +55,7 @@ class Alias:
         return torch.device(self.target, device.index)
 
     def undo(self) -> None:
+        """Takes back what was registered."""
         self.library._destroy()
         if self.give_guard_back is not None:
             self.give_guard_back()
@@ -61,9 +67,9 @@ def initialize(absent: str) -> None:
     The module itself is as before: who tries it finds that there is no such device.
     """
     once = Replacements()
-    if hasattr(module := getattr(torch, absent), "_lazy_init"):
-        once.set(module, "_lazy_init", lambda: None)
     try:
+        if hasattr(module := getattr(torch, absent), "_lazy_init"):
+            once.set(module, "_lazy_init", lambda: None)
         torch.empty(0, device=absent)
     finally:
         once.restore()

@@ -94,21 +94,24 @@ class Cells(Rewriter):
 
 
 class Imports:
-    """The hooks of one session, until :meth:`undo`."""
+    """The hooks of one session, from :meth:`place` to :meth:`undo`."""
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
         self.finder = Finder(translator)
+        self.cells = Cells(translator.helper)
+        self.prompt: Any = getattr(builtins, "get_ipython", lambda: None)()  # a notebook's
+
+    def place(self) -> None:
+        """Translates what is imported from now on, and cells to come."""
         sys.meta_path.insert(0, self.finder)
-        self.cells: Any = None
-        prompt = getattr(builtins, "get_ipython", lambda: None)()
-        if prompt is not None:  # a notebook
-            self.cells, self.prompt = Cells(translator.helper), prompt
-            prompt.ast_transformers.append(self.cells)
-            translator.mark(prompt.user_ns)
+        if self.prompt is not None:
+            self.prompt.ast_transformers.append(self.cells)
+            self.translator.mark(self.prompt.user_ns)
 
     def undo(self) -> None:
+        """Nothing is translated any more."""
         if self.finder in sys.meta_path:
             sys.meta_path.remove(self.finder)
-        if self.cells is not None:
+        if self.prompt is not None and self.cells in self.prompt.ast_transformers:
             self.prompt.ast_transformers.remove(self.cells)

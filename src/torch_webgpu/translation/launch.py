@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the program; the exit status, unless the program ends the process itself."""
     os.environ[RUNNING] = str(os.getpid())
-    begun = session.enable_as_asked(options.device, options.package)
+    begun = enable(options.device, options.package)
     report.at_exit([*(["-"] if options.report else []), *options.report_file, *report.asked()])
     if options.module:
         programs.run_module(begun, options.program, options.arguments)
@@ -39,8 +39,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def enable(device: str = "auto", packages: Sequence[str] = (), look: router.Look = router.probe) -> session.Session:
+    """:func:`.session.enable_as_asked`. Where that cannot be, the program ends, with a line that says why: on a device
+    that nobody asked for it would take long to be noticed."""
+    try:
+        return session.enable_as_asked(device, packages, look)
+    except (ValueError, RuntimeError) as error:
+        raise SystemExit(f"torch-webgpu: {error}") from None
+
+
 def begin() -> None:
-    """What the environment asks for, at the end of ``import torch``.
+    """What the environment asks for, at the end of ``import torch``. SystemExit as :func:`enable`.
 
     A program that has begun is started again, since its main module is to be translated. Code without a file, a
     notebook's kernel, and processes of multiprocessing go on: what they import is translated, and cells to come.
@@ -50,7 +59,7 @@ def begin() -> None:
     command = None if hasattr(builtins, "get_ipython") else start_again()
     if command is None:
         # Nothing can be computed before torch is complete: the engine's threads would wait for it.
-        session.enable_as_asked(look=router.available)
+        enable(look=router.available)
         report.at_exit(report.asked())
         return
     os.environ[RUNNING] = str(os.getpid())

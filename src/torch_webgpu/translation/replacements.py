@@ -16,9 +16,9 @@ class Replacements:
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """``owner.name = value``; returns what was there, None if there was nothing."""
         before = vars(owner).get(name, _ABSENT)
-        self.done.append((owner, name, before))
         inherited = getattr(owner, name, None) if before is _ABSENT else before
         setattr(owner, name, value)
+        self.done.append((owner, name, before))
         return inherited
 
     def restore(self) -> None:

@@ -66,12 +66,17 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+def known(device: str) -> str:
+    """``device``, if it is "auto" or one of :data:`ORDER`; ValueError otherwise."""
+    if device not in ("auto", *ORDER):
+        raise ValueError(f"device {device!r} is not one of auto, {', '.join(ORDER)}")
+    return device
+
+
 def choose(asked: str = "auto", look: Look = probe) -> str:
-    """The device type for what was ``asked``: "auto", or one of :data:`ORDER`. RuntimeError if it cannot be used."""
-    if asked == "auto":
+    """The device type for what was ``asked`` (see :func:`known`). RuntimeError if it cannot be used."""
+    if known(asked) == "auto":
         return next(device for device in ORDER if not look(device).wrong)
-    if asked not in ORDER:
-        raise ValueError(f"device {asked!r} is not one of auto, {', '.join(ORDER)}")
     if wrong := look(asked).wrong:
         others = ", ".join(device for device in ORDER if device != asked and not look(device).wrong)
         raise RuntimeError(f"{asked} cannot be used here: {wrong}. These can: {others}")

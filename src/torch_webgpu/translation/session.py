@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from time import perf_counter
 
 import torch
+
+from torch_webgpu_autoload import OFF
 
 from . import matrix, router
 from .alias import Alias
@@ -19,48 +22,56 @@ from .replacements import Replacements
 
 VARIABLE = "TORCH_WEBGPU_TRANSLATE"
 """Set for child processes: the device type; or by the user: 1, auto, or a device type."""
+ANY = ("1", "auto", "on", "true", "yes")
+"""What it says for the best device that there is."""
 PACKAGES = "TORCH_WEBGPU_TRANSLATE_PACKAGES"
 """Installed packages to be translated like the user's own code, separated by commas."""
 
 
 class Session:
-    """From :func:`enable` to :func:`disable`."""
+    """From :func:`enable` to :func:`disable`. If a part cannot be placed, those before it are undone."""
 
     def __init__(self, target: str, packages: Iterable[str]) -> None:
         self.began = perf_counter()
         self.target = target
         self.packages = Packages(packages)
         self.monitor = Monitor()
-        self.replacements = Replacements()
-        self.aliases: list[Alias] = []
-        self.environment = {name: os.environ.get(name) for name in (VARIABLE, PACKAGES)}
         self.translator = Translator(Helper(target), self.packages)
-        os.environ[VARIABLE], os.environ[PACKAGES] = target, ",".join(sorted(self.packages.names))
-        self.imports: Imports | None = None
-        self.missing: Missing | None = None
-        if target != "cuda":  # which needs no translation
-            self.imports = Imports(self.translator)
-            for absent in self.translator.helper.names.foreign:
-                self.aliases.append(Alias(absent, target))
-            matrix.install(target, self.replacements, self.monitor)
-            self.missing = Missing(target, self.replacements, self.monitor)
-        if target == "cpu":
-            without_accelerator(self.replacements)
+        with ExitStack() as undo:
+            undo.callback(put_back, {name: os.environ.get(name) for name in (VARIABLE, PACKAGES)})
+            os.environ[VARIABLE], os.environ[PACKAGES] = target, ",".join(sorted(self.packages.names))
+            self._place(undo)
+            self._undo = undo.pop_all()
         self.seconds_to_enable = perf_counter() - self.began
 
+    def _place(self, undo: ExitStack) -> None:
+        """Replaces what translation replaces; ``undo`` takes it back, the last first."""
+        if self.target == "cuda":  # which needs no translation
+            return
+        replacements = Replacements()
+        undo.callback(replacements.restore)
+        aliases = (Alias(absent, self.target) for absent in self.translator.helper.names.foreign)
+        missing = Missing(self.target, replacements, self.monitor)
+        parts: list[Imports | Alias | Missing] = [Imports(self.translator), *aliases, missing]
+        for part in parts:
+            undo.callback(part.undo)
+            part.place()
+        matrix.install(self.target, replacements, self.monitor)
+        if self.target == "cpu":
+            without_accelerator(replacements)
+
     def end(self) -> None:
-        if self.missing is not None:
-            self.missing.undo()
-        self.replacements.restore()
-        for alias in reversed(self.aliases):
-            alias.undo()
-        if self.imports is not None:
-            self.imports.undo()
-        for name, value in self.environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        """Takes everything back."""
+        self._undo.close()
+
+
+def put_back(environment: Mapping[str, str | None]) -> None:
+    """Gives the variables the values that they had, None if they were not there."""
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def without_accelerator(replacements: Replacements) -> None:
@@ -81,12 +92,12 @@ def active() -> Session | None:
 def enable(device: str = "auto", packages: Iterable[str] = (), look: router.Look = router.probe) -> Session:
     """Begins to translate for ``device`` (see :func:`.router.choose`), also in ``packages``; safe to repeat.
 
-    RuntimeError if the device cannot be used, or if translation is on for another one.
+    ValueError for a name of no device; RuntimeError if it cannot be used, or if translation is on for another one.
     """
     global _session
     if _session is None:
         _session = Session(router.choose(device, look), packages)
-    elif device not in ("auto", _session.target):
+    elif router.known(device) not in ("auto", _session.target):
         raise RuntimeError(f"translation is on for {_session.target} already; disable() it before asking for {device}")
     return _session
 
@@ -99,9 +110,19 @@ def disable() -> None:
         _session = None
 
 
+def asked_device() -> str:
+    """The device that the environment names, "auto" where it names none. ValueError if it says something else."""
+    said = os.environ.get(VARIABLE, "").strip().lower()
+    if said in (*OFF, *ANY):  # off: the command and the import ask by themselves
+        return "auto"
+    if said not in router.ORDER:
+        names = ", ".join(router.ORDER)
+        raise ValueError(f"{VARIABLE}={said!r}: expected 1 (the best device there is), 0, or one of {names}")
+    return said
+
+
 def enable_as_asked(device: str = "auto", packages: Iterable[str] = (), look: router.Look = router.probe) -> Session:
     """:func:`enable`, for the device and also the packages that the environment names where it does."""
-    named = os.environ.get(VARIABLE, "").strip().lower()
-    if device == "auto" and named in router.ORDER:
-        device = named
+    if device == "auto":
+        device = asked_device()
     return enable(device, [*packages, *filter(None, os.environ.get(PACKAGES, "").split(","))], look)
