@@ -10,7 +10,7 @@ Queries of heads that share keys and values are rows of one matrix, so that neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
@@ -18,6 +18,7 @@ from torch_webgpu import dtypes
 from torch_webgpu.ir.graph import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels import attention
+from torch_webgpu.kernels.attention import PYTORCH, Rules
 from torch_webgpu.kernels.matmul import extern
 from torch_webgpu.layout import contiguous_strides
 
@@ -32,7 +33,13 @@ NOTHING = float("-inf")
 
 
 def forward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, is_causal: bool, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    is_causal: bool,
+    scale: float,
+    rules: Rules = PYTORCH,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result (B, H, L, D) and what :func:`torch_webgpu.kernels.attention.extern` says of each query."""
     (b, h, n, _), s = query.shape, key.shape[2]
@@ -41,7 +48,7 @@ def forward(
     lse, weights = empty_like_meta(
         [plain((b, h, n, 1), torch.float32), plain((b, h, n, s), query.dtype)], query.get_device()
     )
-    seen = visible(is_causal, mask)
+    seen = visible(is_causal, rules)
 
     def write(score: Expr, *masks: Expr) -> Written:
         score = seen(score, *masks)
@@ -49,12 +56,16 @@ def forward(
         def finish(top: Expr, total: Expr) -> tuple[Expr, ...]:
             nothing = ops.eq(top, NOTHING) & ~ops.isnan(total)
             total = checked(top, total)
-            share = ops.where(nothing, ops.like(score, 0), share_of(score, top, total))
+            share = share_of(score, top, total)
+            if rules.zeros:
+                share = ops.where(nothing, ops.like(score, 0), share)
             return ops.where(nothing, ops.like(top, attention.HIGHEST), top + ops.log(total)), share
 
         return (score,), ("logsumexp",), finish
 
-    record("weights", [scores, *present(mask)], [lse, weights], (is_causal, mask is not None), scale, write, maps=1)
+    record(
+        "weights", [scores, *present(mask)], [lse, weights], (is_causal, mask is not None, rules), scale, write, maps=1
+    )
     out = product(weights.view(k.shape[0], -1, s), v, query.dtype)
     return out.view(b, h, n, -1), lse.squeeze(3)
 
@@ -79,7 +90,7 @@ def backward(
     if wanted[3]:
         full.append(plain((b, h, n, s), torch.float32))
     weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
-    seen = visible(is_causal, mask)
+    seen = visible(is_causal)
 
     def write(score: Expr, grad_weight: Expr, lse: Expr, *masks: Expr) -> Written:
         weight = ops.exp(seen(score, *masks) - lse)
@@ -106,7 +117,7 @@ def record(
     name: str,
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
-    static: tuple[bool | int, ...],
+    static: Hashable,
     scale: float,
     write: Callable[..., Written],
     maps: int,
@@ -125,13 +136,16 @@ def record(
     )
 
 
-def visible(is_causal: bool, mask: Maybe) -> Callable[..., Expr]:
+def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
     """A function from a product of query and key, and the mask there, to the score that counts."""
 
     def score_of(product: Expr, *masks: Expr) -> Expr:
         score = ops.param(0, "f32") * product
         for m in masks:
-            score = ops.where(m, score, ops.like(score, NOTHING)) if m.dtype == "bool" else score + own(m)
+            if m.dtype == "bool":
+                score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))
+            else:
+                score = own(ops.to_dtype(score + own(m), rules.rounded))
         if is_causal:
             score = ops.where(ops.le(ops.index(3), ops.index(2)), score, ops.like(score, NOTHING))
         return score

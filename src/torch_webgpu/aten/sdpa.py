@@ -19,7 +19,7 @@ import torch
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import attention
-from torch_webgpu.kernels.attention import Attention
+from torch_webgpu.kernels.attention import Attention, Rules
 from torch_webgpu.kernels.matrix_tile import config_for, tiles_for
 
 from . import attention_products
@@ -151,6 +151,31 @@ def forward(
         return *computed(FUSED._schema.name, inputs, (y, lse), body), *unused
     out, sums = attention_products.forward(query, key, value, mask, is_causal, scale)
     return laid_out(out, y[1]), sums, *unused
+
+
+def written_out(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    scale: float,
+    rules: Rules,
+    is_merged: bool,
+) -> torch.Tensor:
+    """Attention as a program that composes it means it, (B, H, L, D); any strides, and a mask of any floating dtype.
+
+    Contiguous; if ``is_merged``, as (B, L, H, D).
+    """
+    (b, h, n, _), d = query.shape, value.shape[3]
+    inputs = (query, key, value) if mask is None else (query, key, value, mask)
+    strides = (n * h * d, d, h * d, 1) if is_merged else (h * n * d, n * d, d, 1)
+    if fused_road(query, value) is Road.PRODUCTS and all(t.numel() for t in inputs):
+        y, _ = attention_products.forward(query, key, value, mask, False, scale, rules)
+        return laid_out(y, strides)
+    outputs = ((b, h, n, d), strides, query.dtype), ((b, h, n), (h * n, n, 1), torch.float32)
+    return computed(
+        FUSED._schema.name, inputs, outputs, attention.extern(Attention(scale, False, mask is not None, rules))
+    )[0]
 
 
 def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -106,3 +106,8 @@ def running(gm: GraphModule, traceback: TracebackType | None) -> list[Node]:
 def unknown_sizes(value: Any) -> set[Any]:
     """The symbols that depend on data in a fake tensor's size, or in a number."""
     return set(import_module("torch.fx.experimental.symbolic_shapes").free_unbacked_symbols(value))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two sizes are equal for all values of the symbols in them. Asks without a guard."""
+    return bool(import_module("torch.fx.experimental.symbolic_shapes").statically_known_true(one == other))

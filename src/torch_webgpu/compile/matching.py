@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeGuard
 
 import torch
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """What to call instead of a node, and with which arguments."""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default)
+VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default)
 
 
 def calls(node: Any, *targets: Any) -> bool:
@@ -55,7 +55,7 @@ def is_permuted(t: torch.Tensor) -> bool:
 
 def unviewed(node: Any) -> Any:
     """What a node is a view of, in other dimensions."""
-    while calls(node, *_VIEWS):
+    while calls(node, *VIEWS):
         node = node.args[0]
     return node
 
@@ -64,16 +64,29 @@ def uncast(node: Any) -> Any:
     """What a node is a view of, in other dimensions or another floating type."""
     while True:
         node = unviewed(node)
-        is_cast = isinstance(node, Node) and node.target is aten._to_copy.default and node.kwargs.keys() == {"dtype"}
-        if not is_cast or not is_plain(node.meta.get("val")) or not is_plain(node.args[0].meta.get("val")):
+        if not is_cast(node) or not is_plain(value_of(node)) or not is_plain(value_of(node.args[0])):
             return node
         node = node.args[0]
+
+
+def is_cast(node: Any, to: Collection[torch.dtype] = FLOATS) -> bool:
+    """Whether a node is a floating tensor as one of these dtypes, and nothing else."""
+    if not isinstance(node, Node) or node.target is not aten._to_copy.default or node.kwargs.get("dtype") not in to:
+        return False
+    one, other = value_of(node), value_of(node.args[0])
+    others = node.kwargs.keys() - {"dtype", "layout", "device"}
+    return not others and other.dtype in FLOATS and (one.device, one.layout) == (other.device, other.layout)
+
+
+def value_of(node: Any) -> Any:
+    """An example of what a node gives, which is a fake tensor or a number; None for what is no node."""
+    return node.meta.get("val") if isinstance(node, Node) else None
 
 
 def uses(node: Node) -> Iterator[Node]:
     """The nodes that use a node, or a view of it in other dimensions."""
     for user in node.users:
-        if calls(user, *_VIEWS):
+        if calls(user, *VIEWS):
             yield from uses(user)
         else:
             yield user

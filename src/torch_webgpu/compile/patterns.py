@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from . import grouped_heads, projections, rotary
+from . import grouped_heads, projections, rotary, written_out
 from .matching import Call, aten
 
 
@@ -39,6 +39,8 @@ PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Call | None]]] = {
     "rotary": ((aten.add.Tensor,), rotary.match),
     "rotary into a cache": ((aten.index_copy_.default,), rotary.match_write),
     "grouped heads": ((grouped_heads.FUSED,), grouped_heads.match),
+    "written out": ((aten.bmm.default,), written_out.match),
+    "heads side by side": ((aten.clone.default,), written_out.match_merged),
     "normed product": ((aten.mm.default, aten.addmm.default), projections.match_normed),
     "gated product": ((aten.mul.Tensor,), projections.match_gated),
 }

@@ -7,6 +7,7 @@ values. Any strides. Scores, weights and sums are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
@@ -42,13 +43,32 @@ SCORE = ("b", "h", "l", "s")
 VALUE = "part: u32, b: u32, h: u32, l: u32, e: u32, value: f32, total: f32"
 FINISH = f"""
 fn finish_query(part: u32, most: f32, total: f32) {{ lse_store(P.lse_offset + part, logsumexp(most, total)); }}
-fn finish_value({VALUE}) {{ y_store(y_at(b, h, l, e), select(value / total, 0.0, total == 0.0)); }}"""
+fn finish_value({VALUE}) {{ y_store(y_at(b, h, l, e), weighted(value, total)); }}"""
 FINISH_PART = f"""
 fn finish_query(part: u32, most: f32, total: f32) {{
   partials_store(part * (VALUES + 2u), most);
   partials_store(part * (VALUES + 2u) + 1u, total);
 }}
 fn finish_value({VALUE}) {{ partials_store(part * (VALUES + 2u) + 2u + e, value); }}"""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a mask means, and what a query gets that sees nothing.
+
+    ``hides``: booleans are true where a key is hidden, not where it is seen. ``fill``: the score of a hidden key; with
+    a finite one a query sees all keys alike if all are hidden. ``rounded``: the dtype that scores have with a mask of
+    numbers added. ``zeros``: a query that sees nothing gets zeros, not NaN.
+    """
+
+    hides: bool = False
+    fill: float = float("-inf")
+    rounded: str = "f32"
+    zeros: bool = True
+
+
+PYTORCH = Rules()
+"""Those of PyTorch's operator."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +80,7 @@ class Attention:
     scale: float
     causal: bool
     masked: bool
+    rules: Rules = PYTORCH
 
 
 def extern(a: Attention) -> Extern:
@@ -190,6 +211,8 @@ def output_row(p: Problem, params: ParamList) -> list[str]:
         f"fn output_row(b: u32, h: u32, l: u32) -> u32 {{ return {sizes}; }}",
         "const HIGHEST = 3.4028234e38;",
         "fn logsumexp(most: f32, total: f32) -> f32 { return select(most + log(total), HIGHEST, total == 0.0); }",
+        "fn weighted(value: f32, total: f32) -> f32 "
+        f"{{ return select(value / total, {'0.0' if p.attention.rules.zeros else 'nan_f()'}, total == 0.0); }}",
         constant("VALUES", p.v.shape[3]),
     ]
 
@@ -197,22 +220,30 @@ def output_row(p: Problem, params: ParamList) -> list[str]:
 def visibility(p: Problem, draft: Draft) -> list[str]:
     """``is_visible`` and ``biased``: which scores count, and what is added to them. The mask is argument 3."""
     names = "b: u32, h: u32, l: u32, s: u32"
-    conditions, bias = ["s <= l"] if p.attention.causal else [], ""
+    conditions, score, rules = ["s <= l"] if p.attention.causal else [], "score", p.attention.rules
     text = []
     if p.mask is not None:
         shape = (*p.q.shape[:3], p.k.shape[2])
         mask = p.mask._replace(shape=shape, strides=broadcast_strides(p.mask.shape, p.mask.strides, shape))
         draft.binding(Binding("mask", mask.dtype), 3)
         text.append(place(draft.params, "mask", 3, mask, SCORE))
-        if mask.dtype == "bool":
-            conditions.append("mask_load(mask_at(b, h, l, s))")
+        value = "mask_load(mask_at(b, h, l, s))"
+        if mask.dtype != "bool":
+            score = rounded(f"score + {value}", rules.rounded)
+        elif isinf(rules.fill):
+            conditions.append(f"{value} != {str(rules.hides).lower()}")
         else:
-            bias = " + mask_load(mask_at(b, h, l, s))"
+            draft.param("fill", rules.fill, "f32")
+            score = f"select(score, P.fill, {value} == {str(rules.hides).lower()})"
     return [
         *text,
         f"fn is_visible({names}) -> bool {{ return {' && '.join(conditions) or 'true'}; }}",
-        f"fn biased({names}, score: f32) -> f32 {{ return score{bias}; }}",
+        f"fn biased({names}, score: f32) -> f32 {{ return {score}; }}",
     ]
+
+
+def rounded(value: str, dtype: str) -> str:
+    return value if dtype == "f32" else f"round_{dtype}({value})"
 
 
 def units(draft: Draft, together: bool) -> None:

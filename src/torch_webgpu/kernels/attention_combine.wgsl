@@ -15,5 +15,5 @@ fn values(b: u32, h: u32, l: u32, e: u32) -> Values {
     value += factor * partials_load(at + 2u + e);
   }
   if (e == 0u) { lse_store(P.lse_offset + row, logsumexp(most, total)); }
-  return Values(select(value / total, 0.0, total == 0.0));
+  return Values(weighted(value, total));
 }
