@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from torch.fx import GraphModule
+import torch
+from torch.fx import GraphModule, Node
 
 from . import in_place, patterns
 from .counts import COUNTS
-from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition
+from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition, parameters_of, settings
+from .freezing import freeze
 from .graph import CompiledGraph
 from .partition import values
 
@@ -22,23 +25,36 @@ def webgpu(
 ) -> Callable[..., Any]:
     """Compiles a graph of Dynamo's; what ``torch.compile(..., backend="webgpu")`` calls.
 
-    ``options`` and ``mode`` are accepted as they are for other backends: there is one way to run a plan.
+    ``options`` and ``mode`` are Inductor's, which raises RuntimeError for others. Of them ``freezing`` changes
+    something (:mod:`.freezing`): there is one way to run a plan.
     """
+    freezes = settings(mode, options)["freezing"] and not torch.is_grad_enabled()
+    is_parameter = parameters_of(gm, example_inputs) if freezes else None
     backend = aot_autograd(
         fw_compiler=compile_graph,
         bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
+        inference_compiler=partial(compile_graph, is_parameter=is_parameter),
         partition_fn=min_cut_partition,
         keep_inference_input_mutations=True,
     )
     return backend(gm, example_inputs)
 
 
-def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A graph of ATen operators as a function of a list of its inputs, which it empties."""
+def compile_graph(
+    gm: GraphModule, example_inputs: Sequence[Any], is_parameter: Callable[[Node], bool] | None = None
+) -> Callable[..., Any]:
+    """A graph of ATen operators as a function of a list of its inputs, which it empties.
+
+    ``is_parameter``: of an input, whether what depends on such alone is computed once.
+    """
     if not any(is_webgpu(v) for node in gm.graph.nodes for v in values(node.meta.get("val"))):
         return boxed(gm.forward)
+    COUNTS.graphs += 1
+    return boxed(rewritten(gm) if is_parameter is None else freeze(gm, is_parameter, rewritten))
+
+
+def rewritten(gm: GraphModule) -> CompiledGraph:
+    """A graph with what patterns find in it."""
     in_place.apply(gm)
     patterns.apply(gm)
-    COUNTS.graphs += 1
-    return boxed(CompiledGraph(gm))
+    return CompiledGraph(gm)

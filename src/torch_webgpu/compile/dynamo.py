@@ -6,7 +6,7 @@ graph with a webgpu tensor in it is ours whichever of the two names is given; al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,7 @@ def register() -> None:
     @wraps(inductor)
     def choose(self: Any, model: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         if on_webgpu(model, inputs):
-            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs)
+            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs, options=self.config)
         return inductor(self, model, inputs, **kwargs)
 
     wrapper.__call__ = choose
@@ -90,6 +90,39 @@ def min_cut_partition(*args: Any, **kwargs: Any) -> Any:
 def suppresses_errors() -> bool:
     """Whether what cannot be compiled is to run operator by operator: ``torch._dynamo.config.suppress_errors``."""
     return bool(import_module("torch._dynamo.config").suppress_errors)
+
+
+def settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Inductor's configuration with these. Raises RuntimeError for what it does not know."""
+    config: Any = import_module("torch._inductor.config")
+    return {**config.get_config_copy(), **torch._TorchCompileInductorWrapper(mode, dict(options or {}), None).config}
+
+
+def parameters_of(model: GraphModule, inputs: Sequence[Any]) -> Callable[[Node], bool]:
+    """Of the inputs of the ATen graph of a graph of Dynamo's, whether one is a module's parameter or buffer.
+
+    Dynamo makes them its graph's inputs, or with Inductor's own ``freezing`` its attributes; no others are meant that
+    it calls static, such as caches of keys and values.
+    """
+    places = [node for node in model.graph.nodes if node.op == "placeholder"]
+    found: dict[Any, tuple[Any, Any]] = {
+        k: (t, getattr(node, "_dynamo_source", None)) for k, (node, t) in enumerate(zip(places, inputs))
+    }
+    sources = getattr(model, "_param_name_to_source", {})
+    found |= {name: (t, sources.get(name)) for name, t in (*model.named_parameters(), *model.named_buffers())}
+
+    def is_parameter(node: Node) -> bool:
+        """By what AOTAutograd says that the input was: Dynamo's input of a number, or attribute of a name."""
+        origin = node.meta.get("desc")
+        key = getattr(origin, "idx", getattr(origin, "target", None))
+        return key in found and is_owned(*found[key])
+
+    return is_parameter
+
+
+def is_owned(tensor: Any, source: Any) -> bool:
+    """Whether a tensor is a module's parameter or buffer, by where Dynamo found it."""
+    return isinstance(tensor, torch.nn.Parameter) or (source is not None and "._buffers[" in source.name)
 
 
 def running(gm: GraphModule, traceback: TracebackType | None) -> list[Node]:

@@ -185,11 +185,12 @@ def _parts(gm: GraphModule, groups: Sequence[tuple[bool, Sequence[Node]]]) -> li
         takes = tuple([s for s in outside if s.op != "get_attr"])
         gives = tuple([node for node in members if last.get(node, -1) > number])
         frees = tuple([s for s in takes if last[s] == number])
-        parts.append(Part(_extract(gm, members, outside, gives), takes, gives, frees, planned))
+        parts.append(Part(subgraph(gm, members, outside, gives), takes, gives, frees, planned))
     return parts
 
 
-def _extract(gm: GraphModule, members: Sequence[Node], outside: Iterable[Node], gives: Sequence[Node]) -> GraphModule:
+def subgraph(gm: GraphModule, members: Sequence[Node], outside: Iterable[Node], gives: Sequence[Node]) -> GraphModule:
+    """Some nodes of a graph, in order, as a function of those ``outside``."""
     graph = Graph()
     copies: dict[Node, Node] = {}
     for source in outside:
