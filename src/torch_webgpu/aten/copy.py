@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.sync import download, download_later, upload
+from torch_webgpu.engine.sync import download, download_later, host_bytes, upload
 from torch_webgpu.ir.graph import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
@@ -32,7 +32,7 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
         return torch._neg_view(to_host(torch._neg_view(t)))
     host = torch.empty(t.shape, dtype=t.dtype, device="cpu")
     if t.numel():
-        download(words(t), host)
+        download(words(t), host_bytes(host))
     return host
 
 
@@ -88,7 +88,7 @@ def from_device(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) 
         if non_blocking and is_pinned(target):
             download_later(words(source), target)
         else:
-            download(words(source), target)
+            download(words(source), host_bytes(target))
     else:
         target.copy_(to_host(source))
 
@@ -228,7 +228,11 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
 
 
 def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
-    return to_host(t).item()
+    if t.is_conj() or t.is_neg():
+        return to_host(t).item()
+    host = bytearray(t.element_size())
+    download(words(t), memoryview(host))
+    return torch.frombuffer(host, dtype=t.dtype).item()
 
 
 def register() -> None:

@@ -63,7 +63,13 @@ def on_cpu(operator: str) -> Cause:
     return Cause("{} ran on the CPU", operator)
 
 
-_reading = threading.local()
+class _Reading(threading.local):
+    """Why a thread reads what it reads."""
+
+    cause = READ
+
+
+_reading = _Reading()
 
 
 @contextmanager
@@ -79,4 +85,4 @@ def reading(cause: Cause) -> Iterator[None]:
 
 def why_read() -> Cause:
     """Why the calling thread reads what it reads."""
-    return getattr(_reading, "cause", READ)
+    return _reading.cause

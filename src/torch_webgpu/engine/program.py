@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Container, Iterable, Sequence
 from copy import copy
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
@@ -60,6 +60,7 @@ class ScalarWords(NamedTuple):
 
 Numbers = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
+_buffer_of, _size_of = attrgetter("buffer"), attrgetter("size_bytes")
 _write_word = struct.Struct("<I").pack_into
 
 
@@ -86,6 +87,7 @@ class Program:
         self._spans = spans
         self._has_run = False
         self._temporaries = [b.size_bytes for b in plan.buffers[brought:-1]]
+        self._no_temporaries = [None] * len(self._temporaries)
         lifetimes = {b: ends for b, ends in plan.lifetimes.items() if b < len(plan.buffers) - 1}
         self._used = tuple([b for b in lifetimes if b < brought])
         self._kept = tuple([n for n in self._used if n in kept])
@@ -96,6 +98,8 @@ class Program:
             self._takes += [(b, True, number) for b in buffers if lifetimes[b][0] == number]
             ended = [b for b in buffers if lifetimes[b][1] == number and b not in self._kept]
             self._takes += [(b, False, number) for b in ended]
+        self._may_flag = any(len(plan.buffers) - 1 in touched(step) for step in plan.steps)
+        self._gives_back = any(not taken for _, taken, _ in self._takes)
         self._commands = [_command(plan, step) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
         self.scalar_words: list[ScalarWords] = []
@@ -189,8 +193,10 @@ class Program:
 
     def _take_memory(self, allocations: Sequence[Allocation]) -> tuple[list[Buffer | None], list[Buffer | None]]:
         """Takes and gives back memory as the commands need it; what the plan's buffers were before, and are now."""
-        before = [*[a.buffer for a in allocations], *[None] * len(self._temporaries), self._device.error_buffer]
-        sizes = [a.size_bytes for a in allocations]
+        before = [*map(_buffer_of, allocations), *self._no_temporaries, self._device.error_buffer]
+        if not self._gives_back and None not in before:
+            return before, before  # all is there and stays
+        sizes = list(map(_size_of, allocations))
         if sizes != self._sizes:
             self._sizes, self._memory = sizes, self._exchanges(sizes)
         buffers = before.copy()
@@ -218,6 +224,8 @@ class Program:
         last: Callable[[], Iterable[Command]] | None,
     ) -> None:
         device = self._device
+        if self._may_flag:
+            device.may_have_flags = True
         observer, key = device.observer, (self, tuple(buffers))
         prepared = device.prepared(key) if self._has_run and observer is None else None
         if prepared is not None:

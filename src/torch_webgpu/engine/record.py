@@ -83,7 +83,6 @@ class Engine(Store):
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
         self.readbacks = Readbacks()
-        self.trailing: Trailing | None = None  # of the flush that is underway
         self._waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
         self.clock = FlushClock(self.lanes_pending, self.flush_idle)
@@ -323,28 +322,28 @@ class Engine(Store):
         self._flush_lanes(lanes, cause, trailing)
 
     def _flush_lanes(self, lanes: Sequence[Lane], cause: Cause, trailing: Trailing | None) -> None:
+        """In a block without interruptions; what is ``trailing`` comes after the last one."""
         for lane in lanes:
-            self.trailing = trailing if lane is lanes[-1] else None
-            try:
-                self.flush_lane(lane, cause)
-            finally:
-                self.trailing = None
+            self._flush_whole(lane, cause, trailing if lane is lanes[-1] else None)
 
     def flush_lane(self, lane: Lane, cause: Cause) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""
         with Uninterrupted():
-            device = self.devices[lane.device]
-            self.collect()
-            try:
-                if lane.entries:
-                    self._flush_entries(lane, device, cause)
-            finally:
-                if lane in self.lanes.busy:
-                    self.lanes.busy.remove(lane)
-                self.sweep()
-                device.retire()
+            self._flush_whole(lane, cause, None)
 
-    def _flush_entries(self, lane: Lane, device: Device, cause: Cause) -> None:
+    def _flush_whole(self, lane: Lane, cause: Cause, trailing: Trailing | None) -> None:
+        device = self.devices[lane.device]
+        self.collect()
+        try:
+            if lane.entries:
+                self._flush_entries(lane, device, cause, trailing)
+        finally:
+            if lane in self.lanes.busy:
+                self.lanes.busy.remove(lane)
+            self.sweep()
+            device.retire()
+
+    def _flush_entries(self, lane: Lane, device: Device, cause: Cause, trailing: Trailing | None) -> None:
         needed = self.lanes.needed_beside(lane)
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
         if self.dying:
@@ -357,7 +356,7 @@ class Engine(Store):
         elif is_watched(device):
             run_watched(device, recording, cause, self.schedule)
         else:
-            run(device, self.schedule(recording, device), recording, self.trailing)
+            run(device, self.schedule(recording, device), recording, trailing)
             self.backpressure.submitted(device)
 
     def schedule(self, recording: Recording, device: Device) -> Schedule:

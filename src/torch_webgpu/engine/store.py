@@ -22,7 +22,7 @@ from .layouts import misplaced
 from .tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, LARGE_BYTES, OFFSET_MASK, Allocation, Mailbox, Template
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.runtime import Device
+    from torch_webgpu.runtime.runtime import Buffer, Device
 
 TEMPLATE_CACHE_SIZE = 50_000
 FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
@@ -230,19 +230,21 @@ class Store:
         if not self.dying:
             return
         waiting = self.lanes.needed_beside(None)
-        gone, self.dying = self.dying, []
-        if running or waiting:
-            self.dying = [a for a in gone if a.number in running or a.number in waiting]
-            if len(self.dying) == len(gone):
-                return
-            gone = [a for a in gone if a.number not in running and a.number not in waiting]
+        dead, self.dying = self.dying, []
+        gone: list[Allocation] = []
+        returned: dict[int, list[Buffer]] = {}
+        for allocation in dead:
+            number, buffer = allocation.number, allocation.buffer
+            if number in running or number in waiting:
+                self.dying.append(allocation)
+                continue
+            gone.append(allocation)
+            if buffer is not None:
+                allocation.buffer = None
+                returned.setdefault(allocation.device, []).append(buffer)
         self.mailbox.forget(gone)
-        for device in self.live_bytes:
-            buffers = [a.buffer for a in gone if a.buffer is not None and a.device == device]
-            if buffers:
-                self.devices[device].release_all(buffers)
-        for allocation in gone:
-            allocation.buffer = None
+        for device, buffers in returned.items():
+            self.devices[device].release_all(buffers)
 
     def tensor_bytes(self, index: int) -> Tally:
         """What the tensors on a device hold, and have held."""

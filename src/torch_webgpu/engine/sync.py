@@ -21,7 +21,7 @@ from .record import engine
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
-    from torch_webgpu.runtime.transfer import Readback
+    from torch_webgpu.runtime.transfer import Readback, Request
 
     from .record import Engine
 
@@ -78,8 +78,8 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     return True
 
 
-def download(t: torch.Tensor, host: torch.Tensor) -> None:
-    """Writes a webgpu tensor's elements, in row-major order, into a contiguous CPU tensor of its dtype and size.
+def download(t: torch.Tensor, host: memoryview) -> None:
+    """Writes a webgpu tensor's elements, in row-major order, into so many bytes of the host's memory.
 
     Waits; raises what went wrong so far.
     """
@@ -97,7 +97,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        source = _Source(eng, t, host)
+        source = _Source(eng, t, host_bytes(host))
         read = _LaterRead(source)
         eng.readbacks.make_room(source.device, len(source.target))
         eng.flush_for(source.allocation, read, causes.why_read())
@@ -105,23 +105,22 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
 
 
 class _Source:
-    """Where the bytes of a tensor's elements lie, in row-major order from a whole word on, for ``host``.
+    """Where the bytes of a tensor's elements lie, in row-major order from a whole word on, for ``target``.
 
     That is in a copy if need be, which lives as long as this object.
     """
 
     __slots__ = ("_tensor", "allocation", "device", "offset", "target")
 
-    def __init__(self, eng: Engine, t: torch.Tensor, host: torch.Tensor) -> None:
+    def __init__(self, eng: Engine, t: torch.Tensor, target: memoryview) -> None:
         if eng.capture is not None:
             eng.refuse("a tensor's values cannot be read on the host", t.device.index)
         allocation, offset = eng.place(t)
         if offset % 4 or not t.is_contiguous():
             t = eng.copy_of(t)
             allocation, offset = eng.place(t)
-        self._tensor, self.allocation, self.offset = t, allocation, offset
-        self.device = eng.device(self.allocation.device)
-        self.target = host_bytes(host)
+        self._tensor, self.allocation, self.offset, self.target = t, allocation, offset, target
+        self.device = eng.device(allocation.device)
         eng.handovers += 1
 
     def materialise(self) -> Buffer:
@@ -130,13 +129,15 @@ class _Source:
 
 
 class _Read:
-    """What is waited for, as the trailing commands of a flush, if that goes well: the error flags, perhaps a tensor."""
+    """What is waited for, as the trailing commands of a flush, if that goes well: a tensor and, if kernels may have
+    raised any, the error flags; without a tensor only those.
+    """
 
     __slots__ = ("_device", "_flags", "_readback", "_source", "submitted")
 
     def __init__(self, device: Device, source: _Source | None = None) -> None:
         self._device, self._source = device, source
-        self._flags = bytearray(ERROR_BYTES)
+        self._flags: bytearray | None = None
         self._readback: Readback | None = None
         self.submitted = False
 
@@ -150,19 +151,28 @@ class _Read:
 
     def finish(self) -> None:
         """Waits; raises what kernels flagged."""
+        device = self._device
         if self._readback is not None and self.submitted:
-            self._device.finish_readback(self._readback)
+            device.finish_readback(self._readback)
         else:
             buffer = None if self._source is None else self._source.materialise()
-            self._device.download(*self._requests(buffer))
-        check_flags(self._device, self._flags)
+            device.download(*self._requests(buffer))
+        if self._flags is not None:
+            device.may_have_flags = False
+            check_flags(device, self._flags)
 
-    def _requests(self, buffer: Buffer | None) -> tuple[list[tuple[Buffer, int, int]], list[memoryview]]:
-        flags, target = (self._device.error_buffer, 0, ERROR_BYTES), memoryview(self._flags)
+    def _requests(self, buffer: Buffer | None) -> tuple[list[Request], list[memoryview]]:
+        requests: list[Request] = []
+        targets: list[memoryview] = []
         source = self._source
-        if source is None or buffer is None:
-            return [flags], [target]
-        return [(buffer, source.offset, len(source.target)), flags], [source.target, target]
+        if source is not None and buffer is not None:
+            requests.append((buffer, source.offset, len(source.target)))
+            targets.append(source.target)
+        if source is None or self._device.may_have_flags:
+            self._flags = bytearray(ERROR_BYTES)
+            requests.append((self._device.error_buffer, 0, ERROR_BYTES))
+            targets.append(memoryview(self._flags))
+        return requests, targets
 
 
 class _LaterRead:

@@ -63,6 +63,8 @@ class Device:
         self.caps = host_caps(adapter)
         self._adapter = adapter
         self.observer: Observer | None = None
+        self.may_have_flags = False
+        """Whether anything was submitted that may raise flags, since they were last read: for those who submit it."""
         self._failed_allocations = 0  # a retry after the pool was emptied followed
         self._out_of_memory = 0
         self._unusable: WebGPUError | None = None  # why nothing can be done any more
@@ -218,6 +220,7 @@ class Device:
         opened = self._open
         if not self.owns(graph):
             raise DeviceLostError(f"webgpu:{self.index} was reset, and this captured graph is lost with what it held")
+        self.may_have_flags = True
         if self.observer is not None:
             self.observer.submit(graph.current())
         else:

@@ -167,7 +167,8 @@ class Transfer:
                 part = min(nbytes - done, room - skipped)
                 words = (skipped + part + 3) // 4 * 4
                 start = offset + done - skipped
-                read.pieces.append((buffer, start, read.size_bytes, words, skipped, target[done : done + part]))
+                piece = target if part == nbytes else target[done : done + part]
+                read.pieces.append((buffer, start, read.size_bytes, words, skipped, piece))
                 read.size_bytes += words
                 room -= words
                 done += part
