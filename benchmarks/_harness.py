@@ -113,12 +113,20 @@ KEPT = 256
 
 
 def measure(
-    work: Work, device: Device, effort: Effort, *, host_only: bool = False, small: bool = False, keep_last: int = 0
+    work: Work,
+    device: Device,
+    effort: Effort,
+    *,
+    host_only: bool = False,
+    small: bool = False,
+    keep_last: int = 0,
+    ahead: int = sys.maxsize,
 ) -> Timing:
     """Time ``work``, which returns its result.
 
-    With ``host_only`` the clock stops before the wait: what the calls cost the program's thread. ``small`` results, or
-    the last so many, are kept and left to the device's own batching; others are submitted with each call.
+    With ``host_only`` the clock stops before each wait: what the calls cost the program's thread. ``small`` results, or
+    the last so many, are kept and left to the device's own batching; others are submitted with each call. ``ahead``:
+    calls between two waits, where a device that holds back a program which is too far ahead would do so otherwise.
     """
     kept: deque[Any] = deque(maxlen=KEPT if small else keep_last)
 
@@ -130,24 +138,26 @@ def measure(
         device.submit()
         del result
 
-    return _measure(keep if small or keep_last else submit, device, effort, host_only)
+    return _measure(keep if small or keep_last else submit, device, effort, host_only, ahead)
 
 
-def _measure(work: Work, device: Device, effort: Effort, host_only: bool) -> Timing:
+def _measure(work: Work, device: Device, effort: Effort, host_only: bool, ahead: int) -> Timing:
     calls = _calls_in(work, device, effort)
     times = []
     for _ in range(effort.repeats):
-        device.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            work()
-        if host_only:
-            end = time.perf_counter()
+        elapsed_s = 0.0
+        for done in range(0, calls, ahead):
             device.synchronize()
-        else:
-            device.synchronize()
-            end = time.perf_counter()
-        times.append((end - start) / calls)
+            start = time.perf_counter()
+            for _ in range(min(ahead, calls - done)):
+                work()
+            if host_only:
+                elapsed_s += time.perf_counter() - start
+                device.synchronize()
+            else:
+                device.synchronize()
+                elapsed_s += time.perf_counter() - start
+        times.append(elapsed_s / calls)
     return Timing(statistics.median(times), min(times), max(times), calls)
 
 

@@ -1,8 +1,8 @@
 """Eager-mode speed of any torch device, as JSON lines: ``python benchmarks/eager.py --device webgpu --device cuda``.
 
-Measured are what an operator costs the program's thread, what a chain of dependent tiny operators takes, how long a
-wait takes, transfers, memory bandwidth, and arithmetic throughput. float32 means float32: TF32 is switched off. Each
-device has a process of its own.
+Measured are what an operator costs the program's thread, in a batch and submitted by itself, what a chain of dependent
+tiny operators takes, how long a wait takes, transfers, memory bandwidth, and arithmetic throughput. float32 means
+float32: TF32 is switched off. Each device has a process of its own.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from _harness import (
 
 Benchmark = Callable[[Device, Effort, bool], Iterator[Result]]
 CHAIN = 64
+AHEAD = 16
+"""Submissions between two waits."""
 
 
 def host(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
@@ -50,6 +52,13 @@ def host(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
             yield duration("host", measure(work, device, effort, host_only=True, small=True), op=name)
     weight = torch.rand(16, 16, device=device.device, requires_grad=True)
     yield duration("host", measure(lambda: x * weight, device, effort, host_only=True, small=True), op="mul, autograd")
+
+
+def submit(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
+    """Host time of an operator that is submitted by itself, the wait excluded."""
+    x, y = (torch.rand(16, 16, device=device.device) for _ in range(2))
+    for name, work in {"mul_": lambda: x.mul_(1.0), "matmul": lambda: y @ y}.items():
+        yield duration("submit", measure(work, device, effort, host_only=True, ahead=AHEAD), op=name)
 
 
 def launch(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
@@ -158,6 +167,7 @@ def conv(device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
 
 BENCHMARKS: dict[str, Benchmark] = {
     "host": host,
+    "submit": submit,
     "launch": launch,
     "sync": sync,
     "transfer": transfer,

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
 MIB = 1 << 20
-MARK_SUBMISSIONS = 8
-"""Submissions between two marks; a mark costs the host 17 microseconds."""
-MARK_BYTES = 64 * MIB
+MARK_SUBMISSIONS = 16
+"""Submissions between two marks; a mark costs the host 10 to 17 microseconds."""
+MARK_BYTES = 128 * MIB
 """Uploaded bytes after which there is a mark, however few submissions there were."""
-MAX_MARKS = 4
+MAX_MARKS = 2
 """Marks that may be ahead of the GPU: 32 submissions, at most 2,048 operations by default, or 256 MiB of uploads."""
 HELD_BYTES = 32 * MIB
 HELD_PART = 20

@@ -6,7 +6,7 @@ are still alive. Offsets and scalars are not part of it: they are parameters.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .lane import Recording
 
 SCHEDULE_CACHE_SIZE = 1024
+EVICTED_PART = 16
+"""What part of a full cache makes room."""
 
 
 @dataclass(eq=False)
@@ -40,6 +42,7 @@ class Schedule:
     lists: tuple[int, ...] = ()
     patterns: tuple[tuple[str, int], ...] = ()  # named chains and how often each occurs
     programs: dict[int, Program] = field(default_factory=dict)
+    last_use: int = 0  # on the scheduler's clock
 
     @cached_property
     def counts(self) -> tuple[int, int, int]:
@@ -168,7 +171,8 @@ class Scheduler:
     """Makes schedules and keeps the most recently used ones."""
 
     def __init__(self) -> None:
-        self.schedules: OrderedDict[object, Schedule] = OrderedDict()
+        self.schedules: dict[object, Schedule] = {}
+        self._clock = 0  # counts uses: an order kept up to date would hash a key once more at each
         self.hits = 0
         self.misses = 0
         self.fusions = 0
@@ -200,12 +204,12 @@ class Scheduler:
         found = self.schedules.get(key)
         if found is not None:
             self.hits += 1
-            self.schedules.move_to_end(key)
         else:
             self.misses += 1
+            if len(self.schedules) >= SCHEDULE_CACHE_SIZE:
+                self._evict()
             found = self.schedules[key] = self.make(recording, limits)
-            if len(self.schedules) > SCHEDULE_CACHE_SIZE:
-                self.schedules.popitem(last=False)
+        self._clock = found.last_use = self._clock + 1
         if limits is not None and found.recorded > 1:
             fused, alone, dropped = found.counts
             self.fusions += fused
@@ -214,6 +218,12 @@ class Scheduler:
             for name, times in found.patterns:
                 self.pattern_counts[name] += times
         return found
+
+    def _evict(self) -> None:
+        """Drops those that have not been used for the longest time: several, since that takes a look at all."""
+        by_use = sorted(self.schedules, key=lambda key: self.schedules[key].last_use)
+        for key in by_use[: SCHEDULE_CACHE_SIZE // EVICTED_PART]:
+            del self.schedules[key]
 
     def make(self, recording: Recording, limits: Limits | None) -> Schedule:
         ops = recording.ops

@@ -159,6 +159,8 @@ class CDevice:
         self._map_callback = ffi.new("WGPUBufferMapCallbackInfo *")
         self._map_callback.mode = self.callback_mode
         self._map_callback.callback, self._map_callback.userdata1 = library.on_map, self._map_reply_handle
+        self._done_callback = ffi.new("WGPUQueueWorkDoneCallbackInfo *")
+        self._done_callback.mode, self._done_callback.callback = self.callback_mode, library.on_done
         self._empty_pass = ffi.new("WGPUComputePassDescriptor *")
         self._empty_encoder = ffi.new("WGPUCommandEncoderDescriptor *")
         self._empty_commands = ffi.new("WGPUCommandBufferDescriptor *")
@@ -350,9 +352,8 @@ class CDevice:
 
     def _after_submitted(self, mark: CMark) -> Handle:
         """Has the library reach the mark when everything submitted so far is done; the future of that."""
-        callback = self.ffi.new("WGPUQueueWorkDoneCallbackInfo *")
-        callback.mode = self.callback_mode
-        callback.callback, callback.userdata1 = self.library.on_done, mark.handle
+        callback = self._done_callback
+        callback.userdata1 = mark.handle
         return self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, callback[0])
 
     def destroy(self) -> None:
