@@ -130,6 +130,20 @@ def test_users_have_cuda_and_libraries_the_truth(target: str) -> None:
     assert users == (True, True, True)
 
 
+def test_what_pytorch_asks_itself_is_not_counted(target: str) -> None:
+    """An autocast asks for the state of the device's own autocast a dozen times."""
+    block = 'import torch\nwith torch.autocast("cuda", dtype=torch.bfloat16):\n    found = '
+    assert as_user(f"{block}torch.is_autocast_enabled()")["found"] is True
+    assert as_library(f"{block}torch.get_autocast_dtype('cuda')")["found"] == torch.bfloat16
+    begun = session.active()
+    assert begun is not None
+    assert {name: calls.count for name, calls in begun.monitor.calls.items()} == {
+        "torch.autocast.__init__": 2,
+        "torch.is_autocast_enabled": 1,
+        "torch.get_autocast_dtype": 1,
+    }
+
+
 def test_libraries_still_find_that_there_is_no_cuda(target: str) -> None:
     """Some find out by trying, and expect PyTorch's error."""
     torch.empty(0, device="cuda")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import get_autocast_dtype
 from torch._ops import OpOverload
 
 from .torch_abi import DEVICE_TYPE, exclude_autocast, is_out, library, overloads, pass_autocast_through
@@ -64,7 +65,7 @@ def widest(values: Any) -> torch.dtype:
     flat = [t for value in values for t in (value if isinstance(value, (list, tuple)) else [value])]
     if any(eligible(t) and t.dtype == torch.float32 for t in flat):
         return torch.float32
-    return torch.get_autocast_dtype(DEVICE_TYPE)
+    return get_autocast_dtype(DEVICE_TYPE)
 
 
 def caster(op: OpOverload, dtype_of: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
@@ -112,7 +113,7 @@ def float32(args: Any) -> torch.dtype:
 
 
 def half(args: Any) -> torch.dtype:
-    return torch.get_autocast_dtype(DEVICE_TYPE)
+    return get_autocast_dtype(DEVICE_TYPE)
 
 
 def register() -> None:

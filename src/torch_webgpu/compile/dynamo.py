@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from torch_webgpu.on_import import when_imported
 
-TRACED = frozenset({"helper", "device_names", "questions"})
+TRACED = frozenset({"helper", "device_names", "traced"})
 """The modules of ``translation`` that Dynamo traces through."""
 
 
@@ -51,6 +51,15 @@ def skip_own_modules(rules: Any) -> None:
         for module in iter_modules([str(folder)]):
             if module.name not in traced:
                 rules.add(prefix + module.name)
+
+
+def know_originals(dynamo: Any, originals: Mapping[Any, Any]) -> None:
+    """Gives Dynamo's rules, which it looks up by the names of functions, to those that are replaced at the moment.
+
+    ``originals``: what is in the place of a function → the function.
+    """
+    rules = dynamo.trace_rules.get_torch_obj_rule_map()
+    rules.update([(originals[found], rules.pop(found)) for found in originals.keys() & rules.keys()])
 
 
 def on_webgpu(model: GraphModule, inputs: Sequence[Any]) -> bool:

@@ -27,13 +27,15 @@ class Row(NamedTuple):
     """A name and its replies.
 
     ``asks``: the truth depends on whose code asks (:mod:`.questions`). ``removed``: newer versions of PyTorch have no
-    such name; where there is one, it is PyTorch's own.
+    such name; where there is one, it is PyTorch's own. ``local``: the first argument is a device type, and calls that
+    give the target's own are PyTorch's; they are not counted. It makes many of them itself, at every autocast.
     """
 
     name: str
     replies: Mapping[str, Reply]
     asks: bool = False
     removed: bool = False
+    local: bool = False
 
     @property
     def leaf(self) -> str:
@@ -97,6 +99,12 @@ def questions(prefix: str, names: str, reply: Reply | None = None, **by_target: 
     """Rows whose truth depends on who asks."""
     for row in rows(prefix, names, reply, **by_target):
         yield row._replace(asks=True)
+
+
+def by_device_type(prefix: str, names: str, reply: Reply) -> Iterator[Row]:
+    """Rows of functions whose first argument is a device type."""
+    for row in rows(prefix, names, reply):
+        yield row._replace(local=True)
 
 
 def removed(prefix: str, leaf: str, note: str) -> Iterator[Row]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from . import traced
 from .answers import Reply, Row
 from .emulated.here import HERE, Around, local_name
 from .monitor import Answer, Monitor
@@ -108,6 +109,7 @@ def install(target: str, replacements: Replacements, monitor: Monitor) -> None:
         for plain in [look_up(row.name)]
         if plain is not _NOT_THERE
     ]
+    replacements.set(HERE, "originals", traced.originals((answer, plain) for _, plain, answer in found))
     for row, plain, answer in found:
         for owner in owners(row.name, plain):
             replacements.set(owner, row.leaf, answer)
@@ -126,6 +128,9 @@ def _answer(row: Row, target: str, plain: Any, monitor: Monitor) -> Any:
     if not callable(answering_it):
         return answering_it
     counted = monitor.counted(row.name, reply.answer, answering_it, reply.note)
+    if row.local:
+        counted = unless_local(plain, counted, target)
+    traced.seen(row.name, plain, answering_it, counted)
     return staticmethod(counted) if row.leaf == "__new__" else counted
 
 
@@ -151,6 +156,16 @@ def local_names_to(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*map(local_name, args), **{key: local_name(value) for key, value in kwargs.items()})
 
     return named
+
+
+def unless_local(plain: Callable[..., Any], translated: Callable[..., Any], target: str) -> Callable[..., Any]:
+    """``translated``, or ``plain`` at once where the first argument is the target's own name."""
+
+    @wraps(plain)
+    def of_device_type(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args) if args and args[0] == target and not kwargs else translated(*args, **kwargs)
+
+    return of_device_type
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

@@ -13,14 +13,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import torch
-
 from . import callers
 from .callers import MARK
 from .monitor import Answer, Monitor
-
-FOLDS = "torch._dynamo.variables"
-"""Where Dynamo calls functions that it takes for constants, on behalf of the code that it traces: the user's."""
+from .traced import constant
 
 
 def by_asker(
@@ -30,24 +26,15 @@ def by_asker(
     counted = monitor.counted(name, answer, yes)
     of_cuda = "cuda" in name or "nccl" in name or not any(other in name for other in ("xpu", "mps", "mtia"))
 
-    def constant(*args: Any, **kwargs: Any) -> Any:
-        return yes(*args, **kwargs)
-
-    constant._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
-
     @wraps(truth)
     def asked(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            return constant(*args, **kwargs)
         names = sys._getframe(1).f_globals
         if not callers.is_user(names):
-            module = str(names.get("__name__", ""))
-            if module.startswith(FOLDS):
-                return yes(*args, **kwargs)
-            monitor.told_truth(module.partition(".")[0])
+            monitor.told_truth(str(names.get("__name__", "")).partition(".")[0])
             return truth(*args, **kwargs)
         if not of_cuda and MARK in names and names[MARK].is_for_cuda:
             return truth(*args, **kwargs)
         return counted(*args, **kwargs)
 
+    asked._torchdynamo_inline = constant(yes)  # type: ignore[attr-defined]  # see traced
     return asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,8 @@ class Here:
         self.tensors: Callable[..., torch.Tensor] = torch.Tensor
         """What the user's code calls for ``torch.Tensor(…)``: a class of the device after
         ``set_default_tensor_type``, which is more than ``set_default_device`` asks for."""
+        self.originals: dict[Any, Any] = {}
+        """What is installed → what it replaces, of functions and classes."""
 
     @property
     def module(self) -> ModuleType:
@@ -69,6 +71,11 @@ HERE = Here()
 _names_on = cache(Names)
 
 
+@lru_cache(maxsize=256)
+def _local_text(target: str, text: str) -> str:
+    return _names_on(target).local(text) or text
+
+
 def local_name(device: Any) -> Any:
     """A device argument with the names of foreign devices replaced: "cuda:1" → "webgpu:1"; the rest as it is."""
     if not HERE.type:
@@ -76,7 +83,7 @@ def local_name(device: Any) -> Any:
     if isinstance(device, torch.device):
         local = _names_on(HERE.type).local(str(device))
         return device if local is None else torch.device(local)
-    return (_names_on(HERE.type).local(device) or device) if isinstance(device, str) else device
+    return _local_text(HERE.type, device) if isinstance(device, str) else device
 
 
 @dataclass(frozen=True)

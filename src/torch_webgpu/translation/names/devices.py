@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import Row, emulated, nothing, questions, rows, same, translated
+from torch_webgpu.translation.answers import Row, by_device_type, emulated, nothing, questions, rows, same, translated
 
 TARGET = "a name of another device stands for the target's"
 GLOO = "nccl is answered by gloo, on the CPU; several processes on the device come later"
@@ -13,13 +13,12 @@ GLOO = "nccl is answered by gloo, on the CPU; several processes on the device co
 def mixed_precision() -> Iterator[Row]:
     yield from rows("torch.autocast", "__init__", translated("constructors:autocast_init", TARGET))
     yield from rows("torch.amp.GradScaler", "__init__", translated("constructors:scaler_init", TARGET))
-    yield from rows(
-        "torch.amp", "custom_fwd custom_bwd is_autocast_available", translated("amp:of_device_type", TARGET)
-    )
-    yield from rows("torch", "get_autocast_dtype set_autocast_dtype", translated("amp:of_device_type", TARGET))
-    yield from rows(
-        "torch", "is_autocast_enabled set_autocast_enabled", translated("amp:{leaf}", "without a device the target's")
-    )
+    chosen = translated("amp:of_device_type", TARGET)
+    yield from rows("torch.amp", "custom_fwd custom_bwd", chosen)
+    yield from by_device_type("torch.amp", "is_autocast_available", chosen)
+    yield from by_device_type("torch", "get_autocast_dtype set_autocast_dtype", chosen)
+    chosen = translated("amp:{leaf}", "without a device the target's")
+    yield from by_device_type("torch", "is_autocast_enabled set_autocast_enabled", chosen)
     yield from rows("torch", "get_autocast_gpu_dtype set_autocast_gpu_dtype", translated("amp:{leaf}", "the target's"))
 
 
