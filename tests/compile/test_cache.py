@@ -46,7 +46,11 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def run_program(folder: Path) -> tuple[int, str]:
-    environment = {**os.environ, "TORCH_WEBGPU_CACHE_DIR": str(folder)}
+    environment = {
+        **os.environ,
+        "TORCH_WEBGPU_CACHE_DIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+    }
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     made, _, results = done.stdout.strip().splitlines()[-1].partition(" ")

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from . import in_place, patterns
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tracing import planning
+
+from . import autograd_cache, in_place, patterns
 from .counts import COUNTS
-from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition, parameters_of, settings
+from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 from .freezing import freeze
 from .graph import CompiledGraph
 from .partition import values
@@ -30,14 +33,21 @@ def webgpu(
     """
     freezes = settings(mode, options)["freezing"] and not torch.is_grad_enabled()
     is_parameter = parameters_of(gm, example_inputs) if freezes else None
+    kept = autograd_cache.compiler(compile_graph)
     backend = aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=compile_graph,
-        inference_compiler=partial(compile_graph, is_parameter=is_parameter),
+        fw_compiler=kept,
+        bw_compiler=autograd_cache.compiler(compile_graph),
+        inference_compiler=kept if is_parameter is None else partial(compile_graph, is_parameter=is_parameter),
         partition_fn=min_cut_partition,
         keep_inference_input_mutations=True,
     )
-    return backend(gm, example_inputs)
+    with autograd_cache.keyed(planning(engine(), index_of(tensors_of(gm, example_inputs)))):
+        return backend(gm, example_inputs)
+
+
+def index_of(tensors: Iterable[Any]) -> int:
+    """The number of the first webgpu device among them; 0 where there is none."""
+    return next((t.device.index or 0 for t in tensors if is_webgpu(t)), 0)
 
 
 def compile_graph(

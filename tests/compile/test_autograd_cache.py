@@ -1,0 +1,122 @@
+"""What AOTAutograd made of a graph is found again, by what decided it; and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+
+from torch_webgpu.compile import autograd_cache, backend, cache
+
+from .against_eager import assert_equal
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for module in (cache, autograd_cache):
+        monkeypatch.setattr(module, "folder", lambda: tmp_path / "plans")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def found_by(run: Callable[[], Any]) -> tuple[Any, int]:
+    """What it returns when all is compiled anew, and how many graphs were found in the cache."""
+    torch._dynamo.reset()
+    before = counters["aot_autograd"]["autograd_cache_hit"]
+    return run(), counters["aot_autograd"]["autograd_cache_hit"] - before
+
+
+def training() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Dropout(0.5), nn.LayerNorm(5), nn.Linear(5, 3)).to("webgpu")
+    y = torch.compile(model)(torch.linspace(-1, 1, 12, device="webgpu").view(2, 6))
+    y.square().sum().backward()
+    return [y.detach(), *[p.grad for p in model.parameters()]]
+
+
+def inference() -> list[torch.Tensor]:
+    def fn(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        cache[1:3].add_(x.sum(0))
+        attended = F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], is_causal=True)
+        return (attended * torch.tensor([2.0, 3.0, 4.0], device=x.device)).sum(-1)
+
+    x, kept = torch.linspace(-1, 1, 12, device="webgpu").view(4, 3), torch.zeros(4, 3, device="webgpu")
+    with torch.no_grad():
+        return [torch.compile(fn)(x, kept), kept]
+
+
+@pytest.mark.parametrize("run", [training, inference])
+def test_a_second_time_it_is_found(run: Callable[[], list[torch.Tensor]]) -> None:
+    want, hits = found_by(run)
+    assert hits == 0
+    for _ in range(2):
+        got, hits = found_by(run)
+        assert hits == 1
+        for a, b in zip(got, want, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_what_decides_over_it_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    found_by(training)
+    with torch.autocast("webgpu", torch.float16):
+        assert found_by(training)[1] == 0
+    planning = backend.planning
+    monkeypatch.setattr(backend, "planning", lambda *args: (*planning(*args), "another adapter"))
+    assert found_by(training)[1] == 0
+    assert found_by(training)[1] == 1
+    monkeypatch.setattr(autograd_cache, "sources", lambda: "another version")
+    assert found_by(training)[1] == 0
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "text"])
+def test_what_is_damaged_is_made_again(harm: str, tmp_path: Path) -> None:
+    want, _ = found_by(training)
+    files = [path for path in (tmp_path / "torch" / "aotautograd").rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        path.write_bytes({"cut": path.read_bytes()[:-100], "empty": b"", "text": b"not an entry"}[harm])
+    got, hits = found_by(training)
+    assert hits == 0
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_graphs_of_any_size_are_not_kept() -> None:
+    def run() -> torch.Tensor:
+        compiled = torch.compile(lambda x: (x * 2).softmax(0), dynamic=True)
+        return torch.cat([compiled(torch.arange(float(n), device="webgpu")) for n in (3, 5)])
+
+    want, _ = found_by(run)
+    got, hits = found_by(run)
+    assert hits == 0
+    assert_equal(got, want)
+
+
+def test_it_is_off_where_plans_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(autograd_cache, "folder", lambda: None)
+    assert [found_by(training)[1] for _ in range(2)] == [0, 0]
+    assert not (tmp_path / "torch" / "aotautograd").exists()
+
+
+def test_what_was_kept_knows_the_programs_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors name them."""
+    seen: list[list[str | None]] = []
+    apply = backend.in_place.apply
+
+    def look(gm: torch.fx.GraphModule) -> None:
+        seen.append([node.stack_trace for node in gm.graph.nodes if node.op == "call_function"])
+        apply(gm)
+
+    monkeypatch.setattr(backend.in_place, "apply", look)
+    assert [found_by(inference)[1] for _ in range(2)] == [0, 1]
+    made, found = seen
+    assert found == made
+    assert any("cache[1:3].add_" in (trace or "") for trace in found)
