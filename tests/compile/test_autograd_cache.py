@@ -64,6 +64,18 @@ def test_a_second_time_it_is_found(run: Callable[[], list[torch.Tensor]]) -> Non
             assert torch.equal(a, b)
 
 
+def test_backward_passes_may_run_twice() -> None:
+    def run() -> list[torch.Tensor]:
+        x = torch.ones(3, device="webgpu", requires_grad=True)
+        y = torch.compile(lambda x: x.tanh().exp())(x).sum()
+        return [torch.autograd.grad(y, x, retain_graph=keep)[0] for keep in (True, True, False)]
+
+    want, _ = found_by(run)
+    got, hits = found_by(run)
+    assert hits == 1
+    assert_equal(got, want)
+
+
 def test_what_decides_over_it_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     found_by(training)
     with torch.autocast("webgpu", torch.float16):
@@ -98,6 +110,31 @@ def test_graphs_of_any_size_are_not_kept() -> None:
     got, hits = found_by(run)
     assert hits == 0
     assert_equal(got, want)
+
+
+def test_graphs_with_effects_are_not_kept() -> None:
+    def run() -> torch.Tensor:
+        return torch.compile(lambda x: torch.linalg.cholesky(x) * 2)(torch.eye(3, device="webgpu") * 9)
+
+    want, _ = found_by(run)
+    got, hits = found_by(run)
+    assert hits == 0
+    assert_equal(got, want)
+
+
+def test_inputs_in_one_storage_are_not_kept() -> None:
+    def write(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return a * b
+
+    def run(start: int) -> list[torch.Tensor]:
+        x = torch.arange(8.0, device="webgpu")
+        return [torch.compile(write)(x[:4], x[start : start + 4]), x]
+
+    for start in (2, 0, 4, 3, 2):
+        x = torch.arange(8.0)
+        want = [write(x[:4], x[start : start + 4]), x]
+        assert_equal(found_by(lambda start=start: run(start))[0], want)
 
 
 def test_it_is_off_where_plans_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ the settings of the compilers. Here an ``OutputCode`` is the graph of ATen opera
 compiled graph is made of it anew; its plans have files of their own (``cache.py``). What decides how operators
 decompose on this device is made part of the key as a pass of Inductor's would be, by its ``uuid``.
 
-Graphs with symbols in their sizes are not kept: their guards would have to be, too.
+Not kept are graphs with symbols in their sizes, whose guards would have to be kept, too, with functions of functions,
+and of tensors made of tensors.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-from torch._guards import detect_fake_mode
+from torch._guards import TracingContext, detect_fake_mode
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule
 from torch.fx._graph_pickler import GraphPickler, Options
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .cache import folder, sources
 from .partition import values
@@ -84,6 +86,9 @@ def pickled(gm: GraphModule) -> bytes | None:
     """A graph with its nodes' fake tensors; None where it is not to be kept."""
     if any(has_symbols(v) for node in gm.graph.nodes for v in values(node.meta.get("val"))):
         return None
+    # What brings effects in order is not in PyTorch's entries, and what calls functions is none of these graphs' nodes.
+    if any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in gm.graph.nodes):
+        return None
     try:
         with unset_fake_temporarily():  # constants are no fake tensors
             return GraphPickler.dumps(gm, Options(ops_filter=None, node_metadata_key_filter=_META.__contains__))
@@ -99,19 +104,39 @@ def has_symbols(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def keeps() -> bool:
-    """Whether AOTAutograd's cache is in use: not where our own is off."""
+def keeps(inputs: Sequence[Any]) -> bool:
+    """Whether the graph of these inputs is looked up and kept: not where plans are not.
+
+    Nor where two inputs lie in one storage. AOTAutograd makes one input of them if one is written, by where they lie in
+    it, and PyTorch's key does not tell that.
+    """
     config = torch._functorch.config
-    return folder() is not None and config.enable_autograd_cache and all(hasattr(config, name) for name in _SETTINGS)
+    storages = [t.untyped_storage()._cdata for t in strided(inputs)]
+    return (
+        folder() is not None
+        and config.enable_autograd_cache
+        and all(hasattr(config, name) for name in _SETTINGS)
+        and len(set(storages)) == len(storages)
+        and not any(map(is_traceable_wrapper_subclass, inputs))
+    )
+
+
+def strided(inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that have a storage."""
+    return [t for t in inputs if isinstance(t, torch.Tensor) and t.layout is torch.strided]
 
 
 def compiler(compile: Compile) -> Any:
-    """``compile`` as AOTAutograd takes it, so that it keeps what it returns if anything is kept."""
+    """``compile`` as AOTAutograd takes it, so that it keeps what it returns."""
 
     def code(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCode:
+        context = TracingContext.try_get()
+        if context is not None and context.fw_metadata is not None:
+            # Our backward graphs write into no activation: a program may run them twice.
+            context.fw_metadata.bw_donated_idxs = []
         return GraphCode(gm, example_inputs, compile)
 
-    return SerializableAOTDispatchCompiler(GraphCode, code) if keeps() else compile
+    return SerializableAOTDispatchCompiler(GraphCode, code)
 
 
 class _Key(CustomGraphPass):
@@ -128,12 +153,13 @@ class _Key(CustomGraphPass):
 
 
 @contextmanager
-def keyed(what_else: object) -> Iterator[None]:
-    """While AOTAutograd looks up and keeps graphs. ``what_else``: what decides over them besides PyTorch's state."""
-    if not keeps():
-        yield
-        return
-    key = _Key(sha256(f"{sources()}\0{what_else!r}".encode()).digest())
+def keyed(inputs: Sequence[Any], what_else: object) -> Iterator[None]:
+    """While AOTAutograd looks up and keeps the graph of these inputs.
+
+    ``what_else``: what decides over it besides them and PyTorch's state.
+    """
+    about = [(t.storage_offset(), t.is_leaf, t._is_view()) for t in strided(inputs)]
+    key = _Key(sha256(f"{sources()}\0{about}\0{what_else!r}".encode()).digest())
     with (
         torch._functorch.config.patch(_SETTINGS),
         torch._inductor.config.patch(post_grad_custom_post_pass=key),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,15 +34,18 @@ def webgpu(
     """
     freezes = settings(mode, options)["freezing"] and not torch.is_grad_enabled()
     is_parameter = parameters_of(gm, example_inputs) if freezes else None
-    kept = autograd_cache.compiler(compile_graph)
+    compiled = compile_graph if is_parameter is None else partial(compile_graph, is_parameter=is_parameter)
+    keep = is_parameter is None and autograd_cache.keeps(example_inputs)
+    compiler = autograd_cache.compiler if keep else lambda function: function
     backend = aot_autograd(
-        fw_compiler=kept,
-        bw_compiler=autograd_cache.compiler(compile_graph),
-        inference_compiler=kept if is_parameter is None else partial(compile_graph, is_parameter=is_parameter),
+        fw_compiler=compiler(compile_graph),
+        bw_compiler=compiler(compile_graph),
+        inference_compiler=compiler(compiled),
         partition_fn=min_cut_partition,
         keep_inference_input_mutations=True,
     )
-    with autograd_cache.keyed(planning(engine(), index_of(tensors_of(gm, example_inputs)))):
+    index = index_of(tensors_of(gm, example_inputs))
+    with autograd_cache.keyed(example_inputs, planning(engine(), index)) if keep else nullcontext():
         return backend(gm, example_inputs)
 
 

@@ -35,7 +35,22 @@ def register() -> None:
         return inductor(self, model, inputs, **kwargs)
 
     wrapper.__call__ = choose
+    when_imported("torch._dynamo.backends.inductor", choose_by_name)
     when_imported("torch._dynamo.trace_rules", skip_own_modules)
+
+
+def choose_by_name(module: Any) -> None:
+    """The same of ``torch._dynamo.lookup_backend("inductor")``, which other backends use, such as ``explain``'s."""
+    functions = import_module("torch._dynamo.backends.registry")._COMPILER_FNS
+    inductor = functions["inductor"]
+
+    @wraps(inductor)
+    def choose(model: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+        if on_webgpu(model, inputs):
+            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs)
+        return inductor(model, inputs, **kwargs)
+
+    functions["inductor"] = module.inductor = choose
 
 
 def skip_own_modules(rules: Any) -> None:
