@@ -60,3 +60,49 @@ def test_importing_the_package_loads_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Inner(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 10), torch.nn.Sigmoid()
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("backend", [
+    "eager", "eager_noexcept", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner",
+    "invoke_subgraph", "pre_dispatch_eager", "cudagraphs", "inductor", "webgpu",
+])  # fmt: skip
+def test_backends_of_pytorch(backend: str) -> None:
+    """As PyTorch's own tests of backends try them on each device."""
+    torch._dynamo.reset()
+    model, x = Inner().eval().to("webgpu"), torch.randn(2, 10, device="webgpu")
+    assert_equal(torch.compile(model, backend=backend)(x), model(x), 1e-5)
+
+
+def test_inductor_looked_up_by_name() -> None:
+    """By backends around it: PyTorch's explains, and a program's own."""
+    from torch._dynamo import lookup_backend
+    from torch._dynamo.backends.debugging import ExplainWithBackend
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.sin()
+
+    torch._dynamo.reset()
+    explaining = ExplainWithBackend("inductor")
+    x = torch.randn(5, device="webgpu")
+    assert_equal(torch.compile(lambda x: inner(x.cos()).cos(), backend=explaining)(x), x.cos().sin().sin().cos(), 1e-5)
+    told = explaining.output()
+    assert (told.graph_count, told.graph_break_count) == (4, 3)
+
+    def mine(gm: Any, inputs: Any) -> Any:
+        return lookup_backend("inductor")(gm, inputs)
+
+    with counting() as stats:
+        assert_equal(torch.compile(lambda x: x.exp() + 1, backend=mine)(x), x.exp() + 1, 1e-5)
+    assert stats.plans == 1
