@@ -18,7 +18,11 @@ its projection: an adapter that binds fewer buffers has more.
 """
 
 
-def model_of(layers: int, dtype: torch.dtype) -> Any:
+ATTENTION = pytest.mark.parametrize("attention", ["sdpa", "eager"])
+"""PyTorch's function, or products and a softmax written out."""
+
+
+def model_of(layers: int, dtype: torch.dtype, attention: str) -> Any:
     torch.manual_seed(0)
     config = transformers.Qwen2Config(
         hidden_size=64,
@@ -29,6 +33,7 @@ def model_of(layers: int, dtype: torch.dtype) -> Any:
         vocab_size=320,
         max_position_embeddings=128,
         tie_word_embeddings=True,
+        attn_implementation=attention,
     )
     return transformers.Qwen2ForCausalLM(config).eval().to(dtype)
 
@@ -45,10 +50,11 @@ def tokens_of(model: Any, run: Any, device: str, count: int = 2) -> list[torch.T
     return found
 
 
+@ATTENTION
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_a_decoding_step(dtype: torch.dtype) -> None:
+def test_a_decoding_step(dtype: torch.dtype, attention: str) -> None:
     tolerance = {torch.float32: 1e-4, torch.float16: 2e-2}[dtype]
-    model = model_of(2, dtype)
+    model = model_of(2, dtype, attention)
     on_cpu = tokens_of(model, model, "cpu")
     model.to("webgpu")
     eager = tokens_of(model, model, "webgpu")
@@ -58,11 +64,12 @@ def test_a_decoding_step(dtype: torch.dtype) -> None:
         torch.testing.assert_close(got.cpu(), reference, rtol=tolerance, atol=tolerance)
 
 
-def test_dispatches_a_layer() -> None:
+@ATTENTION
+def test_dispatches_a_layer(attention: str) -> None:
     counts = []
     for layers in (1, 2):
         torch._dynamo.reset()
-        model = model_of(layers, torch.float32).to("webgpu")
+        model = model_of(layers, torch.float32, attention).to("webgpu")
         with plans() as made:
             tokens_of(model, torch.compile(model), "webgpu")
         counts.append(len(made[-1].steps))

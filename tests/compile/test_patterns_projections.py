@@ -63,6 +63,53 @@ def test_a_norm_before_products(n: int, k: int, dtype: torch.dtype, found: dict[
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("n", "k"), [(24, 64), (1, 8), (5, 37), (130, 1028), (9, 2049)])
+@pytest.mark.parametrize("vectors", [0, 1, 2])
+def test_layer_norm_before_products(vectors: int, n: int, k: int, dtype: torch.dtype, found: dict[str, int]) -> None:
+    def f(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
+        y = F.layer_norm(x, x.shape[-1:], *of, eps=1e-3)
+        return torch.cat((F.linear(y, a, bias), F.linear(y, b)), -1)
+
+    inputs = row(k, dtype), matrix(n, k, dtype), matrix(n + 3, k, dtype), vector(n, dtype)
+    assert compare(f, *inputs, *(vector(k, dtype) for _ in range(vectors))) <= 3
+    assert found == {"normed product": 2}
+
+
+@pytest.mark.parametrize("shift", [1e3, -1e5])
+def test_layer_norm_of_a_row_far_from_zero(shift: float, found: dict[str, int]) -> None:
+    """Its variance by sums of squares alone would have no digits."""
+    x, gain, offset, a = row(768) + shift, vector(768), vector(768), matrix(8, 768)
+    f: Function = lambda x, gain, offset, a: F.linear(F.layer_norm(x, (768,), gain, offset), a)
+    want = f(*(t.cpu().double() for t in (x, gain, offset, a)))
+    got = torch.compile(f)(x, gain, offset, a)
+    rounding = abs(shift) * 2**-22  # of the row's mean
+    torch.testing.assert_close(got.cpu().double(), want, rtol=rounding, atol=rounding + 1e-5)
+    assert found == {"normed product": 1}
+
+
+def test_layer_norm_of_equal_and_of_large_numbers(found: dict[str, int]) -> None:
+    f: Function = lambda x, gain, a: F.linear(F.layer_norm(x, (24,), gain), a)
+    compare(f, torch.full((1, 1, 24), 7.0, device="webgpu"), vector(24), matrix(8, 24))
+    compare(f, row(24) * 1e15, vector(24), matrix(8, 24))
+    assert found
+
+
+def test_layer_norm_before_a_vocabulary(found: dict[str, int]) -> None:
+    f: Function = lambda x, gain, a: F.linear(F.layer_norm(x, (4,), gain), a)
+    compare(f, row(4), vector(4), matrix((1 << 14) + 1, 4))
+    assert not found
+
+
+def test_layer_norm_under_autocast(found: dict[str, int]) -> None:
+    """It is float32 then, and the products are not."""
+    norm, linear, x = nn.LayerNorm(32).to("webgpu"), nn.Linear(32, 8).to("webgpu"), row(32)
+    with torch.no_grad(), torch.autocast("webgpu", torch.float16):
+        got = torch.compile(lambda x: linear(norm(x)))(x)
+        torch.testing.assert_close(got, linear(norm(x)), rtol=1e-2, atol=1e-2)
+    assert found == {"normed product": 1}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(24, 64), (1, 8), (7, 37), (66, 1028)])
 def test_a_gated_linear_unit(n: int, k: int, biased: bool, dtype: torch.dtype, found: dict[str, int]) -> None:
@@ -134,6 +181,8 @@ def test_a_vector_of_zeros_and_large_numbers(found: dict[str, int]) -> None:
 OTHERS: dict[str, Function] = {
     "several rows": lambda x, g, a, b: F.linear(rms_norm(x.expand(1, 3, 16), g), a),
     "the norm is needed by itself": lambda x, g, a, b: F.linear(y := rms_norm(x, g), a).sum() + y,
+    "layer norm of several rows": lambda x, g, a, b: F.linear(F.layer_norm(x.view(1, 4, 4), (4,)).view(1, 16), a),
+    "layer norm is needed by itself": lambda x, g, a, b: F.linear(y := F.layer_norm(x, (16,), g), a).sum() + y,
     "another power": lambda x, g, a, b: F.linear(g * (x * torch.rsqrt(x.pow(4).mean(-1, keepdim=True) + 1)), a),
     "of another tensor": lambda x, g, a, b: F.linear(g * (x * (x * 2).pow(2).mean(-1, True).add(1).rsqrt()), a),
     "a sum": lambda x, g, a, b: F.linear(g * (x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1)), a),

@@ -1,5 +1,5 @@
-"""Products of one row, as a language model has them for one token: a root-mean-square norm before them is part of them,
-and the two of a gated linear unit are one dispatch.
+"""Products of one row, as a language model has them for one token: a norm before them is part of them, layer norm or by
+the root mean square, and the two of a gated linear unit are one dispatch.
 """
 
 from __future__ import annotations
@@ -22,42 +22,59 @@ PRODUCTS = (aten.mm.default, aten.addmm.default)
 ACTIVATIONS = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default, aten.tanh.default)
 MAX_LENGTH = 1 << 14
 """Of a row: longer sums had better be split."""
+MAX_CENTRED = 1 << 14
+"""Outputs of a product that layer norm is part of: each workgroup finds the row's mean first, which for a vocabulary's
+adds up to more than a dispatch.
+"""
+
+
+class Norm(NamedTuple):
+    """A norm of a row: ``centred`` if it is layer norm, else by the root mean square."""
+
+    gain: Node | None
+    offset: Node | None
+    eps: float
+    centred: bool
 
 
 class Projection(NamedTuple):
-    """A product of a row, normed if there is a ``gain``, with a matrix (K, N) that is contiguous along K."""
+    """A product of a row, normed if there is a ``norm``, with a matrix (K, N) that is contiguous along K.
+
+    ``norm``: a :class:`Norm` as a tuple, which arguments of nodes may be.
+    """
 
     x: Node
-    gain: Node | None
-    eps: float | None
+    norm: tuple[Any, ...] | None
     weight: Node
     bias: Node | None
 
 
 def projected(
-    x: torch.Tensor, gain: Maybe, eps: float | None, weights: list[torch.Tensor], biases: list[torch.Tensor]
+    x: torch.Tensor, norm: tuple[Any, ...] | None, weights: list[torch.Tensor], biases: list[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Of each matrix (K, N) the product with a row of K elements, (1, N): see :mod:`.kernels.projections`."""
     first, *_ = weights
-    rows = [t.reshape(-1) for t in (x, gain) if t is not None]
+    gain, offset, eps, centred = norm or (None, None, 0.0, False)
+    rows = [t.reshape(-1) for t in (x, gain, offset) if t is not None]
     results = [engine().empty((1, w.shape[1]), w.dtype, first.device.index) for w in weights]
-    body = kernel.extern(dtypes.of(first.dtype).name, len(weights), eps, len(biases))
+    of = kernel.Norm(eps, centred, gain is not None, offset is not None) if norm else None
+    body = kernel.extern(dtypes.of(first.dtype).name, len(weights), of, len(biases))
     engine().record("projections", (*rows, *(w.t() for w in weights), *biases), results, body)
     return results
 
 
-def normed(x: torch.Tensor, gain: torch.Tensor, eps: float, weight: torch.Tensor, bias: Maybe) -> torch.Tensor:
-    """``rms_norm(x, gain, eps) @ weight + bias`` for one row, as (1, N)."""
-    return projected(x, gain, eps, [weight], [] if bias is None else [bias])[0]
+def normed(x: torch.Tensor, norm: tuple[Any, ...], weight: torch.Tensor, bias: Maybe) -> torch.Tensor:
+    """``norm(x) @ weight + bias`` for one row, as (1, N)."""
+    return projected(x, norm, [weight], [] if bias is None else [bias])[0]
 
 
 def gated(
     first: tuple[Any, ...], second: tuple[Any, ...], activation: Any, options: dict[str, Any], shape: list[int]
 ) -> torch.Tensor:
     """``activation(a) * b`` of two :class:`Projection`, given as tuples, that differ in matrices and biases only."""
-    x, gain, eps, *_ = first
+    x, norm, *_ = first
     biases = [b for *_, b in (first, second) if b is not None]
-    one, other = projected(x, gain, eps, [w for *_, w, _ in (first, second)], biases)
+    one, other = projected(x, norm, [w for *_, w, _ in (first, second)], biases)
     return (activation(one, **options) * other).view(shape)
 
 
@@ -66,11 +83,13 @@ def match_normed(node: Node) -> Call | None:
     product = projection(node)
     if product is None:
         return None
-    norm = unviewed(product.x)
-    if not all(user.target in PRODUCTS for user in uses(norm)):
+    result = unviewed(product.x)
+    if not all(user.target in PRODUCTS for user in uses(result)):
         return None
-    for x, gain, eps in norms(uncast(norm)):
-        return normed, (x, gain, eps, product.weight, product.bias)
+    for x, norm in norms(uncast(result)):
+        if norm.centred and product.weight.meta["val"].shape[1] > MAX_CENTRED:
+            return None
+        return normed, (x, tuple(norm), product.weight, product.bias)
     return None
 
 
@@ -105,29 +124,43 @@ def projection(node: Any) -> Projection | None:
         return None
     if bias and bias[0].meta["val"].shape != matrix.shape[1:]:
         return None
-    return Projection(x, None, None, weight, bias[0] if bias else None)
+    return Projection(x, None, weight, bias[0] if bias else None)
 
 
 def alike(one: Projection, other: Projection) -> bool:
     """Whether two products differ in their matrices, of one shape, and biases only."""
-    if (unviewed(one.x), one.gain, one.eps) != (unviewed(other.x), other.gain, other.eps):
+    if (unviewed(one.x), one.norm) != (unviewed(other.x), other.norm):
         return False
     a, b = (p.weight.meta["val"] for p in (one, other))
     return a.shape == b.shape and a.dtype == b.dtype and (one.bias is None) == (other.bias is None)
 
 
-def norms(node: Any) -> Iterator[tuple[Node, Node, float]]:
-    """x, gain and eps, if a node is ``x * rsqrt(mean(x * x, -1) + eps) * gain`` of one row."""
-    if calls(node, getitem) and node.args[1] == 0 and calls(node.args[0], aten._fused_rms_norm.default):
-        x, shape, gain, eps = node.args[0].args
-        if gain is not None and len(shape) == 1 and is_row(x, gain):
-            yield x, gain, torch.finfo(x.meta["val"].dtype).eps if eps is None else eps
+def norms(node: Any) -> Iterator[tuple[Node, Norm]]:
+    """x and its norm, if a node is the norm of one row."""
+    if calls(node, getitem) and node.args[1] == 0:
+        yield from norms_of_operators(node.args[0])
     elif calls(node, aten.mul.Tensor):
         for gain, scaled in either_way_of(node):
             for x, scale in either_way_of(uncast(scaled)) if calls(uncast(scaled), aten.mul.Tensor) else ():
                 eps = eps_of(scale, uncast(x))
                 if eps is not None and is_row(uncast(x), gain):
-                    yield uncast(x), gain, eps
+                    yield uncast(x), Norm(gain, None, eps, centred=False)
+
+
+def norms_of_operators(node: Any) -> Iterator[tuple[Node, Norm]]:
+    """The same for PyTorch's operators, of which the first result is the norm."""
+    if calls(node, aten._fused_rms_norm.default):
+        x, shape, gain, eps = node.args
+        norm = Norm(gain, None, torch.finfo(x.meta["val"].dtype).eps if eps is None else eps, centred=False)
+    elif calls(node, aten.native_layer_norm.default):
+        x, shape, gain, offset, eps = node.args
+        norm = Norm(gain, offset, eps, centred=True)
+    else:
+        return
+    given = x.meta["val"]
+    is_alone = is_plain(given) and len(shape) == 1 and given.numel() == shape[0]
+    if is_alone and all(t is None or is_row(x, t) for t in (norm.gain, norm.offset)):
+        yield x, norm
 
 
 def eps_of(scale: Any, x: Any) -> float | None:

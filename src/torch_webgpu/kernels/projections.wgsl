@@ -1,5 +1,6 @@
 // One vector times the rows of a few matrices of one shape: LANES threads share row m of each. They also add up what else
-// `terms` gives them, the vector's squares; `finished` makes results of the sums.
+// `terms` gives them, the vector's squares; `finished` makes results of the sums. What terms need of all of the vector is
+// found by `prepare`.
 
 var<workgroup> lane_sums: array<Sums, OUTPUTS * LANES>;
 
@@ -8,6 +9,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
         @builtin(local_invocation_index) lid: u32) {
   let group = wid.y * nwg.x + wid.x;
   if (group >= P.groups) { return; }
+  prepare(lid);
   let lane = lid % LANES;
   let m = group * OUTPUTS + lid / LANES;
   let row = starts(min(m, P.m - 1u));
