@@ -215,6 +215,19 @@ def test_an_epilogue_of_its_own(found: dict[str, int]) -> None:
     assert found == {"normed product": 1}
 
 
+def test_a_row_that_is_written_between_its_norm_and_the_product(found: dict[str, int]) -> None:
+    def f(x: torch.Tensor, gain: torch.Tensor, a: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        y = rms_norm(x, gain)
+        x.index_fill_(0, at, 0)
+        return F.linear(y, a)
+
+    inputs, at = (row(16)[0], vector(16), matrix(8, 16)), torch.tensor([0], device="webgpu")
+    with torch.no_grad():
+        got, want = (g(inputs[0].clone(), *inputs[1:], at) for g in (torch.compile(f), f))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert not found
+
+
 def test_training_is_as_it_was(found: dict[str, int]) -> None:
     """A backward pass needs what these leave out."""
     parameters = [t.requires_grad_() for t in (vector(16), matrix(8, 16), matrix(8, 16))]

@@ -212,6 +212,24 @@ def test_what_looks_like_it_is_left_alone(name: str, found: dict[str, int]) -> N
     assert "written out" not in found
 
 
+def test_keys_that_are_written_before_the_values_are_read(found: dict[str, int]) -> None:
+    """The kernel would read what the program's first product did not."""
+
+    def f(q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> Tensor:
+        scores = q @ k.mT
+        k.index_copy_(2, at, q[:, :, :1])
+        return F.softmax(scores, dim=-1) @ v
+
+    q, k, v = heads(2, 3, 5, 9)
+    for f_of, expected in ((f, {}), (lambda q, k, v, at: f(q, k.clone(), v, at), {"written out": 1})):
+        torch._dynamo.reset()
+        at = torch.tensor([4], device="webgpu")
+        with torch.no_grad():
+            got, want = torch.compile(f_of, fullgraph=True)(q, k.clone(), v, at), f_of(q, k.clone(), v, at)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+        assert found == expected
+
+
 def test_training_keeps_the_weights(found: dict[str, int]) -> None:
     """The backward needs them; dropout draws eager mode's numbers."""
     x, grads = torch.randn(2, 6, 24, device="webgpu"), []

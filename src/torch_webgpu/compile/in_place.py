@@ -6,7 +6,7 @@ cache becomes a copy of the cache, and the copy's way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -68,6 +68,48 @@ def makes_alias(node: Node) -> bool:
     """Whether a node may return a view of an argument; so may all that is no ATen operator."""
     schema = getattr(node.target, "_schema", None)
     return node.op != "output" and (schema is None or any(r.alias_info is not None for r in schema.returns))
+
+
+class Writes:
+    """Where a graph writes, for what moves reads of nodes to later ones."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self._order = {node: n for n, node in enumerate(gm.graph.nodes)}
+        self._places: dict[Node, list[int]] = {}
+        for node, n in self._order.items():
+            for target in targets(node):
+                self._places.setdefault(origin(target), []).append(n)
+
+    def replace(self, node: Node, made: Node) -> None:
+        """``made`` takes the place of ``node``."""
+        self._order[made] = self._order[node]
+
+    def come_between(self, source: Node, user: Node) -> bool:
+        """Whether ``user``, which did not take ``source``, would find something else there than who did."""
+        places = self._places.get(origin(source), ())
+        return any(self._order[source] < n < self._order[user] for n in places)
+
+
+def targets(node: Node) -> Iterator[Node]:
+    """What a node writes to."""
+    if node.op != "call_function" or not node.is_impure():
+        return
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        yield from node.all_input_nodes[:1]
+        return
+    written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    given = {a.name: value for a, value in zip(schema.arguments, node.args)} | node.kwargs
+    for name in written & given.keys():
+        value = given[name]
+        yield from [n for n in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(n, Node)]
+
+
+def origin(node: Node) -> Node:
+    """What a node's result may lie in the memory of."""
+    while node.op == "call_function" and makes_alias(node) and node.args and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
 
 
 def any_symbols(t: torch.Tensor) -> bool:

@@ -10,21 +10,27 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from . import grouped_heads, projections, rotary, written_out
+from .in_place import Writes
 from .matching import Call, aten
 
 
 def apply(gm: GraphModule) -> dict[str, int]:
     """Rewrites a graph of ATen operators; how often each pattern was found."""
     found: dict[str, int] = {}
+    writes = Writes(gm)
     for node in list(gm.graph.nodes):
         for name, (targets, match) in PATTERNS.items():
             if node.op != "call_function" or node.target not in targets or (call := match(node)) is None:
                 continue
+            if any(writes.come_between(source, node) for source in nodes_of(call[1]) - set(node.all_input_nodes)):
+                continue
             with gm.graph.inserting_before(node):
                 made = gm.graph.call_function(*call)
             made.meta = node.meta.copy()
+            writes.replace(node, made)
             node.replace_all_uses_with(made)
             gm.graph.erase_node(node)
             found[name] = found.get(name, 0) + 1
@@ -32,6 +38,12 @@ def apply(gm: GraphModule) -> dict[str, int]:
     if found:
         gm.graph.eliminate_dead_code()
         gm.recompile()
+    return found
+
+
+def nodes_of(arguments: Any) -> set[Node]:
+    found: set[Node] = set()
+    map_arg(arguments, found.add)
     return found
 
 
