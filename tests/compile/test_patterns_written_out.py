@@ -134,6 +134,23 @@ def test_a_module(count: int, n: int, found: dict[str, int], monkeypatch: pytest
     assert steps[0] < steps[1] if is_worth_it else steps[0] == steps[1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["vit", "transformers"])
+def test_memory(name: str, dtype: torch.dtype, found: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of many queries take no more than in the program."""
+    inputs = *heads(1, 4, 100, 100, dtype), torch.ones(100, 100, device="webgpu").tril() > 0
+    sizes = []
+    for patterns in (True, False):
+        if not patterns:
+            monkeypatch.setattr("torch_webgpu.compile.backend.patterns.apply", lambda gm: {})
+        torch._dynamo.reset()
+        with torch.no_grad(), plans() as made:
+            torch.compile(merged(PROGRAMS[name]), fullgraph=True)(*inputs)
+        sizes.append(sum(b.size_bytes for plan in made for b in plan.buffers if b.role == "temporary"))
+    assert found == FOUND
+    assert sizes[0] <= sizes[1]
+
+
 @pytest.mark.parametrize("b", [1, 2])
 def test_dynamic_shapes(b: int, found: dict[str, int]) -> None:
     """A cache that grows: one graph, and a plan for each length."""

@@ -1,9 +1,9 @@
 """Attention of many queries, forward and backward, as products of the inputs' own dtype.
 
 As in "FlashAttention" (Dao et al., 2022) nothing of the size of the scores outlives a call: the backward computes them
-again, and the weights from each query's ``log(sum(exp(scores)))``. Scores, their softmax and sums are float32, and the
-weights are rounded to the dtype of the values for the product with these; PyTorch's composition brings half types to
-float32 for all of it.
+again, and the weights from each query's ``log(sum(exp(scores)))``. Scores, their softmax and sums are float32 (products
+are kept as a program keeps them that writes attention out), and the weights are rounded to the dtype of the values for
+the product with these; PyTorch's composition brings half types to float32 for all of it.
 
 Queries of heads that share keys and values are rows of one matrix, so that neither is copied for each of them.
 """
@@ -44,7 +44,7 @@ def forward(
     """The result (B, H, L, D) and what :func:`torch_webgpu.kernels.attention.extern` says of each query."""
     (b, h, n, _), s = query.shape, key.shape[2]
     k, v = batch_of(key), batch_of(value)
-    scores = product(rows_of(query, key), k.mT, torch.float32).view(b, h, n, s)
+    scores = product(rows_of(query, key), k.mT, dtypes.BY_NAME[rules.stored].torch).view(b, h, n, s)
     lse, weights = empty_like_meta(
         [plain((b, h, n, 1), torch.float32), plain((b, h, n, s), query.dtype)], query.get_device()
     )
@@ -140,7 +140,7 @@ def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
     """A function from a product of query and key, and the mask there, to the score that counts."""
 
     def score_of(product: Expr, *masks: Expr) -> Expr:
-        score = ops.param(0, "f32") * product
+        score = ops.param(0, "f32") * own(product)
         for m in masks:
             if m.dtype == "bool":
                 score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))

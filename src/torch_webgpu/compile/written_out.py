@@ -8,6 +8,7 @@ is followed operator by operator, and results are the program's.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import astuple, replace
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
@@ -29,9 +30,9 @@ class Scores(NamedTuple):
     """What a softmax is of: a product, times ``scale``, with a ``mask`` at a place with the sizes ``shape``."""
 
     product: Node
+    rules: Rules
     scale: float = 1.0
     mask: Node | None = None
-    rules: Rules = Rules(zeros=False)
     shape: tuple[Any, ...] = ()
 
 
@@ -115,15 +116,12 @@ def call(scores: Scores, value: Node) -> Call | None:
     if None not in shared and same(*(value_of(s).shape[1] for s in shared)):
         nodes[1:] = shared
     scale = scores.scale * found[0].scale * found[1].scale
-    rules = scores.rules
-    return attention, (
-        tuple(nodes),
-        turned,
-        heads,
-        scores.mask,
-        scale,
-        (rules.hides, rules.fill, rules.rounded, rules.zeros),
-    )
+    return attention, (tuple(nodes), turned, heads, scores.mask, scale, astuple(scores.rules))
+
+
+def name_of(node: Node) -> str:
+    """The name of a node's dtype in kernels."""
+    return dtypes.of(value_of(node).dtype).name
 
 
 def heads_of(lead: tuple[Any, ...] | None) -> tuple[int, int]:
@@ -139,7 +137,7 @@ def scored(node: Any) -> Scores | None:
     if not isinstance(node, Node) or len(node.users) != 1:
         return None
     if calls(node, aten.bmm.default):
-        return Scores(node)
+        return Scores(node, Rules(zeros=False, stored=name_of(node)))
     if is_regrouping(node) or is_cast(node, (torch.float32,)):
         return scored(node.args[0])
     for x, factor in factors(node):
@@ -149,7 +147,8 @@ def scored(node: Any) -> Scores | None:
     for x, mask, rules in masks(node):
         scores = scored(x) if x is not mask and fits(mask, node) else None
         if scores is not None and scores.mask is None:
-            return scores._replace(mask=mask, rules=rules, shape=tuple(value_of(node).shape))
+            shape = tuple(value_of(node).shape)
+            return scores._replace(mask=mask, rules=replace(scores.rules, **rules), shape=shape)
     return None
 
 
@@ -212,12 +211,12 @@ def factors(node: Any) -> Iterator[tuple[Node, float]]:
                 yield x, factor
 
 
-def masks(node: Any) -> Iterator[tuple[Any, Any, Rules]]:
-    """What a node may be with a mask, that mask, and what it means."""
+def masks(node: Any) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+    """What a node may be with a mask, that mask, and the :class:`Rules` for it."""
     dtype = value_of(node).dtype
     if calls(node, aten.add.Tensor):
         for x, mask in either_way_of(node):
-            yield x, mask, Rules(rounded=dtypes.of(dtype).name, zeros=False)
+            yield x, mask, {"rounded": name_of(node)}
         return
     if calls(node, aten.masked_fill.Scalar, aten.masked_fill.Tensor):
         x, mask, number = node.args
@@ -232,7 +231,7 @@ def masks(node: Any) -> Iterator[tuple[Any, Any, Rules]]:
         if fill is not None and isinstance(x, Node) and value_of(x).dtype == dtype:
             stored = torch.tensor(fill, dtype=dtype).item()
             if fill == float("-inf") or isfinite(stored):
-                yield x, mask, Rules(hides, stored, zeros=False)
+                yield x, mask, {"hides": hides, "fill": stored}
 
 
 def fits(mask: Any, node: Node) -> bool:

@@ -58,13 +58,15 @@ class Rules:
 
     ``hides``: booleans are true where a key is hidden, not where it is seen. ``fill``: the score of a hidden key; with
     a finite one a query sees all keys alike if all are hidden. ``rounded``: the dtype that scores have with a mask of
-    numbers added. ``zeros``: a query that sees nothing gets zeros, not NaN.
+    numbers added. ``zeros``: a query that sees nothing gets zeros, not NaN. ``stored``: the dtype of products of query
+    and key on roads that keep them.
     """
 
     hides: bool = False
     fill: float = float("-inf")
     rounded: str = "f32"
     zeros: bool = True
+    stored: str = "f32"
 
 
 PYTORCH = Rules()
