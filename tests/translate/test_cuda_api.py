@@ -318,6 +318,21 @@ def test_data_parallel_runs(target: str) -> None:
     assert torch.equal(torch.nn.DataParallel(net, device_ids=[0])(x), net(x))
 
 
+def test_data_parallel_moves_what_it_is_given(webgpu: None) -> None:
+    """On one device as well: older programs leave both the module and the batches on the CPU."""
+    net = torch.nn.Linear(2, 2)
+    x = torch.randn(3, 2)
+    expected = net(x)
+    parallel = torch.nn.DataParallel(net)
+    assert parallel.device_ids == [*range(torch.webgpu.device_count())]
+    if len(parallel.device_ids) > 1:  # PyTorch moves the module itself to one, and wants it moved to several
+        net.cuda()
+    for y in (parallel(x), parallel(x.cuda()), torch.nn.parallel.data_parallel(net, x, [0])):
+        assert y.device.type == "webgpu"
+        torch.testing.assert_close(y.cpu(), expected)
+    assert net.weight.device.type == "webgpu"
+
+
 def test_cudart_answers_what_programs_ask(target: str) -> None:
     runtime = torch.cuda.cudart()
     assert runtime.cudaMemGetInfo(0)[1] > 0

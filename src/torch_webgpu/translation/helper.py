@@ -89,15 +89,22 @@ class Helper:
         """What ``exec(source)`` is to run: a text, such as a file of settings, rewritten as a module is."""
         return compile(rewritten(source, "<string>", self.names), "<string>", "exec") if is_text(source) else source
 
+    def expression(self, source: Any) -> Any:
+        """What ``eval(source)`` is to run."""
+        if not is_text(source):
+            return source
+        text = source if isinstance(source, str) else bytes(source).decode()
+        return compile(rewritten(text.lstrip(" \t"), "<string>", self.names, "eval"), "<string>", "eval")
+
     def marked(self, names: Any) -> Any:
         """The globals that translated code runs in."""
         if isinstance(names, dict):
             names[MARK] = self
         return names
 
-    def is_device(self, value: Any, flag: str) -> Any:
+    def is_device(self, value: Any, flag: str, *default: Any) -> Any:
         """``value.is_cuda``: also of what is on the device that stands in for it."""
-        found = getattr(value, flag)
+        found = getattr(value, flag, *default)
         if found is False:
             device = getattr(value, "device", None)
             return isinstance(device, torch.device) and device.type == self.target

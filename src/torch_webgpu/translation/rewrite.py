@@ -19,7 +19,9 @@ Where a text is compared, both names count, since it may come from a file or a c
 ``x.to(rank)``, on the CPU     ``x.to(helper.local(rank))``
 ``torch.Tensor([1.0])``        ``helper.tensor(torch.Tensor, [1.0])``
 ``table[x.device.type]``       ``helper.lookup(table, x.device.type)``
+``getattr(x, "is_cuda")``      ``helper.is_device(x, "is_cuda")``
 ``exec(text, names)``          ``exec(helper.code(text), helper.marked(names))``
+``eval(text)``                 ``eval(helper.expression(text))``, likewise
 ``table.get(device, default)`` ``helper.get(table, device, default)``
 ``empty(2, pin_memory=True)``  ``helper.pinned(empty, 2, pin_memory=True)``
 =============================  ============================================
@@ -50,6 +52,9 @@ FACTORIES = frozenset(
 )
 """Functions whose ``pin_memory=True`` PyTorch refuses without hooks in C++."""
 
+TEXTS = {"exec": "code", "eval": "expression"}
+"""Functions that run a text → what makes of it what they are to run."""
+
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -62,9 +67,12 @@ def mentions_devices(source: bytes) -> bool:
     return any(word in source for word in SIGNS)
 
 
-def rewritten(source: bytes | str, file: str, names: Names) -> ast.Module:
-    """The module's tree with this device's names, at the places of the original. SyntaxError as :func:`compile`."""
-    tree: ast.Module = ast.parse(source, file)
+def rewritten(source: bytes | str, file: str, names: Names, mode: str = "exec") -> Any:
+    """The tree of a module, or of an expression (``mode`` "eval"), with this device's names, at the original's places.
+
+    SyntaxError as :func:`compile`.
+    """
+    tree: ast.AST = ast.parse(source, file, mode)
     return ast.fix_missing_locations(Rewriter(names).visit(tree))
 
 
@@ -185,6 +193,8 @@ class Rewriter(ast.NodeTransformer):
             node.args[0] = ast.copy_location(tests, node.args[0])
             return node
         called = ast.unparse(node.func)
+        if called == "getattr" and self.is_flag(node.args[1:2]):
+            return self.helper("is_device", [self.visit(argument) for argument in node.args], node)
         makes_device = called in self.makers
         if called in self.tensors:
             node.func, node.args = self.helper_function("tensor", node), [node.func, *node.args]
@@ -204,8 +214,8 @@ class Rewriter(ast.NodeTransformer):
             return call
         if node.args and (makes_device or (name == "to" and self.names.target == "cpu")):
             node.args[0] = self.made_local(node.args[0])
-        elif node.args and called == "exec":
-            node.args[0] = self.helper("code", [node.args[0]], node.args[0])
+        elif node.args and called in TEXTS:
+            node.args[0] = self.helper(TEXTS[called], [node.args[0]], node.args[0])
             node.args[1:2] = [self.helper("marked", [names], names) for names in node.args[1:2]]
         return node
 
@@ -214,10 +224,16 @@ class Rewriter(ast.NodeTransformer):
         known = isinstance(node, ast.Constant) and not (self.names.target == "cpu" and type(node.value) is int)
         return node if known or isinstance(node, ast.JoinedStr | ast.Starred) else self.helper("local", [node], node)
 
+    def is_flag(self, nodes: list[Any]) -> bool:
+        """Whether the first is the name of another device's attribute of tensors: "is_cuda"."""
+        flag = getattr(nodes[0], "value", None) if nodes else None
+        return flag in FLAGS and flag != f"is_{self.names.target}"
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         node.value = self.visit(node.value)
-        if node.attr in FLAGS and isinstance(node.ctx, ast.Load) and node.attr != f"is_{self.names.target}":
-            return self.helper("is_device", [node.value, ast.copy_location(ast.Constant(node.attr), node)], node)
+        flag = ast.copy_location(ast.Constant(node.attr), node)
+        if isinstance(node.ctx, ast.Load) and self.is_flag([flag]):
+            return self.helper("is_device", [node.value, flag], node)
         return node
 
     def visit_Import(self, node: ast.Import) -> ast.AST:

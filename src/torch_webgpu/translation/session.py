@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from time import perf_counter
 
 import torch
+from torch.nn import DataParallel
 
 from torch_webgpu_autoload import OFF
 
@@ -57,6 +59,7 @@ class Session:
             undo.callback(part.undo)
             part.place()
         matrix.install(self.target, replacements, self.monitor)
+        devices_of_data_parallel(self.target, replacements)
         if self.target == "cpu":
             without_accelerator(replacements)
 
@@ -79,6 +82,15 @@ def without_accelerator(replacements: Replacements) -> None:
     replacements.set(torch.accelerator, "is_available", lambda: False)
     replacements.set(torch.accelerator, "device_count", lambda: 0)
     replacements.set(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+
+
+def devices_of_data_parallel(target: str, replacements: Replacements) -> None:
+    """``nn.DataParallel`` moves the module, and the parts of what it is given, to the devices, as it does on CUDA.
+
+    Untranslated, it leaves both where they are, as on MPS and the CPU.
+    """
+    device_type = None if target in ("mps", "cpu") else target
+    replacements.set(sys.modules[DataParallel.__module__], "_get_available_device_type", lambda: device_type)
 
 
 _session: Session | None = None

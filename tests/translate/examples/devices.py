@@ -80,6 +80,7 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
             f"{name}Storage": "f(4) if isinstance(f(4), f) else None"
             for name in [*TYPES, "ComplexDouble", "ComplexFloat"]
         },
+        "_sleep": "f(1000)",
         "cast": "f(int, 1)",
         "AcceleratorError": "f('text')",
         "OutOfMemoryError": "f('text')",
@@ -226,6 +227,7 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
     },
     "torch.accelerator": {"synchronize": "f('cuda')"},
     "torch.random": {"fork_rng": "x.inside(f(device_type='cuda'))"},
+    "torch.autograd.profiler.emit_nvtx": {"__init__": "x.inside(torch.autograd.profiler.emit_nvtx())"},
     "torch.profiler.profile": {"__init__": "x.inside(torch.profiler.profile(activities=x.cuda_activities))"},
     "torch.profiler": {"supported_activities": "f()"},
 }

@@ -61,6 +61,17 @@ def profile_init(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 @Around
+def emit_nvtx_init(plain: Callable[..., None]) -> Callable[..., None]:
+    """``torch.autograd.profiler.emit_nvtx()``, which emits nothing."""
+
+    @wraps(plain)
+    def __init__(self: Any, enabled: bool = True, record_shapes: bool = False) -> None:  # noqa: N807
+        plain(self, False, record_shapes)
+
+    return __init__
+
+
+@Around
 def storage_new(plain: Callable[..., Any]) -> Callable[..., Any]:
     """``torch.UntypedStorage(n, device="cuda")``"""
 

@@ -127,6 +127,9 @@ def streams(module: str) -> Iterator[Row]:
     times = "the time is the GPU's where it has timestamp queries, else the host's"
     measured = {"mps": emulated("streams:MetalEvent"), "cpu": emulated("streams:HostEvent", "the host's time")}
     yield from rows(module, "Event", webgpu=translated("torch.webgpu.Event", times), xpu=OWN, **measured)
+    idle = "the queue is not made to wait: no result depends on when work runs"
+    if module == "torch.cuda":
+        yield from rows(module, "_sleep", nothing(idle))
     foreign = error("streams of other libraries cannot be taken over; use torch.cuda.current_stream()")
     yield from rows(module, "ExternalStream", foreign)
     yield from rows(module, "get_stream_from_external", foreign, xpu=OWN)

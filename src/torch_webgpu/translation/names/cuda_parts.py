@@ -28,6 +28,7 @@ def tools() -> Iterator[Row]:
     )
     yield from rows("torch.cuda.profiler", "start stop", nothing(NSIGHT))
     yield from rows("torch.cuda.profiler", "profile", nothing(NSIGHT, "profiling:profile"))
+    yield from rows("torch.autograd.profiler.emit_nvtx", "__init__", nothing(NSIGHT, "constructors:emit_nvtx_init"))
     source = error("CUDA C++ is not compiled here; write the function with PyTorch's operators and torch.compile it")
     yield from rows("torch.cuda.jiterator", "_create_jit_fn _create_multi_output_jit_fn", source)
     files = error("GPUDirect Storage is NVIDIA's; read with torch.from_file or numpy.fromfile and copy to the device")
