@@ -161,7 +161,7 @@ class Fuser:
             return "the reduction's rows overwrite what its points still need"
         if group.product is not None and (refusal := self.not_an_epilogue(group, node, mapping)):
             return refusal
-        if self.buffers(group, node) > self.limits.buffers:
+        if self.buffers(group, node, mapping.strides) > self.limits.buffers:
             return f"a kernel has at most {self.limits.buffers} buffers here"
         size = sum(1 for _ in walk([v.expr for v in group.values.values()])) + sum(1 for _ in walk(body.roots))
         most = MAX_EXPRESSIONS if group.product is None else MAX_EPILOGUE_EXPRESSIONS
@@ -207,15 +207,22 @@ class Fuser:
         """Whether something that steps through the group's shape like this is as large as that."""
         return all(stride or size == 1 for stride, size in zip(strides, group.shape, strict=True))
 
-    def buffers(self, group: Group, node: RecordedNode) -> int:
-        """How many buffers the group would bind with ``node``."""
-        own = {access.place for access in group.inputs} | group.values.keys()
-        own |= {self.use(source).place for source in group.operands}
+    def buffers(self, group: Group, node: RecordedNode, strides: Sequence[Shape]) -> int:
+        """How many buffers the group would bind with ``node``, whose inputs step through its points by ``strides``.
+
+        What is read in two orders is bound twice, what is written once.
+        """
         known = self.constants.inputs(node)
-        own |= {use.place for k, use in enumerate(node.uses) if k not in known}
-        count = sum(self.bindings.get(place, 1) for place in own)
+        read = {*group.inputs}
+        for k, spec in enumerate(node.op.inputs):
+            if k not in known and node.uses[k].place not in group.values:
+                read.add(GroupLoad(node.uses[k].place, strides[k], spec.dtype))
+        written = group.values.keys() | {use.place for use in node.uses[node.op.n_inputs :]}
+        bound = [access.place for access in read if access.place not in written]
+        bound += [self.use(source).place for source in group.operands]
+        count = sum(self.bindings.get(place, 1) for place in (*bound, *written))
         if count > self.limits.buffers:
-            count = sum(self.bindings.get(place, 1) for place in own - self.unseen(group))
+            count -= sum(self.bindings.get(place, 1) for place in self.unseen(group))
         return count
 
     def unseen(self, group: Group) -> set[int]:
@@ -327,7 +334,8 @@ class Fuser:
             before = code_size([value.expr for value in group.values.values()])
             if body.running and SCAN_RUN * before > MAX_UNROLLED:
                 return None, "a scan's kernel with it would take long to compile"
-            if self.buffers(group, node) > self.limits.buffers:
+            strides = [group.strides(spec, row=False) for spec in node.op.inputs]
+            if self.buffers(group, node, strides) > self.limits.buffers:
                 return None, f"a kernel has at most {self.limits.buffers} buffers here"
             if any(other.conflicts(group.reads, group.writes) for other in self.groups[position + 1 :]):
                 return None, "another operation stands between it and what feeds it"

@@ -135,6 +135,7 @@ def histories(draw: Any) -> list[tuple[Any, ...]]:
     return draw(st.lists(steps, min_size=4, max_size=12))
 
 
+@pytest.mark.float64
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories())
@@ -157,6 +158,7 @@ def test_results_are_those_of_the_cpu_after_any_history(history: Any, device: to
             assert_same(ours, theirs, step)
 
 
+@pytest.mark.float64
 def test_the_default_dtype_decides_anew(device: torch.device) -> None:
     def dtypes(x: Tensor) -> list[torch.dtype]:
         found = [
@@ -179,6 +181,7 @@ def test_the_default_dtype_decides_anew(device: torch.device) -> None:
     assert dtypes(x.to(device)) == dtypes(x)
 
 
+@pytest.mark.float64
 def test_what_was_found_out_is_kept_for_when_a_dtype_comes_back(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

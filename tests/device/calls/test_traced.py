@@ -88,6 +88,7 @@ def test_kernels_that_read_and_write_on_the_host_are_run_every_time(device, call
     assert len(calls) == 3
 
 
+@pytest.mark.float64
 def test_float64_sums_that_run_on_the_cpu_do_so_every_time(device):
     index, terms = torch.tensor([2, 0, 2], device=device), torch.ones(3, dtype=torch.float64, device=device)
     for method in ("index_put_", "put_"):
