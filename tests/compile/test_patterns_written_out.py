@@ -182,6 +182,22 @@ def test_masks_broadcast(shape: tuple[int, ...], found: dict[str, int]) -> None:
     assert found == {"written out": 1}
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("n", [5, 20])
+def test_two_masks_that_are_added(n: int, dtype: torch.dtype, found: dict[str, int]) -> None:
+    """As in T5: for few queries, where their sum is small."""
+    seen = torch.rand(2, 1, n, 9, device="webgpu") > 0.3
+    seen[0, 0, 0] = False
+
+    def f(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+        scores = q @ k.mT + bias + torch.where(seen, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
+        return F.softmax(scores, dim=-1) @ v
+
+    bias = torch.randn(1, 3, n, 9).to("webgpu", dtype)
+    compare(f, *heads(2, 3, n, 9, dtype), bias, seen, tolerance=2 * TOLERANCE[dtype])
+    assert found == ({"written out": 1} if n <= 16 else {})
+
+
 def test_a_mask_in_float32_with_scores_of_half_precision(found: dict[str, int]) -> None:
     mask = torch.randn(2, 1, 5, 9, device="webgpu") * 50
     mask[:, :, 2] = torch.finfo(torch.float32).min
@@ -212,7 +228,9 @@ LOOK_ALIKES: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "scaled after the mask": lambda q, k, v: F.softmax((q @ k.mT + k[:, :, :1, :1]) * 2, dim=-1) @ v,
     "another function of scores": lambda q, k, v: F.softmax((q @ k.mT).tanh(), dim=-1) @ v,
     "weights are normalised again": lambda q, k, v: (F.softmax(q @ k.mT, dim=-1) * 2) @ v,
-    "two masks": lambda q, k, v: F.softmax(q @ k.mT + k[:, :, 0, :1, None] + k[:, :, :1, :1], dim=-1) @ v,
+    "two masks, one of which fills": lambda q, k, v: (
+        F.softmax((q @ k.mT + k[:, :, :1, :1]).masked_fill(k[:, :, None, :, 0] > 1, -1), dim=-1) @ v
+    ),
     "filled with a positive infinity": lambda q, k, v: (
         F.softmax((q @ k.mT).masked_fill(k[:, :, None, :, 0] > 9, float("inf")), dim=-1) @ v
     ),

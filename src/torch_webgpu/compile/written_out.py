@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import astuple, replace
+from functools import reduce
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
@@ -27,12 +28,14 @@ REGROUPINGS = (*VIEWS, aten.expand.default, aten.clone.default)
 
 
 class Scores(NamedTuple):
-    """What a softmax is of: a product, times ``scale``, with a ``mask`` at a place with the sizes ``shape``."""
+    """What a softmax is of: a product, times ``scale``, with ``masks`` at a place with the sizes ``shape``: one, or
+    several that are added.
+    """
 
     product: Node
     rules: Rules
     scale: float = 1.0
-    mask: Node | None = None
+    masks: tuple[Node, ...] = ()
     shape: tuple[Any, ...] = ()
 
 
@@ -50,7 +53,7 @@ def attention(
     operands: tuple[torch.Tensor, ...],
     turned: tuple[bool, ...],
     heads: tuple[int, int] | None,
-    mask: torch.Tensor | None,
+    masks: tuple[torch.Tensor, ...],
     scale: float,
     rules: tuple[Any, ...],
     is_merged: bool = False,
@@ -61,6 +64,7 @@ def attention(
     """
     matrices = [t.mT if turn else t for t, turn in zip(operands, turned)]
     query, key, value = [t if t.dim() == 4 else t.unflatten(0, heads) for t in matrices]
+    mask = reduce(torch.add, [t.float() for t in masks]) if len(masks) > 1 else next(iter(masks), None)
     y = sdpa.written_out(query, key, value, mask, scale, Rules(*rules), is_merged)
     return y.transpose(1, 2) if is_merged else y.flatten(0, 1)
 
@@ -98,13 +102,16 @@ def call(scores: Scores, value: Node) -> Call | None:
     """The attention that gives the product of the softmax of ``scores`` and ``value``."""
     query, key = scores.product.args
     lead = scores.shape[:2] if len(scores.shape) == 4 else None
-    if scores.mask is None:
+    if not scores.masks:
         lead = next((tuple(value_of(n).shape[:2]) for n in regrouped(query) if value_of(n).dim() == 4), None)
     found = [operand(query, lead, scales=True), operand(key, lead, scales=True), operand(value, lead)]
     values = [value_of(f.node) for f in found]
     first, queries = values[0], value_of(scores.product).shape[1]
-    if lead is None and isinstance(queries, int) and queries > sdpa.FEW_QUERIES:
+    few = isinstance(queries, int) and queries <= sdpa.FEW_QUERIES
+    if lead is None and isinstance(queries, int) and not few:
         return None  # these would be the same products, and there are no heads to copy
+    if len(scores.masks) > 1 and not few:
+        return None  # their sum may be as large as the scores
     heads = heads_of(lead) if any(v.dim() != 4 for v in values) else None
     if heads == (-1, -1) or not is_webgpu(first) or same(first.shape[-1], 0):
         return None
@@ -116,7 +123,7 @@ def call(scores: Scores, value: Node) -> Call | None:
     if None not in shared and same(*(value_of(s).shape[1] for s in shared)):
         nodes[1:] = shared
     scale = scores.scale * found[0].scale * found[1].scale
-    return attention, (tuple(nodes), turned, heads, scores.mask, scale, astuple(scores.rules))
+    return attention, (tuple(nodes), turned, heads, scores.masks, scale, astuple(scores.rules))
 
 
 def name_of(node: Node) -> str:
@@ -142,13 +149,15 @@ def scored(node: Any) -> Scores | None:
         return scored(node.args[0])
     for x, factor in factors(node):
         scores = scored(x)
-        if scores is not None and scores.mask is None:
+        if scores is not None and not scores.masks:
             return scores._replace(scale=scores.scale * factor)
     for x, mask, rules in masks(node):
         scores = scored(x) if x is not mask and fits(mask, node) else None
-        if scores is not None and scores.mask is None:
-            shape = tuple(value_of(node).shape)
-            return scores._replace(mask=mask, rules=replace(scores.rules, **rules), shape=shape)
+        if scores is None:
+            continue
+        found, shape = (*scores.masks, mask), tuple(value_of(node).shape)
+        if len(found) == 1 or (len(shape) == len(scores.shape) and not any(map(is_bool, found))):
+            return scores._replace(masks=found, rules=replace(scores.rules, **rules), shape=shape)
     return None
 
 
@@ -238,9 +247,13 @@ def fits(mask: Any, node: Node) -> bool:
     """Whether a mask broadcasts to the scores that a node is, and is of booleans or is added."""
     t, shape = value_of(mask), value_of(node).shape
     is_added = calls(node, aten.add.Tensor)
-    if not is_webgpu(t) or (t.dtype not in FLOATS if is_added else t.dtype != torch.bool) or len(shape) not in (3, 4):
+    if not is_webgpu(t) or not (t.dtype in FLOATS if is_added else is_bool(mask)) or len(shape) not in (3, 4):
         return False
     return all(same(n, 1) or same(n, m) for n, m in zip(reversed(t.shape), reversed(shape))) and t.dim() <= len(shape)
+
+
+def is_bool(node: Any) -> bool:
+    return bool(value_of(node).dtype == torch.bool)
 
 
 def constant(value: Any) -> float | None:
