@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from struct import Struct
 from typing import Any
 
 import torch
@@ -47,6 +48,15 @@ def words(t: torch.Tensor) -> torch.Tensor:
         t = torch.view_as_real(t)
     return t.view(BITS[t.element_size()])
 
+
+UNPACKING = {
+    dtype: Struct(f"={code}").unpack
+    for dtype, code in {
+        torch.bool: "?", torch.uint8: "B", torch.int8: "b", torch.int16: "h", torch.int32: "i", torch.int64: "q",
+        torch.float16: "e", torch.float32: "f", torch.float64: "d",
+    }.items()
+}  # fmt: skip
+"""What makes Python's number of a tensor's bytes, for the common types: a tensor of the host's takes longer."""
 
 NUMBER_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
@@ -232,7 +242,8 @@ def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
         return to_host(t).item()
     host = bytearray(t.element_size())
     download(words(t), memoryview(host))
-    return torch.frombuffer(host, dtype=t.dtype).item()
+    unpack = UNPACKING.get(t.dtype)
+    return unpack(host)[0] if unpack is not None else torch.frombuffer(host, dtype=t.dtype).item()
 
 
 def register() -> None:

@@ -347,7 +347,7 @@ class Engine(Store):
         needed = self.lanes.needed_beside(lane)
         recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
         if self.dying:
-            self.sweep(recording.in_use)
+            self.sweep(recording.in_use, needed)
         if is_printed("record"):
             calls = [f"  {op.name} {op.args} {offsets} {params}" for op, _, offsets, params in recording.nodes()]
             print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)

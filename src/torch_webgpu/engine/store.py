@@ -225,11 +225,12 @@ class Store:
             if size > self.peak_bytes[device]:
                 self.peak_bytes[device] = size
 
-    def sweep(self, running: Container[int] = ()) -> None:
-        """Returns the memory of what died and nothing recorded or ``running`` (by number) needs."""
+    def sweep(self, running: Container[int] = (), waiting: Container[int] | None = None) -> None:
+        """Returns the memory of what died and nothing recorded (``waiting``, if known) or ``running`` needs."""
         if not self.dying:
             return
-        waiting = self.lanes.needed_beside(None)
+        if waiting is None:
+            waiting = self.lanes.needed_beside(None)
         dead, self.dying = self.dying, []
         gone: list[Allocation] = []
         returned: dict[int, list[Buffer]] = {}
