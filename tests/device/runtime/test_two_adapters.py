@@ -47,7 +47,8 @@ try:
 except RuntimeError as error:
     assert "same device" in str(error), error
 
-# Training on the second.
+# Training on the second. Of other seeds some are lucky at first, and stay above that for a while.
+torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)).to("webgpu:1")
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 first = None
