@@ -144,6 +144,13 @@ def test_what_pytorch_asks_itself_is_not_counted(target: str) -> None:
     }
 
 
+def test_a_number_is_the_device_too(target: str) -> None:
+    source = (
+        "import torch\nrank = 0\nmade = [torch.zeros(2, device=rank), torch.ones(1, device=0), torch.ones(1).to(0)]"
+    )
+    assert {made.device.type for made in as_user(source)["made"]} == {target}
+
+
 def test_libraries_still_find_that_there_is_no_cuda(target: str) -> None:
     """Some find out by trying, and expect PyTorch's error."""
     torch.empty(0, device="cuda")

@@ -16,7 +16,7 @@ Where a text is compared, both names count, since it may come from a file or a c
 ``choices=["cpu", "cuda"]``    ``choices=["cpu", "cuda", "webgpu"]``
 ``x.is_cuda``                  ``helper.is_device(x, "is_cuda")``
 ``torch.device(name)``         ``torch.device(helper.local(name))``
-``x.to(rank)``, on the CPU     ``x.to(helper.local(rank))``
+``x.to(rank)``, on the CPU     ``x.to(helper.local(rank))``, likewise ``zeros(2, device=rank)``
 ``torch.Tensor([1.0])``        ``helper.tensor(torch.Tensor, [1.0])``
 ``table[x.device.type]``       ``helper.lookup(table, x.device.type)``
 ``getattr(x, "is_cuda")``      ``helper.is_device(x, "is_cuda")``
@@ -50,7 +50,7 @@ FACTORIES = frozenset(
     "new_tensor new_zeros normal ones ones_like rand rand_like randint randn randn_like randperm tensor zeros "
     "zeros_like".split()
 )
-"""Functions whose ``pin_memory=True`` PyTorch refuses without hooks in C++."""
+"""Functions that make tensors; their ``pin_memory=True`` PyTorch refuses without hooks in C++."""
 
 TEXTS = {"exec": "code", "eval": "expression"}
 """Functions that run a text → what makes of it what they are to run."""
@@ -206,6 +206,8 @@ class Rewriter(ast.NodeTransformer):
                 keyword.value.elts = self.both(keyword.value.elts)
             else:
                 keyword.value = self.visit(keyword.value)
+            if keyword.arg == "device" and name in FACTORIES and self.names.target == "cpu":
+                keyword.value = self.made_local(keyword.value)  # PyTorch takes a number for the accelerator's
         if name == "get" and isinstance(node.func, ast.Attribute) and node.args and may_be_device(node.args[0]):
             return self.helper("get", [node.func.value, *node.args], node)
         if name in FACTORIES and any(keyword.arg == "pin_memory" for keyword in node.keywords):
