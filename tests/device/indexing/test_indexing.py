@@ -310,6 +310,7 @@ def test_embedding_bag(device, last, padding, mode, dtype):
         check(device, bag, weight, index, offsets, values(dtype, 12), backward=True)
 
 
+@pytest.mark.float64
 def test_embedding_bag_errors(device):
     weight, index, offsets = torch.ones(3, 4, device=device), torch.tensor([0, 1], device=device), torch.tensor([0])
     for wrong in (weight.long(), weight.to(torch.complex64)):

@@ -113,7 +113,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixT
     Returns the blocks that were chosen since, by tile and parts of the sums.
     """
     device = engine().device(0)
-    caps = replace(device.caps, matrices=(config,), workgroup_bytes=49152)
+    caps = replace(device.caps, matrices=(config,), workgroup_bytes=49152, subgroup_sizes=False)
     monkeypatch.setattr(matrix_tile, "TILES", (tile,))
     monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800)))
     chosen: list[Blocking[MatrixTile]] = []
@@ -125,7 +125,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixT
 
     def emulated(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> LinkedKernel:
         linked = link(kernel, replace(caps, matrices=(), subgroup_sizes=False), windows)
-        return replace(linked, source=without_matrices(linked.source, config.subgroup_size))
+        source = without_matrices(linked.source, config.subgroup_size)
+        return replace(linked, source=source if caps.float16 else source.replace("enable f16;\n", ""))
 
     monkeypatch.setattr(device, "caps", caps)
     monkeypatch.setattr(matrix_tile, "blocking", noted)
