@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -55,15 +54,15 @@ def test_what_is_pinned(device: torch.device) -> None:
 
 
 def test_memory_is_not_pinned_for_whoever_gets_it_next(device: torch.device) -> None:
-    for _ in range(50):
-        made = torch.arange(6.0).pin_memory("webgpu")
+    for _ in range(200):
+        made = torch.arange(1000.0).pin_memory()
         address = made.data_ptr()
         del made
-        gc.collect()
-        other = torch.empty(6)
-        if other.data_ptr() == address:
-            break
-    assert not other.is_pinned("webgpu")
+        others = [torch.empty(1000) for _ in range(8)]
+        if again := [t for t in others if t.data_ptr() == address]:
+            assert not again[0].is_pinned()
+            return
+    pytest.skip("the allocator gives no memory again")
 
 
 def by_synchronize(x: torch.Tensor) -> None:
