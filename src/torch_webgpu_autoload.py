@@ -1,7 +1,8 @@
 """What PyTorch's ``torch.backends`` entry point calls at the end of ``import torch``.
 
 It is a module of its own because loading an entry point imports its package, and importing ``torch_webgpu`` registers
-the device: the decision has to come first.
+the device: the decision has to come first. It imports torch in functions only: it may be imported before torch, by the
+``torch-webgpu`` command, and has to be complete when torch looks for its entry point.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-import torch
-
 OFF = ("", "0", "off", "false", "no")
 """What ``TORCH_WEBGPU_TRANSLATE`` says where nothing is to be translated."""
 
 
 def other_accelerator() -> str | None:
     """The device type of an accelerator PyTorch itself can use on this machine, if there is one."""
+    import torch
+
     built_for = torch._C._accelerator_getAccelerator()
     if built_for is None or built_for.type == "webgpu":
         return None

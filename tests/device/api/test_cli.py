@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,24 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+@pytest.mark.parametrize("arguments", [("compat", "torch.cuda.is_available"), ("run", "program.py")])
+def test_the_command_as_it_is_installed(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Its module is imported before torch, and by torch, which looks for its entry point there, in the middle of it."""
+    (tmp_path / "program.py").write_text("import torch; print(torch.cuda.is_available(), torch.zeros(1).cuda().device)")
+    (installed,) = entry_points(group="console_scripts", name="torch-webgpu")
+    script = f"import sys; from {installed.module} import {installed.attr} as command; sys.exit(command())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"compat": "is_available", "run": "True webgpu:0"}[arguments[0]] in done.stdout
 
 
 def test_doctor_finds_every_adapter_right(capsys: pytest.CaptureFixture[str]) -> None:
