@@ -133,6 +133,7 @@ def gpt2(autocast: torch.dtype | None) -> Callable[[Device, bool], Case]:
 
         small = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000} if quick else {}
         model = GPT2LMHeadModel(GPT2Config(**small)).to(device.device)
+        model.loss_type = "ForCausalLM"  # unnamed, it is warned of, which breaks the graph on any device
         shape = (2, 32) if quick else (8, 512)
         tokens = torch.randint(0, 1000, shape, device=device.device)
         loss = lambda run: run(input_ids=tokens, labels=tokens).loss
