@@ -11,12 +11,13 @@ ecosystem_stamp := $(ecosystem)/.installed
 # What failed among eleven thousand tests in two busy processes runs again in one that is quiet. Whatever passes only
 # there is named twice in the output, and is a defect to mend; it is not a reason to refuse a change that did not make it.
 once_more = echo "FAILED: running those again, alone" && $(bin)/python -m pytest --last-failed --last-failed-no-failures none -v
+run_tests = $(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(1) || { [ $$? = 1 ] && $(once_more) $(1); }
 
 # Tests in a process of their own, on Dawn; nothing where SwiftShader could not be had, which was said, or wgpudawn.
 swiftshader_manifest := .swiftshader/vk_swiftshader_icd.json
 on_dawn = @if [ -e $(swiftshader_manifest) ] && $(bin)/python -c 'import wgpudawn' 2>/dev/null; then set -x; \
 	export VK_DRIVER_FILES=$(CURDIR)/$(swiftshader_manifest) TORCH_WEBGPU_IMPLEMENTATION=dawn; \
-	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(1) || { [ $$? = 1 ] && $(once_more) $(1); }; fi
+	$(call run_tests,$(1)); fi
 # What exercises the runtime, and a file of each family of kernels.
 dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bounds.py runtime/test_prepared.py \
 	errors/test_refusals.py engine/test_replay.py engine/test_batching.py fusion/test_fusion_patterns.py \
@@ -43,7 +44,7 @@ demo: setup ## train a convolutional network on handwritten digits with device="
 	$(bin)/python examples/digits.py $(ARGS)
 
 test: setup swiftshader ## the whole test suite, on every core; without ARGS also a sample of it on Dawn
-	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS) || { [ $$? = 1 ] && $(once_more) $(ARGS); }
+	$(call run_tests,$(ARGS))
 	$(if $(ARGS),,$(call on_dawn,$(dawn_sample)))
 
 dawn: setup swiftshader ## the tests of the device on Dawn, on the software adapter SwiftShader

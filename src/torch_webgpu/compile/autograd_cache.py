@@ -32,6 +32,7 @@ from torch.fx._graph_pickler import GraphPickler, Options
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .cache import folder, sources
+from .in_place import any_symbols
 from .partition import values
 
 Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -100,7 +101,7 @@ def pickled(gm: GraphModule) -> bytes | None:
 def has_symbols(value: Any) -> bool:
     """Whether a fake tensor's layout, or a number, is symbolic."""
     if isinstance(value, torch.Tensor):
-        return any(map(has_symbols, (*value.shape, *value.stride(), value.storage_offset())))
+        return any_symbols(value) or has_symbols(value.storage_offset())
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 

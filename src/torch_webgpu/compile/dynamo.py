@@ -26,15 +26,7 @@ TRACED = frozenset({"helper", "device_names", "traced"})
 def register() -> None:
     """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
     wrapper: Any = torch._TorchCompileInductorWrapper
-    inductor = wrapper.__call__
-
-    @wraps(inductor)
-    def choose(self: Any, model: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-        if on_webgpu(model, inputs):
-            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs, options=self.config)
-        return inductor(self, model, inputs, **kwargs)
-
-    wrapper.__call__ = choose
+    wrapper.__call__ = choosing(wrapper.__call__)
     when_imported("torch._dynamo.backends.inductor", choose_by_name)
     when_imported("torch._dynamo.trace_rules", skip_own_modules)
 
@@ -42,15 +34,21 @@ def register() -> None:
 def choose_by_name(module: Any) -> None:
     """The same of ``torch._dynamo.lookup_backend("inductor")``, which other backends use, such as ``explain``'s."""
     functions = import_module("torch._dynamo.backends.registry")._COMPILER_FNS
-    inductor = functions["inductor"]
+    functions["inductor"] = module.inductor = choosing(functions["inductor"])
+
+
+def choosing(inductor: Callable[..., Any]) -> Callable[..., Any]:
+    """Inductor as a function of a graph and its inputs, or as the method of what holds its options, but for webgpu."""
 
     @wraps(inductor)
-    def choose(model: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+    def choose(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+        *holder, model, inputs = args
         if on_webgpu(model, inputs):
-            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs)
-        return inductor(model, inputs, **kwargs)
+            options = holder[0].config if holder else None
+            return import_module("torch_webgpu.compile.backend").webgpu(model, inputs, options=options)
+        return inductor(*args, **kwargs)
 
-    functions["inductor"] = module.inductor = choose
+    return choose
 
 
 def skip_own_modules(rules: Any) -> None:

@@ -28,6 +28,7 @@ from .cache import file_for
 from .counts import COUNTS
 from .dynamo import is_webgpu, suppresses_errors
 from .faults import naming
+from .in_place import any_symbols
 from .partition import Part, first_line, refuse, split, unplanned
 
 MAX_PLANS = 64
@@ -329,4 +330,4 @@ def shared(pointers: Sequence[int], written: Sequence[int]) -> Iterator[int]:
 
 def is_static(value: Any) -> bool:
     """Whether it is a fake tensor whose layout has no symbols."""
-    return isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return isinstance(value, torch.Tensor) and not any_symbols(value)
