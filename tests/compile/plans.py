@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
-from torch_webgpu.compile import graph
+from torch_webgpu.compile import backend, graph
 from torch_webgpu.plan import Plan
 
 
@@ -25,3 +26,20 @@ def plans() -> Iterator[list[Plan]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "BoundPlan", noting)
         yield found
+
+
+def with_and_without_patterns(run: Callable[[], Any]) -> Iterator[tuple[Any, list[Plan]]]:
+    """What ``run`` returns and the plans that it makes, compiled anew with patterns, then without."""
+    for applies in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not applies:
+                patch.setattr(backend.patterns, "apply", lambda gm: {})
+            torch._dynamo.reset()
+            with plans() as made:
+                result = run()
+        yield result, made
+
+
+def dispatches(made: list[Plan]) -> int:
+    """Of all the plans together."""
+    return sum(len(plan.steps) for plan in made)

@@ -8,7 +8,7 @@ from math import sqrt
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.compile.plans import plans
+from tests.compile.plans import dispatches, plans, with_and_without_patterns
 from torch import Tensor, nn
 
 Program = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -115,20 +115,15 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("n", [6, 40])
-def test_a_module(count: int, n: int, found: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module(count: int, n: int, found: dict[str, int]) -> None:
     x, steps = torch.randn(1, n, 24), []
     module = Attention(count).eval()
     with torch.no_grad():
         expected = module(x)
         module.to("webgpu")
-        for patterns in (True, False):
-            if not patterns:
-                monkeypatch.setattr("torch_webgpu.compile.backend.patterns.apply", lambda gm: {})
-            torch._dynamo.reset()
-            with plans() as made:
-                got = torch.compile(module, fullgraph=True)(x.to("webgpu")).cpu()
-            steps.append(sum(len(plan.steps) for plan in made))
-            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        for got, made in with_and_without_patterns(lambda: torch.compile(module, fullgraph=True)(x.to("webgpu"))):
+            steps.append(dispatches(made))
+            torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
     is_worth_it = n <= 16 or count > 1
     assert found.get("written out", 0) == is_worth_it
     assert steps[0] < steps[1] if is_worth_it else steps[0] == steps[1]
@@ -136,17 +131,15 @@ def test_a_module(count: int, n: int, found: dict[str, int], monkeypatch: pytest
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["vit", "transformers"])
-def test_memory(name: str, dtype: torch.dtype, found: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory(name: str, dtype: torch.dtype, found: dict[str, int]) -> None:
     """Scores of many queries take no more than in the program."""
     inputs = *heads(1, 4, 100, 100, dtype), torch.ones(100, 100, device="webgpu").tril() > 0
     sizes = []
-    for patterns in (True, False):
-        if not patterns:
-            monkeypatch.setattr("torch_webgpu.compile.backend.patterns.apply", lambda gm: {})
-        torch._dynamo.reset()
-        with torch.no_grad(), plans() as made:
-            torch.compile(merged(PROGRAMS[name]), fullgraph=True)(*inputs)
-        sizes.append(sum(b.size_bytes for plan in made for b in plan.buffers if b.role == "temporary"))
+    with torch.no_grad():
+        for _, made in with_and_without_patterns(
+            lambda: torch.compile(merged(PROGRAMS[name]), fullgraph=True)(*inputs)
+        ):
+            sizes.append(sum(b.size_bytes for plan in made for b in plan.buffers if b.role == "temporary"))
     assert found == FOUND
     assert sizes[0] <= sizes[1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compile.plans import plans
+from tests.compile.plans import dispatches, with_and_without_patterns
 
 transformers = pytest.importorskip("transformers")
 
@@ -24,7 +24,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model(name: str, found: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model(name: str, found: dict[str, int]) -> None:
     model_class, config_class, sizes = MODELS[name]
     is_text = "image_size" not in sizes
     config = getattr(transformers, config_class)(
@@ -36,17 +36,13 @@ def test_a_model(name: str, found: dict[str, int], monkeypatch: pytest.MonkeyPat
         mask = torch.ones(2, 7, dtype=torch.long)
         mask[0, 4:] = 0
         given = {"input_ids": torch.arange(14).view(2, 7), "attention_mask": mask}
-    dispatches = []
+    steps = []
     with torch.no_grad():
         expected = model(**given)[0]
         model.to("webgpu")
-        for patterns in (True, False):
-            if not patterns:
-                monkeypatch.setattr("torch_webgpu.compile.backend.patterns.apply", lambda gm: {})
-            torch._dynamo.reset()
-            with plans() as made:
-                got = torch.compile(model)(**{key: t.to("webgpu") for key, t in given.items()})[0]
-            dispatches.append(sum(len(plan.steps) for plan in made))
+        there = {key: t.to("webgpu") for key, t in given.items()}
+        for got, made in with_and_without_patterns(lambda: torch.compile(model)(**there)[0]):
+            steps.append(dispatches(made))
             torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-5)
     assert found["written out"] == LAYERS
-    assert dispatches[0] <= dispatches[1] - LAYERS
+    assert steps[0] <= steps[1] - LAYERS
