@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compile.plans import plans
+from tests.compile.plans import dispatches, plans
 
 from torch_webgpu.compile import backend, in_place
 
@@ -33,7 +33,7 @@ def compare(f: Callable[..., Any], *inputs: torch.Tensor) -> int:
         assert torch.equal(one, other)
     for one, other in zip((got, *given), (reference, *on_cpu), strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-2, atol=1e-2)
-    return sum(len(plan.steps) for plan in made)
+    return dispatches(made)
 
 
 WRITES: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.compile.plans import plans
+from tests.compile.plans import dispatches, plans
 from torch import nn
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -35,7 +35,7 @@ def compare(f: Function, *inputs: torch.Tensor, dynamic: bool | None = None) -> 
     assert got.dtype == want.dtype
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(got.cpu().double(), in_double, rtol=tolerance, atol=tolerance)
-    return sum(len(plan.steps) for plan in made)
+    return dispatches(made)
 
 
 def row(k: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
