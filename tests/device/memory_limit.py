@@ -15,7 +15,7 @@ from torch_webgpu.runtime.implementation import BUFFER
 def memory_limit(size_bytes: int) -> Iterator[None]:
     """An adapter that refuses buffers when it has given out ``size_bytes`` more than now, as wgpu reports it."""
     torch.webgpu.empty_cache()
-    native = engine().device(0)._open.native
+    native = engine().device(0).opened.native
     create, release = native.create_buffer, native.release_buffer
     sizes: dict[object, int] = {}
 

@@ -11,7 +11,7 @@ from torch_webgpu.engine.record import engine
 def test_compiled_kernels_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.linspace(0.1, 0.9, 64)
     on_device = x.to("webgpu")
-    pipelines = engine().device(0)._open.pipelines
+    pipelines = engine().device(0).opened.pipelines
     monkeypatch.setattr(pipelines, "_max_pipelines", 4)
     pipelines._evict()  # what other tests compiled
     functions = (torch.exp, torch.sin, torch.sqrt, torch.tanh, torch.log, torch.floor, torch.ceil, torch.neg)

@@ -77,7 +77,7 @@ class BoundPlan:
 
     def run(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> list[torch.Tensor]:
         """The outputs in order, for tensors at these addresses that are known to be what was traced."""
-        engine, plan, index = self._engine, self.plan, self._index
+        engine, plan, index, device = self._engine, self.plan, self._index, self._device
         with Uninterrupted(), engine.lock:
             engine.check_process()
             engine.refuse("a plan cannot be run", index)
@@ -89,12 +89,12 @@ class BoundPlan:
             random = default_state(index) if plan.random_blocks else None
             stream = random.reserve(plan.random_blocks) if random else (0, 0)
             try:
-                self._device.with_room(self._program.run, allocations, self._starts, (), stream=stream)
+                device.with_room(self._program.run, device.opened, allocations, self._starts, (), stream=stream)
             except BaseException:
                 if random:
                     random.give_back(stream, plan.random_blocks)
                 raise
-            engine.backpressure.submitted(self._device)
+            engine.backpressure.submitted(device)
         return [self._output(spec, owners, inputs) for spec in plan.outputs]
 
     def failing_step(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> int | None:

@@ -49,28 +49,27 @@ def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trai
 
     Raises the first error after everything that could run was submitted.
     """
-    if schedule.steps and not run_whole(device, schedule, recording, trailing):
-        run_apart(device, schedule, recording)
-
-
-def run_whole(device: Device, schedule: Schedule, recording: Recording, trailing: Trailing | None) -> bool:
-    """Runs a recording in one submission. False, and nothing has happened, if something is wrong."""
-    submitted = device.submissions
+    if not schedule.steps:
+        return
+    submitted = None
     try:
-        program = schedule.program(recording, device)
+        opened = device.opened
+        submitted = opened.encoder.submissions
+        program = schedule.programs.get(device.index) or schedule.program(recording, device)
         allocations = recording.memory(schedule.lists)
         program.check(allocations)
         last = None if trailing is None else trailing.commands
-        program.run(allocations, recording.starts(schedule.lists), recording.numbers, last)
+        program.run(opened, allocations, recording.starts(schedule.lists), recording.numbers, last)
+        if trailing is not None:
+            trailing.submitted = True
     except (DeviceLostError, ForkError):
         raise
     except Exception:
-        if device.submissions != submitted:
+        if submitted is not None and device.submissions != submitted:
             raise
-        return False
-    if trailing is not None:
-        trailing.submitted = True
-    return True
+    else:
+        return
+    run_apart(device, schedule, recording)  # outside of the handler: what it raises is not about the exception
 
 
 def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
@@ -81,7 +80,7 @@ def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
         try:
             program = placement.program([step], device, later=schedule.steps[number + 1 :])
             program.check(memory)
-            device.with_room(program.run, memory, placement.starts, recording.numbers)
+            device.with_room(program.run, device.opened, memory, placement.starts, recording.numbers)
         except (DeviceLostError, ForkError):
             raise
         except Exception as error:

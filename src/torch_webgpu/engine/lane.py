@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch_webgpu.ir.graph import Node, Operation
 
 from .bundles import FIRST_LIST_ADDRESS, Bundle
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation
 
+NOTHING: frozenset[int] = frozenset()
+"""The numbers of no allocations."""
 Entry = tuple[Operation, tuple[int, ...], tuple[int | float, ...]]
 """One recorded call: the operation, the address of each argument (a list is a :class:`Bundle`), flattened scalars."""
 
@@ -54,7 +56,8 @@ class Lane:
     def take(self) -> list[Entry]:
         """The operations, which are no longer recorded."""
         entries, self.entries = self.entries, []
-        self._reads, self._writes, self._scanned = set(), set(), 0
+        if self._scanned:
+            self._reads, self._writes, self._scanned = set(), set(), 0
         for listener in self.listeners:
             listener(entries)
         return entries
@@ -106,7 +109,7 @@ class Lanes:
 
     def on(self, device: int | None) -> list[Lane]:
         """The busy lanes of a device, or of all."""
-        return [lane for lane in self.busy if device is None or lane.device == device]
+        return self.busy.copy() if device is None else [lane for lane in self.busy if lane.device == device]
 
     def touching(self, device: int, number: int) -> list[Lane]:
         """The lanes in which operations over this allocation are recorded."""
@@ -126,8 +129,11 @@ class Lanes:
 
     def needed_beside(self, lane: Lane | None) -> frozenset[int]:
         """The numbers of the allocations that other lanes have operations over."""
-        others = [other for other in self.busy if other is not lane and other.entries]
-        return frozenset(chain.from_iterable((*other.reads, *other.writes) for other in others)) if others else _NONE
+        busy = self.busy
+        if len(busy) == 1 and busy[0] is lane:
+            return NOTHING
+        others = [other for other in busy if other is not lane and other.entries]
+        return frozenset(chain.from_iterable((*other.reads, *other.writes) for other in others)) if others else NOTHING
 
     def clear(self, device: int | None = None) -> None:
         """Forgets what is recorded, for a device or for all."""
@@ -136,32 +142,23 @@ class Lanes:
             self.busy.remove(lane)
 
 
-_NONE: frozenset[int] = frozenset()
-
-
-class Recording(NamedTuple):
+class Recording:
     """Operations taken from a lane, and what their addresses stand for.
 
-    ``places``: the number of each address, in the order of first appearance, those of lists last; ``owners``: of each
-    place the number of its allocation, or of its list, which are numbered after the allocations; ``alive``: whether it
-    can still be read when these operations have run, for each allocation, then for each list. ``common``: the tensors
-    of lists that other arguments lie in, too: (list, position, number of the allocation; beyond those of lists if none
-    but lists use it).
+    ``places``: the different addresses, in the order of first appearance, those of ``lists`` last. ``allocations``:
+    what the others lie in. ``numbers``: the scalars of each operation. ``alive``: whether it can still be read when
+    these operations have run, for each allocation, then for each list.
+
+    ``key`` is what recordings with the same plan have in common, all but offsets and scalars, which are parameters:
+    ``ops``; ``numbered``, every argument's place, one operation's after the other's; ``owners``, of each place the
+    number of its allocation, or of its list, which are numbered after the allocations; ``alive``; ``common``, the
+    tensors of lists that other arguments lie in, too: (list, position, number of the allocation; beyond those of lists
+    if none but lists use it).
     """
 
-    entries: list[Entry]
-    ops: tuple[Operation, ...]
-    numbers: tuple[tuple[int | float, ...], ...]  # the scalars of each operation
-    places: dict[int, int]
-    numbered: tuple[int, ...]  # every argument's place, one operation's after the other's
-    owners: tuple[int, ...]
-    allocations: list[Allocation]
-    alive: tuple[bool, ...]
-    lists: list[Bundle]
-    common: tuple[tuple[int, int, int], ...]
+    __slots__ = ("alive", "allocations", "entries", "key", "lists", "numbers", "places")
 
-    @classmethod
-    def of(cls, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = _NONE) -> Recording:
+    def __init__(self, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = NOTHING) -> None:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
         ops, addresses, numbers = zip(*entries) if entries else ((), (), ())
         places: dict[int, int] = {}
@@ -172,21 +169,37 @@ class Recording(NamedTuple):
             ordered = [*(address for address in places if address < FIRST_LIST_ADDRESS), *lists]
             places = {address: number for number, address in enumerate(ordered)}
             numbered = tuple([places[address] for arguments in addresses for address in arguments])
-        within = [address >> ADDRESS_BITS for address in places]
-        if lists:
-            del within[len(places) - len(lists) :]
         order: dict[int, int] = {}
-        owners = tuple([order.setdefault(number, len(order)) for number in within])
+        singles = places if not lists else ordered[: -len(lists)]
+        owners = tuple([order.setdefault(address >> ADDRESS_BITS, len(order)) for address in singles])
         allocations = [known[number] for number in order]
+        alive = tuple([a.alive for a in allocations])
         if needed:
-            alive = tuple([a.alive or a.number in needed for a in allocations])
-        else:
-            alive = tuple([a.alive for a in allocations])
-        if not lists:
-            return cls(entries, ops, numbers, places, numbered, owners, allocations, alive, lists, ())
-        owners += tuple(range(len(order), len(order) + len(lists)))
-        alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
-        return cls(entries, ops, numbers, places, numbered, owners, allocations, alive, lists, in_common(order, lists))
+            alive = tuple([lives or a.number in needed for lives, a in zip(alive, allocations)])
+        common: tuple[tuple[int, int, int], ...] = ()
+        if lists:
+            owners += tuple(range(len(order), len(order) + len(lists)))
+            alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
+            common = in_common(order, lists)
+        self.entries, self.numbers, self.places, self.lists = entries, numbers, places, lists
+        self.allocations, self.alive = allocations, alive
+        self.key = ops, numbered, owners, alive, common
+
+    @property
+    def ops(self) -> tuple[Operation, ...]:
+        return self.key[0]
+
+    @property
+    def numbered(self) -> tuple[int, ...]:
+        return self.key[1]
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        return self.key[2]
+
+    @property
+    def common(self) -> tuple[tuple[int, int, int], ...]:
+        return self.key[4]
 
     @property
     def first_list(self) -> int:
@@ -203,28 +216,19 @@ class Recording(NamedTuple):
         """How many bytes after the start of its allocation each place is, then each tensor of these of its lists, but
         for those whose tensors all start where their allocations do.
         """
-        starts = self._offsets()
+        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
         if self.lists:
             del starts[self.first_list :]
-        for n in lists:
-            if not self.lists[n].is_aligned:
-                starts += self.lists[n].starts
+            for n in lists:
+                if not self.lists[n].is_aligned:
+                    starts += self.lists[n].starts
         return starts
-
-    def _offsets(self) -> list[int]:
-        """What the address of each place, a list's too, says about where it starts, in bytes."""
-        return [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
 
     @property
     def in_use(self) -> set[int]:
         """The numbers of all allocations that it uses."""
         singles = {a.number for a in self.allocations}
         return singles.union(*[bundle.keys for bundle in self.lists]) if self.lists else singles
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What recordings with the same plan have in common: all but offsets and scalars, which are parameters."""
-        return self.ops, self.numbered, self.owners, self.alive, self.common
 
     @property
     def dead(self) -> set[Allocation]:
@@ -234,7 +238,8 @@ class Recording(NamedTuple):
     def nodes(self) -> list[Node]:
         """The operations over allocations, or lists, and offsets in elements."""
         owned = [*self.allocations, *self.lists]
-        numbers, starts = iter(self.numbered), self._offsets()
+        numbers = iter(self.numbered)
+        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
         nodes = []
         for op, addresses, params in self.entries:
             places = [next(numbers) for _ in addresses]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Exchange
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.observer import Observer
+    from torch_webgpu.runtime.opened import Opened
     from torch_webgpu.runtime.runtime import Buffer, Device
 
     from .tensor import Allocation
@@ -60,7 +61,7 @@ class ScalarWords(NamedTuple):
 
 Numbers = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
-_buffer_of, _size_of = attrgetter("buffer"), attrgetter("size_bytes")
+_buffer_of, _size_of, _error_of = attrgetter("buffer"), attrgetter("size_bytes"), attrgetter("error")
 _write_word = struct.Struct("<I").pack_into
 
 
@@ -131,13 +132,15 @@ class Program:
 
     def check(self, allocations: Sequence[Allocation]) -> None:
         """Raises the error that is an argument's value."""
-        for n in self._used:
-            error = allocations[n].error
-            if error is not None:
-                raise copy(error)
+        if any(map(_error_of, allocations)):
+            for n in self._used:
+                error = allocations[n].error
+                if error is not None:
+                    raise copy(error)
 
     def run(
         self,
+        opened: Opened,
         allocations: Sequence[Allocation],
         starts: Sequence[int],
         numbers: Numbers,
@@ -147,20 +150,34 @@ class Program:
         """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
 
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
-        On an exception nothing has happened, unless the device says that it was submitted.
+        On an exception nothing has happened, unless the encoder says that it was submitted.
         """
-        before, buffers = self._take_memory(allocations)
-        submitted = self._device.submissions
+        device, submitted = self._device, opened.encoder.submissions
+        before, buffers = self._take_memory(opened, allocations)
         try:
-            self._submit(buffers, starts, numbers, stream, last)
+            if self._may_flag:
+                device.may_have_flags = True
+            prepared = None
+            if self._has_run and device.observer is None:
+                prepared = opened.prepared.get((self, tuple(buffers)))
+            if prepared is None:
+                self._submit_new(buffers, starts, numbers, stream, last)
+            else:
+                made_for, prepared.made_for = prepared.made_for, None  # until all are written
+                self._write(prepared.params, None if starts == made_for else starts, numbers, stream)
+                prepared.made_for = starts
+                device.submit_prepared(opened, prepared, last)
         except BaseException:
-            if self._device.submissions == submitted:
+            if opened.encoder.submissions == submitted:
                 self._undo_memory(allocations, before, buffers)
             raise
+        finally:
+            if opened.pool.evicted:
+                opened.pool.retire()
 
     def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> list[Command]:
         """What :meth:`run` would submit, over memory that is taken and given back likewise."""
-        before, buffers = self._take_memory(allocations)
+        before, buffers = self._take_memory(self._device.opened, allocations)
         try:
             return self._made(buffers, starts, numbers, (0, 0))
         except BaseException:
@@ -178,7 +195,7 @@ class Program:
         try:
             for exchange, (_, _, step) in zip(self._exchanges([a.size_bytes for a in allocations]), self._takes):
                 try:
-                    device.exchange([exchange], buffers)
+                    device.opened.memory.exchange([exchange], buffers)
                 except OutOfMemoryError:
                     return step
                 taken.append(exchange)
@@ -191,16 +208,18 @@ class Program:
         finally:
             device.undo_exchange(taken, before, buffers)
 
-    def _take_memory(self, allocations: Sequence[Allocation]) -> tuple[list[Buffer | None], list[Buffer | None]]:
+    def _take_memory(
+        self, opened: Opened, allocations: Sequence[Allocation]
+    ) -> tuple[list[Buffer | None], list[Buffer | None]]:
         """Takes and gives back memory as the commands need it; what the plan's buffers were before, and are now."""
-        before = [*map(_buffer_of, allocations), *self._no_temporaries, self._device.error_buffer]
+        before = [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
         if not self._gives_back and None not in before:
             return before, before  # all is there and stays
         sizes = list(map(_size_of, allocations))
         if sizes != self._sizes:
             self._sizes, self._memory = sizes, self._exchanges(sizes)
         buffers = before.copy()
-        self._device.exchange(self._memory, buffers)
+        opened.memory.exchange(self._memory, buffers)
         for n in self._kept:
             allocations[n].buffer = buffers[n]
         for n in self._lost:
@@ -215,7 +234,7 @@ class Program:
         for allocation, buffer in zip(allocations, before):
             allocation.buffer = buffer
 
-    def _submit(
+    def _submit_new(
         self,
         buffers: list[Buffer | None],
         starts: Sequence[int],
@@ -223,28 +242,21 @@ class Program:
         stream: tuple[int, int],
         last: Callable[[], Iterable[Command]] | None,
     ) -> None:
-        device = self._device
-        if self._may_flag:
-            device.may_have_flags = True
-        observer, key = device.observer, (self, tuple(buffers))
-        prepared = device.prepared(key) if self._has_run and observer is None else None
-        if prepared is not None:
-            made_for, prepared.made_for = prepared.made_for, None  # until all are written
-            self._write(prepared.params, None if starts == made_for else starts, numbers, stream)
+        """Submits commands of which nothing lies ready, or to whoever looks on; keeps them ready the second time."""
+        device, made = self._device, self._made(buffers, starts, numbers, stream)
+        prepared = None
+        if device.observer is not None:
+            self._show(device.observer, made)
+        elif self._has_run:
+            prepared = device.prepare_again((self, tuple(buffers)), made)
+        else:  # much runs once only: it is not worth to be kept
+            device.prepare(made)
+        if prepared is None:
+            device.submit(made if last is None else (*made, *last()))
+            self._has_run = self._has_run or device.observer is None
         else:
-            made = self._made(buffers, starts, numbers, stream)
-            if observer is not None:
-                self._show(observer, made)
-            elif self._has_run:
-                prepared = device.prepare_again(key, made)
-            else:  # much runs once only: it is not worth to be kept
-                device.prepare(made)
-            if prepared is None:
-                device.submit(made if last is None else (*made, *last()))
-                self._has_run = self._has_run or observer is None
-                return
-        prepared.made_for = starts
-        device.submit_prepared(prepared, last)
+            prepared.made_for = starts
+            device.submit_prepared(device.opened, prepared, last)
 
     def _made(
         self, buffers: Sequence[Buffer | None], starts: Sequence[int], numbers: Numbers, stream: tuple[int, int]

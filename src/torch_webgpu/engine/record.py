@@ -34,7 +34,7 @@ from .flush import Trailing, run
 from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
 from .interrupt import Uninterrupted
-from .lane import Lane, Lanes, Recording, numbers_of
+from .lane import NOTHING, Lane, Lanes, Recording, numbers_of
 from .layouts import copy_body, layout_key, spec_of, tangled
 from .random import RandomState
 from .readbacks import Readbacks
@@ -77,7 +77,7 @@ class Engine(Store):
         self.operations: dict[Hashable, Operation] = {}
         self.handovers = 0  # uploads, downloads and resized storages so far: what no recipe can say again
         self.settings = Settings()
-        self._limits: dict[tuple[int, int, int], Limits] = {}  # of fusion, by device and settings
+        self._limits: dict[int, Limits | None] = {}  # of fusion as it is set, by device; None where there is none
         self.scheduler = Scheduler()
         self.backpressure = Backpressure()
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
@@ -139,6 +139,7 @@ class Engine(Store):
                     self.flush(causes.SETTING)
             finally:
                 self.settings = new
+                self._limits.clear()
 
     @contextmanager
     def using(self, **settings: Any) -> Iterator[None]:
@@ -336,18 +337,18 @@ class Engine(Store):
         self.collect()
         try:
             if lane.entries:
-                self._flush_entries(lane, device, cause, trailing)
+                needed = self.lanes.needed_beside(lane)
+                recording = Recording(lane.take(), self.mailbox.allocations, needed)
+                if self.dying:  # what died and this does not use gives back its memory, which this may take
+                    self.sweep(NOTHING if all(recording.alive) and not recording.lists else recording.in_use, needed)
+                self._run(recording, device, cause, trailing)
         finally:
             if lane in self.lanes.busy:
                 self.lanes.busy.remove(lane)
-            self.sweep()
-            device.retire()
+            if self.dying:
+                self.sweep()
 
-    def _flush_entries(self, lane: Lane, device: Device, cause: Cause, trailing: Trailing | None) -> None:
-        needed = self.lanes.needed_beside(lane)
-        recording = Recording.of(lane.take(), self.mailbox.allocations, needed)
-        if self.dying:
-            self.sweep(recording.in_use, needed)
+    def _run(self, recording: Recording, device: Device, cause: Cause, trailing: Trailing | None) -> None:
         if is_printed("record"):
             calls = [f"  {op.name} {op.args} {offsets} {params}" for op, _, offsets, params in recording.nodes()]
             print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)
@@ -361,8 +362,12 @@ class Engine(Store):
 
     def schedule(self, recording: Recording, device: Device) -> Schedule:
         """How a recording runs. What it needs in memory has allocations from then on."""
-        settings = self.settings
-        limits = self.limits(device, settings.fusion_window) if settings.fusion else None
+        try:
+            limits = self._limits[device.index]
+        except KeyError:
+            settings = self.settings
+            limits = self.limits(device, settings.fusion_window) if settings.fusion else None
+            self._limits[device.index] = limits
         schedule = self.scheduler.schedule(recording, limits)
         if recording.lists:
             for n in schedule.lists:
@@ -391,14 +396,10 @@ class Engine(Store):
 
     def limits(self, device: Device, window: int) -> Limits:
         """What fusion may do on a device, looking ``window`` kernels back."""
-        key = device.index, window, self.settings.fusion_min_size
-        found = self._limits.get(key)
-        if found is None:
-            # One buffer is the kernel's error flags.
-            buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
-            binding_bytes = device.limits["max-storage-buffer-binding-size"]
-            found = self._limits[key] = Limits(buffers, *key[1:], binding_bytes)
-        return found
+        # One buffer is the kernel's error flags.
+        buffers = min(device.limits["max-storage-buffers-per-shader-stage"] - 1, MAX_FUSED_BUFFERS)
+        binding_bytes = device.limits["max-storage-buffer-binding-size"]
+        return Limits(buffers, window, self.settings.fusion_min_size, binding_bytes)
 
     def make_room(self, index: int, size_bytes: int) -> None:
         """Called before an upload takes memory: flushes if that gives back more than may be held."""
@@ -413,7 +414,7 @@ class Engine(Store):
         """Also returns the memory of discarded graphs."""
         if self.graphs.discarded:
             self.graphs.collect()
-        super().collect()
+        Store.collect(self)  # without super(), which takes longer than the rest of this
 
     def has_work(self, device: Device) -> bool:
         """Whether the device was given anything since it was last waited for."""

@@ -215,7 +215,8 @@ class Store:
 
     def collect(self) -> None:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
-        self._gone_bytes.clear()
+        if self._gone_bytes:
+            self._gone_bytes.clear()
         for allocation in self.mailbox.dead():
             device, size = allocation.device, allocation.size_bytes
             self.live_bytes[device] -= size

@@ -45,8 +45,8 @@ LARGE_BYTES = 1 << 20
 WORD_BYTES = 8
 DATA, SHAPE, STRIDES_END = 0, 3, 5
 """Where a slot's addresses are, in words: of its data; from the shape's to the strides'."""
-FREE = 1
-"""What a free slot's head is."""
+MARK_BYTE, FREE = 1, 0x100
+"""The byte of a slot's head that is zero only if its tensor is dead: 1 in ``FIRST_BYTE``, and in a free slot's head."""
 OFFSET_MASK = (1 << ADDRESS_BITS) - 1
 FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
 """Numbers of allocations: above the addresses of a process's own memory (57 bits at most), below 2**63."""
@@ -155,17 +155,18 @@ class Image:
 
 
 class Slab:
-    """A block of DLManagedTensor slots; a live slot's head is its address, a dead one's zero, a free one's ``FREE``."""
+    """A block of DLManagedTensor slots; a live slot's head is its address, a dead one's zero, a free one's ``FREE``.
+
+    Heads are looked at by their low halves: all that every platform's zeroing function is sure to clear.
+    """
 
     def __init__(self) -> None:
         self.memory = bytearray(SLAB_SLOTS * SLOT_BYTES)
         # Never freed: tensors may outlive this object, and everything else, when the interpreter ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.memory))
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        # Low halves of the data pointers: all that every platform's zeroing function is sure to clear.
-        self.heads = np.frombuffer(self.memory, dtype=np.uint32)[:: SLOT_BYTES // 4]
-        self.heads[:] = FREE
         self.words = memoryview(self.memory).cast("I")
+        np.frombuffer(self.memory, np.uint32)[:: SLOT_BYTES // 4] = FREE
         self.owners: list[Allocation | None] = [None] * SLAB_SLOTS
         self.free = list(range(SLAB_SLOTS - 1, -1, -1))
 
@@ -308,20 +309,21 @@ class Mailbox:
         """The allocations whose storages died since the last call."""
         found: list[Allocation] = []
         for slab in self._slabs:
-            if len(slab.free) == SLAB_SLOTS or np.count_nonzero(slab.heads) == SLAB_SLOTS:
+            marks = slab.memory[MARK_BYTE::SLOT_BYTES]
+            index = marks.find(0)
+            if index < 0:
                 continue
-            (indexes,) = (slab.heads == 0).nonzero()
-            slab.heads[indexes] = FREE
             if not slab.free:
                 self.open.append(slab)
-            freed = indexes.tolist()
-            slab.free += freed
-            owners = slab.owners
-            for index in freed:
+            words, owners, free = slab.words, slab.owners, slab.free
+            while index >= 0:
+                words[index * SLOT_BYTES // 4] = FREE
+                free.append(index)
                 allocation: Any = owners[index]
                 owners[index] = None
                 allocation.alive = False
                 found.append(allocation)
+                index = marks.find(0, index + 1)
         if self.large:  # of a size that may have changed since
             for allocation in found:
                 self.large.pop(allocation.number, None)

@@ -90,7 +90,7 @@ class Tracing:
             if not isinstance(leaf, torch.Tensor) or leaf.device != torch.device("webgpu", self.device.index):
                 raise TraceError(f"what is traced must return tensors of webgpu:{self.device.index}, not {leaf!r}")
         engine.collect()
-        recording = Recording.of(engine.lane(self.device.index).take(), engine.mailbox.allocations)
+        recording = Recording(engine.lane(self.device.index).take(), engine.mailbox.allocations)
         for bundle in recording.lists:
             bundle.settle(engine.mailbox)
         placement = Placement(recording, range(len(recording.lists)))

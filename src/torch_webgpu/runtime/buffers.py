@@ -94,7 +94,8 @@ class BufferPool:
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # heaps of numbers
         self._capacities: dict[int, int] = {}  # of sizes asked for lately
         self._clock = 0  # counts releases
-        self._evicted: list[Buffer] = []
+        self.evicted: list[Buffer] = []
+        """Buffers for :meth:`retire`."""
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.live_buffers = 0
@@ -143,11 +144,11 @@ class BufferPool:
     @property
     def pooled_bytes(self) -> int:
         """Of the buffers that are kept for reuse."""
-        return self.reserved.current - self.allocated_bytes - sum([buffer.size_bytes for buffer in self._evicted])
+        return self.reserved.current - self.allocated_bytes - sum([buffer.size_bytes for buffer in self.evicted])
 
     @property
     def pooled_buffers(self) -> int:
-        return self.created.current - self.live_buffers - len(self._evicted)
+        return self.created.current - self.live_buffers - len(self.evicted)
 
     def capacity(self, size_bytes: int) -> int:
         """The size of the buffer that :meth:`allocate` would give."""
@@ -198,8 +199,8 @@ class BufferPool:
     def retake(self, buffer: Buffer) -> None:
         """Undoes a :meth:`release`."""
         capacity = buffer.size_bytes
-        if buffer in self._evicted:
-            self._evicted.remove(buffer)
+        if buffer in self.evicted:
+            self.evicted.remove(buffer)
         else:
             self._remove(buffer)
         buffer.idle_since = 0
@@ -282,7 +283,7 @@ class BufferPool:
 
     def empty(self) -> None:
         """Gives every pooled buffer back to the adapter. All commands that name one have been submitted."""
-        self._evicted += self._idle()
+        self.evicted += self._idle()
         self._free.clear()
         self.retire()
 
@@ -296,14 +297,14 @@ class BufferPool:
 
     def retire(self) -> None:
         """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""
-        for buffer in self._evicted:
+        for buffer in self.evicted:
             self._on_evict(buffer)
             self._native.release_buffer(buffer.handle)
             buffer.handle = None
             del self._buffers[buffer.number]
             self.created.remove(1)
             self.reserved.remove(buffer.size_bytes)
-        self._evicted.clear()
+        self.evicted.clear()
 
     def _create(self, size_bytes: int, capacity: int) -> Buffer:
         if size_bytes > self._max_buffer_bytes:
@@ -352,7 +353,7 @@ class BufferPool:
     def _evict(self, leaving: Sequence[Buffer]) -> None:
         for buffer in leaving:
             self._remove(buffer)
-        self._evicted += leaving
+        self.evicted += leaving
 
     def _remove(self, buffer: Buffer) -> None:
         free = self._free[buffer.size_bytes]

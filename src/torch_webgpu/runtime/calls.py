@@ -119,8 +119,12 @@ BeginPass = Callable[[Any], Any]
 """How a compute pass is begun on an encoder."""
 
 
-def encode(native: NativeDevice, encoder: Any, steps: Iterable[EncoderStep]) -> None:
-    """Encodes the steps in order."""
+def encode(
+    native: NativeDevice, encoder: Any, steps: Iterable[EncoderStep], begin_pass: BeginPass | None = None
+) -> None:
+    """Encodes the steps in order. ``begin_pass``: what to begin a compute pass with instead of the device's own."""
+    set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
+    set_immediates, dispatch_workgroups = native.set_immediates, native.dispatch_workgroups
     for step in steps:
         if isinstance(step, Copy):
             src, src_offset, dst, dst_offset, nbytes = step
@@ -128,7 +132,18 @@ def encode(native: NativeDevice, encoder: Any, steps: Iterable[EncoderStep]) -> 
         elif isinstance(step, Clear):
             native.clear_buffer(encoder, step.buffer.handle, step.offset, step.nbytes)
         else:
-            encode_pass(native, native.begin_pass(encoder), step)
+            compute = native.begin_pass(encoder) if begin_pass is None else begin_pass(encoder)
+            try:
+                for pipeline, group, count, offsets, data, size, x, y, z in step:
+                    if pipeline is not None:
+                        set_pipeline(compute, pipeline)
+                    set_bind_group(compute, 0, group, count, offsets)
+                    if data is not None:
+                        set_immediates(compute, 0, data, size)
+                    dispatch_workgroups(compute, x, y, z)
+            finally:
+                native.end_pass(compute)
+                native.release_pass(compute)
 
 
 def encode_apart(native: NativeDevice, begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
@@ -140,21 +155,4 @@ def encode_apart(native: NativeDevice, begin_pass: BeginPass, encoder: Any, step
         current: Any = None
         for pipeline, *rest in step:
             current = current if pipeline is None else pipeline
-            encode_pass(native, begin_pass(encoder), ((current, *rest),))
-
-
-def encode_pass(native: NativeDevice, compute: Any, calls: Iterable[Call]) -> None:
-    """Encodes dispatches into a compute pass, and ends it."""
-    set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
-    set_immediates, dispatch_workgroups = native.set_immediates, native.dispatch_workgroups
-    try:
-        for pipeline, group, count, offsets, data, size, x, y, z in calls:
-            if pipeline is not None:
-                set_pipeline(compute, pipeline)
-            set_bind_group(compute, 0, group, count, offsets)
-            if data is not None:
-                set_immediates(compute, 0, data, size)
-            dispatch_workgroups(compute, x, y, z)
-    finally:
-        native.end_pass(compute)
-        native.release_pass(compute)
+            encode(native, encoder, (((current, *rest),),), begin_pass)

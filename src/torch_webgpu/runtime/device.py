@@ -78,12 +78,15 @@ class Device:
         return Opened(self._adapter, self.caps)
 
     @property
-    def _open(self) -> Opened:
+    def opened(self) -> Opened:
+        """Its parts while it is open, for those who make many calls; opened now if it is not. Raises why it cannot be
+        used. Errors that the adapter tells are the caller's to ask for (:meth:`raise_errors`).
+        """
         if self._unusable is not None:
             raise copy(self._unusable)  # a raised one keeps the frames it went through, and their tensors
         opened = self._opened
         if opened.native.sink.lost is not None:
-            self._raise_errors(opened)  # also of a use that would ask nothing of the adapter
+            self.raise_errors(opened)  # also of a use that would ask nothing of the adapter
         return opened
 
     @property
@@ -93,7 +96,7 @@ class Device:
     @property
     def error_buffer(self) -> Buffer:
         """64 bytes of u32 words, zero at first, in which kernels atomically raise flags."""
-        return self._open.error_buffer
+        return self.opened.error_buffer
 
     def allocate(self, size_bytes: int) -> Buffer:
         """A buffer of at least ``size_bytes`` with undefined contents. Raises torch.OutOfMemoryError with a summary.
@@ -101,8 +104,8 @@ class Device:
         When the adapter has no memory left, pooled buffers are given back first: no commands that name one may wait for
         their submission.
         """
-        opened = self._open
-        return self.with_room((opened.private or opened.pool).allocate, size_bytes)
+        opened = self.opened
+        return self.with_room(opened.memory.allocate, size_bytes)
 
     def with_room(self, take: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """What ``take`` returns; when it finds no memory, once more after all pooled buffers were given back."""
@@ -129,7 +132,7 @@ class Device:
 
     def prepare(self, commands: Sequence[Command]) -> None:
         """Compiles what ``commands`` need and is not compiled yet, several kernels at a time."""
-        self._open.pipelines.prepare([command for command in commands if isinstance(command, Dispatch)])
+        self.opened.pipelines.prepare([command for command in commands if isinstance(command, Dispatch)])
 
     def submit(self, commands: Iterable[Command]) -> None:
         """Queues ``commands`` in order, without waiting. If one is refused, none of its submission runs."""
@@ -140,38 +143,31 @@ class Device:
 
     def submit_unobserved(self, commands: Iterable[Command]) -> None:
         """:meth:`submit`, whoever looks on."""
-        opened = self._open
+        opened = self.opened
         opened.encoder.submit(commands)
-        self._raise_errors(opened)
-
-    def prepared(self, key: Hashable) -> Prepared | None:
-        """What :meth:`prepare_again` kept under that key, if everything it names is still there."""
-        return self._open.prepared.get(key)
+        self.raise_errors(opened)
 
     def prepare_again(self, key: Hashable, commands: Sequence[Command]) -> Prepared | None:
         """``commands`` with everything looked up, for :meth:`submit_prepared`; None where that cannot be done ahead.
 
-        Raises what :meth:`submit` would; nothing runs.
+        ``opened.prepared`` keeps it under that key as long as everything it names is there. Raises what :meth:`submit`
+        would; nothing runs.
         """
-        opened = self._open
+        opened = self.opened
         made = opened.encoder.prepare(commands)
         if made is not None:
             opened.prepared.keep(key, made)
         return made
 
-    def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None = None) -> None:
+    def submit_prepared(
+        self, opened: Opened, prepared: Prepared, last: Callable[[], Iterable[Command]] | None = None
+    ) -> None:
         """:meth:`submit` of what was prepared and is current, then of the transfers that ``last`` gives.
 
         Nobody observes the device: an observer is shown commands.
         """
-        opened = self._open
         opened.encoder.submit_prepared(prepared, last)
-        self._raise_errors(opened)
-
-    def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
-        """Takes and gives back all the memory of a submission: see :meth:`BufferPool.exchange`."""
-        opened = self._open
-        (opened.private or opened.pool).exchange(steps, buffers)
+        self.raise_errors(opened)
 
     def undo_exchange(
         self, steps: Sequence[Exchange], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
@@ -182,21 +178,21 @@ class Device:
 
     def capacity(self, size_bytes: int) -> int:
         """The size of the buffer that :meth:`allocate` would give."""
-        return self._open.pool.capacity(size_bytes)
+        return self.opened.pool.capacity(size_bytes)
 
     # Captured graphs
 
     def private_pool(self) -> PrivatePool:
         """A new pool for captured graphs."""
-        return PrivatePool(self._open.pool)
+        return PrivatePool(self.opened.pool)
 
     def has_pool(self, pool: PrivatePool) -> bool:
         """Whether the pool is of the device as it is open now."""
-        return self._unusable is None and pool.is_part_of(self._open.pool)
+        return self._unusable is None and pool.is_part_of(self.opened.pool)
 
     def allocate_from(self, pool: PrivatePool | None) -> None:
         """Where :meth:`allocate` takes memory from now on: a capture's pool, or None for everybody's."""
-        self._open.private = pool
+        self.opened.memory = pool or self.opened.pool
 
     @staticmethod
     def pin(buffer: Buffer) -> None:
@@ -212,12 +208,12 @@ class Device:
 
     def encode_graph(self, commands: Sequence[Command]) -> EncodedGraph:
         """Prepares ``commands`` for :meth:`replay`; the caller's to release. Raises as :meth:`submit`; nothing runs."""
-        opened = self._open
+        opened = self.opened
         return EncodedGraph(opened.native, opened.pipelines, opened.encoder, self.limits, commands, opened.graphs)
 
     def replay(self, graph: EncodedGraph) -> None:
         """Queues a graph's commands, without waiting. DeviceLostError for one from before :meth:`reopen`."""
-        opened = self._open
+        opened = self.opened
         if not self.owns(graph):
             raise DeviceLostError(f"webgpu:{self.index} was reset, and this captured graph is lost with what it held")
         self.may_have_flags = True
@@ -225,7 +221,7 @@ class Device:
             self.observer.submit(graph.current())
         else:
             graph.submit()
-        self._raise_errors(opened)
+        self.raise_errors(opened)
 
     def owns(self, graph: EncodedGraph) -> bool:
         """Whether the graph is of the device as it is open now."""
@@ -233,35 +229,30 @@ class Device:
 
     def compile(self, kernel: Kernel) -> None:
         """Compiles a kernel, which is at hand from then on. Raises ShaderCompileError with the numbered source."""
-        opened = self._open
+        opened = self.opened
         opened.pipelines.pipeline(kernel)
-        self._raise_errors(opened)
-
-    def retire(self) -> None:
-        """Gives evicted buffers back to the adapter. All commands that name one have been submitted."""
-        if self._unusable is None and self.is_open:
-            self._opened.pool.retire()
+        self.raise_errors(opened)
 
     def upload(self, buffer: Buffer, offset_bytes: int, data: memoryview | bytes) -> None:
         """Copies contiguous host bytes into a buffer, after the work submitted so far and without waiting for it."""
-        opened = self._open
+        opened = self.opened
         with span(self, "upload"):
             opened.transfer.upload(buffer, offset_bytes, data)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
 
     def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array.
 
         Those of the first requests are written ``into`` this memory.
         """
-        opened = self._open
+        opened = self.opened
         download = opened.transfer.download
         try:
             results = self._wait(opened, "download", download, requests, into)
         except OutOfMemoryError:
             self.empty_cache()
             results = self._wait(opened, "download", download, requests, into)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
         return results
 
     def begin_readback(self, requests: Sequence[Request], into: Sequence[Target]) -> Readback | None:
@@ -269,17 +260,17 @@ class Device:
 
         It ends with :meth:`finish_readback`, before any other begins.
         """
-        return self._open.transfer.begin(requests, into)
+        return self.opened.transfer.begin(requests, into)
 
     def begin_readbacks(self, request: Request, into: Target) -> list[Readback]:
         """:meth:`begin_readback` of any size, in parts, with any others before they end."""
-        return self._open.transfer.begin_apart(request, into)
+        return self.opened.transfer.begin_apart(request, into)
 
     def finish_readback(self, readback: Readback) -> None:
         """Waits until a part of a download that was submitted is there."""
-        opened = self._open
+        opened = self.opened
         self._wait(opened, "download", opened.transfer.finish, readback)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
 
     def _wait(
         self,
@@ -305,7 +296,7 @@ class Device:
         It is done, or lost with the device. Uploads that wait for the next submission aside: submitting them alone
         would make some drivers wait.
         """
-        opened = self._open
+        opened = self.opened
         mark = opened.native.mark()
 
         def reached() -> bool:
@@ -318,15 +309,15 @@ class Device:
 
     def synchronize(self) -> None:
         """Waits until all submitted work is done, and raises the errors it caused."""
-        opened = self._open
+        opened = self.opened
         opened.native.flush_writes()
         self._wait(opened, "synchronize", opened.native.poll, True)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
 
     @property
     def work(self) -> object:
         """Stands for everything submitted until now: another value means that there has been more."""
-        native = self._open.native
+        native = self.opened.native
         return native, native.submissions
 
     @property
@@ -338,40 +329,40 @@ class Device:
         """Has the GPU note when everything submitted so far is done, without waiting. Needs timestamp-query."""
         opened = self._timing()
         stamp = opened.timer.now()
-        self._raise_errors(opened)
+        self.raise_errors(opened)
         return stamp
 
     def submit_timed(self, commands: Sequence[Command]) -> list[Stamp]:
         """:meth:`submit` with a compute pass, and a stamp, for each dispatch. Needs timestamp-query."""
         opened = self._timing()
         stamps = opened.timer.submit(commands)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
         return stamps
 
     def read_stamps(self, stamps: Sequence[Stamp]) -> list[tuple[int, int]]:
         """Waits; the (begin, end) of each stamp in nanoseconds of the GPU's clock."""
         opened = self._timing()
         times_ns = opened.timer.read(stamps)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
         return times_ns
 
     def submit_waiting(self, commands: Sequence[Command]) -> list[tuple[int, int]]:
         """Submits one by one, waiting for each: (begin, end) of each dispatch in ns of the host's clock."""
-        opened = self._open
+        opened = self.opened
         times_ns = opened.timer.submit_waiting(commands)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
         return times_ns
 
     def _timing(self) -> Opened:
         if not self.has_timestamps:
             raise WebGPUError(f"{self.name} has no timestamp queries")
-        return self._open
+        return self.opened
 
     def time(self, commands: Sequence[Command]) -> list[int]:
         """Runs dispatches one by one; how long each took on the GPU, in nanoseconds. Needs timestamp-query."""
         opened = self._timing()
         durations_ns = opened.timer.time(commands)
-        self._raise_errors(opened)
+        self.raise_errors(opened)
         return durations_ns
 
     def empty_cache(self) -> None:
@@ -467,7 +458,8 @@ class Device:
         self.close()
         self._unusable = None
 
-    def _raise_errors(self, opened: Opened) -> None:
+    def raise_errors(self, opened: Opened) -> None:
+        """Raises what the adapter told since the last call."""
         sink = opened.native.sink
         if sink.lost is None and not sink.errors:
             return

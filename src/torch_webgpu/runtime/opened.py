@@ -31,7 +31,8 @@ class Opened:
         budget = machine_budget() if caps.software else None
         largest = adapter.limits["max-buffer-size"]
         self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)
-        self.private: PrivatePool | None = None
+        self.memory: BufferPool | PrivatePool = self.pool
+        """Where memory is taken from now."""
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
         self.transfer = Transfer(self.native)
         self.timer = Timer(self.native, self.pool, self.encoder, self.transfer)

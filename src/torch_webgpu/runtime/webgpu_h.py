@@ -171,6 +171,9 @@ class CDevice:
         self.dispatch_workgroups = lib.wgpuComputePassEncoderDispatchWorkgroups
         self.end_pass = lib.wgpuComputePassEncoderEnd
         self.release_pass = lib.wgpuComputePassEncoderRelease
+        self._begin_pass = lib.wgpuCommandEncoderBeginComputePass
+        self._finish = lib.wgpuCommandEncoderFinish
+        self._submit, self._release_commands = lib.wgpuQueueSubmit, lib.wgpuCommandBufferRelease
         self.copy_buffer = lib.wgpuCommandEncoderCopyBufferToBuffer
         self.clear_buffer = lib.wgpuCommandEncoderClearBuffer
         self.resolve_query_set = lib.wgpuCommandEncoderResolveQuerySet
@@ -313,7 +316,7 @@ class CDevice:
     # Commands
 
     def begin_pass(self, encoder: Handle) -> Handle:
-        return self.lib.wgpuCommandEncoderBeginComputePass(encoder, self._empty_pass)
+        return self._begin_pass(encoder, self._empty_pass)
 
     def begin_timed_pass(self, encoder: Handle, *, query_set: Handle, first_query: int) -> Handle:
         writes = self.ffi.new("WGPUPassTimestampWrites *")
@@ -331,15 +334,14 @@ class CDevice:
     def run(self, encoder: Handle) -> bool:
         # wgpu-native aborts the process on an error in wgpuQueueSubmit, so nothing with a known error may reach it; a
         # device that was lost shows when the encoder is finished.
-        lib = self.lib
-        commands = lib.wgpuCommandEncoderFinish(encoder, self._empty_commands)
-        lib.wgpuCommandEncoderRelease(encoder)
-        valid = not self.sink.errors and self.sink.lost is None
+        commands, sink = self._finish(encoder, self._empty_commands), self.sink
+        self.release_encoder(encoder)
+        valid = not sink.errors and sink.lost is None
         if valid:
             self._one_buffer[0] = commands
-            lib.wgpuQueueSubmit(self.queue, 1, self._one_buffer)
+            self._submit(self.queue, 1, self._one_buffer)
             self.submissions += 1
-        lib.wgpuCommandBufferRelease(commands)
+        self._release_commands(commands)
         return valid
 
     def flush_writes(self) -> bool:

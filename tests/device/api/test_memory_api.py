@@ -132,7 +132,7 @@ def test_a_gpu_whose_driver_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_failures_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices()[0]
-    pool = device._open.pool
+    pool = device.opened.pool
     webgpu.empty_cache()
 
     def fail(size_bytes: int, capacity: int) -> None:

@@ -161,7 +161,7 @@ def test_a_software_adapter_does_not_promise_more_than_the_machine_has(device, m
     from torch_webgpu.runtime.vulkan_memory import Memory
 
     torch.webgpu.empty_cache()
-    pool = engine().device(0)._open.pool
+    pool = engine().device(0).opened.pool
     available = pool.reserved_bytes + 600 * MIB
     budget = Budget(lambda: Memory(available, 8 << 30))
     budget.join(pool)
@@ -337,7 +337,7 @@ def test_a_lost_device_says_so_and_opens_again():
         x = torch.arange(4.0, device="webgpu")
         y = (x @ x).exp()
         torch.webgpu.synchronize()
-        engine().device(0)._open.native.destroy()
+        engine().device(0).opened.native.destroy()
         for use in (
             lambda: (x + 1).cpu(),
             lambda: torch.ones(3, device="webgpu").sum().item(),
@@ -377,7 +377,7 @@ def test_each_use_of_a_lost_device_says_so_whichever_comes_first():
             x = torch.arange(4.0, device="webgpu")
             (x @ x).exp()
             torch.webgpu.synchronize()
-            native = engine().device(0)._open.native
+            native = engine().device(0).opened.native
             native.destroy()
             if k % 2:  # as where the library tells it only with an error
                 native.sink.lost = None

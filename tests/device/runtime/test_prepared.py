@@ -28,20 +28,20 @@ def test_prepared_commands_run_again_with_other_parameters(device: Device) -> No
     ]
     prepared = device.prepare_again("five commands", commands)
     assert prepared is not None
-    assert device.prepared("five commands") is prepared
+    assert device.opened.prepared.get("five commands") is prepared
     for added in (1.0, 10.0):
         prepared.params[1][:] = struct.pack("If", N, added)
-        device.submit_prepared(prepared)
+        device.submit_prepared(device.opened, prepared)
         assert set(read_f32(device, y, N)) == {added + 2 + 4}
     copied = device.allocate(4 * N)
-    device.submit_prepared(prepared, lambda: [Copy(y, 0, copied, 0, 4 * N)])
+    device.submit_prepared(device.opened, prepared, lambda: [Copy(y, 0, copied, 0, 4 * N)])
     assert set(read_f32(device, copied, N)) == {10.0 + 2 + 4}
 
 
 def test_what_was_looked_up_is_outdated_when_memory_is_given_back(device: Device) -> None:  # noqa: F811
     x, y = device.allocate(1 << 20), device.allocate(1 << 20)
     device.prepare_again(("kept", x, y), [add_scalar(x, y, N, 1.0), Copy(x, 0, y, 0, 4)])
-    assert device.prepared(("kept", x, y)) is not None
+    assert device.opened.prepared.get(("kept", x, y)) is not None
     assert named(x)
     device.release(x)
     device.empty_cache()
@@ -63,7 +63,7 @@ def test_commands_that_cannot_be_looked_up_ahead(device: Device) -> None:  # noq
         buffers = [device.allocate(4 * N) for _ in range(20)]
         commands = [add_scalar(a, b, N, 1.0) for a, b in pairwise(buffers)]
         assert device.prepare_again("too many", commands) is None
-        assert device.prepared("too many") is None
+        assert device.opened.prepared.get("too many") is None
         assert device.prepare_again("few", commands[:3]) is not None
     finally:
         cache._generation_size = whole
@@ -77,7 +77,7 @@ def test_what_submit_refuses_is_refused(device: Device) -> None:  # noqa: F811
         with pytest.raises(WebGPUError):
             device.prepare_again("bad", [good, bad])
     assert device.submissions == submissions
-    assert device.prepared("bad") is None
+    assert device.opened.prepared.get("bad") is None
 
 
 def test_parameters_in_a_uniform_buffer() -> None:
@@ -89,7 +89,7 @@ def test_parameters_in_a_uniform_buffer() -> None:
         for added in (1.0, 3.0):
             for params in prepared.params:
                 params[:] = struct.pack("If", 4, added)
-            device.submit_prepared(prepared)
+            device.submit_prepared(device.opened, prepared)
         assert set(read_f32(device, x, 4)) == {16.0 + 48.0}
         assert device.prepare_again("too many", [commands[0]] * 20000) is None
         print(device.caps.immediates_bytes)
@@ -104,7 +104,7 @@ def test_an_exchange_is_what_its_steps_are_one_by_one(device: Device) -> None:  
     before = device.stats
     capacity = device.capacity(1000)
     buffers = [held, None, None, None]
-    device.exchange([(0, capacity), (1, capacity), (0, 0), (2, capacity), (1, 0), (3, capacity)], buffers)
+    device.opened.memory.exchange([(0, capacity), (1, capacity), (0, 0), (2, capacity), (1, 0), (3, capacity)], buffers)
     assert buffers[0] is held  # it had one, which it gave back
     assert buffers[2] is not buffers[1]
     assert buffers[3] is not buffers[2]
@@ -138,7 +138,7 @@ def test_an_exchange_that_fails_has_not_happened(device: Device, monkeypatch: py
     monkeypatch.setattr(pool, "_create", create_one)
     steps = [(1, capacity), (0, 0), (2, capacity), (3, capacity)]
     with pytest.raises(OutOfMemoryError, match="no more"):
-        device.exchange(steps, [held, None, None, None])
+        device.opened.memory.exchange(steps, [held, None, None, None])
     monkeypatch.undo()
     after = device.stats
     assert (after.buffers, after.allocated_bytes) == (before.buffers, before.allocated_bytes)

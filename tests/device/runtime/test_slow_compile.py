@@ -12,7 +12,7 @@ def test_a_slow_compile_is_named(device: torch.device, log: Log, monkeypatch) ->
     x = torch.linspace(0, 1, 5)
     on_device = x.to(device)
     torch.webgpu.synchronize()
-    native = engine().device(0)._open.native
+    native = engine().device(0).opened.native
     create = native.create_pipeline
     waited = []
 
@@ -32,7 +32,7 @@ def test_a_slow_first_run_is_named_where_the_adapter_compiles_then(device, log: 
     x = torch.linspace(0, 1, 5)
     on_device = x.to(device)
     torch.webgpu.synchronize()
-    opened = engine().device(0)._open
+    opened = engine().device(0).opened
     monkeypatch.setattr(opened.pipelines, "_first_runs", [])
     finish, waited = opened.transfer.finish, []
 

@@ -62,7 +62,7 @@ def test_two_implementations_in_one_process() -> None:
         torch.testing.assert_close(second.cpu(), expected)
         assert (first.to("webgpu:1") - second).abs().max().item() < 1e-5
         for one, other in ((0, 1), (1, 0)):  # the loss of one leaves the other alone
-            found[one]._open.native.destroy()
+            found[one].opened.native.destroy()
             with pytest.raises(torch.webgpu.DeviceLostError):
                 torch.ones(3, device=f"webgpu:{{one}}").sum().item()
             assert torch.ones(3, device=f"webgpu:{{other}}").sum().item() == 3

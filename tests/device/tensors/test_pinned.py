@@ -189,7 +189,7 @@ def test_what_is_under_way_is_bounded(
 def test_staging_memory_is_used_again(device: torch.device) -> None:
     x = torch.rand(1000, device=device)
     target = torch.zeros(1000).pin_memory("webgpu")
-    transfer = engine().device(device.index or 0)._open.transfer
+    transfer = engine().device(device.index or 0).opened.transfer
     torch.webgpu.empty_cache()
     for _ in range(5):
         target.copy_(x, non_blocking=True)

@@ -26,7 +26,6 @@ def test_nothing_is_opened_before_it_is_used(webgpu: CheckedWebGPU) -> None:
     assert device.free_sizes == []
     assert "not opened" in device.memory_summary()
     device.empty_cache()
-    device.retire()
     device.finish()
     device.close()
     assert not webgpu.devices
@@ -226,7 +225,7 @@ def test_an_observer_is_given_the_submissions(device: Device) -> None:
 
 def test_many_kernels_and_groups_leave_the_cache_again(webgpu: CheckedWebGPU) -> None:
     device = programs.device(webgpu)
-    cache = device._open.pipelines
+    cache = device.opened.pipelines
     cache._generation_size, cache._max_pipelines = 4, 2
     buffers = [filled(device, [k] * N) for k in range(12)]
     for _ in range(2):

@@ -78,7 +78,7 @@ class Machine(RuleBasedStateMachine):
         self._limit_caches()
 
     def _limit_caches(self) -> None:
-        cache = self.device._open.pipelines
+        cache = self.device.opened.pipelines
         cache._generation_size, cache._max_pipelines = self.groups // 2, max(2, self.groups // 4)
 
     def _pick(self, pick: int) -> Tensor:
@@ -153,7 +153,7 @@ class Machine(RuleBasedStateMachine):
         steps = [(0, capacity), (1, capacity), (0, 0), (2, capacity), (1, 0), (2, 0)]
         before = self.device.stats
         try:
-            self.device.with_room(lambda: self.device.exchange(steps, [None, None, None]))
+            self.device.with_room(lambda: self.device.opened.memory.exchange(steps, [None, None, None]))
         except OutOfMemoryError:
             assert self.webgpu.faults.memory_bytes is not None
         assert self.device.stats.allocated_bytes == before.allocated_bytes
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(plan=plans, key=st.integers(0, 2), number=numbers)
     def submit_prepared(self, plan: list[tuple[str, int, int, int]], key: int, number: int) -> None:
-        found = self.device.prepared(key) if key in self.prepared else None
+        found = self.device.opened.prepared.get(key) if key in self.prepared else None
         if found is None:
             self.prepared[key] = self._work(plan)
             found = self.device.prepare_again(key, self.prepared[key].commands)
@@ -194,7 +194,9 @@ class Machine(RuleBasedStateMachine):
                 struct.pack_into("I", found.params[index], 4 * _last(kind), number)  # type: ignore[arg-type]
                 work.on[index] = (kind, x, y, number)
         extra = self._work([("copy", number, number + 1, number)])
-        self.device.submit_prepared(found, lambda: [one for one in extra.commands if not isinstance(one, Dispatch)])
+        self.device.submit_prepared(
+            self.device.opened, found, lambda: [one for one in extra.commands if not isinstance(one, Dispatch)]
+        )
         work.run()
         if not isinstance(extra.commands[0], Dispatch):
             extra.run()

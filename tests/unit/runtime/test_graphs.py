@@ -44,7 +44,7 @@ def test_a_graph_runs_again_with_other_parameters(webgpu: CheckedWebGPU, without
 def test_a_graph_keeps_what_the_cache_evicts(device: Device) -> None:
     x, y = filled(device, [0] * N), device.allocate(4 * N)
     graph = device.encode_graph([add(x, y, N, 3), add(x, y, N, 4), double(y, N)])
-    cache = device._open.pipelines
+    cache = device.opened.pipelines
     cache._max_pipelines = 1
     device.submit([add_last(x, y, N, 1)])
     device.submit([double(y, N)])
@@ -93,13 +93,13 @@ def test_prepared_submissions_run_again_with_other_parameters(device: Device) ->
     x, y = filled(device, [0] * N), device.allocate(4 * N)
     prepared = device.prepare_again("key", [add(x, y, N, 1), add_last(y, x, N, 10), Clear(y, 0, 4)])
     assert prepared is not None
-    assert device.prepared("key") is prepared
-    device.submit_prepared(prepared)
+    assert device.opened.prepared.get("key") is prepared
+    device.submit_prepared(device.opened, prepared)
     assert words(device, x, 1) == [11]
     struct.pack_into("I", prepared.params[0], 4, 2)
     struct.pack_into("I", prepared.params[1], 4 * (programs.MANY - 1), 20)
     z = device.allocate(4 * N)
-    device.submit_prepared(prepared, lambda: [Copy(x, 0, z, 0, 4 * N)])
+    device.submit_prepared(device.opened, prepared, lambda: [Copy(x, 0, z, 0, 4 * N)])
     assert words(device, z, 1) == [33]
 
 
@@ -107,9 +107,9 @@ def test_releasing_what_it_names_outdates_a_prepared_submission(device: Device) 
     x, y = filled(device, [0] * N), device.allocate(4 * N)
     device.prepare_again("key", [add(x, y, N, 1)])
     device.release(y)
-    assert device.prepared("key") is not None  # its memory is pooled, and its bind group there
+    assert device.opened.prepared.get("key") is not None  # its memory is pooled, and its bind group there
     device.empty_cache()
-    assert device.prepared("key") is None
+    assert device.opened.prepared.get("key") is None
 
 
 def test_what_fails_while_it_is_encoded_is_not_submitted(device: Device) -> None:
@@ -121,11 +121,11 @@ def test_what_fails_while_it_is_encoded_is_not_submitted(device: Device) -> None
         raise KeyError("no")
 
     with pytest.raises(KeyError):
-        device.submit_prepared(prepared, last)
+        device.submit_prepared(device.opened, prepared, last)
     assert words(device, x, 1) == [1]
 
 
 def test_too_many_parameters_are_not_prepared(device: Device) -> None:
     x, y = device.allocate(4 * N), device.allocate(4 * N)
     assert device.prepare_again("key", [add_last(x, y, N, 1)] * 1025) is None
-    assert device.prepared("key") is None
+    assert device.opened.prepared.get("key") is None

@@ -23,7 +23,7 @@ USES: dict[str, Callable[[Device], object]] = {
     "mark": lambda device: device.mark(),
     "stamp": lambda device: device.stamp(),
     "error_buffer": lambda device: device.error_buffer,
-    "prepared": lambda device: device.prepared("key"),
+    "opened": lambda device: device.opened,
     "encode_graph": lambda device: device.encode_graph([]),
     "private_pool": lambda device: device.private_pool(),
     "capacity": lambda device: device.capacity(4),
@@ -43,7 +43,6 @@ def test_every_use_of_a_lost_device_says_so(device: Device, faults: Faults, told
     device.release(x)
     device.release_all([y])
     device.empty_cache()
-    device.retire()
     device.finish()
     faults.lose_at = None
     device.reopen()
@@ -68,7 +67,7 @@ def _program(device: Device) -> list[int]:
     x, y = filled(device, [1] * N), device.allocate(4 * N)
     prepared = device.prepare_again("key", [add(x, y, N, 1)])
     assert prepared is not None
-    device.submit_prepared(prepared)
+    device.submit_prepared(device.opened, prepared)
     graph = device.encode_graph([double(y, N)])
     device.replay(graph)
     target = np.empty(4 * N, np.uint8)
