@@ -23,10 +23,10 @@ from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import Side, in_groups, k_major, reader, run_of
 from .points import Draft, PointKernel, arithmetic, constant, source
 from .store import NOT_TOGETHER, accumulator, add_partials, store_sums
-from .tile import HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, block_text, blocking
+from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, block_text, blocking
 
 COORDINATES = ("slice", "m", "n")
-TILES = (HUGE, LARGE, MEDIUM, LIGHT, SMALL)
+TILES = (HUGE, LARGE, HALF, MEDIUM, LIGHT, SMALL)
 MATRIX = ("m", "n")
 """The coordinates of one matrix."""
 ANY_TILE = 16

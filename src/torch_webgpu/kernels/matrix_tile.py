@@ -26,7 +26,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .operand import RUN_BYTES, Side, run_of
-from .tile import MIN_SPLIT_K, PARTIAL_NS, SPLIT_NS, UNITS, Blocking, blocks, which_block
+from .tile import MIN_SPLIT_K, PARTIAL_NS, SPLIT_NS, START_K, UNITS, Blocking, blocks, which_block
 
 # What products of an operand dtype are summed up in.
 SUMS = {"f16": "f32", "i8": "i32", "u8": "u32"}
@@ -67,14 +67,14 @@ HALF = MatrixTile(64, 128, 32, 2, 2)
 QUARTER = MatrixTile(64, 64, 32, 2, 2)
 LOW = MatrixTile(32, 64, 64, 1, 4)
 TILES = (WIDE, SQUARE, HALF, QUARTER, LOW)
-# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py). The last number
-# of WIDE, SQUARE and QUARTER was measured on an H100 (4096 cubed), the others are set beside those.
+# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), fitted to
+# measurements on an H200.
 RATES = {
-    WIDE: (800, 0.2, 800),
-    SQUARE: (750, 0.4, 885),
-    HALF: (600, 0.6, 730),
-    QUARTER: (450, 1.0, 585),
-    LOW: (270, 1.5, 380),
+    WIDE: (985, 0.13, 850),
+    SQUARE: (932, 0.29, 870),
+    HALF: (709, 0.45, 638),
+    QUARTER: (596, 0.91, 553),
+    LOW: (389, 0.5, 340),
 }
 
 
@@ -101,7 +101,7 @@ def cost_ns(tile: MatrixTile, splits: int, slices: int, m: int, n: int, k: int) 
     rate, idle, full = RATES[tile]
     groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
     busy = min(full, rate * groups / (groups + idle))
-    time = groups * tile.m * tile.n * (k / splits + 4 * MIN_SPLIT_K) / busy
+    time = groups * tile.m * tile.n * (k / splits + START_K) / busy
     return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
 

@@ -45,22 +45,25 @@ class Tile:
 
 HUGE = Tile(128, 128, 8, 8, 16)
 LARGE = Tile(128, 128, 8, 8, 8)
+HALF = Tile(64, 128, 16, 8, 8)
 MEDIUM = Tile(64, 64, 16, 8, 8)
 LIGHT = Tile(64, 64, 16, 4, 4)
 SMALL = Tile(32, 32, 16, 4, 4)
 # How fast workgroups of each tile run, fitted to measurements on an H200: ``n`` of them on one compute unit do together
 # ``rate * n / (n + idle)`` multiply-adds a nanosecond, up to ``full``. Each row: rate, idle, full.
 RATES = {
-    HUGE: (175, 0.3, 169),
-    LARGE: (164, 0.2, 160),
-    MEDIUM: (230, 3.8, 156),
-    LIGHT: (137, 1.1, 121),
-    SMALL: (130, 5.0, 94),
+    HUGE: (199, 0.45, 167),
+    LARGE: (172, 0.3, 160),
+    HALF: (210, 1.02, 160),
+    MEDIUM: (274, 3.92, 130),
+    LIGHT: (179, 1.31, 119),
+    SMALL: (206, 7.7, 93),
 }
 # On a software adapter (two cores): multiply-adds a nanosecond, and a part of the time it takes to compile the kernel.
 SOFTWARE_RATES = {
     HUGE: (4.7, 2.5e6),
     LARGE: (4.5, 2.5e6),
+    HALF: (4.5, 1.2e6),
     MEDIUM: (4.5, 6e5),
     LIGHT: (3.2, 4e5),
     SMALL: (2.4, 2e5),
@@ -69,11 +72,13 @@ SOFTWARE_RATES = {
 UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
 MIN_SPLIT_K = 64
-"""The least length of sum that one workgroup of a split sum gets; about what starting a workgroup costs."""
-SPLIT_NS = 7_000
+"""The least length of sum that one workgroup of a split sum gets."""
+START_K = 50
+"""What starting a workgroup costs: as much as so many positions of its sums."""
+SPLIT_NS = 9_200
 """What the second kernel of a split sum costs by itself."""
-PARTIAL_NS = 0.0012
-"""What reading a partial sum costs."""
+PARTIAL_NS = 0.0019
+"""What storing and reading a partial sum costs."""
 
 
 class Block(Protocol):
@@ -105,7 +110,7 @@ def cost_ns(tile: Tile, splits: int, slices: int, m: int, n: int, k: int) -> flo
     """The time of a product on a large GPU: that of its busiest unit, and of adding up partial sums."""
     rate, idle, full = RATES[tile]
     groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
-    time = groups * tile.m * tile.n * (k / splits + MIN_SPLIT_K) / min(full, rate * groups / (groups + idle))
+    time = groups * tile.m * tile.n * (k / splits + START_K) / min(full, rate * groups / (groups + idle))
     return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
 
