@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.device.memory_limit import memory_limit
 from torch import nn
 from torch._dynamo.utils import counters
 
 from torch_webgpu.compile import autograd_cache, backend, cache
+from torch_webgpu.errors import OutOfMemoryError
 
-from .against_eager import assert_equal
+from .against_eager import assert_equal, counting
 
 
 @pytest.fixture(autouse=True)
@@ -143,17 +145,67 @@ def test_it_is_off_where_plans_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not (tmp_path / "torch" / "aotautograd").exists()
 
 
-def test_what_was_kept_knows_the_programs_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors name them."""
-    seen: list[list[str | None]] = []
-    apply = backend.in_place.apply
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The graphs that were kept and are read from now on."""
+    seen: list[bytes] = []
+    read = autograd_cache.read
+    monkeypatch.setattr(autograd_cache, "read", lambda kept: seen.append(kept) or read(kept))
+    return seen
 
-    def look(gm: torch.fx.GraphModule) -> None:
-        seen.append([node.stack_trace for node in gm.graph.nodes if node.op == "call_function"])
-        apply(gm)
 
-    monkeypatch.setattr(backend.in_place, "apply", look)
-    assert [found_by(inference)[1] for _ in range(2)] == [0, 1]
-    made, found = seen
-    assert found == made
-    assert any("cache[1:3].add_" in (trace or "") for trace in found)
+@pytest.mark.parametrize("run", [training, inference])
+def test_a_graph_is_read_where_its_plans_are_not_on_disk(
+    run: Callable[[], list[torch.Tensor]], reads: list[bytes], tmp_path: Path
+) -> None:
+    want, _ = found_by(run)
+    plans = list((tmp_path / "plans").glob("*.plan"))
+    for there in (True, False, True):
+        if not there:
+            for path in plans:
+                path.unlink()
+        with counting() as stats:
+            got, hits = found_by(run)
+        assert hits == 1
+        assert len(reads) == (0 if there else len(plans))
+        assert stats.graphs == stats.plans == len(plans)
+        reads.clear()
+        for a, b in zip(got, want, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_graphs_in_parts_are_found() -> None:
+    def run() -> list[torch.Tensor]:
+        x = torch.linspace(-1, 1, 6, device="webgpu")
+        return [torch.compile(lambda x: (x * 2).cpu().sin().to("webgpu") + x.sum())(x)]
+
+    want, _ = found_by(run)
+    with counting() as stats:
+        got, hits = found_by(run)
+    assert hits == 1
+    assert stats.between
+    assert torch.equal(got[0], want[0])
+
+
+def large(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x @ w
+    z = y.cumsum(0)
+    return z.sum(0)
+
+
+def test_errors_of_what_was_found_name_the_programs_lines(reads: list[bytes]) -> None:
+    x, w = torch.ones(1 << 13, 4, device="webgpu"), torch.zeros(4, 1 << 8, device="webgpu")
+    found_by(lambda: torch.compile(large)(x, w))
+    torch.webgpu.synchronize()
+
+    def fail() -> str:
+        with memory_limit(14 << 20), pytest.raises(OutOfMemoryError) as error:
+            torch.compile(large)(x, w)
+        return str(error.value)
+
+    message, hits = found_by(fail)
+    assert hits == 1
+    assert len(reads) == 1
+    assert "While executing %" in message
+    assert "z = y.cumsum(0)" in message
+    assert torch.compile(large)(x[:64], w).tolist() == [0] * (1 << 8)

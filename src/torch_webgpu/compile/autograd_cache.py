@@ -2,9 +2,10 @@
 
 ``torch._functorch``'s ``AOTAutogradCache`` keeps what compilers return for the forward and the backward graph if they
 return an ``OutputCode``, and looks them up by the graph of Dynamo's, its inputs, autograd's and autocast's state, and
-the settings of the compilers. Here an ``OutputCode`` is the graph of ATen operators as it was handed over, and the
-compiled graph is made of it anew; its plans have files of their own (``cache.py``). What decides how operators
-decompose on this device is made part of the key as a pass of Inductor's would be, by its ``uuid``.
+the settings of the compilers. Here an ``OutputCode`` is the graph of ATen operators as it was handed over, with what
+suffices to find its plans, which have files of their own (``cache.py``): where these are, the graph is not read. What
+decides how operators decompose on this device is made part of the key as a pass of Inductor's would be, by its
+``uuid``.
 
 Not kept are graphs with symbols in their sizes, whose guards would have to be kept, too, with functions of functions,
 and of tensors made of tensors.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -23,19 +25,22 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-from torch._guards import TracingContext, detect_fake_mode
+from torch._guards import TracingContext
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.output_code import OutputCode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx._graph_pickler import GraphPickler, Options
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .cache import folder, sources
+from .dynamo import without_fakes
+from .graph import CompiledGraph, Outline
 from .in_place import any_symbols
 from .partition import values
 
-Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+Compile = Callable[[GraphModule], Callable[..., Any]]
+Resume = Callable[[Outline, Callable[[], GraphModule]], Callable[..., Any]]
 _log = logging.getLogger("torch_webgpu")
 _META = ("val", "stack_trace")
 _SETTINGS = {
@@ -47,20 +52,22 @@ _SETTINGS = {
 class GraphCode(OutputCode):
     """A compiled graph that can be kept.
 
-    ``gm``: the graph of ATen operators. ``compile``: makes a function of a list of its inputs of it, by a name that
-    pickle can find, and may change the graph.
+    ``gm``: the graph of ATen operators. ``compile`` makes a function of it, and may change it; ``resume`` one of the
+    outline of what that made in another process, and of what returns the graph when it is asked for: reading a graph
+    takes longer than all else that is found on disk. Both have names that pickle can find.
     """
 
-    def __init__(self, gm: GraphModule, example_inputs: Sequence[Any], compile: Compile) -> None:
+    def __init__(self, gm: GraphModule, compile: Compile, resume: Resume) -> None:
         super().__init__()
         self._boxed_call = True
-        self._compile = compile
+        self._compile, self._resume = compile, resume
         self._kept = pickled(gm)
-        self._run: Callable[..., Any] | None = compile(gm, example_inputs)
+        self._run: Callable[..., Any] | None = compile(gm)
+        self._outline = self._run.outline if isinstance(self._run, CompiledGraph) else None
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         assert self._run is not None
-        return self._run(inputs)
+        return self._run(*inputs)
 
     def prepare_for_serialization(self) -> None:
         """Called of a copy, before it is pickled."""
@@ -68,16 +75,12 @@ class GraphCode(OutputCode):
             raise BypassAOTAutogradCache("the graph cannot be written down")
         self._run = None
 
-    def post_compile(self, example_inputs: Sequence[Any], *_: Any) -> None:
+    def post_compile(self, *_: Any) -> None:
         """Called of what was kept."""
         if self._run is None:
-            mode = detect_fake_mode(example_inputs)
             assert self._kept is not None
-            assert mode is not None
-            gm = GraphPickler.loads(self._kept, mode)
-            assert isinstance(gm, GraphModule)
-            gm.recompile()
-            self._run = self._compile(gm, example_inputs)
+            graph = partial(read, self._kept)
+            self._run = self._compile(graph()) if self._outline is None else self._resume(self._outline, graph)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
@@ -91,11 +94,19 @@ def pickled(gm: GraphModule) -> bytes | None:
     if any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in gm.graph.nodes):
         return None
     try:
-        with unset_fake_temporarily():  # constants are no fake tensors
+        with without_fakes():  # constants are no fake tensors
             return GraphPickler.dumps(gm, Options(ops_filter=None, node_metadata_key_filter=_META.__contains__))
     except Exception as error:  # noqa: BLE001 - whatever a program's graph may hold
         _log.info("torch.compile: a graph is not kept on disk: %s", error)
         return None
+
+
+def read(kept: bytes) -> GraphModule:
+    """The graph that was pickled."""
+    gm = GraphPickler.loads(kept, FakeTensorMode())
+    assert isinstance(gm, GraphModule)
+    gm.recompile()
+    return gm
 
 
 def has_symbols(value: Any) -> bool:
@@ -127,15 +138,15 @@ def strided(inputs: Sequence[Any]) -> list[torch.Tensor]:
     return [t for t in inputs if isinstance(t, torch.Tensor) and t.layout is torch.strided]
 
 
-def compiler(compile: Compile) -> Any:
-    """``compile`` as AOTAutograd takes it, so that it keeps what it returns."""
+def keeping(compile: Compile, resume: Resume) -> Any:
+    """``compile`` as a compiler of AOTAutograd's that keeps what it makes: see :class:`GraphCode`."""
 
     def code(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCode:
         context = TracingContext.try_get()
         if context is not None and context.fw_metadata is not None:
             # Our backward graphs write into no activation: a program may run them twice.
             context.fw_metadata.bw_donated_idxs = []
-        return GraphCode(gm, example_inputs, compile)
+        return GraphCode(gm, compile, resume)
 
     return SerializableAOTDispatchCompiler(GraphCode, code)
 

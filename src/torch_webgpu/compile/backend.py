@@ -18,9 +18,9 @@ from torch_webgpu.engine.tracing import planning
 
 from . import autograd_cache, in_place, patterns
 from .counts import COUNTS
-from .dynamo import aot_autograd, boxed, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
+from .dynamo import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 from .freezing import freeze
-from .graph import CompiledGraph
+from .graph import CompiledGraph, Outline, Region
 from .partition import values
 
 
@@ -34,13 +34,13 @@ def webgpu(
     """
     freezes = settings(mode, options)["freezing"] and not torch.is_grad_enabled()
     is_parameter = parameters_of(gm, example_inputs) if freezes else None
-    compiled = compile_graph if is_parameter is None else partial(compile_graph, is_parameter=is_parameter)
+    inference = compile_graph if is_parameter is None else partial(compile_graph, is_parameter=is_parameter)
     keep = is_parameter is None and autograd_cache.keeps(example_inputs)
-    compiler = autograd_cache.compiler if keep else lambda function: function
+    compiler = partial(autograd_cache.keeping, resume=resume_graph) if keep else boxing
     backend = aot_autograd(
         fw_compiler=compiler(compile_graph),
         bw_compiler=compiler(compile_graph),
-        inference_compiler=compiler(compiled),
+        inference_compiler=compiler(inference),
         partition_fn=min_cut_partition,
         keep_inference_input_mutations=True,
     )
@@ -54,21 +54,30 @@ def index_of(tensors: Iterable[Any]) -> int:
     return next((t.device.index or 0 for t in tensors if is_webgpu(t)), 0)
 
 
-def compile_graph(
-    gm: GraphModule, example_inputs: Sequence[Any], is_parameter: Callable[[Node], bool] | None = None
-) -> Callable[..., Any]:
-    """A graph of ATen operators as a function of a list of its inputs, which it empties.
+def compile_graph(gm: GraphModule, is_parameter: Callable[[Node], bool] | None = None) -> Callable[..., Any]:
+    """A graph of ATen operators as a function.
 
     ``is_parameter``: of an input, whether what depends on such alone is computed once.
     """
     if not any(is_webgpu(v) for node in gm.graph.nodes for v in values(node.meta.get("val"))):
-        return boxed(gm.forward)
+        return gm.forward
     COUNTS.graphs += 1
-    return boxed(rewritten(gm) if is_parameter is None else freeze(gm, is_parameter, rewritten))
+    return compiled(gm) if is_parameter is None else freeze(gm, is_parameter, compiled)
 
 
-def rewritten(gm: GraphModule) -> CompiledGraph:
+def compiled(gm: GraphModule) -> CompiledGraph:
+    """A graph with what patterns find in it, compiled."""
+    return CompiledGraph.of(rewritten(gm))
+
+
+def resume_graph(outline: Outline, graph: Callable[[], GraphModule]) -> CompiledGraph:
+    """What :func:`compile_graph` made in another process, of a graph that is rewritten here when it is needed."""
+    COUNTS.graphs += 1
+    return CompiledGraph(Region(outline, lambda: rewritten(graph())))
+
+
+def rewritten(gm: GraphModule) -> GraphModule:
     """A graph with what patterns find in it."""
     in_place.apply(gm)
     patterns.apply(gm)
-    return CompiledGraph(gm)
+    return gm

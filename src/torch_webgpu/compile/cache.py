@@ -29,6 +29,8 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
 
+from .dynamo import without_fakes
+
 MAX_BYTES = 1 << 30
 """What the folder holds; the plans that were used least recently go first."""
 OFF = "off"
@@ -110,20 +112,22 @@ def trim(folder: Path, max_bytes: int = MAX_BYTES) -> None:
         total -= stat.st_size
 
 
-def file_for(gm: GraphModule, given: Sequence[Any], what_else: object) -> PlanFile:
-    """Where the plan of a graph for these arguments is kept. ``what_else``: what decides it besides, as text."""
+def file_for(digest: str | None, given: Sequence[Any], what_else: object) -> PlanFile:
+    """Where the plan of a graph of that digest for these arguments is kept. ``what_else``: what decides it besides."""
     place = folder()
-    text = None if place is None else describe(gm, given)
-    if place is None or text is None:
+    arguments = "\n".join(map(_argument, given))
+    if place is None or digest is None or _ADDRESS.search(arguments):
         return PlanFile(None)
-    parts = (sources(), torch.__version__, repr(what_else), text)
+    parts = (sources(), torch.__version__, repr(what_else), arguments, digest)
     return PlanFile((place, sha256("\0".join(parts).encode()).hexdigest()))
 
 
-def describe(gm: GraphModule, given: Sequence[Any]) -> str | None:
-    """A graph and its arguments as text that is the same in every process; None where that cannot be said."""
+def digest_of(gm: GraphModule) -> str | None:
+    """The same in every process for equal graphs, and for no others; None where that cannot be, or none is needed."""
+    if folder() is None:
+        return None
     number: dict[Node, str] = {}
-    lines = [_argument(value) for value in given]
+    lines = []
     for node in gm.graph.nodes:
         number[node] = f"%{len(number)}"
         if node.op == "placeholder":
@@ -134,13 +138,15 @@ def describe(gm: GraphModule, given: Sequence[Any]) -> str | None:
                 value = getattr(value, name)
             if not isinstance(value, torch.Tensor):
                 return None
-            digest = sha256(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+            with without_fakes():
+                content = value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            digest = sha256(content).hexdigest()
             lines.append(f"{node.op} {_argument(value)} {value.device} {digest}")
         else:
             args, kwargs = (map_arg(a, lambda n: _Name(number[n])) for a in (node.args, node.kwargs))
             lines.append(f"{node.op} {_target(node.target)} {args} {kwargs}")
     text = "\n".join(lines)
-    return None if _ADDRESS.search(text) else text
+    return None if _ADDRESS.search(text) else sha256(text.encode()).hexdigest()
 
 
 class _Name(str):

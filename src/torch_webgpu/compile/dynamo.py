@@ -7,6 +7,7 @@ graph with a webgpu tensor in it is ours whichever of the two names is given; al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -104,6 +105,11 @@ def boxed(fn: Callable[..., Any]) -> Callable[..., Any]:
     return import_module("torch._functorch.aot_autograd").make_boxed_func(fn)
 
 
+def boxing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of graphs that returns functions as a compiler of AOTAutograd's."""
+    return lambda gm, example_inputs: boxed(function(gm))
+
+
 def min_cut_partition(*args: Any, **kwargs: Any) -> Any:
     """Which activations the forward pass keeps for the backward pass, and which are computed again."""
     return import_module("torch._functorch.partitioners").min_cut_rematerialization_partition(*args, **kwargs)
@@ -156,6 +162,12 @@ def running(gm: GraphModule, traceback: TracebackType | None) -> list[Node]:
             return [] if number is None else [list(gm.graph.nodes)[number]]
         traceback = traceback.tb_next
     return []
+
+
+def without_fakes() -> AbstractContextManager[Any]:
+    """Where tensors are what they are, also while a graph of fake ones is compiled."""
+    found: AbstractContextManager[Any] = import_module("torch._subclasses.fake_tensor").unset_fake_temporarily()
+    return found
 
 
 def unknown_sizes(value: Any) -> set[Any]:

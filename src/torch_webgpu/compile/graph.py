@@ -6,6 +6,8 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +26,7 @@ from torch_webgpu.layout import extent
 from torch_webgpu.plan import Plan
 
 from . import faults
-from .cache import file_for
+from .cache import digest_of, file_for
 from .counts import COUNTS
 from .dynamo import is_webgpu, suppresses_errors
 from .faults import naming
@@ -44,10 +46,19 @@ _log = logging.getLogger("torch_webgpu")
 class CompiledGraph:
     """A graph of ATen operators over webgpu tensors, called with its inputs: one plan, or parts one after the other."""
 
-    def __init__(self, gm: GraphModule) -> None:
+    def __init__(self, run: Region | _InParts) -> None:
+        self._run = run
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> CompiledGraph:
         parts = split(gm)
-        self._run: Callable[..., Any] = Region(gm) if parts is None else _InParts(gm, parts)
         COUNTS.between.update(unplanned(parts or ()))
+        return cls(Region.of(gm) if parts is None else _InParts(gm, parts))
+
+    @property
+    def outline(self) -> Outline | None:
+        """What stands for the graph where its plans are on disk; None where the graph is needed."""
+        return self._run.outline if isinstance(self._run, Region) and self._run.outline.digest else None
 
     def __call__(self, *args: Any) -> Any:
         with torch.no_grad():
@@ -62,7 +73,7 @@ class _InParts:
         self._attributes = {n: fetch(gm, n.target) for n in gm.graph.nodes if n.op == "get_attr"}
         (output,) = [node for node in gm.graph.nodes if node.op == "output"]
         self._output = output.args[0]
-        self._parts = [(part, Region(part.gm) if part.planned else between(part)) for part in parts]
+        self._parts = [(part, Region.of(part.gm) if part.planned else between(part)) for part in parts]
 
     def __call__(self, *args: Any) -> Any:
         known = dict(zip(self._inputs, args, strict=True)) | self._attributes
@@ -107,24 +118,60 @@ class _Planned:
         return self._bound.failing_step(tensors, pointers)
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a region has to know of its graph to find plans on disk and to run them.
+
+    ``tensors``, ``numbers``: which of its inputs are which; ``varying``: the tensors whose layouts have symbols in
+    them. ``device``: of its tensors; None where there are none on webgpu. ``is_single``: it returns no tuple.
+    ``digest``: of the graph; None where there is none.
+    """
+
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+    varying: tuple[int, ...]
+    device: torch.device | None
+    is_single: bool
+    digest: str | None
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> Outline:
+        values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+        tensors = tuple([k for k, v in enumerate(values) if isinstance(v, torch.Tensor)])
+        (output,) = [node for node in gm.graph.nodes if node.op == "output"]
+        return cls(
+            tensors,
+            numbers=tuple([k for k in range(len(values)) if k not in tensors]),
+            varying=tuple([k for k in tensors if not is_static(values[k])]),
+            device=next((v.device for v in values if is_webgpu(v)), None),
+            is_single=not isinstance(output.args[0], (tuple, list)),
+            digest=digest_of(gm),
+        )
+
+
 class Region:
     """A graph that is one plan for each set of shapes. What turns out to be no part of a plan splits it.
 
-    Its inputs are webgpu tensors, CPU tensors without dimensions, which are brought over, and numbers.
+    Its inputs are webgpu tensors, CPU tensors without dimensions, which are brought over, and numbers. ``graph()`` is
+    asked for once, when a plan has to be made, or an error to be explained.
     """
 
-    def __init__(self, gm: GraphModule) -> None:
-        self._gm = gm
+    def __init__(self, outline: Outline, graph: Callable[[], GraphModule]) -> None:
+        self.outline = outline
+        self._graph = graph
         self._plans: OrderedDict[Any, _Planned] = OrderedDict()
         self._instead: Callable[..., Any] | None = None
-        values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-        self._tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
-        self._numbers = [k for k, v in enumerate(values) if not isinstance(v, torch.Tensor)]
-        self._varying = [k for k in self._tensors if not is_static(values[k])]
-        self._device = next((v.device for v in values if is_webgpu(v)), None)
-        (output,) = [node for node in gm.graph.nodes if node.op == "output"]
-        self._is_single = not isinstance(output.args[0], (tuple, list))
+        self._tensors, self._numbers, self._varying = outline.tensors, outline.numbers, outline.varying
+        self._is_single = outline.is_single
         self._known: list[int] = []  # addresses of the last call's tensors, where a plan can take them as they are
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> Region:
+        return cls(Outline.of(gm), lambda: gm)
+
+    @cached_property
+    def _gm(self) -> GraphModule:
+        return self._graph()
 
     def __call__(self, *args: Any) -> Any:
         if self._instead is not None:
@@ -168,7 +215,7 @@ class Region:
     @property
     def device(self) -> torch.device:
         """Of the plans."""
-        return self._device or torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
+        return self.outline.device or torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
 
     def _bring(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
         """The tensors as a plan takes them: on the device, with all its bits in memory, at multiples of 16 bytes; and
@@ -196,7 +243,7 @@ class Region:
             parts = split(self._gm)
             if parts is None:
                 COUNTS.between["graph", first_line(error)] += 1
-            self._instead = naming(self._gm) if parts is None else CompiledGraph(self._gm)
+            self._instead = naming(self._gm) if parts is None else CompiledGraph.of(self._gm)
             return None
         except Exception as error:
             if not suppresses_errors():
@@ -219,7 +266,7 @@ class Region:
     def _made(self, given: Sequence[Any]) -> _Planned:
         """The plan for arguments like these, from the disk or traced."""
         index = self.device.index or 0
-        file = file_for(self._gm, given, planning(engine(), index))
+        file = file_for(self.outline.digest, given, planning(engine(), index))
         kept = file.read()
         if kept is None:
             kept = self._trace(given, _Recorder(self._gm, index))
