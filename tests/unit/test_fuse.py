@@ -8,6 +8,7 @@ from itertools import pairwise
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.matmul import lower_matmul
+from torch_webgpu.lower import fuse as fusion
 from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
@@ -299,6 +300,31 @@ def test_a_transposed_group_is_turned_for_what_follows_it() -> None:
     r.pointwise("c", "b", "d")
     (step,) = r.fuse("acd")
     assert [spec.strides for spec in step.op.args] == [(6, 1)] * 3
+
+
+def test_what_shares_nothing_with_a_reduction_joins_it_in_the_order_of_memory(monkeypatch) -> None:
+    """Its threads are neighbours along a row; small tensors are not worth a dispatch of their own."""
+    r = Recording()
+    r.total("s", "a")
+    r.pointwise("c", "b", specs=(TRANSPOSED,), target=TRANSPOSED)
+    r.pointwise("d", "b", target=TRANSPOSED)
+    assert r.groups("abcds") == [(0, 1, 2)]
+    monkeypatch.setattr(fusion, "ORDERED_NUMEL", MATRIX.shape[0] * MATRIX.shape[1])
+    first, second = r.fuse("abcds")
+    assert (first.nodes, second.nodes) == ((0, 1), (2,))
+    assert {spec.strides for spec in first.op.args if spec.shape == MATRIX.shape} == {MATRIX.strides}
+
+
+def test_a_reduction_does_not_write_against_the_order_of_memory(monkeypatch) -> None:
+    monkeypatch.setattr(fusion, "ORDERED_NUMEL", 1)
+    r = Recording()
+    r.total("s", "a")
+    r.pointwise("c", "a", target=TRANSPOSED)
+    assert r.groups("acs") == [(0,), (1,)]
+    r = Recording()
+    r.pointwise("b", "a")
+    r.pointwise("c", "a", target=TRANSPOSED)
+    assert r.groups("abc") == [(0, 1)]  # which reads once what both use
 
 
 def test_what_is_filled_with_a_number_is_not_read() -> None:

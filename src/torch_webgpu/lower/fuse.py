@@ -26,7 +26,7 @@ from torch_webgpu.wgsl.scan import RUN as SCAN_RUN
 
 from .assemble import assemble
 from .constants import Constants
-from .group import Group, GroupLoad, GroupValue, PointMap, uses
+from .group import Group, GroupLoad, GroupValue, PointMap, innermost, uses
 from .list_group import ListGroup
 from .nodes import FusedNode, Limits, RecordedNode, Use, allocations, numel, product, touched
 from .patterns import Matcher
@@ -40,6 +40,9 @@ MAX_EPILOGUE_EXPRESSIONS = 60
 """Distinct expressions in the epilogue of a product, which its kernel repeats for each sum of a thread."""
 MAX_EPILOGUE_TENSORS = 3
 """Tensors of the product's size that its epilogue reads: a kernel of its own reads them faster."""
+
+ORDERED_NUMEL = 1 << 16
+"""Elements from which it costs more than a dispatch to go through memory against its order."""
 
 LIGHT_CODE = 128
 """Code (as ``wgsl.code_size`` counts) that joins any kernel: an exponential or a logarithm, say."""
@@ -157,6 +160,8 @@ class Fuser:
                 return "it uses other elements of a tensor that the group writes"
             if k >= inputs and self.read_otherwise(group, node, use, GroupLoad(use.place, strides, spec.dtype)):
                 return "it writes a tensor that the group reads in another order"
+        if self.strays(group, node, mapping):
+            return "it goes through memory in another order"
         if group.reduction is not None and self.too_late(group, node, mapping.row):
             return "the reduction's rows overwrite what its points still need"
         if group.product is not None and (refusal := self.not_an_epilogue(group, node, mapping)):
@@ -168,6 +173,19 @@ class Fuser:
         if size > most:
             return "the kernel would grow too large"
         return self.too_much_code(group, body.roots)
+
+    def strays(self, group: Group, node: RecordedNode, mapping: PointMap) -> bool:
+        """Whether the node's neighbours would be far apart in memory for the group's threads, for little in common.
+
+        A reduction visits its points in one order, and so do kernels that share nothing but their size.
+        """
+        if mapping.row or numel(node) < ORDERED_NUMEL or (own := group.innermost()) is None:
+            return False
+        read = {use.place for use in node.uses[: node.op.n_inputs]}
+        if group.reduction is None and not read.isdisjoint([*group.values, *[a.place for a in group.inputs]]):
+            return False
+        steps = [s for use, s in zip(node.uses, mapping.strides, strict=True) if use.place not in group.values]
+        return any(self.is_whole(group, strides) and innermost(strides) != own for strides in steps)
 
     def too_much_code(self, group: Group, roots: Sequence[Expr]) -> str:
         """Why a kernel of what ``group`` computes and ``roots`` would be a burden to the compiler; empty if not.

@@ -115,6 +115,16 @@ class Group:
                 outputs.append(spec if shape == own else Spec(spec.dtype, own, steps, spec.aligned))
         return PointMap(row, tuple(strides), tuple(outputs))
 
+    def innermost(self) -> int | None:
+        """The dimension along which the group's points are neighbours in memory, judged by its first tensor with more
+        than one element a row; None if it has none.
+        """
+        tensors = [
+            *[value.strides for value in self.values.values() if not value.row],
+            *[a.strides for a in self.inputs],
+        ]
+        return next((d for d in map(innermost, tensors) if d is not None), None)
+
     def strides(self, spec: Spec, row: bool) -> Shape:
         """How an argument of the group's own shape, or of its rows', steps through its points; 0 where it does not."""
         if row and self.row_shape is not None:
@@ -179,6 +189,11 @@ class Group:
 
     def uses(self, *leaves: str) -> bool:
         return any(e.op in leaves for e in walk([v.expr for v in self.values.values()]))
+
+
+def innermost(strides: Shape) -> int | None:
+    """The dimension with the smallest step; None if there is none with any."""
+    return min((d for d, step in enumerate(strides) if step), key=lambda d: strides[d], default=None)
 
 
 def same_dims(shape: Shape, target: Shape) -> dict[int, int] | None:
