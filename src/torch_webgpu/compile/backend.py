@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning
 
-from . import autograd_cache, in_place, patterns
+from . import autograd_cache, copies, in_place, patterns
 from .counts import COUNTS
 from .dynamo import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 from .freezing import freeze
@@ -78,6 +78,7 @@ def resume_graph(outline: Outline, graph: Callable[[], GraphModule]) -> Compiled
 
 def rewritten(gm: GraphModule) -> GraphModule:
     """A graph with what patterns find in it."""
+    copies.apply(gm)
     in_place.apply(gm)
     patterns.apply(gm)
     return gm
