@@ -13,7 +13,7 @@ from tests.device.memory_limit import memory_limit
 from torch import nn
 from torch._dynamo.utils import counters
 
-from torch_webgpu.compile import autograd_cache, backend, cache
+from torch_webgpu.compile import autograd_cache, cache
 from torch_webgpu.errors import OutOfMemoryError
 
 from .against_eager import assert_equal, counting
@@ -82,8 +82,8 @@ def test_what_decides_over_it_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch
     found_by(training)
     with torch.autocast("webgpu", torch.float16):
         assert found_by(training)[1] == 0
-    planning = backend.planning
-    monkeypatch.setattr(backend, "planning", lambda *args: (*planning(*args), "another adapter"))
+    planning = autograd_cache.planning
+    monkeypatch.setattr(autograd_cache, "planning", lambda *args: (*planning(*args), "another adapter"))
     assert found_by(training)[1] == 0
     assert found_by(training)[1] == 1
     monkeypatch.setattr(autograd_cache, "sources", lambda: "another version")

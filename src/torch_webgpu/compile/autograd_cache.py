@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -32,6 +33,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx._graph_pickler import GraphPickler, Options
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tracing import planning
 
 from .cache import folder, sources
 from .dynamo import without_fakes
@@ -54,12 +58,16 @@ class GraphCode(OutputCode):
 
     ``gm``: the graph of ATen operators. ``compile`` makes a function of it, and may change it; ``resume`` one of the
     outline of what that made in another process, and of what returns the graph when it is asked for: reading a graph
-    takes longer than all else that is found on disk. Both have names that pickle can find.
+    takes longer than all else that is found on disk. Both have names that pickle can find. ``index``: the device's.
+
+    It is read only where :func:`circumstances` are those that it was made in: PyTorch's cache has these in its keys,
+    Dynamo's packages (``torch._dynamo.config.caching_precompile``) have not.
     """
 
-    def __init__(self, gm: GraphModule, compile: Compile, resume: Resume) -> None:
+    def __init__(self, gm: GraphModule, compile: Compile, resume: Resume, index: int) -> None:
         super().__init__()
         self._boxed_call = True
+        self._made_for = index, circumstances(index)
         self._compile, self._resume = compile, resume
         self._kept = pickled(gm)
         self._run: Callable[..., Any] | None = compile(gm)
@@ -68,6 +76,12 @@ class GraphCode(OutputCode):
     def __call__(self, inputs: Sequence[Any]) -> Any:
         assert self._run is not None
         return self._run(*inputs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        index, made_for = state["_made_for"]
+        if circumstances(index) != made_for:
+            raise UnpicklingError("a graph was compiled by another version of torch_webgpu, or for another adapter")
+        self.__dict__.update(state)
 
     def prepare_for_serialization(self) -> None:
         """Called of a copy, before it is pickled."""
@@ -84,6 +98,11 @@ class GraphCode(OutputCode):
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
+
+
+def circumstances(index: int) -> str:
+    """What decides, beside a graph and PyTorch's state, what is made of it on a device, in every process."""
+    return sha256(f"{sources()}\0{planning(engine(), index)!r}".encode()).hexdigest()
 
 
 def pickled(gm: GraphModule) -> bytes | None:
@@ -138,7 +157,7 @@ def strided(inputs: Sequence[Any]) -> list[torch.Tensor]:
     return [t for t in inputs if isinstance(t, torch.Tensor) and t.layout is torch.strided]
 
 
-def keeping(compile: Compile, resume: Resume) -> Any:
+def keeping(compile: Compile, resume: Resume, index: int) -> Any:
     """``compile`` as a compiler of AOTAutograd's that keeps what it makes: see :class:`GraphCode`."""
 
     def code(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCode:
@@ -146,7 +165,7 @@ def keeping(compile: Compile, resume: Resume) -> Any:
         if context is not None and context.fw_metadata is not None:
             # Our backward graphs write into no activation: a program may run them twice.
             context.fw_metadata.bw_donated_idxs = []
-        return GraphCode(gm, compile, resume)
+        return GraphCode(gm, compile, resume, index)
 
     return SerializableAOTDispatchCompiler(GraphCode, code)
 
@@ -165,13 +184,10 @@ class _Key(CustomGraphPass):
 
 
 @contextmanager
-def keyed(inputs: Sequence[Any], what_else: object) -> Iterator[None]:
-    """While AOTAutograd looks up and keeps the graph of these inputs.
-
-    ``what_else``: what decides over it besides them and PyTorch's state.
-    """
+def keyed(inputs: Sequence[Any], index: int) -> Iterator[None]:
+    """While AOTAutograd looks up and keeps the graph of these inputs, for device ``index``."""
     about = [(t.storage_offset(), t.is_leaf, t._is_view()) for t in strided(inputs)]
-    key = _Key(sha256(f"{sources()}\0{about}\0{what_else!r}".encode()).digest())
+    key = _Key(sha256(f"{circumstances(index)}\0{about}".encode()).digest())
     with (
         torch._functorch.config.patch(_SETTINGS),
         torch._inductor.config.patch(post_grad_custom_post_pass=key),

@@ -13,9 +13,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tracing import planning
-
 from . import autograd_cache, copies, in_place, patterns
 from .counts import COUNTS
 from .dynamo import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
@@ -36,7 +33,8 @@ def webgpu(
     is_parameter = parameters_of(gm, example_inputs) if freezes else None
     inference = compile_graph if is_parameter is None else partial(compile_graph, is_parameter=is_parameter)
     keep = is_parameter is None and autograd_cache.keeps(example_inputs)
-    compiler = partial(autograd_cache.keeping, resume=resume_graph) if keep else boxing
+    index = index_of(tensors_of(gm, example_inputs))
+    compiler = partial(autograd_cache.keeping, resume=resume_graph, index=index) if keep else boxing
     backend = aot_autograd(
         fw_compiler=compiler(compile_graph),
         bw_compiler=compiler(compile_graph),
@@ -44,8 +42,7 @@ def webgpu(
         partition_fn=min_cut_partition,
         keep_inference_input_mutations=True,
     )
-    index = index_of(tensors_of(gm, example_inputs))
-    with autograd_cache.keyed(example_inputs, planning(engine(), index)) if keep else nullcontext():
+    with autograd_cache.keyed(example_inputs, index) if keep else nullcontext():
         return backend(gm, example_inputs)
 
 
