@@ -80,6 +80,19 @@ class Device:
         if flush is not None:
             flush()
 
+    def wake(self) -> None:
+        """Keep a GPU busy until its clocks are up: one that was asked for little is several times slower at first."""
+        if is_slow(self):
+            return
+        square, kept = torch.ones(4096, 4096, device=self.device), None
+        deadline = time.perf_counter() + WAKE_S
+        while time.perf_counter() < deadline:
+            for _ in range(4):
+                kept = square @ square
+                self.submit()
+            self.synchronize()
+        del kept
+
     def fallbacks(self) -> int:
         """How often the CPU has stood in for the device so far."""
         stats = getattr(getattr(torch, self.device.type), "fallback_stats", dict)()
@@ -107,6 +120,8 @@ def _device_name(device: torch.device) -> str:
         return f"{platform.processor() or platform.machine()} ({torch.get_num_threads()} threads)"
     return str(getattr(torch, device.type).get_device_name(device))
 
+
+WAKE_S = 0.25
 
 KEPT = 256
 """How many results of small work stay alive: more than a batch holds."""
@@ -143,6 +158,8 @@ def measure(
 
 def _measure(work: Work, device: Device, effort: Effort, host_only: bool, ahead: int) -> Timing:
     calls = _calls_in(work, device, effort)
+    if not host_only:
+        device.wake()
     times = []
     for _ in range(effort.repeats):
         elapsed_s = 0.0

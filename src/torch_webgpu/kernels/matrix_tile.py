@@ -26,7 +26,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .operand import RUN_BYTES, Side, run_of
-from .tile import MIN_SPLIT_K, PARTIAL_NS, SPLIT_NS, START_K, UNITS, Blocking, blocks, which_block
+from .tile import MIN_SPLIT_K, Blocking, cost_ns, which_block
 
 # What products of an operand dtype are summed up in.
 SUMS = {"f16": "f32", "i8": "i32", "u8": "u32"}
@@ -70,11 +70,11 @@ TILES = (WIDE, SQUARE, HALF, QUARTER, LOW)
 # Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), fitted to
 # measurements on an H200.
 RATES = {
-    WIDE: (985, 0.13, 850),
-    SQUARE: (932, 0.29, 870),
-    HALF: (709, 0.45, 638),
-    QUARTER: (596, 0.91, 553),
-    LOW: (389, 0.5, 340),
+    WIDE: (985, 0.13, 800, 1),
+    SQUARE: (884, 0.2, 816, 2),
+    HALF: (664, 0.6, 578, 1),
+    QUARTER: (591, 1.07, 528, 1),
+    LOW: (377, 0.62, 370, 1),
 }
 
 
@@ -96,20 +96,11 @@ def tiles_for(caps: HostCaps, config: MatrixConfig) -> list[MatrixTile]:
     return [tile for tile in TILES if tile.workgroup_bytes(config) <= caps.workgroup_bytes and tile.suits(config)]
 
 
-def cost_ns(tile: MatrixTile, splits: int, slices: int, m: int, n: int, k: int) -> float:
-    """The time of a product on a large GPU: that of its busiest unit, and of adding up partial sums."""
-    rate, idle, full = RATES[tile]
-    groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
-    busy = min(full, rate * groups / (groups + idle))
-    time = groups * tile.m * tile.n * (k / splits + START_K) / busy
-    return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
-
-
 def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -> Blocking[MatrixTile]:
     """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two."""
     counts = [1 << s for s in range(max(1, min(8, (k // (4 * MIN_SPLIT_K)).bit_length())))]
     options = [(tile, splits) for tile in tiles for splits in counts]
-    tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
+    tile, splits = min(options, key=lambda option: cost_ns(RATES[option[0]], option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
     return Blocking(tile, -(-k // chunk), chunk)
 

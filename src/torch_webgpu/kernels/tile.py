@@ -22,6 +22,7 @@ from typing import Generic, Protocol, TypeVar
 from torch_webgpu.wgsl.launch import MAX_GROUPS, ParamList
 
 Grid = tuple[int, int, int]
+Rates = tuple[float, float, float, int]
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,15 @@ MEDIUM = Tile(64, 64, 16, 8, 8)
 LIGHT = Tile(64, 64, 16, 4, 4)
 SMALL = Tile(32, 32, 16, 4, 4)
 # How fast workgroups of each tile run, fitted to measurements on an H200: ``n`` of them on one compute unit do together
-# ``rate * n / (n + idle)`` multiply-adds a nanosecond, up to ``full``. Each row: rate, idle, full.
+# ``rate * n / (n + idle)`` multiply-adds a nanosecond, up to ``full``. Each row: rate, idle, full, and how many of them
+# a unit starts together, as it has room for no more and all are done at the same time.
 RATES = {
-    HUGE: (199, 0.45, 167),
-    LARGE: (172, 0.3, 160),
-    HALF: (210, 1.02, 160),
-    MEDIUM: (274, 3.92, 130),
-    LIGHT: (179, 1.31, 119),
-    SMALL: (206, 7.7, 93),
+    HUGE: (199, 0.45, 166, 2),
+    LARGE: (172, 0.31, 161, 1),
+    HALF: (209, 1.18, 157, 1),
+    MEDIUM: (330, 4.85, 141, 2),
+    LIGHT: (179, 1.31, 117, 1),
+    SMALL: (206, 7.91, 92, 1),
 }
 # On a software adapter (two cores): multiply-adds a nanosecond, and a part of the time it takes to compile the kernel.
 SOFTWARE_RATES = {
@@ -73,11 +75,11 @@ UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
 MIN_SPLIT_K = 64
 """The least length of sum that one workgroup of a split sum gets."""
-START_K = 50
+START_K = 40
 """What starting a workgroup costs: as much as so many positions of its sums."""
-SPLIT_NS = 9_200
+SPLIT_NS = 9_600
 """What the second kernel of a split sum costs by itself."""
-PARTIAL_NS = 0.0019
+PARTIAL_NS = 0.0021
 """What storing and reading a partial sum costs."""
 
 
@@ -106,10 +108,12 @@ def blocks(tile: Block, m: int, n: int) -> int:
     return -(-m // tile.m) * -(-n // tile.n)
 
 
-def cost_ns(tile: Tile, splits: int, slices: int, m: int, n: int, k: int) -> float:
+def cost_ns(rates: Rates, tile: Block, splits: int, slices: int, m: int, n: int, k: int) -> float:
     """The time of a product on a large GPU: that of its busiest unit, and of adding up partial sums."""
-    rate, idle, full = RATES[tile]
+    rate, idle, full, together = rates
     groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
+    if groups > together:
+        groups = -(-groups // together) * together
     time = groups * tile.m * tile.n * (k / splits + START_K) / min(full, rate * groups / (groups + idle))
     return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
@@ -127,7 +131,7 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], softwar
         return Blocking(tile, 1, -(-k // tile.k) * tile.k)
     counts = [1 << s for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
     options = [(tile, splits) for tile in tiles for splits in counts]
-    tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
+    tile, splits = min(options, key=lambda option: cost_ns(RATES[option[0]], option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
     return Blocking(tile, -(-k // chunk), chunk)
 

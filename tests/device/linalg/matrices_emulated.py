@@ -115,7 +115,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixT
     device = engine().device(0)
     caps = replace(device.caps, matrices=(config,), workgroup_bytes=49152, subgroup_sizes=False)
     monkeypatch.setattr(matrix_tile, "TILES", (tile,))
-    monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800)))
+    monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800, 1)))
     chosen: list[Blocking[MatrixTile]] = []
     blocking = matrix_tile.blocking
 
