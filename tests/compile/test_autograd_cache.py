@@ -114,6 +114,7 @@ def test_graphs_of_any_size_are_not_kept() -> None:
     assert_equal(got, want)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="AOTAutograd of PyTorch 2.11 drops linear algebra's checks")
 def test_graphs_with_effects_are_not_kept() -> None:
     def run() -> torch.Tensor:
         return torch.compile(lambda x: torch.linalg.cholesky(x) * 2)(torch.eye(3, device="webgpu") * 9)

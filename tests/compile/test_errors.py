@@ -221,6 +221,7 @@ def test_suppressed_errors_of_making_a_plan() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="AOTAutograd of PyTorch 2.11 drops linear algebra's checks")
 def test_errors_between_plans_name_the_line() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.cholesky(x - 5)

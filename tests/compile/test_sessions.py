@@ -79,6 +79,9 @@ def test_no_memory_grows_with_calls_or_with_graphs_that_are_dropped() -> None:
     assert bytes_after(4) == first
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.12", reason="Dynamo of PyTorch 2.11 takes functions that differ in defaults for one"
+)
 def test_several_graphs_are_alive_at_once() -> None:
     x = torch.randn(6, device=DEVICE)
     functions = [lambda t, n=n: (t * n).sin() + n for n in range(12)]
@@ -140,6 +143,7 @@ def test_marked_dimensions_that_may_not_vary_are_errors_of_pytorchs() -> None:
     assert_equal(compiled(y), y + 1)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="PyTorch 2.11 takes a thread that traces for all threads")
 def test_threads_with_graphs_of_their_own_and_one_in_common() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6)).to(DEVICE)
     common = torch.compile(model)
