@@ -1,10 +1,12 @@
 """What torch.compile is worth: ``python benchmarks/compile.py --device webgpu --device cuda``, as JSON lines.
 
 Whole models with random weights, eager and compiled: one decoding step with a static cache, a prompt, training steps,
-inference. Measured are microseconds a step, kernels a step and the host's time for each, seconds until the first
-compiled step is done, and until it is in a second process ("warm"), and the peak of the memory in use. A dtype after
-"training" is autocast's. On CUDA compiled means ``mode="reduce-overhead"`` for inference. Needs transformers, and
-torchvision for ResNet-50.
+inference. Measured are microseconds a step, kernels a step and the host's time for each, and the peak of the memory in
+use. Of a process that has run an eager step: seconds from ``torch.compile`` until the first compiled step is done, in
+a first process, in a second one ("warm"), with ``--packages`` in one that finds Dynamo's code, too (PyTorch's
+``TORCH_CACHING_PRECOMPILE``), and how much of it PyTorch counts as Dynamo's and as AOTAutograd's with the backend; the
+rest is plans, pipelines and the step. A dtype after "training" is autocast's. On CUDA compiled means
+``mode="reduce-overhead"`` for inference. Needs transformers, and torchvision for ResNet-50.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
 from typing import Any
 
 import torch
@@ -38,14 +42,19 @@ from torch import nn
 MIB = 1 << 20
 ROUND = 32
 """Steps of decoding after which a cache is as it was after the prompt."""
+AHEAD = 8
+"""Steps that the host is ahead of the GPU at most where the host is timed: farther ahead it waits."""
+Step = Callable[[], Any]
 
 
 @dataclass
 class Case:
-    """A model's step, and how the same is compiled."""
+    """A model's step, and what compiles it. The function that is compiled returns tensors alone: Dynamo's packages
+    cannot hold others.
+    """
 
-    eager: Callable[[], Any]
-    compiled: Callable[[], Any]
+    eager: Step
+    compile: Callable[[], Step]
 
 
 def qwen(device: Device, quick: bool, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -59,9 +68,16 @@ def qwen(device: Device, quick: bool, dtype: torch.dtype) -> tuple[Any, Any]:
     return Qwen2ForCausalLM(config).to(device.device, dtype).eval(), config
 
 
-def compiled_for(device: Device, model: Any) -> Any:
-    """As a user would compile it for inference."""
-    return torch.compile(model, mode="reduce-overhead" if device.device.type == "cuda" else None)
+def inference(device: Device, run: Any, step: Callable[[Any], torch.Tensor]) -> Case:
+    """A step of ``run``, compiled as a user would for inference."""
+    mode = "reduce-overhead" if device.device.type == "cuda" else None
+    return Case(partial(step, run), lambda: partial(step, torch.compile(run, mode=mode)))
+
+
+def copied(run: Any, *inputs: torch.Tensor) -> torch.Tensor:
+    """What inference returns, in memory of its own."""
+    with torch.no_grad():
+        return run(*inputs).clone()
 
 
 def decode(dtype: torch.dtype) -> Callable[[Device, bool], Case]:
@@ -75,6 +91,10 @@ def decode(dtype: torch.dtype) -> Callable[[Device, bool], Case]:
         token = torch.zeros(1, 1, dtype=torch.long, device=device.device)
         place = torch.full((1,), 16, dtype=torch.long, device=device.device)
 
+        def logits() -> torch.Tensor:
+            inputs = {"input_ids": token, "past_key_values": cache, "cache_position": place, "use_cache": True}
+            return model(**inputs, return_dict=False)[0]
+
         steps = itertools.count()
 
         def step(run: Any) -> torch.Tensor:
@@ -83,11 +103,9 @@ def decode(dtype: torch.dtype) -> Callable[[Device, bool], Case]:
                     for layer in cache.layers:  # which count on the device what they hold
                         if layer.is_initialized:
                             layer.cumulative_length.fill_(16)
-                logits = run(input_ids=token, past_key_values=cache, cache_position=place, use_cache=True).logits
-            return logits.clone()
+                return run().clone()
 
-        compiled = compiled_for(device, model)
-        return Case(lambda: step(model), lambda: step(compiled))
+        return inference(device, logits, step)
 
     return case
 
@@ -96,24 +114,21 @@ def prefill(device: Device, quick: bool) -> Case:
     """A prompt of 512 tokens, float32."""
     model, _ = qwen(device, quick, torch.float32)
     tokens = torch.zeros(1, 32 if quick else 512, dtype=torch.long, device=device.device)
-    compiled = compiled_for(device, model)
 
-    def step(run: Any) -> torch.Tensor:
-        with torch.no_grad():
-            return run(input_ids=tokens, use_cache=False).logits.clone()
+    def logits(tokens: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=tokens, use_cache=False, return_dict=False)[0]
 
-    return Case(lambda: step(model), lambda: step(compiled))
+    return inference(device, logits, lambda run: copied(run, tokens))
 
 
 def training(
-    device: Device,
     model: nn.Module,
+    run: Any,
     loss: Callable[[Any], torch.Tensor],
     around: Callable[[], AbstractContextManager[Any]],
 ) -> Case:
-    """A step of AdamW."""
+    """A step of AdamW, of which ``run`` is compiled: ``loss(run)``."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    compiled = torch.compile(model)
 
     def step(run: Any) -> torch.Tensor:
         with around():
@@ -123,7 +138,7 @@ def training(
         optimizer.zero_grad(set_to_none=True)
         return value.detach()
 
-    return Case(lambda: step(model), lambda: step(compiled))
+    return Case(partial(step, run), lambda: partial(step, torch.compile(run)))
 
 
 def autocasting(device: Device, dtype: torch.dtype | None) -> Callable[[], AbstractContextManager[Any]]:
@@ -142,8 +157,11 @@ def gpt2(autocast: torch.dtype | None) -> Callable[[Device, bool], Case]:
         model.loss_type = "ForCausalLM"  # unnamed, it is warned of, which breaks the graph on any device
         shape = (2, 32) if quick else (8, 512)
         tokens = torch.randint(0, 1000, shape, device=device.device)
-        loss = lambda run: run(input_ids=tokens, labels=tokens).loss
-        return training(device, model, loss, autocasting(device, autocast))
+
+        def loss(tokens: torch.Tensor) -> torch.Tensor:
+            return model(input_ids=tokens, labels=tokens, return_dict=False)[0]
+
+        return training(model, loss, lambda run: run(tokens), autocasting(device, autocast))
 
     return case
 
@@ -159,15 +177,9 @@ def resnet(train: bool, autocast: torch.dtype | None = None) -> Callable[[Device
         labels = torch.randint(0, 1000, (len(images),), device=device.device)
         if train:
             loss = nn.functional.cross_entropy
-            return training(device, model.train(), lambda run: loss(run(images), labels), autocasting(device, autocast))
-        model.eval()
-        compiled = compiled_for(device, model)
-
-        def step(run: Any) -> torch.Tensor:
-            with torch.no_grad():
-                return run(images).clone()
-
-        return Case(lambda: step(model), lambda: step(compiled))
+            model.train()
+            return training(model, model, lambda run: loss(run(images), labels), autocasting(device, autocast))
+        return inference(device, model.eval(), lambda run: copied(run, images))
 
     return case
 
@@ -179,13 +191,11 @@ def bert(device: Device, quick: bool) -> Case:
     small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = BertModel(BertConfig(**(small if quick else {}))).to(device.device).eval()
     tokens = torch.zeros(2 if quick else 8, 128, dtype=torch.long, device=device.device)
-    compiled = compiled_for(device, model)
 
-    def step(run: Any) -> torch.Tensor:
-        with torch.no_grad():
-            return run(input_ids=tokens).last_hidden_state.clone()
+    def hidden(tokens: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=tokens, return_dict=False)[0]
 
-    return Case(lambda: step(model), lambda: step(compiled))
+    return inference(device, hidden, lambda run: copied(run, tokens))
 
 
 CASES: dict[str, Callable[[Device, bool], Case]] = {
@@ -206,19 +216,16 @@ def figures(name: str, device: Device, effort: Effort, quick: bool) -> Iterator[
     """Everything about one model."""
     torch.manual_seed(0)
     case = CASES[name](device, quick)
-    for mode, step in (("eager", case.eager), ("compiled", case.compiled)):
-        start = time.perf_counter()
-        step()
-        device.synchronize()
-        first_s = time.perf_counter() - start
-        if mode == "compiled":
-            yield Result("first step", first_s, "s", first_s, first_s, 1, {"model": name, "mode": mode})
+    case.eager()
+    compiled, results = first_step(case, device, "first step", name)
+    yield from results
+    for mode, step in (("eager", case.eager), ("compiled", compiled)):
         reset = getattr(getattr(torch, device.device.type), "reset_peak_memory_stats", None)
         if reset is not None:
             reset()
         timing = measure(step, device, effort)
         yield duration("step", timing, model=name, mode=mode)
-        host = measure(step, device, effort, host_only=True)
+        host = measure(step, device, effort, host_only=True, ahead=AHEAD)
         found = kernels(step, device)
         if found is not None:
             count = float(found.count)
@@ -230,14 +237,34 @@ def figures(name: str, device: Device, effort: Effort, quick: bool) -> Iterator[
             yield Result("peak memory", peak, "MiB", peak, peak, 1, {"model": name, "mode": mode})
 
 
-def warm(name: str, device: Device, quick: bool) -> Iterator[Result]:
-    """The first compiled step where another process has compiled it before."""
-    case = CASES[name](device, quick)
-    start = time.perf_counter()
-    case.compiled()
+def first_step(case: Case, device: Device, benchmark: str, name: str) -> tuple[Step, list[Result]]:
+    """The compiled step; how long it takes from ``torch.compile`` until it is done once, and PyTorch's parts of it."""
     device.synchronize()
-    took_s = time.perf_counter() - start
-    yield Result("first step, warm", took_s, "s", took_s, took_s, 1, {"model": name, "mode": "compiled"})
+    before, start = compile_seconds(), time.perf_counter()
+    compiled = case.compile()
+    compiled()
+    device.synchronize()
+    took = {benchmark: time.perf_counter() - start}
+    took |= {f"{benchmark}: {part}": after - before[part] for part, after in compile_seconds().items()}
+    about = {"model": name, "mode": "compiled"}
+    return compiled, [Result(figure, s, "s", s, s, 1, about) for figure, s in took.items()]
+
+
+def compile_seconds() -> dict[str, float]:
+    """What PyTorch's compiler has taken in this process, by its own clocks."""
+    spent = torch._dynamo.utils.calculate_time_spent()
+    whole, backend = (spent.get(f"{part}_compile", 0.0) for part in ("entire_frame", "backend"))
+    return {"Dynamo": whole - backend, "AOTAutograd and backend": backend}
+
+
+def again(name: str, device: Device, quick: bool) -> Iterator[Result]:
+    """The first compiled step where another process has compiled it before; what it compiled is left to the next."""
+    packages = getattr(torch._dynamo.config, "caching_precompile", False)
+    case = CASES[name](device, quick)
+    case.eager()
+    yield from first_step(case, device, "first step, packaged" if packages else "first step, warm", name)[1]
+    if packages:
+        torch.compiler.save_cache_artifacts()
 
 
 def arguments() -> argparse.Namespace:
@@ -248,6 +275,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="NAMES", help=f"comma-separated, of {','.join(CASES)}")
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: does it run")
+    parser.add_argument("--packages", action="store_true", help="also the first step where Dynamo's packages are found")
     parser.add_argument("--table", action="store_true", help="a table for people, on standard error")
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
@@ -262,7 +290,7 @@ def run_device(options: argparse.Namespace) -> int:
 
     def measured(name: str) -> Iterator[Result]:
         torch._dynamo.reset()
-        return warm(name, device, options.quick) if options.warm else figures(name, device, effort, options.quick)
+        return again(name, device, options.quick) if options.warm else figures(name, device, effort, options.quick)
 
     return int(print_figures(device, options.only.split(",") if options.only else list(CASES), measured))
 
@@ -271,15 +299,29 @@ def main() -> int:
     options = arguments()
     if options.in_process:
         return run_device(options)
-    flags = ["--quick"] * options.quick + (["--only", options.only] if options.only else [])
+    quick = ["--quick"] * options.quick
+    flags = [*quick, *(["--only", options.only] if options.only else [])]
     devices = implementations(options.device, options.implementation)
-    with tempfile.TemporaryDirectory() as folder:
-        caches = {"TORCH_WEBGPU_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
-        rows, failed = run_in_processes(__file__, devices, flags, caches)
-        again, failed_again = run_in_processes(__file__, devices, [*flags, "--warm"], caches)
+    with caches() as variables:
+        runs = [run_in_processes(__file__, devices, flags, variables)]
+        runs.append(run_in_processes(__file__, devices, [*flags, "--warm"], variables))
+    for name in (options.only.split(",") if options.only else CASES) if options.packages else ():
+        with caches() as variables:  # packages are found by the function's name: one model, one folder
+            packages = {**variables, "TORCH_CACHING_PRECOMPILE": "1", "TORCH_LOGS": "-dynamo"}
+            one = [*quick, "--only", name, "--warm"]
+            with redirect_stdout(StringIO()):
+                run_in_processes(__file__, devices, one, packages)
+            runs.append(run_in_processes(__file__, devices, one, packages))
     if options.table:
-        print_table(rows + again)
-    return int(failed or failed_again)
+        print_table([row for rows, _ in runs for row in rows])
+    return int(any(failed for _, failed in runs))
+
+
+@contextmanager
+def caches() -> Iterator[dict[str, str]]:
+    """Variables that keep what is compiled in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield {"TORCH_WEBGPU_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
 
 
 if __name__ == "__main__":
