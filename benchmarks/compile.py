@@ -2,11 +2,14 @@
 
 Whole models with random weights, eager and compiled: one decoding step with a static cache, a prompt, training steps,
 inference. Measured are microseconds a step, kernels a step and the host's time for each, and the peak of the memory in
-use. Of a process that has run an eager step: seconds from ``torch.compile`` until the first compiled step is done, in
-a first process, in a second one ("warm"), with ``--packages`` in one that finds Dynamo's code, too (PyTorch's
-``TORCH_CACHING_PRECOMPILE``), and how much of it PyTorch counts as Dynamo's and as AOTAutograd's with the backend; the
-rest is plans, pipelines and the step. A dtype after "training" is autocast's. On CUDA compiled means
-``mode="reduce-overhead"`` for inference. Needs transformers, and torchvision for ResNet-50.
+use. A dtype after "training" is autocast's. On CUDA compiled means ``mode="reduce-overhead"`` for inference.
+
+The first step is timed from ``torch.compile`` on, in a process that has imported the compiler and run an eager step: in
+a first process, in a second one ("warm"), and with ``--packages`` in one that finds Dynamo's code, too ("packaged":
+PyTorch's ``TORCH_CACHING_PRECOMPILE``). PyTorch's clocks say how much of it is Dynamo's, and AOTAutograd's with the
+backend; the rest is plans, pipelines and the step.
+
+Needs transformers, and torchvision for ResNet-50.
 """
 
 from __future__ import annotations
@@ -286,6 +289,7 @@ def run_device(options: argparse.Namespace) -> int:
     """Everything about one device, as JSON lines."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     device = Device.of(options.device[0])
+    torch.compile(lambda: None)  # imports the compiler, which takes a second or two whatever is compiled
     effort = QUICK if options.quick else Effort(repeats=5)
 
     def measured(name: str) -> Iterator[Result]:
