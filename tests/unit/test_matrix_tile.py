@@ -113,9 +113,10 @@ def test_small_products_take_small_tiles_and_deep_ones_are_split():
 def test_kernels_compile(null, config, order):
     host = caps(config)
     for size in ((4096, 4096, 4096), (1024, 1024, 1024), (100, 77, 51), (16, 4096, 1024), (128, 64, 8192)):
-        for name, source in sources(host, config.operand, *size, *order).items():
-            null.create_shader(source, name, True)
-            assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+        for dtype in (config.operand, *(["bf16"] if config.operand == "f16" else [])):
+            for name, source in sources(host, dtype, *size, *order).items():
+                null.create_shader(source, name, True)
+                assert not null.sink.errors, f"{source}\n{null.sink.take()}"
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
@@ -17,7 +18,7 @@ from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
-from . import matrix_tile
+from . import matrix_tile, scaled
 from .epilogue import FINISH, Epilogue
 from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import Side, in_groups, k_major, reader, run_of
@@ -117,6 +118,15 @@ def product_of(op: Operation) -> Product:
     return Product(lift(a, row, False), lift(b, False, column), row, column)
 
 
+def operands(p: Product, dense: Collection[str] = ()) -> Draft:
+    """A kernel that reads the operands. ``dense``: coordinates along which a stride of 1 takes no parameter."""
+    kernel = Draft(COORDINATES, frozenset({"slice"}) if p.sizes[0] == 1 else frozenset())
+    kernel.add(arithmetic(p.a.dtype, "add", "mul"))
+    for name, spec in (("a", p.a), ("b", p.b)):
+        kernel.input(name, p.args[name], spec, dense)
+    return kernel
+
+
 def draft(
     p: Product,
     epilogue: Epilogue | None,
@@ -124,14 +134,9 @@ def draft(
     widths: Mapping[int, int] = NOT_TOGETHER,
     dense: Collection[str] = (),
 ) -> Draft:
-    """The kernel that multiplies, but for its body; no epilogue leaves partial sums. ``dense``: coordinates along which
-    a stride of 1 takes no parameter.
-    """
+    """The kernel that multiplies, but for its body; no epilogue leaves partial sums."""
     # Few parameters, so that they fit into the immediates of any adapter; Dawn's are 64 bytes.
-    kernel = Draft(COORDINATES, frozenset({"slice"}) if p.sizes[0] == 1 else frozenset())
-    kernel.add(arithmetic(p.a.dtype, "add", "mul"))
-    for name, spec in (("a", p.a), ("b", p.b)):
-        kernel.input(name, p.args[name], spec, dense)
+    kernel = operands(p, dense)
     store_sums(kernel, epilogue, p.kind, partials, (PLACE, STORED), widths)
     return kernel
 
@@ -145,10 +150,19 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lower
     e = Epilogue(op, alias, COORDINATES, p.layout)
     if n == 1:
         return matvec(p, e, caps)
-    config = config_for(caps, p.a.dtype) if p.a.dtype == p.b.dtype else None
+    config = matrices_for(p, caps)
     if config is not None and (tiles := tiles_for(caps, config)):
         return on_matrices(p, e, caps, config, tiles)
     return blocked(p, e, caps) if p.kind == "f" else any_arithmetic(p, e)
+
+
+def matrices_for(p: Product, caps: HostCaps) -> MatrixConfig | None:
+    """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
+    if p.a.dtype != p.b.dtype:
+        return None
+    if p.a.dtype == "bf16" and prod(p.sizes) >= scaled.MIN_WORK:
+        return config_for(caps, "f16")
+    return config_for(caps, p.a.dtype)
 
 
 def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:
@@ -194,12 +208,24 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     together = max(widths.values())
     w = draft(p, None if split else e, partials, widths, MATRIX)
     grid = block_params(w.params, chosen, slices, m, n, k)
-    a, b = side_of("a", p.a, 2, 1), side_of("b", p.b, 1, 2)
-    w.add(source("matmul"), *(reader(side, side.x, config.operand) for side in (a, b)))
-    main = matrix_block_text(tile, config, a, b, caps, k % tile.k != 0, together)
+    sides = [side_of("a", p.a, 2, 1), side_of("b", p.b, 1, 2)]
+    w.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
+    is_scaled, scales = p.a.dtype != config.operand, partials + split
+    if is_scaled:
+        scaled.read_scales(w, scales)
+        if len(w.bindings) > caps.max_buffers:
+            return blocked(p, e, caps)
+    main = matrix_block_text(tile, config, sides[0], sides[1], caps, k % tile.k != 0, together, is_scaled)
     body = [*([] if together > 1 else [FINISH]), main]
     launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
-    return with_splits(p, e, caps, chosen.splits, launch)
+    lowered = with_splits(p, e, caps, chosen.splits, launch)
+    if not is_scaled:
+        return lowered
+    looker = operands(p, MATRIX)
+    looker.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
+    first = scaled.largest_launch(looker, sides, slices, m, n, k, run_of(p.a.dtype), scales)
+    temporaries = (*lowered.temporaries, scaled.SCALES_BYTES)
+    return Lowered((first, *lowered.launches), temporaries, (len(lowered.temporaries),))
 
 
 def side_of(x: str, spec: Spec, inner: int, outer: int) -> Side:

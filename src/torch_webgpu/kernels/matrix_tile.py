@@ -26,6 +26,7 @@ from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .operand import RUN_BYTES, Side, run_of
+from .scaled import scale_lines
 from .tile import MIN_SPLIT_K, Blocking, cost_ns, which_block
 
 # What products of an operand dtype are summed up in.
@@ -108,7 +109,10 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -
 class _Loader:
     """The text that brings a side's part of a step to ``tiles``, from ``start`` on: lines of runs, and one to pad."""
 
-    def __init__(self, side: Side, size: int, tile: MatrixTile, config: MatrixConfig, start: int, tail: bool) -> None:
+    def __init__(
+        self, side: Side, size: int, tile: MatrixTile, config: MatrixConfig, start: int, tail: bool, scaled: bool
+    ) -> None:
+        self.scaled = scaled
         self.side, self.x, self.extent, self.start, self.tail = side, side.x, "m" if side.x == "a" else "n", start, tail
         self.operand, self.run = config.operand, run_of(config.operand)
         threads = tile.threads(config)
@@ -164,7 +168,8 @@ class _Loader:
             return self._inside(step, f"{x}_run({x}_row{row}, {x}_at{step})", "vec4<u32>()")
         places = [(j, e) if major else (e, j) for e in range(self.run)]
         zero = "0.0" if self.operand == "f16" else "0"
-        values = [self._inside(step, f"{x}_value({x}_row{row}, {x}_at{step})", zero) for row, step in places]
+        scale = f" * {x}_scale" if self.scaled else ""
+        values = [self._inside(step, f"{x}_value({x}_row{row}, {x}_at{step}){scale}", zero) for row, step in places]
         each, pack = (2, "pack2x16float(vec2<f32>") if self.operand == "f16" else (4, "pack4xI8(vec4<i32>")
         words = [f"{pack}({', '.join(values[e : e + each])}))" for e in range(0, self.run, each)]
         return f"vec4<u32>({', '.join(words)})"
@@ -176,7 +181,9 @@ class _Loader:
         x = self.x
         for j in range(self.loads):
             line = f"({x}_line + {j * self.down}u) * {self.pitch}u"
-            yield f"    tiles[{self.start}u + {line} + {x}_first / {self.run}u] = {x}_next{j};"
+            # Here, not where it is loaded: what needs a load's result waits for it.
+            value = f"scaled_run({x}_next{j}, {x}_scale)" if self.scaled and self.side.runs else f"{x}_next{j}"
+            yield f"    tiles[{self.start}u + {line} + {x}_first / {self.run}u] = {value};"
 
     def fragment(self, at: str, along: int, kk: int) -> str:
         """Loads the fragment whose first row (or column) is ``along`` + ``at``, from position ``kk`` of the step."""
@@ -197,17 +204,19 @@ def matrix_block_text(
     caps: HostCaps,
     tail: bool,
     together: int = 1,
+    scaled: bool = False,
 ) -> str:
     """The ``main`` of a blocked product of operands of ``config.operand``.
 
     ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes.
+    ``scaled``: operands are bfloat16 (:mod:`.scaled`).
     """
     threads, lanes = tile.threads(config), config.subgroup_size
-    a = _Loader(a_side, tile.m, tile, config, 0, tail)
-    b = _Loader(b_side, tile.n, tile, config, a.end, tail)
+    a = _Loader(a_side, tile.m, tile, config, 0, tail, scaled)
+    b = _Loader(b_side, tile.n, tile, config, a.end, tail, scaled)
     rows, columns = tile.m // tile.down // config.m, tile.n // tile.across // config.n
     grid = [(i, j) for i in range(rows) for j in range(columns)]
-    out = _Out(tile, config, rows, columns, together)
+    out = _Out(tile, config, rows, columns, together, scaled)
     sized = f" @subgroup_size({lanes})" if caps.subgroup_sizes else ""
     lines = [
         f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
@@ -218,6 +227,7 @@ def matrix_block_text(
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
         *which_block(tile),
+        *(scale_lines() if scaled else ()),
         f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
         f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
         *a.begin(),
@@ -252,7 +262,10 @@ class _Out:
     subgroup one row of fragments at a time, and a vector of four neighbours a thread, padded against bank conflicts.
     """
 
-    def __init__(self, tile: MatrixTile, config: MatrixConfig, rows: int, columns: int, together: int) -> None:
+    def __init__(
+        self, tile: MatrixTile, config: MatrixConfig, rows: int, columns: int, together: int, scaled: bool
+    ) -> None:
+        self.back = " * back.x * back.y" if scaled else ""
         self.config, self.rows, self.columns, self.together = config, rows, columns, together
         self.line = columns * config.n // 4
         self.pitch = self.line + 1
@@ -278,7 +291,7 @@ class _Out:
         yield f"      let quad = turn + lid % {config.subgroup_size}u;"
         yield f"      let line = quad / {self.line}u;"
         yield f"      let column = quad % {self.line}u;"
-        yield f"      let four = bitcast<vec4<{value}>>(tiles[{mine} + line * {self.pitch}u + column]);"
+        yield f"      let four = bitcast<vec4<{value}>>(tiles[{mine} + line * {self.pitch}u + column]){self.back};"
         yield f"      let sum_m = m0 + part_m + row * {config.m}u + line;"
         yield "      let sum_n = n0 + part_n + 4u * column;"
         for e in range(0, 4, self.together):

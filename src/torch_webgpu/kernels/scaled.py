@@ -1,0 +1,91 @@
+"""Products of bfloat16 on subgroup matrices of float16, which adapters have where they have none of bfloat16.
+
+A bfloat16 has 8 bits of precision, a float16 11, but of its exponents only few. So each operand is multiplied by a
+power of two, which makes its largest magnitude nearly as large as a float16 can be, as it is brought to workgroup
+memory, and the sums by the inverse. Numbers down to 2**-32 of an operand's largest are exact then; smaller ones lose
+less than 2**-39 of the largest. Sums are float32, as everywhere.
+
+One more launch finds the largest magnitudes, and leaves their bits in a temporary: ``scales``, one number an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import WORKGROUP, Launch
+
+from .operand import Side
+from .points import Draft, source
+
+SCALES_BYTES = 8
+MIN_WORK = 1 << 28
+"""Multiplications from which finding the largest magnitudes is worth it."""
+GROUPS = 528
+"""Workgroups that keep a large GPU's memory busy."""
+
+
+def read_scales(kernel: Draft, scales: int) -> None:
+    """Gives a product's kernel what :func:`scale_lines` speak of; ``scales``: the temporary."""
+    kernel.binding(Binding("scales", "u32"), scales)
+    kernel.add(source("scaled"))
+
+
+def scale_lines() -> Iterator[str]:
+    """Statements that declare the scale of each operand, and the factors ``back``."""
+    for n, x in enumerate("ab"):
+        yield f"  let {x}_exponent = exponent_for(scales_load({n}u));"
+        yield f"  let {x}_scale = power_of_two({x}_exponent);"
+    yield "  let back = factors_back(a_exponent + b_exponent);"
+
+
+def largest_launch(
+    kernel: Draft, sides: Sequence[Side], slices: int, m: int, n: int, k: int, run: int, scales: int
+) -> Launch:
+    """The launch that leaves the bits of each operand's largest finite magnitude in temporary ``scales``, which is zero
+    before. ``kernel`` has the operands and their readers.
+    """
+    kernel.binding(Binding("scales", "u32", "read_write", "atomic"), scales)
+    kernel.add(source("scaled"))
+    lines = [
+        "var<workgroup> largest: array<atomic<u32>, 2>;",
+        f"@compute @workgroup_size({WORKGROUP})",
+        "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
+        "        @builtin(local_invocation_index) lid: u32) {",
+        "  if (lid < 2u) { atomicStore(&largest[lid], 0u); }",
+        "  workgroupBarrier();",
+    ]
+    most = 1
+    for number, (side, extent) in enumerate(zip(sides, (m, n), strict=True)):
+        outer, inner = (extent, k) if side.k_major else (k, extent)
+        step = run if side.runs else 1
+        lines += _operand(kernel, side, number, slices, outer, inner // step, step)
+        most = max(most, slices * outer * inner // step)
+    lines += [
+        "  workgroupBarrier();",
+        "  if (lid < 2u) { scales_atomic_max(lid, atomicLoad(&largest[lid])); }",
+        "}",
+    ]
+    grid = (min(GROUPS, -(-most // WORKGROUP)), 1, 1)
+    return kernel.build("matmul_largest", ["\n".join([*lines, ""])], WORKGROUP, grid)
+
+
+def _operand(kernel: Draft, side: Side, number: int, slices: int, outer: int, units: int, step: int) -> Iterator[str]:
+    """Statements that look at all of an operand, run by run or number by number."""
+    x = side.x
+    total = kernel.params.add(f"{x}_total", slices * outer * units)
+    outer_text, units_text = kernel.params.add(f"{x}_outer", outer), kernel.params.add(f"{x}_units", units)
+    row, place = ("line", "first") if side.k_major else ("first", "line")
+    at = f"{x}_row(slice, {row}), {x}_step(slice, {place})"
+    found = f"largest_of_run({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
+    yield "  {"
+    yield "    var most = 0u;"
+    yield f"    for (var i = wid.x * {WORKGROUP}u + lid; i < {total}; i += nwg.x * {WORKGROUP}u) {{"
+    yield f"      let first = i % {units_text} * {step}u;"
+    yield f"      let above = i / {units_text};"
+    yield f"      let line = above % {outer_text};"
+    yield f"      let slice = above / {outer_text};"
+    yield f"      most = max(most, {found});"
+    yield "    }"
+    yield f"    atomicMax(&largest[{number}], most);"
+    yield "  }"

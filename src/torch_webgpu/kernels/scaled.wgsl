@@ -1,0 +1,34 @@
+// bfloat16 numbers as float16 ones, by powers of two that bring the largest of an operand below 2^15.
+
+// What to scale an operand by, as an exponent, whose largest finite magnitude has these bits as a float32.
+fn exponent_for(bits: u32) -> i32 { return select(clamp(141 - i32(bits >> 23u), -126, 126), 0, bits == 0u); }
+
+fn power_of_two(exponent: i32) -> f32 { return bitcast<f32>(u32(exponent + 127) << 23u); }
+
+// Two factors that undo the scales of both operands: one alone may be no float32.
+fn factors_back(exponents: i32) -> vec2<f32> {
+  let half = -exponents / 2;
+  return vec2<f32>(power_of_two(half), power_of_two(-exponents - half));
+}
+
+// Eight numbers.
+fn scaled_run(run: vec4<u32>, scale: f32) -> vec4<u32> {
+  let low = bitcast<vec4<f32>>(run << vec4<u32>(16u)) * scale;
+  let high = bitcast<vec4<f32>>(run & vec4<u32>(0xffff0000u)) * scale;
+  return vec4<u32>(pack2x16float(vec2<f32>(low.x, high.x)), pack2x16float(vec2<f32>(low.y, high.y)),
+    pack2x16float(vec2<f32>(low.z, high.z)), pack2x16float(vec2<f32>(low.w, high.w)));
+}
+
+// The bits of a number's magnitude; of one that is not finite none.
+fn finite_bits(number: u32) -> u32 {
+  let magnitude = number & 0x7fffffffu;
+  return select(magnitude, 0u, magnitude >= 0x7f800000u);
+}
+
+fn largest_of_run(run: vec4<u32>) -> u32 {
+  var largest = 0u;
+  for (var e = 0u; e < 4u; e += 1u) {
+    largest = max(largest, max(finite_bits(run[e] << 16u), finite_bits(run[e] & 0xffff0000u)));
+  }
+  return largest;
+}
