@@ -49,8 +49,8 @@ def words(t: torch.Tensor) -> torch.Tensor:
     return t.view(BITS[t.element_size()])
 
 
-UNPACKING = {
-    dtype: Struct(f"={code}").unpack
+PACKING = {
+    dtype: Struct(f"={code}")
     for dtype, code in {
         torch.bool: "?", torch.uint8: "B", torch.int8: "b", torch.int16: "h", torch.int32: "i", torch.int64: "q",
         torch.float16: "e", torch.float32: "f", torch.float64: "d",
@@ -240,10 +240,14 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
 def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:
     if t.is_conj() or t.is_neg():
         return to_host(t).item()
+    packing = PACKING.get(t.dtype)
+    if packing is not None:
+        host = bytearray(packing.size)
+        download(t, memoryview(host))
+        return packing.unpack(host)[0]
     host = bytearray(t.element_size())
     download(words(t), memoryview(host))
-    unpack = UNPACKING.get(t.dtype)
-    return unpack(host)[0] if unpack is not None else torch.frombuffer(host, dtype=t.dtype).item()
+    return torch.frombuffer(host, dtype=t.dtype).item()
 
 
 def register() -> None:

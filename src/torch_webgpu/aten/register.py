@@ -57,6 +57,7 @@ Scalars = Literal["operand", "opmath"]
 
 KEEPS_OWN_DTYPE = frozenset({"condition", "mask"})
 UNCHECKED = frozenset({"self", "other"})
+PLAIN_NUMBERS: frozenset[Any] = frozenset({float, int})
 
 
 def opmath(dtype: torch.dtype) -> str:
@@ -231,7 +232,7 @@ class PointwiseKernel:
             kinds = tuple([slot.kind for slot in c.scalars])
             instructions = (Instruction.of(Operation(self.name, specs, len(c.outputs), c.body, kinds), places),)
         results = tuple([-1 - i for i in c.written] or range(len(c.outputs)))
-        numbers = partial(parameters_for, c.scalars) if c.scalars else None
+        numbers = parameters_for(c.scalars) if c.scalars else None
         # Of several outputs each must be apart from everything; one may be an input.
         aliasing, overlapping = () if len(c.written) > 1 else None, partial(self.record_overlapping, c)
         return Recipe(device, n, instructions, fresh, results, len(results) > 1, numbers, aliasing, overlapping)
@@ -382,14 +383,24 @@ def number_for(value: Any, slot: ScalarSlot) -> Any:
     return value if slot.dtype == "f32" else cast_scalar(value, slot.dtype)
 
 
-def parameters_for(slots: Sequence[ScalarSlot], values: Sequence[Any]) -> tuple[int | float, ...]:
-    """The numbers among the arguments as a kernel takes them."""
-    if len(slots) == 1:
-        slot = slots[0]
-        value = values[slot.argument]
-        if slot.dtype == "f32" and value.__class__ in (float, int) and -FLOAT_MAX <= value <= FLOAT_MAX:
-            return (float(value),)  # nearly always; the rest of this module comes to the same
-    return tuple([part for slot in slots for part in split_scalar(number_for(values[slot.argument], slot), slot.kind)])
+def parameters_for(slots: Sequence[ScalarSlot]) -> Callable[[Sequence[Any]], tuple[int | float, ...]]:
+    """What gives the numbers among a call's arguments as a kernel takes them."""
+
+    def any_of(values: Sequence[Any]) -> tuple[int | float, ...]:
+        parts = [split_scalar(number_for(values[slot.argument], slot), slot.kind) for slot in slots]
+        return tuple([part for split in parts for part in split])
+
+    if len(slots) > 1 or slots[0].dtype != "f32":
+        return any_of
+    argument = slots[0].argument
+
+    def one(values: Sequence[Any]) -> tuple[int | float, ...]:
+        value: Any = values[argument]
+        if value.__class__ in PLAIN_NUMBERS and -FLOAT_MAX <= value <= FLOAT_MAX:
+            return (float(value),)  # nearly always, and what the rest comes to as well
+        return any_of(values)
+
+    return one
 
 
 def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:

@@ -41,7 +41,7 @@ class Trailing(Protocol):
     submitted: bool
 
     def commands(self) -> Iterable[Command]:
-        """Asked for when everything before them is encoded."""
+        """Asked for when everything before them has its memory."""
 
 
 def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trailing | None = None) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 # The C module: signal.signal's conversion of its arguments to enums takes ten times as long, at every flush.
 _signal: Any = import_module("_signal")
+_getsignal = _signal.getsignal
 _MAIN_THREAD = main_thread().ident
 _NUMBERS = tuple(sorted(int(number) for number in _signals.valid_signals()))
 _USUAL = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
@@ -41,26 +42,48 @@ class _MainThread:
     def __init__(self) -> None:
         self.is_inside = False
         self._numbers = [int(getattr(_signals, name)) for name in _USUAL if hasattr(_signals, name)]
-        self._last: tuple[list[Any], list[tuple[int, Handler]]] = [], []  # their handlers, and what was returned
+        self._handlers: list[Any] = []  # theirs, when a block last began, and of these Python's
+        self._pythons: list[tuple[int, Handler]] = []
         self._all: list[Any] = []  # the handlers of all signals, when they were last looked at
         self._next_look_s = 0.0
 
-    def look(self) -> list[tuple[int, Handler]]:
-        """The signals that have a handler of Python's now, and these."""
-        now = monotonic()
-        if now >= self._next_look_s:
-            self._next_look_s = now + LOOK_S
-            handlers = list(map(_signal.getsignal, _NUMBERS))
-            if handlers != self._all:
-                found = [n for n, handler in zip(_NUMBERS, handlers) if _is_pythons(handler)]
-                self._numbers += [n for n in found if n not in self._numbers]
-                self._all = handlers
-        handlers = list(map(_signal.getsignal, self._numbers))
-        before, theirs = self._last
-        if handlers != before:
-            theirs = [(n, handler) for n, handler in zip(self._numbers, handlers) if _is_pythons(handler)]
-            self._last = handlers, theirs
-        return theirs
+    def put_off_handlers(self) -> bool:
+        """Puts :func:`_note` in the place of all handlers and begins the block, unless a signal came in between.
+
+        Its handler may have used the device, in blocks of its own whose ends put the handlers back.
+        """
+        if monotonic() >= self._next_look_s:
+            self._look_at_all()
+        handlers = list(map(_getsignal, self._numbers))
+        if handlers != self._handlers:
+            found = [(n, handler) for n, handler in zip(self._numbers, handlers) if _is_pythons(handler)]
+            self._handlers, self._pythons = handlers, found
+        theirs = self._pythons
+        for number, handler in theirs:
+            if handler is not _note:
+                _handlers[number] = handler
+                _signal.signal(number, _note)
+        complete = False
+        try:
+            self.is_inside = True
+            for number, _ in theirs:
+                if _getsignal(number) is not _note:
+                    break
+            else:
+                complete = True
+        finally:
+            if not complete:
+                self.is_inside = False
+        return complete
+
+    def _look_at_all(self) -> None:
+        """Finds out which signals have a handler of Python's beside the usual ones."""
+        self._next_look_s = monotonic() + LOOK_S
+        handlers = list(map(_getsignal, _NUMBERS))
+        if handlers != self._all:
+            found = [n for n, handler in zip(_NUMBERS, handlers) if _is_pythons(handler)]
+            self._numbers += [n for n in found if n not in self._numbers]
+            self._all = handlers
 
 
 def _is_pythons(handler: Any) -> bool:
@@ -83,7 +106,7 @@ class Uninterrupted:
     def __enter__(self) -> None:
         self._is_outermost = not _main.is_inside and get_ident() == _MAIN_THREAD
         if self._is_outermost:
-            while not _put_off_handlers():
+            while not _main.put_off_handlers():
                 pass
 
     def __exit__(
@@ -94,35 +117,11 @@ class Uninterrupted:
             try:
                 # Any step from here on may be interrupted by a handler, which may use the device in blocks of its own.
                 for number, handler in tuple(_handlers.items()):
-                    if _signal.getsignal(number) is _note:
+                    if _getsignal(number) is _note:
                         _signal.signal(number, handler)
             finally:
                 if _arrived:
                     _deliver()
-
-
-def _put_off_handlers() -> bool:
-    """Puts :func:`_note` in the place of all handlers and begins the block, unless a signal came in between.
-
-    Its handler may have used the device, in blocks of its own whose ends put the handlers back.
-    """
-    theirs = _main.look()
-    for number, handler in theirs:
-        if handler is not _note:
-            _handlers[number] = handler
-            _signal.signal(number, _note)
-    complete = False
-    try:
-        _main.is_inside = True
-        for number, _ in theirs:
-            if _signal.getsignal(number) is not _note:
-                break
-        else:
-            complete = True
-    finally:
-        if not complete:
-            _main.is_inside = False
-    return complete
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -136,7 +135,7 @@ def _deliver() -> None:
     """Handles what has arrived, in order; what the handlers raise is raised when all were called."""
     while _arrived:
         number, frame = _arrived.popleft()
-        handler = _signal.getsignal(number)
+        handler = _getsignal(number)
         if handler is _note:
             handler = _handlers[number]
         if callable(handler):

@@ -156,7 +156,7 @@ class Recording:
     if none but lists use it).
     """
 
-    __slots__ = ("alive", "allocations", "entries", "key", "lists", "numbers", "places")
+    __slots__ = ("alive", "allocations", "key", "lists", "numbers", "places")
 
     def __init__(self, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = NOTHING) -> None:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
@@ -181,7 +181,7 @@ class Recording:
             owners += tuple(range(len(order), len(order) + len(lists)))
             alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
             common = in_common(order, lists)
-        self.entries, self.numbers, self.places, self.lists = entries, numbers, places, lists
+        self.numbers, self.places, self.lists = numbers, places, lists
         self.allocations, self.alive = allocations, alive
         self.key = ops, numbered, owners, alive, common
 
@@ -241,8 +241,8 @@ class Recording:
         numbers = iter(self.numbered)
         starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.places]
         nodes = []
-        for op, addresses, params in self.entries:
-            places = [next(numbers) for _ in addresses]
+        for op, params in zip(self.ops, self.numbers):
+            places = [next(numbers) for _ in op.args]
             allocations = tuple([owned[self.owners[p]] for p in places])
             nodes.append(Node(op, allocations, tuple([starts[p] >> s for p, s in zip(places, op.shifts)]), params))
         return nodes

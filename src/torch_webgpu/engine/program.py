@@ -147,13 +147,15 @@ class Program:
         last: Callable[[], Iterable[Command]] | None = None,
         stream: tuple[int, int] = (0, 0),
     ) -> None:
-        """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
+        """Submits the commands over these allocations, and after them what ``last`` gives when these have their memory.
 
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
         On an exception nothing has happened, unless the encoder says that it was submitted.
         """
         device, submitted = self._device, opened.encoder.submissions
-        before, buffers = self._take_memory(opened, allocations)
+        before = buffers = self._memory_of(opened, allocations)
+        if self._gives_back or None in before:
+            buffers = self._exchange(opened, allocations, before)
         try:
             if self._may_flag:
                 device.may_have_flags = True
@@ -177,7 +179,9 @@ class Program:
 
     def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> list[Command]:
         """What :meth:`run` would submit, over memory that is taken and given back likewise."""
-        before, buffers = self._take_memory(self._device.opened, allocations)
+        opened = self._device.opened
+        before = self._memory_of(opened, allocations)
+        buffers = self._exchange(opened, allocations, before)
         try:
             return self._made(buffers, starts, numbers, (0, 0))
         except BaseException:
@@ -190,7 +194,7 @@ class Program:
         Nothing runs. It is for explaining an exception of :meth:`run`: it looks at one step after the other.
         """
         device = self._device
-        before = [*[a.buffer for a in allocations], *[None] * len(self._temporaries), device.error_buffer]
+        before = self._memory_of(device.opened, allocations)
         buffers, taken = before.copy(), []
         try:
             for exchange, (_, _, step) in zip(self._exchanges([a.size_bytes for a in allocations]), self._takes):
@@ -208,13 +212,14 @@ class Program:
         finally:
             device.undo_exchange(taken, before, buffers)
 
-    def _take_memory(
-        self, opened: Opened, allocations: Sequence[Allocation]
-    ) -> tuple[list[Buffer | None], list[Buffer | None]]:
-        """Takes and gives back memory as the commands need it; what the plan's buffers were before, and are now."""
-        before = [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
-        if not self._gives_back and None not in before:
-            return before, before  # all is there and stays
+    def _memory_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
+        """The plan's buffers over these allocations, as far as they have memory."""
+        return [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
+
+    def _exchange(
+        self, opened: Opened, allocations: Sequence[Allocation], before: list[Buffer | None]
+    ) -> list[Buffer | None]:
+        """Takes and gives back memory as the commands need it; what the plan's buffers are then."""
         sizes = list(map(_size_of, allocations))
         if sizes != self._sizes:
             self._sizes, self._memory = sizes, self._exchanges(sizes)
@@ -224,12 +229,12 @@ class Program:
             allocations[n].buffer = buffers[n]
         for n in self._lost:
             allocations[n].buffer = None
-        return before, buffers
+        return buffers
 
     def _undo_memory(
         self, allocations: Sequence[Allocation], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
     ) -> None:
-        """Undoes :meth:`_take_memory`."""
+        """Undoes :meth:`_exchange`."""
         self._device.undo_exchange(self._memory, before, buffers)
         for allocation, buffer in zip(allocations, before):
             allocation.buffer = buffer

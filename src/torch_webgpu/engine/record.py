@@ -233,18 +233,29 @@ class Engine(Store):
         lane = lanes.current.get(device)
         if lane is None or lane.thread != get_ident():
             lane = self.lane(device)
-        recorded, settings = len(lane.entries), self.settings
-        if 2 * recorded >= settings.threshold and ends_batch(op, recorded / settings.threshold):
-            self.flush_lane(lane, causes.cut(op))
-            recorded = 0
+        busy, may_end = lanes.busy, len(lane.entries) >= self.settings.unended
+        if may_end:
+            self._end_before(lane, op)
         if not lane.entries:
             self.begin(lane)
-        if len(lanes.busy) > 1:
+        if len(busy) > 1:
             self.settle(lane, numbers_of(addresses[: op.n_inputs]), numbers_of(addresses[op.n_inputs :]))
         lane.entries.append((op, addresses, params))
-        if lane not in lanes.busy:  # the handler of a signal may have flushed it since it began
-            lanes.busy.append(lane)
-        if recorded + 1 >= settings.threshold or not settings.batching:
+        if lane not in busy:  # the handler of a signal may have flushed it since it began
+            busy.append(lane)
+        if may_end:
+            self._end_after(lane)
+
+    def _end_before(self, lane: Lane, op: Operation) -> None:
+        """Flushes a lane that is better submitted without ``op``."""
+        recorded, threshold = len(lane.entries), self.settings.threshold
+        if 2 * recorded >= threshold and ends_batch(op, recorded / threshold):
+            self.flush_lane(lane, causes.cut(op))
+
+    def _end_after(self, lane: Lane) -> None:
+        """Flushes a lane that is full, or any with batching off."""
+        settings = self.settings
+        if len(lane.entries) >= settings.threshold or not settings.batching:
             self.flush_lane(lane, causes.full(settings.threshold) if settings.batching else causes.UNBATCHED)
 
     def lane(self, device: int) -> Lane:
@@ -254,7 +265,8 @@ class Engine(Store):
 
     def begin(self, lane: Lane) -> None:
         """Something is about to be recorded in a lane without operations; the caller holds the lock."""
-        self.check_process()
+        if self.is_forked:
+            self.check_process()
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
         if lane not in self.lanes.busy:
@@ -297,9 +309,11 @@ class Engine(Store):
     def flush(self, cause: Cause, device: int | None = None, trailing: Trailing | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it, and ``trailing`` after it."""
         with Uninterrupted(), self.lock:
-            self.check_process()
+            if self.is_forked:
+                self.check_process()
             lanes = self.lanes.on(device)
-            self._flush_lanes(lanes, cause, trailing)
+            for lane in lanes:
+                self._flush_whole(lane, cause, trailing if lane is lanes[-1] else None)
             if not lanes:
                 self.collect()
                 self.sweep()
@@ -316,16 +330,14 @@ class Engine(Store):
 
     def flush_for(self, allocation: Allocation, trailing: Trailing, cause: Cause) -> None:
         """Submits what an allocation's contents may depend on, and the rest of what the calling thread recorded."""
-        self.check_process()
-        device, number, thread = allocation.device, allocation.number, get_ident()
+        if self.is_forked:
+            self.check_process()
         busy = self.lanes.busy
-        lanes = [n for n in busy if n.device == device and (n.thread == thread or number in n.writes)]
-        self._flush_lanes(lanes, cause, trailing)
-
-    def _flush_lanes(self, lanes: Sequence[Lane], cause: Cause, trailing: Trailing | None) -> None:
-        """In a block without interruptions; what is ``trailing`` comes after the last one."""
-        for lane in lanes:
-            self._flush_whole(lane, cause, trailing if lane is lanes[-1] else None)
+        if busy:
+            device, number, thread = allocation.device, allocation.number, get_ident()
+            lanes = [n for n in busy if n.device == device and (n.thread == thread or number in n.writes)]
+            for lane in lanes:
+                self._flush_whole(lane, cause, trailing if lane is lanes[-1] else None)
 
     def flush_lane(self, lane: Lane, cause: Cause) -> None:
         """Submits what one thread has recorded; the caller holds the lock."""

@@ -15,6 +15,8 @@ class Settings:
     """``threshold``: how many recorded operations are a batch. ``delay_ms``: when an incomplete one is submitted,
     0 for never. ``fusion_window``: how many kernels back an operation looks for one to join. ``fusion_min_size``: the
     number of elements from which per-element operations are fused. ValueError for numbers that mean nothing.
+
+    ``unended``: a batch of fewer operations goes on, whatever is recorded.
     """
 
     batching: bool = field(default_factory=lambda: config().batching)
@@ -23,6 +25,7 @@ class Settings:
     fusion: bool = field(default_factory=lambda: config().fusion)
     fusion_window: int = field(default_factory=lambda: config().fusion_window)
     fusion_min_size: int = 0
+    unended: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
@@ -33,6 +36,8 @@ class Settings:
             raise ValueError(f"a window cannot be negative: {self.fusion_window}")
         if self.fusion_min_size < 0:
             raise ValueError(f"a size cannot be negative: {self.fusion_min_size}")
+        half, full = -(-self.threshold // 2), self.threshold - 1
+        object.__setattr__(self, "unended", min(half, full) if self.batching else 0)
 
     @property
     def planning(self) -> tuple[bool, int, int]:

@@ -20,10 +20,11 @@ from .record import engine
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
-    from torch_webgpu.runtime.runtime import Buffer, Device
+    from torch_webgpu.runtime.runtime import Device
     from torch_webgpu.runtime.transfer import Readback, Request
 
     from .record import Engine
+    from .tensor import Allocation
 
 ERROR_BYTES = 32
 """Of the error buffer that are in use."""
@@ -85,116 +86,112 @@ def download(t: torch.Tensor, host: memoryview) -> None:
     """
     eng = engine()
     with Uninterrupted(), eng.lock:
-        source = _Source(eng, t, host)
-        read = _Read(source.device, source)
-        eng.flush_for(source.allocation, read, causes.why_read())
-        eng.raise_pending()
+        t, allocation, offset = _source(eng, t)
+        device = eng.devices[allocation.device]
+        read = _Read(device, allocation, offset, host)
+        eng.flush_for(allocation, read, causes.why_read())
+        if eng.error is not None:
+            eng.raise_pending()
         read.finish()
-        eng.waited(source.device)
+        eng.waited(device)
 
 
 def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     """:func:`download` without waiting: the elements are there once the device, or a later event, was waited for."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        source = _Source(eng, t, host_bytes(host))
-        read = _LaterRead(source)
-        eng.readbacks.make_room(source.device, len(source.target))
-        eng.flush_for(source.allocation, read, causes.why_read())
-        eng.readbacks.begin(source.device, read.submitted_parts(), host)
+        t, allocation, offset = _source(eng, t)
+        device, target = eng.devices[allocation.device], host_bytes(host)
+        read = _LaterRead(device, allocation, offset, target)
+        eng.readbacks.make_room(device, len(target))
+        eng.flush_for(allocation, read, causes.why_read())
+        eng.readbacks.begin(device, read.submitted_parts(), host)
 
 
-class _Source:
-    """Where the bytes of a tensor's elements lie, in row-major order from a whole word on, for ``target``.
+def _source(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, Allocation, int]:
+    """A tensor whose elements lie in row-major order from a whole word on, to be kept meanwhile; where that is.
 
-    That is in a copy if need be, which lives as long as this object.
+    It is ``t`` or a copy of it.
     """
-
-    __slots__ = ("_tensor", "allocation", "device", "offset", "target")
-
-    def __init__(self, eng: Engine, t: torch.Tensor, target: memoryview) -> None:
-        if eng.capture is not None:
-            eng.refuse("a tensor's values cannot be read on the host", t.device.index)
+    if eng.capture is not None:
+        eng.refuse("a tensor's values cannot be read on the host", t.device.index)
+    eng.handovers += 1
+    allocation, offset = eng.place(t)
+    if offset & 3 or not t.is_contiguous():
+        t = eng.copy_of(t)
         allocation, offset = eng.place(t)
-        if offset % 4 or not t.is_contiguous():
-            t = eng.copy_of(t)
-            allocation, offset = eng.place(t)
-        self._tensor, self.allocation, self.offset, self.target = t, allocation, offset, target
-        self.device = eng.device(allocation.device)
-        eng.handovers += 1
-
-    def materialise(self) -> Buffer:
-        """Its memory, taken if nothing lay there yet."""
-        return materialise(self.device, self.allocation)
+    return t, allocation, offset
 
 
 class _Read:
-    """What is waited for, as the trailing commands of a flush, if that goes well: a tensor and, if kernels may have
-    raised any, the error flags; without a tensor only those.
+    """What is waited for, as the trailing commands of a flush, if that goes well: the bytes of an allocation from
+    ``offset`` on that fill a target, and the error flags, if kernels may have raised any; without an allocation only
+    those.
     """
 
-    __slots__ = ("_device", "_flags", "_readback", "_source", "submitted")
+    __slots__ = ("_allocation", "_device", "_flags", "_offset", "_readback", "_target", "submitted")
 
-    def __init__(self, device: Device, source: _Source | None = None) -> None:
-        self._device, self._source = device, source
+    def __init__(
+        self, device: Device, allocation: Allocation | None = None, offset: int = 0, target: memoryview | None = None
+    ) -> None:
+        self._device, self._allocation, self._offset, self._target = device, allocation, offset, target
         self._flags: bytearray | None = None
         self._readback: Readback | None = None
         self.submitted = False
 
     def commands(self) -> Sequence[Command]:
-        """The copies, if the tensor has its memory by now."""
-        source = self._source
-        buffer = None if source is None else source.allocation.buffer
-        if source is None or buffer is not None:
-            self._readback = self._device.begin_readback(*self._requests(buffer))
-        return () if self._readback is None else self._readback.copies
+        """The copies, if the allocation has its memory by now."""
+        allocation = self._allocation
+        if allocation is not None and allocation.buffer is None:
+            return ()
+        readback = self._readback = self._device.begin_readback(*self._requests())
+        return () if readback is None else readback.copies
 
     def finish(self) -> None:
         """Waits; raises what kernels flagged."""
         device = self._device
-        if self._readback is not None and self.submitted:
+        if self.submitted and self._readback is not None:
             device.finish_readback(self._readback)
         else:
-            buffer = None if self._source is None else self._source.materialise()
-            device.download(*self._requests(buffer))
+            if self._allocation is not None:
+                materialise(device, self._allocation)
+            device.download(*self._requests())
         if self._flags is not None:
             device.may_have_flags = False
             check_flags(device, self._flags)
 
-    def _requests(self, buffer: Buffer | None) -> tuple[list[Request], list[memoryview]]:
+    def _requests(self) -> tuple[list[Request], list[memoryview]]:
+        allocation, target, device = self._allocation, self._target, self._device
         requests: list[Request] = []
         targets: list[memoryview] = []
-        source = self._source
-        if source is not None and buffer is not None:
-            requests.append((buffer, source.offset, len(source.target)))
-            targets.append(source.target)
-        if source is None or self._device.may_have_flags:
+        if allocation is not None and target is not None:
+            requests, targets = [(allocation.buffer, self._offset, len(target))], [target]
+        if allocation is None or device.may_have_flags:
             self._flags = bytearray(ERROR_BYTES)
-            requests.append((self._device.error_buffer, 0, ERROR_BYTES))
+            requests.append((device.error_buffer, 0, ERROR_BYTES))
             targets.append(memoryview(self._flags))
         return requests, targets
 
 
 class _LaterRead:
-    """A tensor that nobody waits for, as the trailing commands of a flush, if that goes well."""
+    """The same of what nobody waits for, but for the error flags."""
 
-    def __init__(self, source: _Source) -> None:
-        self._source = source
+    def __init__(self, device: Device, allocation: Allocation, offset: int, target: memoryview) -> None:
+        self._device, self._allocation, self._offset, self._target = device, allocation, offset, target
         self._parts: list[Readback] = []
         self.submitted = False
 
     def commands(self) -> Sequence[Command]:
         """The copies, once the allocation has its buffer."""
         if not self._parts:
-            source = self._source
-            request = source.materialise(), source.offset, len(source.target)
-            self._parts = source.device.begin_readbacks(request, source.target)
+            request = materialise(self._device, self._allocation), self._offset, len(self._target)
+            self._parts = self._device.begin_readbacks(request, self._target)
         return [copy for part in self._parts for copy in part.copies]
 
     def submitted_parts(self) -> list[Readback]:
         """Its parts, submitted by now."""
         if not self.submitted:
-            self._source.device.submit(self.commands())
+            self._device.submit(self.commands())
         return self._parts
 
 

@@ -167,7 +167,9 @@ class Device:
         Nobody observes the device: an observer is shown commands.
         """
         opened.encoder.submit_prepared(prepared, last)
-        self.raise_errors(opened)
+        sink = opened.native.sink
+        if sink.errors or sink.lost is not None:
+            self.raise_errors(opened)
 
     def undo_exchange(
         self, steps: Sequence[Exchange], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
@@ -243,7 +245,7 @@ class Device:
     def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array.
 
-        Those of the first requests are written ``into`` this memory.
+        Those of the first requests are written ``into`` this memory instead.
         """
         opened = self.opened
         download = opened.transfer.download

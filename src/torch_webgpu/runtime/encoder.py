@@ -84,14 +84,14 @@ class Encoder:
     def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None) -> None:
         """Encodes and queues what was prepared, if nothing was released since, and transfers that come last.
 
-        Those are asked for when everything else is encoded. On an exception nothing was queued.
+        On an exception nothing was queued.
         """
-        native = self._native
+        native, steps = self._native, prepared.steps
+        if last is not None:
+            steps = [*steps, *last()]  # type: ignore[list-item]
         encoder = native.create_encoder()
         try:
-            encode(native, encoder, prepared.steps)
-            if last is not None:
-                encode(native, encoder, last())  # type: ignore[arg-type]
+            encode(native, encoder, steps)
         except BaseException:
             native.release_encoder(encoder)
             raise

@@ -28,25 +28,35 @@ Target = np.ndarray | memoryview
 class Readback:
     """A download underway, or a part of one: what goes through one staging buffer, from where to where."""
 
-    __slots__ = ("pieces", "size_bytes", "staging")
+    __slots__ = ("_targets", "copies", "size_bytes", "staging")
 
-    def __init__(self) -> None:
-        self.staging: Any = None
+    def __init__(self, staging: Buffer | None = None) -> None:
+        self.staging: Any = staging
         self.size_bytes = 0
-        self.pieces: list[tuple[Buffer, int, int, int, int, Target]] = []
-        """Whole words: source, offset there and in the staging buffer, bytes; how many to leave out, the target."""
+        self.copies: list[Copy] = []
+        """What the GPU does first: whole words."""
+        self._targets: list[tuple[int, Target]] = []  # where their bytes begin in the staging buffer
 
-    @property
-    def copies(self) -> list[Copy]:
-        """What the GPU does first."""
-        staging = self.staging
-        return [Copy(buffer, start, staging, at, words) for buffer, start, at, words, _, _ in self.pieces]
+    def add(self, buffer: Buffer, offset: int, nbytes: int, target: Target) -> None:
+        """One more part: these bytes. WebGPUError if the buffer has not that many."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > buffer.size_bytes:
+            raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
+        if nbytes:
+            at, skipped = self.size_bytes, offset & 3
+            words = (skipped + nbytes + 3) & ~3
+            self.copies.append(Copy(buffer, offset - skipped, self.staging, at, words))
+            self._targets.append((at + skipped, target))
+            self.size_bytes = at + words
+
+    def stage(self, staging: Buffer) -> None:
+        """Goes through another staging buffer."""
+        self.staging, self.copies = staging, [copy._replace(dst=staging) for copy in self.copies]
 
     def take(self, mapped: Any) -> None:
         """What the host does when the staging buffer is mapped."""
         host = memoryview(mapped)
-        for _, _, at, _, skipped, target in self.pieces:
-            target[:] = host[at + skipped : at + skipped + len(target)]
+        for first, target in self._targets:
+            target[:] = host[first : first + len(target)]
 
 
 class Transfer:
@@ -89,14 +99,11 @@ class Transfer:
     def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
         """Waits for the submitted work and returns the bytes of each request, as uint8 arrays.
 
-        The first of them are ``into``, which have the right sizes; the caller owns the others.
+        Those of the first requests go ``into`` memory of the right sizes instead.
         """
-        results = [
-            *map(np.asarray, into),
-            *[np.empty(max(nbytes, 0), np.uint8) for _, _, nbytes in requests[len(into) :]],
-        ]
-        for readback in self._plan(requests, results):
-            readback.staging = self._staging_buffer(readback.size_bytes)
+        results = [np.empty(max(nbytes, 0), np.uint8) for _, _, nbytes in requests[len(into) :]]
+        for readback in self._plan(requests, [*into, *results]):
+            readback.stage(self._staging_buffer(readback.size_bytes))
             encoder = self._native.create_encoder()
             encode(self._native, encoder, readback.copies)
             if self._native.run(encoder):
@@ -106,13 +113,18 @@ class Transfer:
     def begin(self, requests: Sequence[Request], into: Sequence[Target]) -> Readback | None:
         """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`finish`.
 
-        None for more than one staging buffer holds. There may be no other download in between.
+        None for nothing, and for more than one staging buffer holds. There may be no other download in between.
         """
-        reads = self._plan(requests, into)
-        if len(reads) != 1:
+        staging = self._staging
+        readback = Readback(staging)
+        for (buffer, offset, nbytes), target in zip(requests, into, strict=True):
+            readback.add(buffer, offset, nbytes, target)
+        size_bytes = readback.size_bytes
+        if not 0 < size_bytes <= _CHUNK_BYTES:
             return None
-        reads[0].staging = self._staging_buffer(reads[0].size_bytes)
-        return reads[0]
+        if staging is None or size_bytes > staging.size_bytes:
+            readback.stage(self._staging_buffer(size_bytes))
+        return readback
 
     def begin_apart(self, request: Request, into: Target) -> list[Readback]:
         """:meth:`begin`, but with staging buffers of its own: others may come in between.
@@ -122,7 +134,7 @@ class Transfer:
         reads = self._plan([request], [into])
         try:
             for readback in reads:
-                readback.staging = self._spare_staging(readback.size_bytes)
+                readback.stage(self._spare_staging(readback.size_bytes))
                 self._underway.add(readback.staging)
         except OutOfMemoryError:
             begun = [readback.staging for readback in reads if readback.staging is not None]
@@ -138,7 +150,7 @@ class Transfer:
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
             readback.take(mapped)
             self._native.unmap(staging.handle)
-            if staging in self._underway:
+            if self._underway and staging in self._underway:
                 self._underway.remove(staging)
                 self._spare.append(staging)
 
@@ -152,27 +164,20 @@ class Transfer:
     @staticmethod
     def _plan(requests: Sequence[Request], into: Sequence[Target]) -> list[Readback]:
         """What fills the targets, each through one staging buffer that it is yet to be given."""
-        reads: list[Readback] = []
-        room = 0  # in the last one
+        reads = [Readback()]
         for (buffer, offset, nbytes), target in zip(requests, into, strict=True):
-            if offset < 0 or nbytes < 0 or offset + nbytes > buffer.size_bytes:
-                raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
             done = 0
-            while done < nbytes:
-                if room <= 4:
+            while True:
+                room = _CHUNK_BYTES - reads[-1].size_bytes - (offset + done) % 4
+                if room <= 0:
                     reads.append(Readback())
-                    room = _CHUNK_BYTES
-                read = reads[-1]
-                skipped = (offset + done) % 4
-                part = min(nbytes - done, room - skipped)
-                words = (skipped + part + 3) // 4 * 4
-                start = offset + done - skipped
-                piece = target if part == nbytes else target[done : done + part]
-                read.pieces.append((buffer, start, read.size_bytes, words, skipped, piece))
-                read.size_bytes += words
-                room -= words
+                    continue
+                part = min(nbytes - done, room)
+                reads[-1].add(buffer, offset + done, part, target if part == nbytes else target[done : done + part])
                 done += part
-        return reads
+                if done >= nbytes:
+                    break
+        return [read for read in reads if read.size_bytes]
 
     def _staging_buffer(self, size_bytes: int) -> Buffer:
         if self._staging is None or size_bytes > self._staging.size_bytes:

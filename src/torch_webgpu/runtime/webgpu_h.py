@@ -35,6 +35,7 @@ class Library:
         self._error_kinds = {
             getattr(lib, f"WGPUErrorType_{kind}"): name for kind, name in zip(kinds, names, strict=True)
         }
+        self.map_success = lib.WGPUMapAsyncStatus_Success
         declare = ffi.callback
         word = "WGPUStringView, void *, void *"
         self.on_error = declare(f"void(WGPUDevice const *, WGPUErrorType, {word})", self._on_error)
@@ -92,7 +93,8 @@ class Library:
         self.ffi.from_handle(mark).reach()
 
     def _on_map(self, status: int, message: Handle, reply: Handle, _unused: Handle) -> None:
-        self.ffi.from_handle(reply).append((status, self.text(message)))
+        text = "" if status == self.map_success else self.text(message)
+        self.ffi.from_handle(reply).append((status, text))
 
 
 def limits_by_name(limits: Handle) -> dict[str, int]:
@@ -159,6 +161,9 @@ class CDevice:
         self._map_callback = ffi.new("WGPUBufferMapCallbackInfo *")
         self._map_callback.mode = self.callback_mode
         self._map_callback.callback, self._map_callback.userdata1 = library.on_map, self._map_reply_handle
+        self._map_info = self._map_callback[0]
+        self._map_async, self._map_mode = lib.wgpuBufferMapAsync, lib.WGPUMapMode_Read
+        self._mapped_range = lib.wgpuBufferGetConstMappedRange
         self._done_callback = ffi.new("WGPUQueueWorkDoneCallbackInfo *")
         self._done_callback.mode, self._done_callback.callback = self.callback_mode, library.on_done
         self._empty_pass = ffi.new("WGPUComputePassDescriptor *")
@@ -235,14 +240,14 @@ class CDevice:
         self.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset, view, len(view))
 
     def map(self, buffer: Handle, size_bytes: int) -> Any:
-        lib, reply = self.lib, self._map_reply
+        reply = self._map_reply
         reply.clear()
-        self._wait(reply, lib.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, size_bytes, self._map_callback[0]))
+        self._wait(reply, self._map_async(buffer, self._map_mode, 0, size_bytes, self._map_info))
         status, message = reply[0]
-        if status != lib.WGPUMapAsyncStatus_Success:
+        if status != self.library.map_success:
             self.sink.errors.append(("internal", f"mapping a staging buffer failed: {message or status}"))
             return None
-        return self.ffi.buffer(lib.wgpuBufferGetConstMappedRange(buffer, 0, size_bytes), size_bytes)
+        return self.ffi.buffer(self._mapped_range(buffer, 0, size_bytes), size_bytes)
 
     def _wait(self, reply: list[Any], future: Handle) -> None:
         """Until the reply is there: asks time and again at first, then blocks."""
