@@ -54,7 +54,10 @@ class BoundPlan:
         self._brought = sorted({*plan.tensors, *self._constants, *made})
         self._program = Program(plan, self._device, len(self._brought), range(len(self._brought)), ())
         self._pointers: list[int] = []  # of the last run's inputs; a program never sees one address twice
-        self._allocations = {number: engine.allocation(t) for number, t in self._constants.items()}  # by buffer
+        self._places = {number: place for place, number in enumerate(self._brought)}
+        self._allocations: list[Any] = [None] * len(self._brought)  # of the last run
+        for number, t in self._constants.items():
+            self._allocations[self._places[number]] = engine.allocation(t)
         self._starts: list[int] = []
 
     def _constant(self, data: bytes) -> torch.Tensor:
@@ -112,15 +115,15 @@ class BoundPlan:
         engine, buffers, index = self._engine, self.plan.buffers, self._index
         if pointers != self._pointers:
             self._locate(inputs, pointers)
-        found = self._allocations
+        found, places = self._allocations, self._places
         owners: dict[int, torch.Tensor] = {}
         for number, spec in self._made:
             if spec is None:
                 owners[number] = engine.empty((buffers[number].size_bytes,), torch.uint8, index)
             else:
                 owners[number] = engine.empty(spec.shape, BY_NAME[spec.dtype].torch, index, spec.strides)
-            found[number] = engine.allocation(owners[number])
-        return owners, [found[number] for number in self._brought]
+            found[places[number]] = engine.allocation(owners[number])
+        return owners, found
 
     def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
         """Finds the allocations of the inputs that are others than the last time."""
@@ -130,7 +133,7 @@ class BoundPlan:
         starts = self._starts.copy() or [0] * len(inputs)
         for k, (known, now) in enumerate(zip(before, pointers)):
             if known != now or not now:  # a tensor without elements has no address
-                self._allocations[specs[k].buffer] = engine.allocation(inputs[k])
+                self._allocations[self._places[specs[k].buffer]] = engine.allocation(inputs[k])
                 starts[k] = offset_in_allocation(inputs[k])
         self._pointers, self._starts = pointers, starts
 

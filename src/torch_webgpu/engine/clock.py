@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import _thread
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 
 from .interrupt import Uninterrupted
 from .lane import Lane
@@ -43,7 +43,7 @@ class FlushClock:
         if delay_ms <= 0:
             return
         self._delay_s = delay_ms / 1000
-        self._first_pending = time.monotonic()
+        self._first_pending = monotonic()
         if self._thread is None:
             with Uninterrupted():
                 thread = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
@@ -69,7 +69,7 @@ class FlushClock:
 
     def _tick(self) -> None:
         while self._begun():
-            while (left := self._first_pending + self._delay_s - time.monotonic()) > 0:
+            while (left := self._first_pending + self._delay_s - monotonic()) > 0:
                 if self._halted_within(left):
                     return
             # A batch that still grows is left to fill: cutting it here would make a plan of its own, never seen again.

@@ -20,7 +20,7 @@ from typing import Any
 
 # The C module: signal.signal's conversion of its arguments to enums takes ten times as long, at every flush.
 _signal: Any = import_module("_signal")
-_getsignal = _signal.getsignal
+_getsignal, _set_handler = _signal.getsignal, _signal.signal
 _MAIN_THREAD = main_thread().ident
 _NUMBERS = tuple(sorted(int(number) for number in _signals.valid_signals()))
 _USUAL = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
@@ -42,8 +42,7 @@ class _MainThread:
     def __init__(self) -> None:
         self.is_inside = False
         self._numbers = [int(getattr(_signals, name)) for name in _USUAL if hasattr(_signals, name)]
-        self._handlers: list[Any] = []  # theirs, when a block last began, and of these Python's
-        self._pythons: list[tuple[int, Handler]] = []
+        self._last: tuple[list[Any], list[tuple[int, Handler]]] = [], []  # their handlers; of these Python's
         self._all: list[Any] = []  # the handlers of all signals, when they were last looked at
         self._next_look_s = 0.0
 
@@ -55,14 +54,14 @@ class _MainThread:
         if monotonic() >= self._next_look_s:
             self._look_at_all()
         handlers = list(map(_getsignal, self._numbers))
-        if handlers != self._handlers:
-            found = [(n, handler) for n, handler in zip(self._numbers, handlers) if _is_pythons(handler)]
-            self._handlers, self._pythons = handlers, found
-        theirs = self._pythons
+        before, theirs = self._last
+        if handlers != before:
+            theirs = [(n, handler) for n, handler in zip(self._numbers, handlers) if _is_pythons(handler)]
+            self._last = handlers, theirs
         for number, handler in theirs:
             if handler is not _note:
                 _handlers[number] = handler
-                _signal.signal(number, _note)
+                _set_handler(number, _note)
         complete = False
         try:
             self.is_inside = True
@@ -118,7 +117,7 @@ class Uninterrupted:
                 # Any step from here on may be interrupted by a handler, which may use the device in blocks of its own.
                 for number, handler in tuple(_handlers.items()):
                     if _getsignal(number) is _note:
-                        _signal.signal(number, handler)
+                        _set_handler(number, handler)
             finally:
                 if _arrived:
                     _deliver()

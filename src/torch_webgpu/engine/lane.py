@@ -156,34 +156,35 @@ class Recording:
     if none but lists use it).
     """
 
-    __slots__ = ("alive", "allocations", "key", "lists", "numbers", "places")
+    __slots__ = ("allocations", "key", "lists", "numbers", "places")
+
+    numbers: tuple[tuple[int | float, ...], ...]
 
     def __init__(self, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = NOTHING) -> None:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
-        ops, addresses, numbers = zip(*entries) if entries else ((), (), ())
+        ops, addresses, self.numbers = zip(*entries) if entries else ((), (), ())
         places: dict[int, int] = {}
         numbered = tuple([places.setdefault(address, len(places)) for arguments in addresses for address in arguments])
         lists: list[Any] = []
+        singles: Iterable[int] = places
         if places and max(places) >= FIRST_LIST_ADDRESS:
             lists = [address for address in places if address >= FIRST_LIST_ADDRESS]
-            ordered = [*(address for address in places if address < FIRST_LIST_ADDRESS), *lists]
-            places = {address: number for number, address in enumerate(ordered)}
+            singles = [address for address in places if address < FIRST_LIST_ADDRESS]
+            places = {address: number for number, address in enumerate((*singles, *lists))}
             numbered = tuple([places[address] for arguments in addresses for address in arguments])
         order: dict[int, int] = {}
-        singles = places if not lists else ordered[: -len(lists)]
         owners = tuple([order.setdefault(address >> ADDRESS_BITS, len(order)) for address in singles])
-        allocations = [known[number] for number in order]
+        self.places, self.lists = places, lists
+        self.allocations = allocations = [known[number] for number in order]
         alive = tuple([a.alive for a in allocations])
         if needed:
             alive = tuple([lives or a.number in needed for lives, a in zip(alive, allocations)])
-        common: tuple[tuple[int, int, int], ...] = ()
         if lists:
             owners += tuple(range(len(order), len(order) + len(lists)))
             alive += tuple([bundle.is_readable or not needed.isdisjoint(bundle.keys) for bundle in lists])
-            common = in_common(order, lists)
-        self.numbers, self.places, self.lists = numbers, places, lists
-        self.allocations, self.alive = allocations, alive
-        self.key = ops, numbered, owners, alive, common
+            self.key = ops, numbered, owners, alive, in_common(order, lists)
+        else:
+            self.key = ops, numbered, owners, alive, ()
 
     @property
     def ops(self) -> tuple[Operation, ...]:
@@ -196,6 +197,10 @@ class Recording:
     @property
     def owners(self) -> tuple[int, ...]:
         return self.key[2]
+
+    @property
+    def alive(self) -> tuple[bool, ...]:
+        return self.key[3]
 
     @property
     def common(self) -> tuple[tuple[int, int, int], ...]:

@@ -87,17 +87,16 @@ class Program:
         self._device = device
         self._spans = spans
         self._has_run = False
-        self._temporaries = [b.size_bytes for b in plan.buffers[brought:-1]]
+        self._temporaries = {n: b.size_bytes for n, b in enumerate(plan.buffers[:-1]) if n >= brought}
         self._no_temporaries = [None] * len(self._temporaries)
         lifetimes = {b: ends for b, ends in plan.lifetimes.items() if b < len(plan.buffers) - 1}
         self._used = tuple([b for b in lifetimes if b < brought])
-        self._kept = tuple([n for n in self._used if n in kept])
         self._lost = tuple([n for n in self._used if n not in kept])
         self._takes: list[tuple[int, bool, int]] = []  # what memory is needed for, or not any more, by which step
         for number, step in enumerate(plan.steps):
             buffers = [b for b in dict.fromkeys(touched(step)) if b in lifetimes]
             self._takes += [(b, True, number) for b in buffers if lifetimes[b][0] == number]
-            ended = [b for b in buffers if lifetimes[b][1] == number and b not in self._kept]
+            ended = [b for b in buffers if lifetimes[b][1] == number and (b >= brought or b not in kept)]
             self._takes += [(b, False, number) for b in ended]
         self._may_flag = any(len(plan.buffers) - 1 in touched(step) for step in plan.steps)
         self._gives_back = any(not taken for _, taken, _ in self._takes)
@@ -106,8 +105,8 @@ class Program:
         self.scalar_words: list[ScalarWords] = []
         self._random_words: list[tuple[int, int, Random]] = []  # the command, the byte of its parameters
         self._find_words(plan, widths)
-        self._sizes: list[int] = []  # of the allocations, the last time
-        self._memory: list[Exchange] = []  # for allocations of these sizes
+        self._missing: list[tuple[int, int]] = []  # allocations that had no memory the last time, and their sizes
+        self._memory: list[Exchange] | None = None  # of that run
 
     def _find_words(self, plan: Plan, widths: Sequence[int]) -> None:
         """Where the parameters lie that are only known at a run, and what they come from."""
@@ -154,7 +153,7 @@ class Program:
         """
         device, submitted = self._device, opened.encoder.submissions
         before = buffers = self._memory_of(opened, allocations)
-        if self._gives_back or None in before:
+        if self._gives_back or not all(before):
             buffers = self._exchange(opened, allocations, before)
         try:
             if self._may_flag:
@@ -194,12 +193,12 @@ class Program:
         Nothing runs. It is for explaining an exception of :meth:`run`: it looks at one step after the other.
         """
         device = self._device
-        before = self._memory_of(device.opened, allocations)
-        buffers, taken = before.copy(), []
+        before = buffers = self._memory_of(device.opened, allocations)
+        taken = []
         try:
-            for exchange, (_, _, step) in zip(self._exchanges([a.size_bytes for a in allocations]), self._takes):
+            for exchange, step in self._exchanges(self._missing_of(allocations, before)):
                 try:
-                    device.opened.memory.exchange([exchange], buffers)
+                    buffers = device.opened.memory.exchange([exchange], buffers)
                 except OutOfMemoryError:
                     return step
                 taken.append(exchange)
@@ -220,22 +219,25 @@ class Program:
         self, opened: Opened, allocations: Sequence[Allocation], before: list[Buffer | None]
     ) -> list[Buffer | None]:
         """Takes and gives back memory as the commands need it; what the plan's buffers are then."""
-        sizes = list(map(_size_of, allocations))
-        if sizes != self._sizes:
-            self._sizes, self._memory = sizes, self._exchanges(sizes)
-        buffers = before.copy()
-        opened.memory.exchange(self._memory, buffers)
-        for n in self._kept:
+        missing = self._missing_of(allocations, before)
+        if self._memory is None or missing != self._missing:
+            self._missing, self._memory = missing, [exchange for exchange, _ in self._exchanges(missing)]
+        buffers = opened.memory.exchange(self._memory, before)
+        for n, _ in missing:
             allocations[n].buffer = buffers[n]
         for n in self._lost:
             allocations[n].buffer = None
         return buffers
 
+    def _missing_of(self, allocations: Sequence[Allocation], before: Sequence[Buffer | None]) -> list[tuple[int, int]]:
+        """The allocations that the plan uses and that have no memory, by number, and their sizes in bytes."""
+        return [(n, allocations[n].size_bytes) for n in self._used if before[n] is None]
+
     def _undo_memory(
         self, allocations: Sequence[Allocation], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
     ) -> None:
         """Undoes :meth:`_exchange`."""
-        self._device.undo_exchange(self._memory, before, buffers)
+        self._device.undo_exchange(self._memory or (), before, buffers)
         for allocation, buffer in zip(allocations, before):
             allocation.buffer = buffer
 
@@ -287,10 +289,13 @@ class Program:
         for command, byte, source in self._random_words:
             _write_word(params[command], byte, source.at(*stream))
 
-    def _exchanges(self, sizes: Sequence[int]) -> list[Exchange]:
-        """How memory is taken and given back for allocations of these sizes."""
-        capacities = [self._device.capacity(size) for size in (*sizes, *self._temporaries)]
-        return [(n, capacities[n] if taken else 0) for n, taken, _ in self._takes]
+    def _exchanges(self, missing: Sequence[tuple[int, int]]) -> list[tuple[Exchange, int]]:
+        """How memory is taken and given back where these allocations have none; and by which step each time."""
+        sizes = {**self._temporaries, **dict(missing)}
+        capacities = {n: self._device.capacity(size) for n, size in sizes.items()}
+        return [
+            ((n, capacities[n] if taken else 0), step) for n, taken, step in self._takes if n in capacities or not taken
+        ]
 
 
 def in_a_row(words: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int, int, int, int]]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_webgpu.config import is_printed, print_stage
+from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
 from torch_webgpu.lower.fuse import Limits
@@ -42,7 +42,7 @@ from .schedule import FusionCounts, Schedule, Scheduler
 from .settings import Settings
 from .store import Store
 from .tensor import ADDRESS_BITS, Allocation
-from .watch import is_watched, run_watched
+from .watch import is_watched, print_recording, run_watched
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -265,8 +265,6 @@ class Engine(Store):
 
     def begin(self, lane: Lane) -> None:
         """Something is about to be recorded in a lane without operations; the caller holds the lock."""
-        if self.is_forked:
-            self.check_process()
         if self.error is not None:
             self.raise_pending()  # what follows would build on what a flush in the background could not do
         if lane not in self.lanes.busy:
@@ -353,24 +351,20 @@ class Engine(Store):
                 recording = Recording(lane.take(), self.mailbox.allocations, needed)
                 if self.dying:  # what died and this does not use gives back its memory, which this may take
                     self.sweep(NOTHING if all(recording.alive) and not recording.lists else recording.in_use, needed)
-                self._run(recording, device, cause, trailing)
+                if is_printed("record"):
+                    print_recording(recording, device, cause)
+                if self.capture is not None and self.capture.device is device:
+                    self.capture.run(recording)
+                elif is_watched(device):
+                    run_watched(device, recording, cause, self.schedule)
+                else:
+                    run(device, self.schedule(recording, device), recording, trailing)
+                    self.backpressure.submitted(device)
         finally:
             if lane in self.lanes.busy:
                 self.lanes.busy.remove(lane)
             if self.dying:
                 self.sweep()
-
-    def _run(self, recording: Recording, device: Device, cause: Cause, trailing: Trailing | None) -> None:
-        if is_printed("record"):
-            calls = [f"  {op.name} {op.args} {offsets} {params}" for op, _, offsets, params in recording.nodes()]
-            print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)
-        if self.capture is not None and self.capture.device is device:
-            self.capture.run(recording)
-        elif is_watched(device):
-            run_watched(device, recording, cause, self.schedule)
-        else:
-            run(device, self.schedule(recording, device), recording, trailing)
-            self.backpressure.submitted(device)
 
     def schedule(self, recording: Recording, device: Device) -> Schedule:
         """How a recording runs. What it needs in memory has allocations from then on."""

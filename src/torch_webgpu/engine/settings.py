@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch_webgpu.config import config
 
@@ -10,13 +11,11 @@ UNBOUNDED = 1 << 30
 """A threshold that no batch reaches."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """``threshold``: how many recorded operations are a batch. ``delay_ms``: when an incomplete one is submitted,
     0 for never. ``fusion_window``: how many kernels back an operation looks for one to join. ``fusion_min_size``: the
     number of elements from which per-element operations are fused. ValueError for numbers that mean nothing.
-
-    ``unended``: a batch of fewer operations goes on, whatever is recorded.
     """
 
     batching: bool = field(default_factory=lambda: config().batching)
@@ -25,7 +24,6 @@ class Settings:
     fusion: bool = field(default_factory=lambda: config().fusion)
     fusion_window: int = field(default_factory=lambda: config().fusion_window)
     fusion_min_size: int = 0
-    unended: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
@@ -36,8 +34,12 @@ class Settings:
             raise ValueError(f"a window cannot be negative: {self.fusion_window}")
         if self.fusion_min_size < 0:
             raise ValueError(f"a size cannot be negative: {self.fusion_min_size}")
+
+    @cached_property
+    def unended(self) -> int:
+        """A batch of fewer operations goes on, whatever is recorded."""
         half, full = -(-self.threshold // 2), self.threshold - 1
-        object.__setattr__(self, "unended", min(half, full) if self.batching else 0)
+        return min(half, full) if self.batching else 0
 
     @property
     def planning(self) -> tuple[bool, int, int]:

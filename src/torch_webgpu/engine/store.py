@@ -183,7 +183,7 @@ class Store:
 
     def place(self, t: torch.Tensor) -> tuple[Allocation, int]:
         """What a webgpu tensor lies in, and how many bytes after the start of that."""
-        address = address_of(t)
+        address = t.data_ptr() or address_of(t)
         return self.mailbox.allocations[address >> ADDRESS_BITS], (address & OFFSET_MASK) - FIRST_BYTE
 
     def allocations_at(self, addresses: Sequence[int]) -> list[Allocation] | None:
@@ -233,18 +233,17 @@ class Store:
         if waiting is None:
             waiting = self.lanes.needed_beside(None)
         dead, self.dying = self.dying, []
-        gone: list[Allocation] = []
+        known = self.mailbox.allocations
         returned: dict[int, list[Buffer]] = {}
         for allocation in dead:
             number, buffer = allocation.number, allocation.buffer
             if number in running or number in waiting:
                 self.dying.append(allocation)
                 continue
-            gone.append(allocation)
+            del known[number]  # nothing recorded names it any more
             if buffer is not None:
                 allocation.buffer = None
                 returned.setdefault(allocation.device, []).append(buffer)
-        self.mailbox.forget(gone)
         for device, buffers in returned.items():
             self.devices[device].release_all(buffers)
 

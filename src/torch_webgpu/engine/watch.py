@@ -1,4 +1,4 @@
-"""Flushes that somebody looks at: a device's observer, or ``torch.profiler``.
+"""Flushes that somebody looks at: a device's observer, ``torch.profiler``, or a person.
 
 Nothing here runs otherwise; results are the same either way.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch.autograd import profiler
 
+from torch_webgpu.config import print_stage
 from torch_webgpu.runtime.observer import Observer
 
 from .flush import run
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 observer_for_torch_profiler: Callable[[Device], Observer] = Observer
 """Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
+
+
+def print_recording(recording: Recording, device: Device, cause: Cause) -> None:
+    """Shows what is about to be planned."""
+    calls = [f"  {op.name} {op.args} {offsets} {params}" for op, _, offsets, params in recording.nodes()]
+    print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)
 
 
 def is_watched(device: Device) -> bool:

@@ -209,14 +209,14 @@ class BufferPool:
         self.live_buffers += 1
         self.allocated_bytes += capacity
 
-    def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
+    def exchange(self, steps: Sequence[Exchange], before: Sequence[Buffer | None]) -> list[Buffer | None]:
         """Takes and gives back memory, in this order, as commands will need it: all of a submission in one call.
 
-        ``(number, capacity)`` takes a buffer of that capacity as ``buffers[number]``, if there is none; with capacity 0
-        that buffer goes back, and stays in the list. On an exception it is as if nothing had happened, but for some
-        entries of ``buffers``.
+        ``(number, capacity)`` takes a buffer of that capacity as number so-and-so of ``before``, if there is none; with
+        capacity 0 that buffer goes back, and stays in the list. Returns the buffers by number then. On an exception
+        nothing has happened.
         """
-        before = buffers.copy()
+        buffers = [*before]
         heaps, known, clock = self._free, self._buffers, self._clock + 1
         self._clock = clock
         done = 0
@@ -251,11 +251,12 @@ class BufferPool:
         except BaseException:
             self.undo_exchange(steps[:done], before, buffers)
             raise
+        return buffers
 
     def undo_exchange(
         self, steps: Sequence[Exchange], before: Sequence[Buffer | None], buffers: Sequence[Buffer | None]
     ) -> None:
-        """Undoes an :meth:`exchange` that made ``buffers`` of the list ``before``, for commands never submitted."""
+        """Undoes an :meth:`exchange` that made ``buffers`` of ``before``, for commands never submitted."""
         for number, capacity in reversed(steps):
             buffer: Any = buffers[number]
             if not capacity:
@@ -272,7 +273,7 @@ class BufferPool:
 
     def give_back_all(self, buffers: Sequence[Buffer]) -> None:
         """:meth:`give_back` of many."""
-        self.exchange([(number, 0) for number in range(len(buffers))], list(buffers))
+        self.exchange([(number, 0) for number in range(len(buffers))], buffers)
 
     def take_back(self, buffer: Buffer) -> None:
         """Undoes a :meth:`give_back`."""

@@ -55,9 +55,9 @@ class PrivatePool:
         self.reserved_bytes += buffer.size_bytes
         return buffer
 
-    def exchange(self, steps: Sequence[Exchange], buffers: list[Buffer | None]) -> None:
+    def exchange(self, steps: Sequence[Exchange], before: Sequence[Buffer | None]) -> list[Buffer | None]:
         """Takes and gives back memory, like :meth:`BufferPool.exchange`."""
-        before = buffers.copy()
+        buffers = [*before]
         done = 0
         try:
             for number, capacity in steps:
@@ -71,6 +71,7 @@ class PrivatePool:
         except BaseException:
             self._pool.undo_exchange(steps[:done], before, buffers)
             raise
+        return buffers
 
     def release(self, buffer: Buffer) -> None:
         """Takes a buffer back."""

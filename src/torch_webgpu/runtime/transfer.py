@@ -39,7 +39,7 @@ class Readback:
 
     def add(self, buffer: Buffer, offset: int, nbytes: int, target: Target) -> None:
         """One more part: these bytes. WebGPUError if the buffer has not that many."""
-        if offset < 0 or nbytes < 0 or offset + nbytes > buffer.size_bytes:
+        if not 0 <= offset <= offset + nbytes <= buffer.size_bytes:
             raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
         if nbytes:
             at, skipped = self.size_bytes, offset & 3

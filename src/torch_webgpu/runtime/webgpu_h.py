@@ -251,7 +251,11 @@ class CDevice:
 
     def _wait(self, reply: list[Any], future: Handle) -> None:
         """Until the reply is there: asks time and again at first, then blocks."""
-        ask, give_up = self._ask, perf_counter() + SPIN_S
+        ask = self._ask
+        ask()
+        if reply:
+            return
+        give_up = perf_counter() + SPIN_S
         while not reply:
             if perf_counter() > give_up:
                 self._block(future)

@@ -103,8 +103,8 @@ def test_an_exchange_is_what_its_steps_are_one_by_one(device: Device) -> None:  
     held = device.allocate(1000)
     before = device.stats
     capacity = device.capacity(1000)
-    buffers = [held, None, None, None]
-    device.opened.memory.exchange([(0, capacity), (1, capacity), (0, 0), (2, capacity), (1, 0), (3, capacity)], buffers)
+    steps = [(0, capacity), (1, capacity), (0, 0), (2, capacity), (1, 0), (3, capacity)]
+    buffers = device.opened.memory.exchange(steps, [held, None, None, None])
     assert buffers[0] is held  # it had one, which it gave back
     assert buffers[2] is not buffers[1]
     assert buffers[3] is not buffers[2]

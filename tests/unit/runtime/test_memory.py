@@ -118,11 +118,10 @@ def test_an_exchange_that_fails_has_not_happened(device: Device, faults: Faults)
     steps = [(1, capacity), (0, 0), (2, capacity), (3, capacity)]
     buffers: list[Buffer | None] = [held, None, None, None]
     with pytest.raises(OutOfMemoryError):
-        device.opened.memory.exchange(steps, buffers.copy())
+        device.opened.memory.exchange(steps, buffers)
     assert device.stats.buffers == before.buffers
     faults.memory_bytes = None
-    taken = buffers.copy()
-    device.opened.memory.exchange(steps, taken)
+    taken = device.opened.memory.exchange(steps, buffers)
     device.undo_exchange(steps, buffers, taken)
     assert device.stats.buffers == before.buffers
     assert words(device, held, 1) == [1]
@@ -137,8 +136,8 @@ def test_private_memory_is_nobody_elses(device: Device) -> None:
     device.allocate_from(None)
     assert device.allocate(4 * N) is not first
     device.allocate_from(pool)
-    buffers: list[Buffer | None] = [None, None]
-    device.opened.memory.exchange([(0, first.size_bytes), (0, 0), (1, first.size_bytes)], buffers)
+    steps = [(0, first.size_bytes), (0, 0), (1, first.size_bytes)]
+    buffers = device.opened.memory.exchange(steps, [None, None])
     assert buffers == [first, first]
     device.allocate_from(None)
     device.release(first)
