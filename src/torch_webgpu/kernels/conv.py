@@ -19,11 +19,12 @@ from math import prod
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.layout import is_dense
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
-from . import matrix_tile
+from . import matrix_tile, scaled
 from .epilogue import FINISH, Epilogue
 from .matrix_tile import HALF, LOW, QUARTER, MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import Side, in_groups, load_run, reader, run_of
@@ -224,9 +225,22 @@ def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, widths: Mapping
 
 
 def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
-    config = config_for(caps, c.dtype)
+    config = matrices_for(c, caps)
     if config is not None and (tiles := tiles_for(caps, config)):
         return on_matrices(c, e, caps, config, tiles)
+    return on_registers(c, e, caps)
+
+
+def matrices_for(c: Conv, caps: HostCaps) -> MatrixConfig | None:
+    """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
+    if c.dtype == "bf16" and prod(c.sizes) >= scaled.MIN_WORK:
+        specs = [c.specs[name] for name in c.operands]
+        return config_for(caps, "f16") if all(is_dense(s.shape, s.strides) for s in specs) else None
+    return config_for(caps, c.dtype)
+
+
+def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
+    """The product by tiles whose sums each thread keeps by itself."""
     slices, m, n, k = c.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split = chosen.splits > 1
@@ -265,10 +279,27 @@ def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tile
     w = draft(c, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
     w.add(source(f"conv_{c.mode}"), reader(a, c.linear, c.dtype), window_reader(b, c))
-    main = matrix_block_text(tile, config, a, b, caps, k % tile.k != 0, together)
+    is_scaled, scales = c.dtype != config.operand, partials + split
+    if is_scaled:
+        scaled.read_scales(w, scales)
+        if len(w.bindings) > caps.max_buffers:
+            return on_registers(c, e, caps)
+    main = matrix_block_text(tile, config, a, b, caps, k % tile.k != 0, together, is_scaled)
     body = [*([] if together > 1 else [FINISH]), main]
     first = w.build(f"conv_{c.mode}_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
-    return split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
+    lowered = split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
+    return lowered if not is_scaled else after_scales(c, lowered, scales)
+
+
+def after_scales(c: Conv, product: Lowered, scales: int) -> Lowered:
+    """The product after what finds the scales of its operands, which are dense."""
+    looker = Draft(("slice", *scaled.MATRIX), frozenset({"slice"}))
+    looker.add(arithmetic(c.dtype, "add", "mul"))
+    parts = [scaled.flat(looker, x, c.args[name], c.specs[name]) for x, name in (("a", c.linear), ("b", c.window))]
+    looker.add(source("matmul"))
+    first = scaled.largest_launch(looker, parts, run_of(c.dtype), scales)
+    temporaries = (*product.temporaries, scaled.SCALES_BYTES)
+    return Lowered((first, *product.launches), temporaries, (len(product.temporaries),))
 
 
 def sides(c: Conv, run: int) -> tuple[Side, Side]:

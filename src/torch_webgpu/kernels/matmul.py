@@ -23,13 +23,12 @@ from .epilogue import FINISH, Epilogue
 from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import Side, in_groups, k_major, reader, run_of
 from .points import Draft, PointKernel, arithmetic, constant, source
+from .scaled import MATRIX
 from .store import NOT_TOGETHER, accumulator, add_partials, store_sums
 from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, block_text, blocking
 
 COORDINATES = ("slice", "m", "n")
 TILES = (HUGE, LARGE, HALF, MEDIUM, LIGHT, SMALL)
-MATRIX = ("m", "n")
-"""The coordinates of one matrix."""
 ANY_TILE = 16
 ROW_LANES = 64
 COLUMN_LANES = 8
@@ -223,7 +222,8 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
         return lowered
     looker = operands(p, MATRIX)
     looker.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
-    first = scaled.largest_launch(looker, sides, slices, m, n, k, run_of(p.a.dtype), scales)
+    parts = [scaled.Part.of(side, slices, rows, k) for side, rows in zip(sides, (m, n), strict=True)]
+    first = scaled.largest_launch(looker, parts, run_of(p.a.dtype), scales)
     temporaries = (*lowered.temporaries, scaled.SCALES_BYTES)
     return Lowered((first, *lowered.launches), temporaries, (len(lowered.temporaries),))
 

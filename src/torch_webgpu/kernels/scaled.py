@@ -11,13 +11,18 @@ One more launch finds the largest magnitudes, and leaves their bits in a tempora
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple
 
+from torch_webgpu.ir.graph import Spec
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch
 
-from .operand import Side
+from .operand import Side, in_groups, reader, run_of
 from .points import Draft, source
 
+MATRIX = ("m", "n")
+"""The coordinates of one matrix."""
 SCALES_BYTES = 8
 MIN_WORK = 1 << 28
 """Multiplications from which finding the largest magnitudes is worth it."""
@@ -39,11 +44,34 @@ def scale_lines() -> Iterator[str]:
     yield "  let back = factors_back(a_exponent + b_exponent);"
 
 
-def largest_launch(
-    kernel: Draft, sides: Sequence[Side], slices: int, m: int, n: int, k: int, run: int, scales: int
-) -> Launch:
+class Part(NamedTuple):
+    """An operand as ``slices`` of ``outer`` lines of ``inner`` numbers, which are neighbours in memory."""
+
+    side: Side
+    slices: int
+    outer: int
+    inner: int
+
+    @staticmethod
+    def of(side: Side, slices: int, rows: int, k: int) -> Part:
+        """A matrix with its rows, or columns, and what is summed over."""
+        return Part(side, slices, rows, k) if side.k_major else Part(side, slices, k, rows)
+
+
+def flat(kernel: Draft, x: str, arg: int, spec: Spec) -> Part:
+    """Gives ``kernel``, whose coordinates are a matrix's, a dense tensor as one line of operand ``x``."""
+    numel = prod(spec.shape)
+    layout = ((1, 1, numel), (0, 0, 1)) if x == "a" else ((1, numel, 1), (0, 1, 0))
+    line = Spec(spec.dtype, *layout, spec.aligned)
+    kernel.input(x, arg, line, MATRIX)
+    side = Side(x, True, in_groups(line, 2 if x == "a" else 1, run_of(spec.dtype)))
+    kernel.add(reader(side, x, spec.dtype))
+    return Part(side, 1, 1, numel)
+
+
+def largest_launch(kernel: Draft, parts: Sequence[Part], run: int, scales: int) -> Launch:
     """The launch that leaves the bits of each operand's largest finite magnitude in temporary ``scales``, which is zero
-    before. ``kernel`` has the operands and their readers.
+    before. ``kernel`` has the operands and their readers; those that lie in runs are read ``run`` numbers at a time.
     """
     kernel.binding(Binding("scales", "u32", "read_write", "atomic"), scales)
     kernel.add(source("scaled"))
@@ -56,11 +84,11 @@ def largest_launch(
         "  workgroupBarrier();",
     ]
     most = 1
-    for number, (side, extent) in enumerate(zip(sides, (m, n), strict=True)):
-        outer, inner = (extent, k) if side.k_major else (k, extent)
-        step = run if side.runs else 1
-        lines += _operand(kernel, side, number, slices, outer, inner // step, step)
-        most = max(most, slices * outer * inner // step)
+    for number, part in enumerate(parts):
+        step = run if part.side.runs else 1
+        units = part.inner // step
+        lines += _operand(kernel, part, number, units, step)
+        most = max(most, part.slices * part.outer * units)
     lines += [
         "  workgroupBarrier();",
         "  if (lid < 2u) { scales_atomic_max(lid, atomicLoad(&largest[lid])); }",
@@ -70,11 +98,11 @@ def largest_launch(
     return kernel.build("matmul_largest", ["\n".join([*lines, ""])], WORKGROUP, grid)
 
 
-def _operand(kernel: Draft, side: Side, number: int, slices: int, outer: int, units: int, step: int) -> Iterator[str]:
+def _operand(kernel: Draft, part: Part, number: int, units: int, step: int) -> Iterator[str]:
     """Statements that look at all of an operand, run by run or number by number."""
-    x = side.x
-    total = kernel.params.add(f"{x}_total", slices * outer * units)
-    outer_text, units_text = kernel.params.add(f"{x}_outer", outer), kernel.params.add(f"{x}_units", units)
+    side, x = part.side, part.side.x
+    total = kernel.params.add(f"{x}_total", part.slices * part.outer * units)
+    outer_text, units_text = kernel.params.add(f"{x}_outer", part.outer), kernel.params.add(f"{x}_units", units)
     row, place = ("line", "first") if side.k_major else ("first", "line")
     at = f"{x}_row(slice, {row}), {x}_step(slice, {place})"
     found = f"largest_of_run({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 from tests.device.linalg.matrices_emulated import pretend
 
-from torch_webgpu.kernels import conv
+from torch_webgpu.kernels import conv, scaled
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.operand import Side
 from torch_webgpu.kernels.tile import Blocking
@@ -94,3 +94,23 @@ def test_epilogues_and_slices(device, chosen, width):
 def test_split_sums(device, chosen):
     check(device, F.conv2d, numbers((1, 256, 5, 5), False), numbers((16, 256, 3, 3), False), tol=0)
     assert [found.splits > 1 for found in chosen] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [(name, last) for name in ("2d", "2d odd", "2d grouped", "1d", "transposed strided") for last in (False, True)],
+)
+def test_bfloat16(device, chosen, monkeypatch, name, last):
+    """Scaled into float16's range; what has gaps in memory takes the other road."""
+    monkeypatch.setattr(scaled, "MIN_WORK", 1)
+    fn, x, w, options, _, last_runs = CASES[name]
+    if last and last_runs is None:
+        pytest.skip("no such format")
+    inputs, weight = (numbers(shape, last).bfloat16() for shape in (x, w))
+    check(device, lambda x, w: fn(x, w, **options) * 2, inputs, weight, tol=0)
+    check(device, lambda x, w: fn(x, w, **options), inputs * 1e30, weight, backward=True, tol=2e-2)
+    assert len(chosen) >= 3  # a group of channels may have gaps
+    chosen.clear()
+    gaps = torch.cat([inputs, inputs], -1)[..., : x[-1]]
+    check(device, lambda x, w: fn(x, w, **options), gaps, weight, tol=0)
+    assert not chosen
