@@ -19,7 +19,7 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -201,6 +201,7 @@ def bert(device: Device, quick: bool) -> Case:
     return inference(device, hidden, lambda run: copied(run, tokens))
 
 
+MODES = ("eager", "compiled")
 CASES: dict[str, Callable[[Device, bool], Case]] = {
     "decode float32": decode(torch.float32),
     "decode float16": decode(torch.float16),
@@ -215,14 +216,17 @@ CASES: dict[str, Callable[[Device, bool], Case]] = {
 }
 
 
-def figures(name: str, device: Device, effort: Effort, quick: bool) -> Iterator[Result]:
+def figures(name: str, device: Device, effort: Effort, quick: bool, modes: Sequence[str] = MODES) -> Iterator[Result]:
     """Everything about one model."""
     torch.manual_seed(0)
     case = CASES[name](device, quick)
     case.eager()
-    compiled, results = first_step(case, device, "first step", name)
-    yield from results
-    for mode, step in (("eager", case.eager), ("compiled", compiled)):
+    steps = {"eager": case.eager}
+    if "compiled" in modes:
+        steps["compiled"], results = first_step(case, device, "first step", name)
+        yield from results
+    for mode in modes:
+        step = steps[mode]
         reset = getattr(getattr(torch, device.device.type), "reset_peak_memory_stats", None)
         if reset is not None:
             reset()
@@ -277,6 +281,7 @@ def arguments() -> argparse.Namespace:
         "--implementation", action="append", metavar="NAME", help="of WebGPU: wgpu, dawn, auto (default); repeatable"
     )
     parser.add_argument("--only", metavar="NAMES", help=f"comma-separated, of {','.join(CASES)}")
+    parser.add_argument("--mode", choices=MODES, help="only that one, and nothing of a second process")
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: does it run")
     parser.add_argument("--packages", action="store_true", help="also the first step where Dynamo's packages are found")
     parser.add_argument("--table", action="store_true", help="a table for people, on standard error")
@@ -294,7 +299,9 @@ def run_device(options: argparse.Namespace) -> int:
 
     def measured(name: str) -> Iterator[Result]:
         torch._dynamo.reset()
-        return again(name, device, options.quick) if options.warm else figures(name, device, effort, options.quick)
+        if options.warm:
+            return again(name, device, options.quick)
+        return figures(name, device, effort, options.quick, (options.mode,) if options.mode else MODES)
 
     return int(print_figures(device, options.only.split(",") if options.only else list(CASES), measured))
 
@@ -305,10 +312,12 @@ def main() -> int:
         return run_device(options)
     quick = ["--quick"] * options.quick
     flags = [*quick, *(["--only", options.only] if options.only else [])]
+    mode = ["--mode", options.mode] if options.mode else []
     devices = implementations(options.device, options.implementation)
     with caches() as variables:
-        runs = [run_in_processes(__file__, devices, flags, variables)]
-        runs.append(run_in_processes(__file__, devices, [*flags, "--warm"], variables))
+        runs = [run_in_processes(__file__, devices, [*flags, *mode], variables)]
+        if not mode:
+            runs.append(run_in_processes(__file__, devices, [*flags, "--warm"], variables))
     for name in (options.only.split(",") if options.only else CASES) if options.packages else ():
         with caches() as variables:  # packages are found by the function's name: one model, one folder
             packages = {**variables, "TORCH_CACHING_PRECOMPILE": "1", "TORCH_LOGS": "-dynamo"}
