@@ -166,9 +166,6 @@ class CDevice:
         self._mapped_range = lib.wgpuBufferGetConstMappedRange
         self._done_callback = ffi.new("WGPUQueueWorkDoneCallbackInfo *")
         self._done_callback.mode, self._done_callback.callback = self.callback_mode, library.on_done
-        self._empty_pass = ffi.new("WGPUComputePassDescriptor *")
-        self._empty_encoder = ffi.new("WGPUCommandEncoderDescriptor *")
-        self._empty_commands = ffi.new("WGPUCommandBufferDescriptor *")
         self._one_buffer = ffi.new("WGPUCommandBuffer[1]")
         self.set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         self.set_bind_group = lib.wgpuComputePassEncoderSetBindGroup
@@ -194,7 +191,7 @@ class CDevice:
         self.unmap = lib.wgpuBufferUnmap
         self.handle = self._request(adapter)
         self.queue = lib.wgpuDeviceGetQueue(self.handle)
-        self.create_encoder = partial(lib.wgpuDeviceCreateCommandEncoder, self.handle, self._empty_encoder)
+        self.create_encoder = partial(lib.wgpuDeviceCreateCommandEncoder, self.handle, ffi.NULL)
 
     def _request(self, adapter: Adapter) -> Handle:
         """The device, or RuntimeError."""
@@ -325,7 +322,7 @@ class CDevice:
     # Commands
 
     def begin_pass(self, encoder: Handle) -> Handle:
-        return self._begin_pass(encoder, self._empty_pass)
+        return self._begin_pass(encoder, self.null)
 
     def begin_timed_pass(self, encoder: Handle, *, query_set: Handle, first_query: int) -> Handle:
         writes = self.ffi.new("WGPUPassTimestampWrites *")
@@ -343,7 +340,7 @@ class CDevice:
     def run(self, encoder: Handle) -> bool:
         # wgpu-native aborts the process on an error in wgpuQueueSubmit, so nothing with a known error may reach it; a
         # device that was lost shows when the encoder is finished.
-        commands, sink = self._finish(encoder, self._empty_commands), self.sink
+        commands, sink = self._finish(encoder, self.null), self.sink
         self.release_encoder(encoder)
         valid = not sink.errors and sink.lost is None
         if valid:
