@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from torch_webgpu.ir.graph import Operation, Pointwise, Spec
@@ -185,3 +188,12 @@ def test_threads_take_several_groups_of_many_narrow_elements() -> None:
     assert grid("bf16", 1 << 22) * 4 == grid("f32", 1 << 22)
     assert grid("bf16", 1 << 20) == grid("f32", 1 << 20)
     assert grid("bf16", (1 << 22) + 1) == grid("bf16", 1 << 22) + 1
+
+
+def test_no_argument_has_the_name_of_a_type() -> None:
+    """As number 16 once had, among outputs: adapters without half precision refuse to ``enable f16``."""
+    many = [dense("f32", 4, 4)] * 40
+    for outputs in (1, 20):
+        source = link(build(*many, outputs=outputs).kernel, replace(PORTABLE, max_buffers=64)).source
+        assert "enable" not in source
+        assert not re.search(r"\b[fiu](8|16|32|64)\s*:[^:]*;|\.[fiu](8|16|32|64)\b", source)

@@ -138,7 +138,7 @@ class _Builder:
         lines, values = emit_stored(body.roots, [body.columns[k].dtype for k in body.targets], leaf)
         arguments = [f"a{k}: {body.columns[k].compute}" for k in self.loaded]
         arguments += [f"s{k}: {PARAM_TYPES[body.numbers[k].kind]}" for k in self.own]
-        fields = [f"f{k}: {body.columns[k].compute}" for k in body.targets]
+        fields = [f"y{k}: {body.columns[k].compute}" for k in body.targets]
         return struct_function(f"point({', '.join(arguments)})", "Point", fields, lines, values)
 
     def accessors(self) -> list[str]:
@@ -185,7 +185,7 @@ class _Builder:
         """Statements that store column ``k``; what lies beyond the tensor is kept."""
         place = self.place(k)
         return [
-            f"  var r{k} = vec4<{self.body.columns[k].compute}>({', '.join(f'q{lane}.f{k}' for lane in LANES)});",
+            f"  var r{k} = vec4<{self.body.columns[k].compute}>({', '.join(f'q{lane}.y{k}' for lane in LANES)});",
             f"  if (!whole) {{ r{k} = select(load_{k}(own, {place}), r{k}, {all_inside('base', 'numel')}); }}",
             f"  store_{k}(own, {place}, r{k});",
         ]

@@ -61,10 +61,10 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     strided = any(indexing.layout(k) == "strided" for k in range(len(op.args)))
     coordinates = indexing.coordinates() if strided or in_order else []
     stores = [
-        f"  packed.f{k} = {value};" if modes[k] == "word" else f"  {names[k]}_store({indexing.element(k, k)}, {value});"
+        f"  packed.y{k} = {value};" if modes[k] == "word" else f"  {names[k]}_store({indexing.element(k, k)}, {value});"
         for k, value in zip(outputs, values, strict=True)
     ]
-    words = [Packed(names[k], op.args[k].dtype, f"f{k}", indexing.offset(k, k)) for k in outputs if modes[k] == "word"]
+    words = [Packed(names[k], op.args[k].dtype, f"y{k}", indexing.offset(k, k)) for k in outputs if modes[k] == "word"]
     run = max((word.per_word for word in words), default=1)
     point = [*coordinates, *lines, *stores]
     text = packed_text(words, point, numel, run, one_by_one) if words else per_point(point, numel)

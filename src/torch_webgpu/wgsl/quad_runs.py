@@ -50,7 +50,7 @@ def build_runs(writer: QuadWriter, numel: str) -> Launch:
         text.append(f"fn store{k}(base: u32, v: {types[k]}) {{ {names[k]}_store4({at[k]}, v); }}")
     arguments = ["base: u32", *(f"a{k}: {types[k] if k in groups else writer.types[k]}" for k in writer.loaded)]
     lanes = [[f"a{k}.{lane}" if k in groups else f"a{k}" for lane in LANES] for k in writer.loaded]
-    fields, vectors = [f"f{k}: {types[k]}" for k in outputs], [writer.vector(k) for k in outputs]
+    fields, vectors = [f"y{k}: {types[k]}" for k in outputs], [writer.vector(k) for k in outputs]
     text += struct_function(f"quad({', '.join(arguments)})", "Quad", fields, evaluate(lanes, "base"), vectors)
     text += [*GROUPS, f"  let first = group * {RUN * QUAD * WORKGROUP}u;"]
     text += [f"  let s{k} = {names[k]}_load({offsets[k]});" for k in writer.loaded if k not in groups]
@@ -60,11 +60,11 @@ def build_runs(writer: QuadWriter, numel: str) -> Launch:
     for u in range(RUN):
         values = [f"v{k}_{u}" if k in groups else f"s{k}" for k in writer.loaded]
         text.append(f"    let q{u} = quad({', '.join([f'base{u}', *values])});")
-    text += [f"    store{k}(base{u}, q{u}.f{k});" for u in range(RUN) for k in outputs]
+    text += [f"    store{k}(base{u}, q{u}.y{k});" for u in range(RUN) for k in outputs]
     text += ["    return;", "  }"]
     text.append(f"  for (var base = first + lid * {QUAD}u; base < {numel}; base += {QUAD * WORKGROUP}u) {{")
     values = [f"load{k}(base)" if k in groups else f"s{k}" for k in writer.loaded]
     text.append(f"    let q = quad({', '.join(['base', *values])});")
     # What lies beyond the tensor is kept.
-    text += [f"    store{k}(base, select(old{k}(base), q.f{k}, {all_inside('base', numel)}));" for k in outputs]
+    text += [f"    store{k}(base, select(old{k}(base), q.y{k}, {all_inside('base', numel)}));" for k in outputs]
     return writer.launch([*text, "  }"], -(-prod(indexing.sizes) // (QUAD * RUN)))

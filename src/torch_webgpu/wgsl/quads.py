@@ -51,7 +51,7 @@ class QuadWriter:
 
         lines, values = emit_stored(self.roots, [spec.dtype for spec in self.op.outputs], leaf)
         arguments = ["i: u32", *(f"a{k}: {self.types[k]}" for k in self.loaded)]
-        fields = [f"f{k}: {self.types[k]}" for k in self.outputs]
+        fields = [f"y{k}: {self.types[k]}" for k in self.outputs]
         return struct_function(f"point({', '.join(arguments)})", "Point", fields, lines, values)
 
     def load(self, k: int, quad: Quad) -> tuple[list[str], list[str]]:
@@ -66,7 +66,7 @@ class QuadWriter:
 
     def vector(self, k: int) -> str:
         """Four points' results for output ``k``."""
-        return f"vec4<{self.types[k]}>({', '.join(f'q{e}.f{k}' for e in range(QUAD))})"
+        return f"vec4<{self.types[k]}>({', '.join(f'q{e}.y{k}' for e in range(QUAD))})"
 
     def launch(self, lines: Sequence[str], threads: int) -> Launch:
         return self.params.launch(self.op.name, "\n".join([*lines, "}", ""]), self.bindings, self.order, threads)
@@ -111,7 +111,7 @@ def store(writer: QuadWriter, k: int, quad: Quad, numel: str) -> list[str]:
     """Statements that store output ``k`` of four points; what lies beyond the tensor is kept."""
     name = writer.names[k]
     if not quad.fours:
-        return [f"  if (base + {e}u < {numel}) {{ {name}_store({at}, q{e}.f{k}); }}" for e, at in numbered(quad)]
+        return [f"  if (base + {e}u < {numel}) {{ {name}_store({at}, q{e}.y{k}); }}" for e, at in numbered(quad)]
     return [
         f"  var out{k} = {writer.vector(k)};",
         f"  let at{k} = {quad.group};",

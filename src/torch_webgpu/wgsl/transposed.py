@@ -102,7 +102,7 @@ def build_transposed(writer: QuadWriter, turn: Turn) -> Launch:
         if quads[k].fours:
             text.append(f"  {writer.names[k]}_store4({quads[k].group}, {writer.vector(k)});")
         else:
-            text += [f"  {writer.names[k]}_store({at}, q{e}.f{k});" for e, at in numbered(quads[k])]
+            text += [f"  {writer.names[k]}_store({at}, q{e}.y{k});" for e, at in numbered(quads[k])]
     return writer.launch(text, n_tiles * m_tiles * slices * WORKGROUP)
 
 
