@@ -41,7 +41,7 @@ class Trailing(Protocol):
     submitted: bool
 
     def commands(self) -> Iterable[Command]:
-        """Asked for when everything before them has its memory."""
+        """Asked for when everything before them is encoded."""
 
 
 def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trailing | None = None) -> None:
@@ -56,10 +56,11 @@ def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trai
         opened = device.opened
         submitted = opened.encoder.submissions
         program = schedule.programs.get(device.index) or schedule.program(recording, device)
-        allocations = recording.memory(schedule.lists)
+        lists = schedule.lists
+        allocations = recording.memory(lists) if lists else recording.allocations
         program.check(allocations)
         last = None if trailing is None else trailing.commands
-        program.run(opened, allocations, recording.starts(schedule.lists), recording.numbers, last)
+        program.run(opened, allocations, recording.starts(lists), recording.numbers, last)
         if trailing is not None:
             trailing.submitted = True
     except (DeviceLostError, ForkError):

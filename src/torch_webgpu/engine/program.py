@@ -146,7 +146,7 @@ class Program:
         last: Callable[[], Iterable[Command]] | None = None,
         stream: tuple[int, int] = (0, 0),
     ) -> None:
-        """Submits the commands over these allocations, and after them what ``last`` gives when these have their memory.
+        """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
 
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
         On an exception nothing has happened, unless the encoder says that it was submitted.

@@ -141,8 +141,7 @@ class _Read:
 
     def commands(self) -> Sequence[Command]:
         """The copies, if the allocation has its memory by now."""
-        allocation = self._allocation
-        if allocation is not None and allocation.buffer is None:
+        if self._allocation is not None and self._allocation.buffer is None:
             return ()
         readback = self._readback = self._device.begin_readback(*self._requests())
         return () if readback is None else readback.copies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -221,7 +221,7 @@ class BufferPool:
         self._clock = clock
         done = 0
         try:
-            for number, capacity in steps:
+            for done, (number, capacity) in enumerate(steps):  # noqa: B007  says which one failed
                 buffer = buffers[number]
                 if not capacity:
                     if buffer.pins or buffer.owner is not None or buffer.idle_since:  # type: ignore[union-attr]
@@ -247,7 +247,6 @@ class BufferPool:
                             self.peak_live_buffers = self.live_buffers
                     else:
                         buffers[number] = self._take(capacity, capacity, make_room=False)
-                done += 1
         except BaseException:
             self.undo_exchange(steps[:done], before, buffers)
             raise
@@ -273,7 +272,7 @@ class BufferPool:
 
     def give_back_all(self, buffers: Sequence[Buffer]) -> None:
         """:meth:`give_back` of many."""
-        self.exchange([(number, 0) for number in range(len(buffers))], buffers)
+        self.exchange(list(zip(range(len(buffers)), repeat(0))), buffers)
 
     def take_back(self, buffer: Buffer) -> None:
         """Undoes a :meth:`give_back`."""

@@ -123,8 +123,6 @@ def encode(
     native: NativeDevice, encoder: Any, steps: Iterable[EncoderStep], begin_pass: BeginPass | None = None
 ) -> None:
     """Encodes the steps in order. ``begin_pass``: what to begin a compute pass with instead of the device's own."""
-    set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
-    set_immediates, dispatch_workgroups = native.set_immediates, native.dispatch_workgroups
     for step in steps:
         if isinstance(step, Copy):
             src, src_offset, dst, dst_offset, nbytes = step
@@ -132,6 +130,8 @@ def encode(
         elif isinstance(step, Clear):
             native.clear_buffer(encoder, step.buffer.handle, step.offset, step.nbytes)
         else:
+            set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
+            set_immediates, dispatch_workgroups = native.set_immediates, native.dispatch_workgroups
             compute = native.begin_pass(encoder) if begin_pass is None else begin_pass(encoder)
             try:
                 for pipeline, group, count, offsets, data, size, x, y, z in step:

@@ -84,14 +84,15 @@ class Encoder:
     def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None) -> None:
         """Encodes and queues what was prepared, if nothing was released since, and transfers that come last.
 
-        On an exception nothing was queued.
+        Those are asked for when everything else is encoded: they may release what it names. On an exception nothing was
+        queued.
         """
-        native, steps = self._native, prepared.steps
-        if last is not None:
-            steps = [*steps, *last()]  # type: ignore[list-item]
+        native = self._native
         encoder = native.create_encoder()
         try:
-            encode(native, encoder, steps)
+            encode(native, encoder, prepared.steps)
+            if last is not None:
+                encode(native, encoder, last())  # type: ignore[arg-type]
         except BaseException:
             native.release_encoder(encoder)
             raise

@@ -125,6 +125,20 @@ def test_what_fails_while_it_is_encoded_is_not_submitted(device: Device) -> None
     assert words(device, x, 1) == [1]
 
 
+def test_what_comes_last_may_release_what_was_encoded(device: Device) -> None:
+    x, y, z = filled(device, [1] * N), device.allocate(4 * N), device.allocate(4 * N)
+    prepared = device.prepare_again("key", [add(x, y, N, 1)])
+    assert prepared is not None
+    device.release(y)
+
+    def last() -> list[Copy]:
+        device.empty_cache()  # takes the memory of y, and the bind group with it
+        return [Copy(x, 0, z, 0, 4 * N)]
+
+    device.submit_prepared(device.opened, prepared, last)
+    assert words(device, z, N) == [1] * N
+
+
 def test_too_many_parameters_are_not_prepared(device: Device) -> None:
     x, y = device.allocate(4 * N), device.allocate(4 * N)
     assert device.prepare_again("key", [add_last(x, y, N, 1)] * 1025) is None
