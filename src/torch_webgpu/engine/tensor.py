@@ -315,15 +315,15 @@ class Mailbox:
                 continue
             if not slab.free:
                 self.open.append(slab)
-            words, owners, free = slab.words, slab.owners, slab.free
+            find, words, owners, free, slot_words = marks.find, slab.words, slab.owners, slab.free, SLOT_BYTES // 4
             while index >= 0:
-                words[index * SLOT_BYTES // 4] = FREE
+                words[index * slot_words] = FREE
                 free.append(index)
                 allocation: Any = owners[index]
                 owners[index] = None
                 allocation.alive = False
                 found.append(allocation)
-                index = marks.find(0, index + 1)
+                index = find(0, index + 1)
         if self.large:  # of a size that may have changed since
             for allocation in found:
                 self.large.pop(allocation.number, None)
