@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.graph import Pointwise, Reduction, Spec
 from torch_webgpu.lower.fuse import FusedNode
 from torch_webgpu.wgsl.builder import bind
@@ -20,9 +21,11 @@ steps = st.tuples(st.booleans(), st.lists(reads, min_size=1, max_size=2))
 
 
 def bound(r: Recording, step: FusedNode) -> int:
+    """What it binds, and the states that it leaves between two launches if its rows are split."""
     places = [r.nodes[n].uses[k].place for n, k in step.sources]
     bindings, _, _ = bind(step.op.args, tuple(places.index(p) for p in places), step.op.n_inputs)
-    return len(bindings)
+    body = step.op.body
+    return len(bindings) + (len(accumulators(body.values, body.combine)) if isinstance(body, Reduction) else 0)
 
 
 def test_what_is_read_in_two_orders_is_bound_twice() -> None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.graph import Expr, Extern, ForEach, Pointwise, Reduction, walk
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.ops import ops
@@ -228,7 +229,7 @@ class Fuser:
     def buffers(self, group: Group, node: RecordedNode, strides: Sequence[Shape]) -> int:
         """How many buffers the group would bind with ``node``, whose inputs step through its points by ``strides``.
 
-        What is read in two orders is bound twice, what is written once.
+        What is read in two orders is bound twice, what is written once. A reduction whose rows are split leaves states.
         """
         known = self.constants.inputs(node)
         read = {*group.inputs}
@@ -238,7 +239,9 @@ class Fuser:
         written = group.values.keys() | {use.place for use in node.uses[node.op.n_inputs :]}
         bound = [access.place for access in read if access.place not in written]
         bound += [self.use(source).place for source in group.operands]
-        count = sum(self.bindings.get(place, 1) for place in (*bound, *written))
+        body = node.op.body if isinstance(node.op.body, Reduction) else group.reduction
+        states = 0 if body is None else len(accumulators(body.values, body.combine))
+        count = states + sum(self.bindings.get(place, 1) for place in (*bound, *written))
         if count > self.limits.buffers:
             count -= sum(self.bindings.get(place, 1) for place in self.unseen(group))
         return count
