@@ -10,6 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 from torch_webgpu.aten import foreach_reductions
+from torch_webgpu.engine.record import engine
 from torch_webgpu.lower import list_reduction
 
 from .foreach_lists import commands_from_now_on
@@ -18,6 +19,11 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 SHAPES = ((3,), (), (0,), (7, 5), (1030,), (33, 65), (20_000,), *((n,) for n in range(1, 40)))
 SUMS = tuple([getattr(torch, name) for name in ("_foreach_norm", "_foreach_powsum") if hasattr(torch, name)])
 INFINITY = float("inf")
+
+
+def at_most(dispatches: int) -> int:
+    """For so many where a kernel binds 31 buffers: fewer buffers, more dispatches."""
+    return dispatches * 31 // min(31, engine().device(0).caps.max_buffers)
 
 
 def numbers(dtype: torch.dtype, shapes: Sequence[tuple[int, ...]] = SHAPES, seed: int = 0) -> list[torch.Tensor]:
@@ -137,11 +143,11 @@ def test_dispatches(device: Any, launched: list[Any]) -> None:
         launched.clear()
         results = operator(tensors)
         torch.webgpu.flush_batch()
-        assert len(launched) <= 16, operator
+        assert len(launched) <= at_most(16), operator
     launched.clear()
     together = torch.stack(results)
     torch.webgpu.flush_batch()
-    assert len(launched) <= 8
+    assert len(launched) <= at_most(8)
     assert torch.equal(together.cpu(), torch.stack([t.cpu().max() for t in tensors]))
     assert torch.webgpu.fallback_stats() == fallbacks
 
@@ -224,7 +230,7 @@ def test_clip_grad_norm(device: Any, launched: list[Any], ord: float) -> None:
     total = clip_grad_norm_(params, 0.5, ord)
     torch.webgpu.flush_batch()
     # Pieces, results, their collection, the products: eight or so each for 200 tensors and 31 buffers; few others.
-    assert len(launched) <= 50
+    assert len(launched) <= at_most(50)
     assert torch.webgpu.fallback_stats() == fallbacks
     close([total], [clip_grad_norm_(expected, 0.5, ord)])
     close([p.grad for p in params], [p.grad for p in expected])  # type: ignore[misc]

@@ -229,6 +229,7 @@ def test_uniform_never_reaches_its_end(dtype: torch.dtype, device: torch.device)
         assert (x.double() < high).all() or low == high or torch.tensor(low, dtype=dtype).item() >= high
 
 
+@pytest.mark.float64
 def test_double_uniforms_use_all_their_bits(device: torch.device) -> None:
     x = torch.rand(N, dtype=torch.float64, device=device).cpu()
     assert (x * 2**53 == (x * 2**53).floor()).all()
