@@ -111,8 +111,9 @@ print(1e3 * (imported - start), 1e3 * (time.process_time() - imported))
 KINDS = ("mlp", "conv", "gpt")
 
 
-def last_line(command: list[str]) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+def last_line(command: list[str], **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return done.stdout.strip().splitlines()[-1]
@@ -145,9 +146,16 @@ def main() -> None:
                 which = n % 4 in (0, 3)  # each is as often first as second
                 runs[which].append(once(Path(name), kind, which, options))
             show(kind, runs)
-    enabling = [[float(ms) for ms in last_line([sys.executable, "-c", ENABLE]).split()] for _ in range(options.runs)]
-    imports, enables = (statistics.median(ms) for ms in zip(*enabling))
+    imports, enables = (statistics.median(ms) for ms in zip(*enabling(options.runs)))
     print(f"\nto enable, beyond `import torch`: {imports:.0f} ms of CPU time to import, {enables:.0f} ms to install")
+
+
+def enabling(runs: int) -> list[list[float]]:
+    """Milliseconds to import the translation and to install it, where Python has compiled the modules before."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+        lines = [last_line([sys.executable, "-c", ENABLE], **compiled) for _ in range(runs + 1)]
+    return [[float(ms) for ms in line.split()] for line in lines[1:]]
 
 
 def show(kind: str, runs: dict[bool, list[dict[str, Any]]]) -> None:
