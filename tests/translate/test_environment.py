@@ -65,3 +65,11 @@ def test_likewise_where_the_device_is_not_there() -> None:
     (line,) = done.stderr.splitlines()
     assert "mps cannot be used here" in line
     assert "webgpu, cpu" in line
+
+
+@pytest.mark.parametrize("words", [("nothing.py",), ("-m", "nothing_there")], ids=["script", "module"])
+def test_a_program_that_is_not_there_is_one_line(words: tuple[str, ...]) -> None:
+    done = run("-m", "torch_webgpu.cli", "run", "--device", "cpu", *words, said="")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert words[-1] in line

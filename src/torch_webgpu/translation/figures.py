@@ -44,3 +44,8 @@ class Figures:
         """Class of answer → how many names, how many calls."""
         found = {answer.value: [call.count for call in self.calls if call.answer == answer] for answer in Answer}
         return {answer: (len(counts), sum(counts)) for answer, counts in found.items() if counts}
+
+
+def how_many(names: int, calls: int) -> str:
+    """In words."""
+    return f"{names} name{'s' * (names != 1)}, {calls} call{'s' * (calls != 1)}"

@@ -32,10 +32,12 @@ def run(options: argparse.Namespace) -> int:
     os.environ[RUNNING] = str(os.getpid())
     begun = enable(options.device, options.package)
     report.at_exit([*(["-"] if options.report else []), *options.report_file, *report.asked()])
-    if options.module:
-        programs.run_module(begun, options.program, options.arguments)
-    else:
-        programs.run_script(begun, options.program, options.arguments)
+    start = programs.run_module if options.module else programs.run_script
+    try:
+        start(begun, options.program, options.arguments)
+    except programs.NoProgramError as error:
+        sys.stderr.write(f"torch-webgpu: {error}\n")
+        return 2
     return 0
 
 

@@ -29,20 +29,29 @@ SCRIPT_PACKAGE = "TORCH_WEBGPU_TRANSLATE_SCRIPT_PACKAGE"
 """and its package, if it was run as a module."""
 
 
+class NoProgramError(ImportError):
+    """There is no such script or module."""
+
+
 def run_script(session: Session, path: str, arguments: Sequence[str]) -> None:
-    """Runs ``python path arguments…``. OSError if it cannot be read; whatever the program raises."""
+    """Runs ``python path arguments…``. NoProgramError if it cannot be read; whatever the program raises."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise NoProgramError(f"can't open file '{os.path.abspath(path)}': {error.strerror}") from None
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     run_main(session, path, None, arguments)
 
 
 def run_module(session: Session, name: str, arguments: Sequence[str]) -> None:
-    """Runs ``python -m name arguments…``. ImportError if there is none; whatever the program raises."""
+    """Runs ``python -m name arguments…``. NoProgramError if there is none; whatever the program raises."""
     sys.path[0] = os.getcwd()
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")
     if spec is None or spec.origin is None or not spec.has_location:
-        raise ImportError(f"no module {name} that can be run: -m takes the name of a module with a source file")
+        raise NoProgramError(f"no module {name} that can be run: -m takes the name of a module with a source file")
     run_main(session, spec.origin, spec.parent, arguments)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch_webgpu.aten.fallback import fallback_stats
 
 from . import report_page
-from .figures import Call, Figures
+from .figures import Call, Figures, how_many
 from .matrix import table
 from .session import Session, active
 
@@ -58,10 +58,7 @@ class Report(Figures):
         ]
         if self.peak_bytes is not None:
             lines.append(f"  at most {self.peak_bytes / MIB:,.1f} MiB of device memory in tensors")
-        lines += [
-            f"  {answer}: {names} name{'s' * (names != 1)}, {calls} call{'s' * (calls != 1)}"
-            for answer, (names, calls) in self.counts().items()
-        ]
+        lines += [f"  {answer}: {how_many(names, calls)}" for answer, (names, calls) in self.counts().items()]
         return lines
 
     def _calls(self) -> list[str]:

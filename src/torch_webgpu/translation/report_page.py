@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from .figures import Figures
+from .figures import Figures, how_many
 
 COLOURS = {"same": "#8a8f98", "translated": "#2f7d4f", "emulated": "#3b6fb6", "no-op": "#b98a1d", "error": "#b3403a"}
 
@@ -21,6 +21,7 @@ p { margin: .2rem 0; } .muted { color: var(--muted); }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.answer { white-space: nowrap; }
 code { font: 13px/1.4 ui-monospace, monospace; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: 1rem 0; }
 dt { color: var(--muted); } dd { margin: 0; }
@@ -73,7 +74,7 @@ def classes(report: Figures) -> str:
         f'<span style="flex:{calls};background:{COLOURS[name]}"></span>' for name, (_, calls) in counts.items()
     )
     key = "".join(
-        f'<span><i style="background:{COLOURS[name]}"></i>{name}: {names} names, {calls} calls</span>'
+        f'<span><i style="background:{COLOURS[name]}"></i>{name}: {how_many(names, calls)}</span>'
         for name, (names, calls) in counts.items()
     )
     return f'<div class="bar">{bar}</div><p class="key">{key}</p>'
@@ -83,8 +84,9 @@ def calls(report: Figures) -> str:
     if not report.calls:
         return ""
     rows = (
-        f'<tr><td><code>{escape(call.name)}</code></td><td><i style="background:{COLOURS[call.answer]}"></i>'
-        f'{call.answer}</td><td class="number">{call.count:,}</td><td class="number">{1e3 * call.seconds:,.1f}</td>'
+        f"<tr><td><code>{escape(call.name)}</code></td>"
+        f'<td class="answer"><i style="background:{COLOURS[call.answer]}"></i>{call.answer}</td>'
+        f'<td class="number">{call.count:,}</td><td class="number">{1e3 * call.seconds:,.1f}</td>'
         f"<td><code>{escape(call.place)}</code></td><td>{escape(call.note)}</td></tr>"
         for call in report.calls
     )
