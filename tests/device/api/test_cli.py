@@ -83,3 +83,15 @@ def test_a_failing_computation_is_reported(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setitem(doctor.CHECKS, "elementwise", fail)
     assert cli.main(["doctor"]) == 1
     assert "RuntimeError: no luck" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """As ``torch-webgpu compat | head -1``."""
+    command = [sys.executable, "-m", "torch_webgpu.cli", "compat"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 1
