@@ -86,12 +86,12 @@ def test_a_failing_computation_is_reported(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_a_reader_that_has_seen_enough() -> None:
-    """As ``torch-webgpu compat | head -1``."""
-    command = [sys.executable, "-m", "torch_webgpu.cli", "compat"]
+    """As ``torch-webgpu compat --json | head -c 1``."""
+    command = [sys.executable, "-m", "torch_webgpu.cli", "compat", "--json"]  # more than a pipe holds
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline()
+        assert process.stdout.read(1)
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 1
