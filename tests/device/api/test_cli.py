@@ -88,7 +88,8 @@ def test_a_failing_computation_is_reported(monkeypatch: pytest.MonkeyPatch, caps
 def test_a_reader_that_has_seen_enough() -> None:
     """As ``torch-webgpu compat --json | head -c 1``."""
     command = [sys.executable, "-m", "torch_webgpu.cli", "compat", "--json"]  # more than a pipe holds
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # else Python takes a part for the whole
+    with subprocess.Popen(command, env=buffered, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)
