@@ -23,7 +23,7 @@ COPIES = (aten._to_copy.default, aten.clone.default)
 
 def apply(gm: GraphModule) -> int:
     """Moves copies of a graph of ATen operators up; how many."""
-    order = {node: float(n) for n, node in enumerate(gm.graph.nodes)}
+    order = {node: n for n, node in enumerate(gm.graph.nodes)}
     writes, moved = Writes(gm), 0
     for copy in list(gm.graph.nodes):
         if copy.op == "call_function" and copy.target in COPIES and is_no_larger(copy):
@@ -42,7 +42,7 @@ def is_no_larger(copy: Node) -> bool:
     return bool(one.numel() == other.numel() and other.itemsize <= one.itemsize)
 
 
-def move_up(copy: Node, order: dict[Node, float], writes: Writes) -> bool:
+def move_up(copy: Node, order: dict[Node, int], writes: Writes) -> bool:
     """Moves ``copy``, and the views that lead to it alone, behind its source if nothing else needs that later."""
     chain, source = [copy], source_of(copy)
     while is_view(source) and len(source.users) == 1:
@@ -56,9 +56,9 @@ def move_up(copy: Node, order: dict[Node, float], writes: Writes) -> bool:
     readers = {user for view in aliases(root) for user in view.users}
     if any(user.op == "output" or order[user] > order[copy] for user in readers.difference(chain)):
         return False
-    for n, node in enumerate(reversed(chain), 1):
+    for node in reversed(chain):
         source.append(node)
-        order[node] = order[source] + 1 / (n + 1)
+        order[node] = order[source]
         source = node
     return True
 

@@ -233,10 +233,11 @@ def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
 
 def matrices_for(c: Conv, caps: HostCaps) -> MatrixConfig | None:
     """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
-    if c.dtype == "bf16" and prod(c.sizes) >= scaled.MIN_WORK:
-        specs = [c.specs[name] for name in c.operands]
-        return config_for(caps, "f16") if all(is_dense(s.shape, s.strides) for s in specs) else None
-    return config_for(caps, c.dtype)
+    operand = scaled.operand_for(c.dtype, prod(c.sizes))
+    specs = [c.specs[name] for name in c.operands]
+    if operand != c.dtype and not all(is_dense(s.shape, s.strides) for s in specs):
+        return None
+    return config_for(caps, operand)
 
 
 def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
@@ -297,9 +298,7 @@ def after_scales(c: Conv, product: Lowered, scales: int) -> Lowered:
     looker.add(arithmetic(c.dtype, "add", "mul"))
     parts = [scaled.flat(looker, x, c.args[name], c.specs[name]) for x, name in (("a", c.linear), ("b", c.window))]
     looker.add(source("matmul"))
-    first = scaled.largest_launch(looker, parts, run_of(c.dtype), scales)
-    temporaries = (*product.temporaries, scaled.SCALES_BYTES)
-    return Lowered((first, *product.launches), temporaries, (len(product.temporaries),))
+    return scaled.after(scaled.largest_launch(looker, parts, run_of(c.dtype), scales), product)
 
 
 def sides(c: Conv, run: int) -> tuple[Side, Side]:

@@ -159,9 +159,7 @@ def matrices_for(p: Product, caps: HostCaps) -> MatrixConfig | None:
     """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
     if p.a.dtype != p.b.dtype:
         return None
-    if p.a.dtype == "bf16" and prod(p.sizes) >= scaled.MIN_WORK:
-        return config_for(caps, "f16")
-    return config_for(caps, p.a.dtype)
+    return config_for(caps, scaled.operand_for(p.a.dtype, prod(p.sizes)))
 
 
 def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:
@@ -223,9 +221,7 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     looker = operands(p, MATRIX)
     looker.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
     parts = [scaled.Part.of(side, slices, rows, k) for side, rows in zip(sides, (m, n), strict=True)]
-    first = scaled.largest_launch(looker, parts, run_of(p.a.dtype), scales)
-    temporaries = (*lowered.temporaries, scaled.SCALES_BYTES)
-    return Lowered((first, *lowered.launches), temporaries, (len(lowered.temporaries),))
+    return scaled.after(scaled.largest_launch(looker, parts, run_of(p.a.dtype), scales), lowered)
 
 
 def side_of(x: str, spec: Spec, inner: int, outer: int) -> Side:

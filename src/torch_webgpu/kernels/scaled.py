@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch_webgpu.ir.graph import Spec
 from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import WORKGROUP, Launch
+from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered
 
 from .operand import Side, in_groups, reader, run_of
 from .points import Draft, source
@@ -28,6 +28,11 @@ MIN_WORK = 1 << 28
 """Multiplications from which finding the largest magnitudes is worth it."""
 GROUPS = 528
 """Workgroups that keep a large GPU's memory busy."""
+
+
+def operand_for(dtype: str, work: int) -> str:
+    """What operands of ``dtype`` are multiplied as, by subgroup matrices, in a product of ``work`` multiplications."""
+    return "f16" if dtype == "bf16" and work >= MIN_WORK else dtype
 
 
 def read_scales(kernel: Draft, scales: int) -> None:
@@ -96,6 +101,12 @@ def largest_launch(kernel: Draft, parts: Sequence[Part], run: int, scales: int) 
     ]
     grid = (min(GROUPS, -(-most // WORKGROUP)), 1, 1)
     return kernel.build("matmul_largest", ["\n".join([*lines, ""])], WORKGROUP, grid)
+
+
+def after(first: Launch, product: Lowered) -> Lowered:
+    """A product, and before it the launch that finds its scales, whose temporary is the one after the product's."""
+    temporaries = (*product.temporaries, SCALES_BYTES)
+    return Lowered((first, *product.launches), temporaries, (len(product.temporaries),))
 
 
 def _operand(kernel: Draft, part: Part, number: int, units: int, step: int) -> Iterator[str]:

@@ -35,11 +35,6 @@ class NoProgramError(ImportError):
 
 def run_script(session: Session, path: str, arguments: Sequence[str]) -> None:
     """Runs ``python path arguments…``. NoProgramError if it cannot be read; whatever the program raises."""
-    try:
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise NoProgramError(f"can't open file '{os.path.abspath(path)}': {error.strerror}") from None
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     run_main(session, path, None, arguments)
 
@@ -56,9 +51,12 @@ def run_module(session: Session, name: str, arguments: Sequence[str]) -> None:
 
 
 def run_main(session: Session, path: str, package: str | None, arguments: Sequence[str]) -> None:
-    """Runs a file as the main module of this process."""
-    with open(path, "rb") as file:
-        source = file.read()
+    """Runs a file as the main module of this process. NoProgramError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        raise NoProgramError(f"can't open file '{os.path.abspath(path)}': {error.strerror}") from None
     main = ModuleType("__main__")
     vars(main).update(__file__=path, __package__=package, __builtins__=builtins)
     sys.modules["__main__"] = main

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
@@ -24,6 +25,7 @@ from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import HostCaps, LinkedKernel, link
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
+NVIDIA = MatrixConfig("f16", "f32", 16, 16, 16, 32)
 SMALL = MatrixTile(32, 64, 32, 2, 2)
 """A block with few fragments in it: the software adapter compiles a kernel in a second, larger ones in many."""
 
@@ -73,6 +75,19 @@ fn stored(at: u32, given: Sums, stride: u32) {{
 _OPERAND = re.compile(r"alias (Left|Right) = subgroup_matrix_\w+<(\w+), \d+, \d+>;\n")
 _LEFT = re.compile(r"subgroup_matrix_left<(\w+), (\d+), (\d+)>")
 _SUMS = re.compile(r"subgroup_matrix_result<(\w+), (\d+), (\d+)>")
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    """Small whole numbers, whose sums of products are exact."""
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+def laid_out(order: str, *shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    """A matrix that is contiguous along its rows, along its columns, or along neither."""
+    rows, columns = shape
+    if order == "strided":
+        return numbers(rows, 2 * columns, dtype=dtype)[:, ::2]
+    return numbers(*shape, dtype=dtype) if order == "rows" else numbers(columns, rows, dtype=dtype).t()
 
 
 def without_matrices(source: str, lanes: int) -> str:

@@ -18,28 +18,15 @@ from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
-from .matrices_emulated import pretend
+from .matrices_emulated import NVIDIA, laid_out, numbers, pretend
 
-NVIDIA = MatrixConfig("f16", "f32", 16, 16, 16, 32)
 CONFIGS = (NVIDIA, MatrixConfig("f16", "f32", 16, 8, 16, 32), MatrixConfig("f16", "f32", 8, 8, 8, 32))
-
-
-def numbers(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    return torch.randint(-2, 3, shape).to(dtype)
 
 
 @pytest.fixture
 def chosen(monkeypatch) -> list[Blocking[MatrixTile]]:
     """The device pretends to have NVIDIA's matrices. Which blocks were chosen for products on them."""
     return pretend(monkeypatch, NVIDIA)
-
-
-def laid_out(order: str, *shape: int) -> torch.Tensor:
-    """A matrix that is contiguous along its rows, along its columns, or along neither."""
-    rows, columns = shape
-    if order == "strided":
-        return numbers(rows, 2 * columns)[:, ::2]
-    return numbers(*shape) if order == "rows" else numbers(columns, rows).t()
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,15 +12,12 @@ from tests.device.against_cpu import check
 from torch_webgpu.kernels import scaled
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
-from torch_webgpu.wgsl.matrices import MatrixConfig
 
-from .matrices_emulated import pretend
+from . import matrices_emulated
+from .matrices_emulated import NVIDIA, pretend
 
-NVIDIA = MatrixConfig("f16", "f32", 16, 16, 16, 32)
-
-
-def numbers(*shape: int) -> torch.Tensor:
-    return torch.randint(-2, 3, shape).bfloat16()
+numbers = partial(matrices_emulated.numbers, dtype=torch.bfloat16)
+laid_out = partial(matrices_emulated.laid_out, dtype=torch.bfloat16)
 
 
 @pytest.fixture
@@ -26,13 +25,6 @@ def chosen(monkeypatch) -> list[Blocking[MatrixTile]]:
     """The device pretends to have NVIDIA's matrices, and takes them for small products, too."""
     monkeypatch.setattr(scaled, "MIN_WORK", 1)
     return pretend(monkeypatch, NVIDIA)
-
-
-def laid_out(order: str, *shape: int) -> torch.Tensor:
-    rows, columns = shape
-    if order == "strided":
-        return numbers(rows, 2 * columns)[:, ::2]
-    return numbers(*shape) if order == "rows" else numbers(columns, rows).t()
 
 
 @pytest.mark.parametrize("right", ["rows", "columns", "strided"])
