@@ -112,8 +112,21 @@ class Conv:
         return channels if self.mode == "adjoint" else self.specs["w"].shape[1]
 
     @property
+    def flipped(self) -> bool:
+        """Whether the product's rows are positions and its columns channels, and not the other way round: neighbouring
+        columns are stored together, so that they had better be neighbours in memory.
+        """
+        return self.mode != "weight" and self.channels_last(self.out)
+
+    @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Slices (groups, and phases of each), rows, columns and inner dimension of the product."""
+        slices, channels, columns, depth = self.unflipped
+        return (slices, columns, channels, depth) if self.flipped else (slices, channels, columns, depth)
+
+    @property
+    def unflipped(self) -> tuple[int, int, int, int]:
+        """:attr:`sizes` of a product whose rows are channels."""
         x, y, w = (self.specs[name].shape for name in "xyw")
         groups, positions = self.geometry.groups, y[0] * prod(y[2:])
         if self.mode == "forward":
@@ -171,6 +184,7 @@ class Conv:
                 size = params.add(f"{x}_{d}", self.specs[x].shape[2 + i]) if given else "1u"
                 lines.append(f"fn {x}_{d}() -> u32 {{ return {size}; }}")
         params.add("depth", self.depth)
+        lines.append(f"fn channels() -> u32 {{ return P.{'n' if self.flipped else 'm'}; }}")
         return lines
 
     @property
@@ -198,7 +212,7 @@ def direct(c: Conv, e: Epilogue, caps: HostCaps) -> Launch:
     kernel = point_kernel(f"conv_{c.mode}", c, e, caps)
     for name in c.operands:
         kernel.input(name, c.args[name], c.specs[name])
-    kernel.param("m", c.rows)
+    kernel.param("n" if c.flipped else "m", c.rows)
     e.give_outputs(kernel)
     kernel.add(*map(source, READ_THROUGH[c.mode]))
     return kernel.launch(source(f"conv_{c.mode}_direct"))
@@ -213,6 +227,27 @@ def point_kernel(name: str, c: Conv, e: Epilogue, caps: HostCaps, phases: tuple[
     return kernel
 
 
+def roles(c: Conv) -> list[str]:
+    """What :mod:`.tile` asks of the product's operands a and b, by what they are."""
+    text = []
+    for role, x in (("linear", "b" if c.flipped else "a"), ("window", "a" if c.flipped else "b")):
+        kind, own = {"linear": "u32", "window": "Window"}[role], x.upper()
+        text += [f"alias {own}Row = {kind};", f"alias {own}Step = {kind};"]
+        text.append(f"fn {x}_row(slice: u32, at: u32) -> {own}Row {{ return {role}_row(slice, at); }}")
+        text.append(f"fn {x}_step(slice: u32, k: u32) -> {own}Step {{ return {role}_step(slice, k); }}")
+    return text
+
+
+def places(c: Conv) -> list[str]:
+    """What :mod:`.epilogue` asks of the elements that sums belong to."""
+    channel, column = ("n", "m") if c.flipped else ("m", "n")
+    return [
+        source(f"conv_{c.mode}_store"),
+        f"fn place(slice: u32, m: u32, n: u32) -> Place {{ return element(slice, {channel}, {column}); }}",
+        f"fn is_stored(slice: u32, m: u32, n: u32) -> bool {{ return is_element(slice, {column}); }}",
+    ]
+
+
 def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, widths: Mapping[int, int] = NOT_TOGETHER) -> Draft:
     """A kernel that stores sums by their row and column, but for its body; no epilogue leaves partial sums."""
     kernel = Draft(SPATIAL, absent(c.dims))
@@ -220,7 +255,7 @@ def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, widths: Mapping
     for name in c.operands:
         kernel.input(name, c.args[name], c.specs[name])
     kernel.add(*map(source, READ_THROUGH[c.mode]))
-    store_sums(kernel, epilogue, c.kind, partials, (source(f"conv_{c.mode}_store"),), widths)
+    store_sums(kernel, epilogue, c.kind, partials, places(c), widths)
     return kernel
 
 
@@ -249,9 +284,11 @@ def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     together = max(widths.values(), default=1)
     w = draft(c, None if split else e, len(e.op.args), widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
-    a_k_major = c.mode != "weight" or not c.channels_last("y")
-    a, b = Side("a", a_k_major, False), Side("b", c.taps_outside != (c.mode == "weight"), False)
-    w.add(source(f"conv_{c.mode}"), reader(a, c.linear, c.dtype), window_reader(b, c))
+    linear_k_major = c.mode != "weight" or not c.channels_last("y")
+    linear = Side("b" if c.flipped else "a", linear_k_major, False)
+    window = Side("a" if c.flipped else "b", c.taps_outside != (c.mode == "weight"), False)
+    w.add(*body_of(c, linear, window))
+    a, b = sorted((linear, window), key=lambda side: side.x)
     heavy = caps.software or (e.heavy and not split)
     main = block_text(chosen.tile, a.k_major, b.k_major, True, together == 2, heavy)
     body = [*([] if together > 1 else [FINISH]), main]
@@ -261,16 +298,19 @@ def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
 
 
 def widths_of(c: Conv, e: Epilogue, caps: HostCaps, most: int) -> dict[int, int]:
-    """How many neighbours of each output are stored at once: columns of the sums are positions of the output, in order,
-    but for those of weights and of phases.
+    """How many neighbours of each output are stored at once: columns of the sums are channels of a group or positions
+    of the output, in order, but for those of weights and of phases.
     """
+    if c.flipped:
+        return {} if c.rows % most else e.widths(1, caps, most)
     return {} if c.mode == "weight" or prod(c.phases) > 1 else e.widths(4, caps, most)
 
 
 def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
     """:func:`blocked`, multiplied by subgroups."""
     slices, m, n, k = c.sizes
-    a, b = sides(c, run_of(config.operand))
+    linear, window = sides(c, run_of(config.operand))
+    a, b = sorted((linear, window), key=lambda side: side.x)
     if not (a.runs and b.runs):
         tiles = [tile for tile in tiles if tile in GATHERING] or tiles
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
@@ -279,7 +319,7 @@ def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tile
     together = max(widths.values(), default=1)
     w = draft(c, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
-    w.add(source(f"conv_{c.mode}"), reader(a, c.linear, c.dtype), window_reader(b, c))
+    w.add(*body_of(c, linear, window))
     is_scaled, scales = c.dtype != config.operand, partials + split
     if is_scaled:
         scaled.read_scales(w, scales)
@@ -296,29 +336,36 @@ def after_scales(c: Conv, product: Lowered, scales: int) -> Lowered:
     """The product after what finds the scales of its operands, which are dense."""
     looker = Draft(("slice", *scaled.MATRIX), frozenset({"slice"}))
     looker.add(arithmetic(c.dtype, "add", "mul"))
-    parts = [scaled.flat(looker, x, c.args[name], c.specs[name]) for x, name in (("a", c.linear), ("b", c.window))]
+    names = (c.window, c.linear) if c.flipped else (c.linear, c.window)
+    parts = [scaled.flat(looker, x, c.args[name], c.specs[name]) for x, name in zip("ab", names, strict=True)]
     looker.add(source("matmul"))
     return scaled.after(scaled.largest_launch(looker, parts, run_of(c.dtype), scales), product)
 
 
+def body_of(c: Conv, linear: Side, window: Side) -> list[str]:
+    """What the product's body says of its operands."""
+    return [source(f"conv_{c.mode}"), *roles(c), reader(linear, c.linear, c.dtype), window_reader(window, c)]
+
+
 def sides(c: Conv, run: int) -> tuple[Side, Side]:
-    """How the operands of a product travel, in groups of ``run`` where they lie so."""
+    """How the linear operand and that of windows travel, in groups of ``run`` where they lie so."""
     linear, window = c.specs[c.linear], c.specs[c.window]
+    mine, other = ("b", "a") if c.flipped else ("a", "b")
     if c.mode == "forward":
         order = (*POSITIONS, 1) if c.taps_outside else (1, *POSITIONS)
-        a = Side("a", True, in_groups(merged(linear, order), 1, run))
+        a = Side(mine, True, in_groups(merged(linear, order), 1, run))
     elif c.mode == "adjoint":
         rows = in_groups(linear, 1, run)
-        a = Side("a", not rows, rows)
+        a = Side(mine, not rows, rows)
     elif c.channels_last("y"):
-        a = Side("a", False, in_groups(linear, 1, run) and c.rows % run == 0)
+        a = Side(mine, False, in_groups(linear, 1, run) and c.rows % run == 0)
     else:
-        a = Side("a", True, in_groups(merged(linear, POSITIONS), 2, run))
+        a = Side(mine, True, in_groups(merged(linear, POSITIONS), 2, run))
     if c.taps_outside:  # neighbours are channels that meet the same tap
         runs = in_groups(window, 1, run) and c.depth % run == 0
     else:  # neighbours are positions of an image
         runs = c.pointwise and in_groups(merged(window, POSITIONS), 2, run)
-    return a, Side("b", c.taps_outside != (c.mode == "weight"), runs)
+    return a, Side(other, c.taps_outside != (c.mode == "weight"), runs)
 
 
 def merged(spec: Spec, dims: Sequence[int]) -> Spec:
@@ -355,6 +402,9 @@ def split_sum(c: Conv, e: Epilogue, caps: HostCaps, splits: int, first: Launch) 
         kernel.add(source("conv_phases"))
     e.give_outputs(kernel)
     size = add_partials(kernel, len(e.op.args), c.kind, slices, splits, m, n)
+    place = "column, channel" if c.flipped else "channel, column"
+    total = "fn total_of(slice: u32, channel: u32, column: u32) -> T"
+    kernel.add(f"{total} {{ return split_total(slice, {place}); }}")
     return Lowered((first, kernel.launch(source(f"conv_{c.mode}_sum"))), (size,))
 
 

@@ -6,11 +6,6 @@ const JD = (KD + PD - 1u) / PD;
 const JH = (KH + PH - 1u) / PH;
 const JW = (KW + PW - 1u) / PW;
 
-alias ARow = u32;
-alias AStep = u32;
-alias BRow = Window;
-alias BStep = Window;
-
 // The k-th (channel, tap) pair of a phase, its tap counted in steps of the phases.
 fn phase_tap(k: u32) -> Tap {
   let count = JD * JH * JW;
@@ -29,9 +24,9 @@ fn phase_position(n: u32) -> Position {
   return Position(plane / size_d, plane % size_d, row % size_h, n % size_w);
 }
 
-fn a_row(slice: u32, m: u32) -> ARow { return w_at(slice / PHASES * P.depth, m, 0u, 0u, 0u); }
+fn linear_row(slice: u32, m: u32) -> u32 { return w_at(slice / PHASES * P.depth, m, 0u, 0u, 0u); }
 
-fn a_step(slice: u32, k: u32) -> AStep {
+fn linear_step(slice: u32, k: u32) -> u32 {
   let t = phase_tap(k);
   let d = min(phase_d(slice) + t.d * PD, KD - 1u);
   let h = min(phase_h(slice) + t.h * PH, KH - 1u);
@@ -39,7 +34,7 @@ fn a_step(slice: u32, k: u32) -> AStep {
   return w_delta(t.channel, 0u, d, h, w);
 }
 
-fn b_row(slice: u32, n: u32) -> BRow {
+fn window_row(slice: u32, n: u32) -> Window {
   let p = phase_position(n);
   let d = first_of(phase_d(slice), PD, pad_d()) + p.d;
   let h = first_of(phase_h(slice), PH, pad_h()) + p.h;
@@ -47,7 +42,7 @@ fn b_row(slice: u32, n: u32) -> BRow {
   return Window(y_at(p.image, slice / PHASES * P.depth, 0u, 0u, 0u), i32(d), i32(h), i32(w));
 }
 
-fn b_step(slice: u32, k: u32) -> BStep {
+fn window_step(slice: u32, k: u32) -> Window {
   let t = phase_tap(k);
   let none_h = phase_h(slice) + t.h * PH >= KH;
   let none_w = phase_w(slice) + t.w * PW >= KW;

@@ -1,7 +1,7 @@
 // The adjoint of a convolution, one element of x a thread.
 
 fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
-  let slice = c / P.m;
+  let slice = c / channels();
   var sum = T();
   for (var channel = slice * P.depth; channel < (slice + 1u) * P.depth; channel += 1u) {
     let base = y_at(n, channel, 0u, 0u, 0u);
@@ -10,7 +10,7 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
       for (var kh = 0u; kh < KH; kh += 1u) {
         for (var kw = 0u; kw < KW; kw += 1u) {
           let y = y_value(end, tap_offset(0u, Tap(channel, kd, kh, kw)));
-          sum = t_add(sum, t_mul(y, w_load(w_at(channel, c % P.m, kd, kh, kw))));
+          sum = t_add(sum, t_mul(y, w_load(w_at(channel, c % channels(), kd, kh, kw))));
         }
       }
     }

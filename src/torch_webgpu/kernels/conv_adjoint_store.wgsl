@@ -6,12 +6,12 @@ fn spread(slice: u32, n: u32) -> Position {
   return Position(p.image, d, h, w);
 }
 
-fn is_stored(slice: u32, n: u32) -> bool {
+fn is_element(slice: u32, n: u32) -> bool {
   let p = spread(slice, n);
   return p.d < x_d() && p.h < x_h() && p.w < x_w();
 }
 
-fn place(slice: u32, m: u32, n: u32) -> Place {
+fn element(slice: u32, m: u32, n: u32) -> Place {
   let p = spread(slice, n);
-  return Place(p.image, slice / PHASES * P.m + m, p.d, p.h, p.w);
+  return Place(p.image, slice / PHASES * channels() + m, p.d, p.h, p.w);
 }

@@ -11,5 +11,5 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
   let size_h = (x_h() + PH - 1u) / PH;
   let size_w = (x_w() + PW - 1u) / PW;
   let column = ((n * size_d + column_d) * size_h + column_h) * size_w + column_w;
-  return result(Place(n, c, d, h, w), split_total(c / P.m * PHASES + phase, c % P.m, column));
+  return result(Place(n, c, d, h, w), total_of(c / channels() * PHASES + phase, c % channels(), column));
 }

@@ -1,7 +1,7 @@
 // y = conv(x, w), one output a thread: few channels in a group, or an arithmetic without a blocked kernel.
 
 fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
-  let slice = c / P.m;
+  let slice = c / channels();
   var sum = T();
   for (var channel = 0u; channel < P.depth; channel += 1u) {
     let start = window_start(x_at(n, slice * P.depth + channel, 0u, 0u, 0u), Position(n, d, h, w));

@@ -1,6 +1,6 @@
-fn place(slice: u32, m: u32, n: u32) -> Place {
+fn element(slice: u32, m: u32, n: u32) -> Place {
   let p = y_position(n);
-  return Place(p.image, slice * P.m + m, p.d, p.h, p.w);
+  return Place(p.image, slice * channels() + m, p.d, p.h, p.w);
 }
 
-fn is_stored(slice: u32, n: u32) -> bool { return true; }
+fn is_element(slice: u32, n: u32) -> bool { return true; }

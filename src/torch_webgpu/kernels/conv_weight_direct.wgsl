@@ -11,7 +11,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   if (group >= P.groups) { return; }
   let columns = P.depth * TAPS;
   let channel = group / columns;
-  let slice = channel / P.m;
+  let slice = channel / channels();
   let t = tap(group % columns);
   let offset = tap_offset(x_at(0u, slice * P.depth + t.channel, 0u, 0u, 0u), t);
   var sum = T();
@@ -25,5 +25,5 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     workgroupBarrier();
     if (lid < width) { sums[lid] = t_add(sums[lid], sums[lid + width]); }
   }
-  if (lid == 0u) { finish_one(slice, 0u, channel % P.m, group % columns, sums[0]); }
+  if (lid == 0u) { finish_one(slice, 0u, channel % channels(), group % columns, sums[0]); }
 }

@@ -3,7 +3,7 @@
 A kernel numbers its sums (slice, m, n) and its outputs' elements by coordinates of its own. It declares
 
 * ``fn place(slice: u32, m: u32, n: u32) -> Place``: the coordinates of the element that a sum belongs to
-* ``fn is_stored(slice: u32, n: u32) -> bool``: whether there is one
+* ``fn is_stored(slice: u32, m: u32, n: u32) -> bool``: whether there is one
 
 and gets, for arguments that go by ``e<number>``,
 
@@ -161,11 +161,12 @@ class Epilogue:
         together = max(widths.values(), default=1)
         if together == 1:
             lines = [f"  e{k}_store({self.element(k)}, found.e{k});" for k in self.outputs]
-            head = [f"fn finish_one({SUM}, v: T) {{", "  if (!is_stored(slice, n)) { return; }"]
+            head = [f"fn finish_one({SUM}, v: T) {{", "  if (!is_stored(slice, m, n)) { return; }"]
             calls = ["  let at = place(slice, m, n);", "  let found = result(at, v);"]
             return bindings, [*text, *head, *calls, *lines, "}"]
         # Groups of ``together`` are whole: n is a multiple of it, and so is P.n.
-        head = [f"fn finish({SUM}, v: vec{together}<T>) {{", "  if (m >= P.m || n >= P.n) { return; }"]
+        head = [f"fn finish({SUM}, v: vec{together}<T>) {{"]
+        head.append("  if (m >= P.m || n >= P.n || !is_stored(slice, m, n)) { return; }")
         calls = [f"  let at{i} = place(slice, m, n + {i}u);" for i in range(together)]
         calls += [f"  let found{i} = result(at{i}, v.{'xyzw'[i]});" for i in range(together)]
         for k in self.outputs:

@@ -44,7 +44,7 @@ FEW_LOADS = 64
 """Loads of a lane, one after the other, that take as long as a second launch."""
 
 PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(slice, m, n); }"
-STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
+STORED = "fn is_stored(slice: u32, m: u32, n: u32) -> bool { return true; }"
 
 
 @cache

@@ -59,9 +59,10 @@ def test_float32(device, name, bias):
     check(device, lambda *t: fn(*t, **options), *tensors, backward=True, tol=1e-3)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("shape", conv.TILES, ids=str)
-def test_tiles(device, monkeypatch, shape, splits):
+def test_tiles(device, monkeypatch, shape, splits, last):
     """Every tile, whichever the cost model would choose here, with sums in one part and in several."""
 
     def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Blocking:
@@ -70,6 +71,7 @@ def test_tiles(device, monkeypatch, shape, splits):
     monkeypatch.setattr(conv, "blocking", plan)
     forget(monkeypatch)
     x, w, b = torch.randn(2, 10, 9, 8), torch.randn(12, 5, 3, 3), torch.randn(12)
+    x = x.to(memory_format=torch.channels_last) if last else x
     check(device, lambda x, w, b: F.conv2d(x, w, b, 2, padding=1, groups=2), x, w, b, backward=True, tol=1e-3)
 
 
@@ -132,12 +134,13 @@ def test_memory_formats(device, name, last):
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("channels", [5, 16])
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_types_with_channels_last(device, dtype):
-    x, w = torch.randn(2, 5, 9, 7).to(dtype), (torch.randn(6, 5, 3, 3) / 8).to(dtype)
-    check(
-        device, lambda x, w: F.conv2d(x, w), x.to(memory_format=torch.channels_last), w, backward=True, tol=6e-2
-    )  # fmt: skip
+def test_half_types_with_channels_last(device, dtype, groups, channels):
+    x, w = torch.randn(2, groups * channels, 9, 7).to(dtype), (torch.randn(8 * groups, channels, 3, 3) / 8).to(dtype)
+    x = x.to(memory_format=torch.channels_last)
+    check(device, lambda x, w: F.conv2d(x, w, groups=groups), x, w, backward=True, tol=6e-2)
 
 
 def test_what_follows_a_convolution_keeps_channels_last(device):
