@@ -12,7 +12,7 @@ import torch
 import torch._dynamo
 from tests.slow import skip_slow
 
-from torch_webgpu.compile import backend, cache, patterns
+from torch_webgpu.compile import autograd_cache, backend, cache, patterns
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
 
@@ -24,7 +24,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Dynamo without compiled code, with the configuration that it had before the test; no plans on disk."""
-    monkeypatch.setattr(cache, "folder", lambda: None)
+    for module in (cache, autograd_cache):
+        monkeypatch.setattr(module, "folder", lambda: None)
     torch._dynamo.reset()
     torch.manual_seed(0)
     logging.getLogger("torch.__trace").propagate = False  # pages of PyTorch's own with every failure

@@ -184,10 +184,10 @@ class _Key(CustomGraphPass):
 
 
 @contextmanager
-def keyed(inputs: Sequence[Any], index: int) -> Iterator[None]:
-    """While AOTAutograd looks up and keeps the graph of these inputs, for device ``index``."""
+def keyed(inputs: Sequence[Any], index: int, *choices: bool) -> Iterator[None]:
+    """While AOTAutograd looks up and keeps the graph of these inputs, for device ``index``, compiled so."""
     about = [(t.storage_offset(), t.is_leaf, t._is_view()) for t in strided(inputs)]
-    key = _Key(sha256(f"{circumstances(index)}\0{about}".encode()).digest())
+    key = _Key(sha256(f"{circumstances(index)}\0{choices}{about}".encode()).digest())
     with (
         torch._functorch.config.patch(_SETTINGS),
         torch._inductor.config.patch(post_grad_custom_post_pass=key),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from . import autograd_cache, copies, in_place, patterns
+from . import autograd_cache, copies, in_place, memory_formats, patterns
 from .counts import COUNTS
 from .dynamo import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 from .freezing import freeze
@@ -26,12 +26,17 @@ def webgpu(
 ) -> Callable[..., Any]:
     """Compiles a graph of Dynamo's; what ``torch.compile(..., backend="webgpu")`` calls.
 
-    ``options`` and ``mode`` are Inductor's, which raises RuntimeError for others. Of them ``freezing`` changes
-    something (:mod:`.freezing`): there is one way to run a plan.
+    ``options`` and ``mode`` are Inductor's, which raises RuntimeError for others. Of them ``freezing``
+    (:mod:`.freezing`) and ``layout_optimization`` (:mod:`.memory_formats`) change something: there is one way to run a
+    plan.
     """
-    freezes = settings(mode, options)["freezing"] and not torch.is_grad_enabled()
+    chosen = settings(mode, options)
+    freezes = chosen["freezing"] and not torch.is_grad_enabled()
     is_parameter = parameters_of(gm, example_inputs) if freezes else None
-    inference = compile_graph if is_parameter is None else partial(compile_graph, is_parameter=is_parameter)
+    lays_out = bool(chosen["layout_optimization"])
+    inference, partition = (compile_inference, partition_laid_out) if lays_out else (compile_graph, min_cut_partition)
+    if is_parameter is not None:
+        inference = partial(inference, is_parameter=is_parameter)
     keep = is_parameter is None and autograd_cache.keeps(example_inputs)
     index = index_of(tensors_of(gm, example_inputs))
     compiler = partial(autograd_cache.keeping, resume=resume_graph, index=index) if keep else boxing
@@ -39,10 +44,10 @@ def webgpu(
         fw_compiler=compiler(compile_graph),
         bw_compiler=compiler(compile_graph),
         inference_compiler=compiler(inference),
-        partition_fn=min_cut_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
-    with autograd_cache.keyed(example_inputs, index) if keep else nullcontext():
+    with autograd_cache.keyed(example_inputs, index, lays_out) if keep else nullcontext():
         return backend(gm, example_inputs)
 
 
@@ -60,6 +65,16 @@ def compile_graph(gm: GraphModule, is_parameter: Callable[[Node], bool] | None =
         return gm.forward
     COUNTS.graphs += 1
     return compiled(gm) if is_parameter is None else freeze(gm, is_parameter, compiled)
+
+
+def compile_inference(gm: GraphModule, is_parameter: Callable[[Node], bool] | None = None) -> Callable[..., Any]:
+    """A graph without a backward pass, laid out, as a function."""
+    return compile_graph(memory_formats.apply(gm), is_parameter)
+
+
+def partition_laid_out(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """The forward and the backward graph of a joint one, laid out as a whole."""
+    return min_cut_partition(memory_formats.apply(gm), *args, **kwargs)
 
 
 def compiled(gm: GraphModule) -> CompiledGraph:

@@ -1,0 +1,191 @@
+"""Convolutions with their channels last, where the adapter's tensor cores multiply: the layout chosen over the graph.
+
+A convolution is a product over channels and taps. With channels last what it sums over lies side by side for every
+image size and kernel, and travels in whole runs to the tensor cores, and so do its results; with channels first an
+operand is gathered number by number. ``torch._inductor`` does the same under the same option (``layout_optimization``)
+for the same reason. What follows a convolution keeps its layout, as operators do, so that a network's inputs and
+weights are copied and little else. What a program can see is laid out as it was: the graph's results, and the operands
+of operators that depend on their layout.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container, Iterator
+from math import prod
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from torch_webgpu import dtypes
+from torch_webgpu.aten import sdpa
+from torch_webgpu.kernels.operand import run_of
+
+from .dynamo import is_webgpu
+from .in_place import any_symbols
+from .matching import aten, is_permuted
+from .partition import values
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+# Where the two tensors are among the arguments.
+CONVOLUTIONS = {aten.convolution.default: (0, 1), aten.convolution_backward.default: (1, 2)}
+BY_LAYOUT = (aten.as_strided.default, aten.as_strided_.default, aten.set_.source_Tensor_storage_offset)
+"""Operators that see how their operands lie in memory."""
+
+
+class _LayoutError(Exception):
+    """The value of ``node`` cannot be brought back to its layout: it has gaps, as a part of a tensor."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.node = node
+
+
+def apply(gm: GraphModule) -> GraphModule:
+    """Lays out the convolutions of a functional graph of ATen operators with static shapes, where that pays."""
+    if not pays(gm):
+        return gm
+    kept: set[Node] = set()
+    while True:
+        try:
+            gm.graph = _Relaid(gm, kept).graph
+            break
+        except _LayoutError as error:
+            sources = kept.union(error.node.all_input_nodes)
+            if sources == kept:
+                return gm
+            kept = sources
+    gm.graph.lint()
+    gm.recompile()
+    return gm
+
+
+def pays(gm: GraphModule) -> bool:
+    """Whether most multiplications of the convolutions become those of tensor cores with operands in runs."""
+    if any(any_symbols(v) for node in gm.graph.nodes for v in values(node.meta.get("val")) if is_webgpu(v)):
+        return False
+    work = [(on_tensor_cores(node), multiplications(node)) for node in convolutions(gm)]
+    return 2 * sum(n for gains, n in work if gains) > sum(n for _, n in work)
+
+
+def convolutions(gm: GraphModule) -> Iterator[Node]:
+    """Those over two or three dimensions on webgpu."""
+    for node in gm.graph.nodes:
+        found = node.op == "call_function" and node.target in CONVOLUTIONS
+        if found and all(is_webgpu(t) and t.dim() in FORMATS for t in operands(node)):
+            yield node
+
+
+def operands(node: Node) -> list[Any]:
+    """The input and the weight of a convolution, as fake tensors."""
+    return [node.args[k].meta.get("val") for k in CONVOLUTIONS[node.target]]  # type: ignore[union-attr,index]
+
+
+def on_tensor_cores(node: Node) -> bool:
+    """Whether a convolution's operands have whole runs of channels, which tensor cores multiply."""
+    x, w = operands(node)
+    run = run_of(dtypes.of(x.dtype).name)
+    return sdpa.on_tensor_cores(x) and x.shape[1] % run == 0 and w.shape[0] % run == 0 and w.shape[1] % run == 0
+
+
+def multiplications(node: Node) -> int:
+    """As many as an input's positions meet taps; of strided convolutions a multiple."""
+    x, w = operands(node)
+    return int(x.numel() * prod(w.shape[2:]) * w.shape[0])
+
+
+class _Relaid:
+    """A copy of a graph, with convolutions laid out, and the layouts of everything that follows from it; but those of
+    the nodes ``kept``.
+    """
+
+    def __init__(self, gm: GraphModule, kept: Container[Node]) -> None:
+        self.graph = Graph(gm)
+        self.graph._codegen = gm.graph._codegen
+        self._made: dict[Node, Node] = {}
+        self._clones: dict[tuple[Node, torch.memory_format], Node] = {}
+        chosen = set(convolutions(gm))
+        for node in gm.graph.nodes:
+            self._made[node] = self._copied(node, node in chosen)
+            if node in kept:
+                self._made[node] = self._restored(node, node)
+
+    def _copied(self, node: Node, is_chosen: bool) -> Node:
+        if depends_on_layout(node):
+            return self._restoring(node)
+        inputs = {given: self._made[given] for given in node.all_input_nodes}
+        for k in CONVOLUTIONS[node.target] if is_chosen else ():  # type: ignore[index]
+            operand = node.args[k]
+            assert isinstance(operand, Node)
+            inputs[operand] = self._cloned(inputs[operand], FORMATS[operand.meta["val"].dim()], node)
+        made = self.graph.node_copy(node, inputs.__getitem__)
+        if any(lies_otherwise(new, old) for old, new in inputs.items()):
+            try:
+                made.meta["val"] = called(made)
+            except Exception:  # noqa: BLE001 - such as of a view that there cannot be
+                self.graph.erase_node(made)
+                return self._restoring(node)
+        return made
+
+    def _restoring(self, node: Node) -> Node:
+        """A copy of ``node`` whose operands lie as they did."""
+        inputs = {given: self._restored(given, node) for given in node.all_input_nodes}
+        return self.graph.node_copy(node, inputs.__getitem__)
+
+    def _restored(self, given: Node, user: Node) -> Node:
+        """What became of ``given``, in its old layout."""
+        made, value = self._made[given], given.meta.get("val")
+        if not lies_otherwise(made, given):
+            return made
+        if not isinstance(value, torch.Tensor) or not is_permuted(value):
+            raise _LayoutError(given)
+        order = sorted(range(value.dim()), key=value.stride, reverse=True)
+        if value.is_contiguous() or order == sorted(order):
+            return self._cloned(made, torch.contiguous_format, user)
+        permuted = self._call(aten.permute.default, (made, order), user)
+        back = [order.index(d) for d in range(value.dim())]
+        return self._call(aten.permute.default, (self._cloned(permuted, torch.contiguous_format, user), back), user)
+
+    def _cloned(self, source: Node, format: torch.memory_format, user: Node) -> Node:
+        """``source`` in a memory format; of a copy the original, if it lies so."""
+        if source.meta["val"].is_contiguous(memory_format=format):
+            return source
+        key = source, format
+        if key not in self._clones:
+            self._clones[key] = self._call(aten.clone.default, (source,), user, memory_format=format)
+        return self._clones[key]
+
+    def _call(self, target: Any, args: tuple[Any, ...], user: Node, **kwargs: Any) -> Node:
+        """A call that is needed for what ``user`` was."""
+        made = self.graph.call_function(target, args, kwargs)
+        made.meta = {name: value for name, value in user.meta.items() if name not in ("val", "tensor_meta")}
+        made.meta["val"] = called(made)
+        return made
+
+
+def depends_on_layout(node: Node) -> bool:
+    """Whether what a node gives depends on how its operands lie in memory, or may: so it is with random numbers, and
+    with what is no ATen operator.
+    """
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op == "output"
+    if not isinstance(node.target, OpOverload) or node.target in BY_LAYOUT:
+        return True
+    return torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def lies_otherwise(made: Node, given: Node) -> bool:
+    """Whether a node of the new graph has another layout than that of the old one."""
+    pairs = zip(values(made.meta.get("val")), values(given.meta.get("val")), strict=True)
+    return any(isinstance(a, torch.Tensor) and a.stride() != b.stride() for a, b in pairs)
+
+
+def called(node: Node) -> Any:
+    """What a node's operator makes of the fake tensors that its arguments are."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+    assert callable(node.target)
+    with torch.no_grad():
+        return node.target(*args, **kwargs)
