@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -100,8 +101,18 @@ def filling(args: Sequence[Any]) -> tuple[int | float, ...]:
         return (float(value),)
     if is_float or not small:
         torch.full((2,), value, dtype=dtype, device="cpu")  # raises
+        return filling_with(dtype, value)
+    return filling_with_small(dtype, value)
+
+
+def filling_with(dtype: torch.dtype, value: Any) -> tuple[int | float, ...]:
+    """The parameters of what fills tensors of this dtype with a number that fits."""
     name = opmath(dtype)
     return split_scalar(cast_scalar(value, name), BY_NAME[name].kind)
+
+
+filling_with_small = cache(filling_with)
+"""For integers between ``LOWEST`` and ``HIGHEST``, such as counters are set to: a look-up."""
 
 
 def fill(self: torch.Tensor, value: Any) -> torch.Tensor:

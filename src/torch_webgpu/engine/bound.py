@@ -15,13 +15,15 @@ from torch_webgpu.plan import Plan, TensorSpec
 
 from . import causes
 from .interrupt import Uninterrupted
-from .program import Program
+from .program import Memory, Program
 from .random import default_state
 from .store import address_of, offset_in_allocation
 from .sync import upload
 from .tensor import ADDRESS_BITS, Allocation
 
 if TYPE_CHECKING:
+    from torch_webgpu.runtime.opened import Opened
+
     from .record import Engine
 
 INPUT_ALIGNMENT_BYTES = 16
@@ -55,10 +57,13 @@ class BoundPlan:
         self._program = Program(plan, self._device, len(self._brought), range(len(self._brought)), ())
         self._pointers: list[int] = []  # of the last run's inputs; a program never sees one address twice
         self._places = {number: place for place, number in enumerate(self._brought)}
+        self._new = frozenset([self._places[number] for number in made])
         self._allocations: list[Any] = [None] * len(self._brought)  # of the last run
         for number, t in self._constants.items():
             self._allocations[self._places[number]] = engine.allocation(t)
         self._starts: list[int] = []
+        self._memory: Memory | None = None  # of the last run, where all but its outputs had memory
+        self._relocations = 0  # the engine's then
 
     def _constant(self, data: bytes) -> torch.Tensor:
         t = self._engine.empty((len(data),), torch.uint8, self._index)
@@ -88,17 +93,31 @@ class BoundPlan:
             engine.flush(causes.PLAN, index)
             engine.raise_pending()
             owners, allocations = self._bring(inputs, pointers)
-            self._program.check(allocations)
+            opened = device.opened
+            memory = self._found(opened, allocations)
             random = default_state(index) if plan.random_blocks else None
             stream = random.reserve(plan.random_blocks) if random else (0, 0)
             try:
-                device.with_room(self._program.run, device.opened, allocations, self._starts, (), stream=stream)
+                device.with_room(self._program.run, opened, allocations, self._starts, (), stream=stream, found=memory)
             except BaseException:
                 if random:
                     random.give_back(stream, plan.random_blocks)
                 raise
             engine.backpressure.submitted(device)
         return [self._output(spec, owners, inputs) for spec in plan.outputs]
+
+    def _found(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
+        """What :meth:`Program.memory` says. Raises the error that is an input's value.
+
+        Inputs that had memory in the last run have it still, and no error, as long as nothing was relocated.
+        """
+        memory, relocations = self._memory, self._engine.relocations
+        if memory is None or relocations != self._relocations:
+            self._program.check(allocations)
+            memory = self._program.memory(opened, allocations)
+            if self._new.issuperset([place for place, _ in memory.missing]):
+                self._memory, self._relocations = memory, relocations
+        return memory
 
     def failing_step(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> int | None:
         """Whose fault an exception of :meth:`run` is: see :meth:`Program.failing_step`. Nothing runs."""
@@ -113,7 +132,7 @@ class BoundPlan:
     ) -> tuple[dict[int, torch.Tensor], list[Allocation]]:
         """New tensors for the outputs, by buffer; the allocations that the program is given."""
         engine, buffers, index = self._engine, self.plan.buffers, self._index
-        if pointers != self._pointers:
+        if pointers is not self._pointers and pointers != self._pointers:
             self._locate(inputs, pointers)
         found, places = self._allocations, self._places
         owners: dict[int, torch.Tensor] = {}
@@ -135,7 +154,7 @@ class BoundPlan:
             if known != now or not now:  # a tensor without elements has no address
                 self._allocations[self._places[specs[k].buffer]] = engine.allocation(inputs[k])
                 starts[k] = offset_in_allocation(inputs[k])
-        self._pointers, self._starts = pointers, starts
+        self._pointers, self._starts, self._memory = pointers, starts, None
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> None:
         """ValueError if they are not what was traced."""

@@ -189,6 +189,7 @@ class Capture:
 
     def _poison(self) -> None:
         poison = RuntimeError(f"this tensor belongs to a capture that failed: {self.error}")
+        self.engine.relocations += 1
         for allocation in self._made.values():
             if allocation.number not in self._older:
                 allocation.error = poison

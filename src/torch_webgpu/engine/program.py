@@ -59,6 +59,15 @@ class ScalarWords(NamedTuple):
     parts: slice
 
 
+class Memory(NamedTuple):
+    """What a run finds: the plan's buffers, as far as they have memory, and the allocations that it uses and that have
+    none, by number, with their sizes in bytes.
+    """
+
+    buffers: list[Buffer | None]
+    missing: list[tuple[int, int]]
+
+
 Numbers = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
 _buffer_of, _size_of, _error_of = attrgetter("buffer"), attrgetter("size_bytes"), attrgetter("error")
@@ -145,16 +154,19 @@ class Program:
         numbers: Numbers,
         last: Callable[[], Iterable[Command]] | None = None,
         stream: tuple[int, int] = (0, 0),
+        found: Memory | None = None,
     ) -> None:
         """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
 
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
+        ``found``: what :meth:`memory` says of these allocations, or said of others that are alike in that.
         On an exception nothing has happened, unless the encoder says that it was submitted.
         """
         device, submitted = self._device, opened.encoder.submissions
-        before = buffers = self._memory_of(opened, allocations)
+        before = buffers = self._buffers_of(opened, allocations) if found is None else found.buffers
         if self._gives_back or not all(before):
-            buffers = self._exchange(opened, allocations, before)
+            missing = self._missing_of(allocations, before) if found is None else found.missing
+            buffers = self._exchange(opened, allocations, before, missing)
         try:
             if self._may_flag:
                 device.may_have_flags = True
@@ -165,7 +177,8 @@ class Program:
                 self._submit_new(buffers, starts, numbers, stream, last)
             else:
                 made_for, prepared.made_for = prepared.made_for, None  # until all are written
-                self._write(prepared.params, None if starts == made_for else starts, numbers, stream)
+                is_same = starts is made_for or starts == made_for
+                self._write(prepared.params, None if is_same else starts, numbers, stream)
                 prepared.made_for = starts
                 device.submit_prepared(opened, prepared, last)
         except BaseException:
@@ -179,8 +192,8 @@ class Program:
     def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> list[Command]:
         """What :meth:`run` would submit, over memory that is taken and given back likewise."""
         opened = self._device.opened
-        before = self._memory_of(opened, allocations)
-        buffers = self._exchange(opened, allocations, before)
+        before, missing = self.memory(opened, allocations)
+        buffers = self._exchange(opened, allocations, before, missing)
         try:
             return self._made(buffers, starts, numbers, (0, 0))
         except BaseException:
@@ -193,10 +206,11 @@ class Program:
         Nothing runs. It is for explaining an exception of :meth:`run`: it looks at one step after the other.
         """
         device = self._device
-        before = buffers = self._memory_of(device.opened, allocations)
+        before, missing = self.memory(device.opened, allocations)
+        buffers = before
         taken = []
         try:
-            for exchange, step in self._exchanges(self._missing_of(allocations, before)):
+            for exchange, step in self._exchanges(missing):
                 try:
                     buffers = device.opened.memory.exchange([exchange], buffers)
                 except OutOfMemoryError:
@@ -211,15 +225,23 @@ class Program:
         finally:
             device.undo_exchange(taken, before, buffers)
 
-    def _memory_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
+    def memory(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
+        """What these allocations have."""
+        buffers = self._buffers_of(opened, allocations)
+        return Memory(buffers, self._missing_of(allocations, buffers))
+
+    def _buffers_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
         """The plan's buffers over these allocations, as far as they have memory."""
         return [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
 
     def _exchange(
-        self, opened: Opened, allocations: Sequence[Allocation], before: list[Buffer | None]
+        self,
+        opened: Opened,
+        allocations: Sequence[Allocation],
+        before: list[Buffer | None],
+        missing: list[tuple[int, int]],
     ) -> list[Buffer | None]:
         """Takes and gives back memory as the commands need it; what the plan's buffers are then."""
-        missing = self._missing_of(allocations, before)
         if self._memory is None or missing != self._missing:
             self._missing, self._memory = missing, [exchange for exchange, _ in self._exchanges(missing)]
         buffers = opened.memory.exchange(self._memory, before)

@@ -76,6 +76,9 @@ class Engine(Store):
         super().__init__()
         self.operations: dict[Hashable, Operation] = {}
         self.handovers = 0  # uploads, downloads and resized storages so far: what no recipe can say again
+        self.relocations = 0
+        """How often living tensors that had memory got other memory, or an error instead: what was known of theirs is
+        known as long as this number."""
         self.settings = Settings()
         self._limits: dict[int, Limits | None] = {}  # of fusion as it is set, by device; None where there is none
         self.scheduler = Scheduler()
@@ -122,6 +125,7 @@ class Engine(Store):
             self.refuse("a device cannot be reset", index)
             lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
             self.lanes.clear(index)
+            self.relocations += 1
             for allocation in self.mailbox.allocations.values():
                 if allocation.device == index:
                     allocation.buffer, allocation.error = None, lost

@@ -29,6 +29,7 @@ def resize(address: int, size_bytes: int) -> bool:
         for lane in eng.lanes.touching(allocation.device, allocation.number):
             eng.flush_lane(lane, RESIZED)
         eng.handovers += 1
+        eng.relocations += 1
         old, kept = allocation.buffer, min(allocation.size_bytes, size_bytes)
         device = eng.device(allocation.device)
         if old is not None and not 0 < size_bytes <= old.size_bytes:

@@ -92,6 +92,25 @@ def test_an_input_may_lie_elsewhere_in_its_storage_each_time(device: torch.devic
         assert torch.equal(bound(part).cpu(), part.cpu() * 2 + 1)
 
 
+def test_an_input_may_lie_in_another_buffer_each_time(device: torch.device) -> None:
+    x = torch.arange(8.0, device=device)
+    bound = bind(trace(lambda t: t * 2 + 1, x))
+    address, in_the_way = x.data_ptr(), []
+    for values in (torch.arange(8.0), torch.arange(8.0) - 5, torch.arange(8.0) * 3):
+        x.copy_(values)
+        for _ in range(2):
+            torch.testing.assert_close(bound(x).cpu(), values * 2 + 1)
+        before = engine().allocation(x).buffer
+        x.untyped_storage().resize_(0)
+        in_the_way.append(torch.zeros(8, device=device))
+        torch.webgpu.synchronize()
+        x.untyped_storage().resize_(32)
+        assert x.data_ptr() == address
+        x.zero_()
+        torch.webgpu.synchronize()
+        assert engine().allocation(x).buffer is not before
+
+
 def test_what_is_no_input_is_constant(device: torch.device) -> None:
     weight = torch.randn(8, 8, device=device)
 
