@@ -7,7 +7,9 @@ import re
 import pytest
 
 from torch_webgpu.kernels import conv, matmul
-from torch_webgpu.kernels.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, block_text, blocking, blocks
+from torch_webgpu.kernels.operand import Side
+from torch_webgpu.kernels.register_tile import block_text
+from torch_webgpu.kernels.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, blocking, blocks
 
 TILES = tuple(RATES)
 WORKGROUP_BYTES = 16 << 10
@@ -16,8 +18,9 @@ SIZES = [(1, 1, 1), (13, 20, 1700), (8, 4096, 4096), (64, 576, 100_352), (1024, 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("k_major", [True, False])
-def test_tiles_fit_every_device(tile, k_major):
-    text = block_text(tile, k_major, k_major, tail=True)
+@pytest.mark.parametrize("runs", [True, False])
+def test_tiles_fit_every_device(tile, k_major, runs):
+    text = block_text(tile, Side("a", k_major, runs), Side("b", k_major, runs), tail=True)
     quads = sum(map(int, re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", text)))
     assert quads * 16 <= WORKGROUP_BYTES
     assert tile.threads <= 256

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from math import prod
+from math import gcd, prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Extern, Operation, Spec
@@ -27,10 +27,11 @@ from torch_webgpu.wgsl.matrices import MatrixConfig
 from . import matrix_tile, scaled
 from .epilogue import FINISH, Epilogue
 from .matrix_tile import HALF, LOW, QUARTER, MatrixTile, config_for, matrix_block_text, tiles_for
-from .operand import Side, in_groups, load_run, reader, run_of
+from .operand import FOUR, Run, Side, in_groups, reader, words_of
 from .points import SPATIAL, Draft, PointKernel, absent, arithmetic, constant, source, spatial
-from .store import NOT_TOGETHER, accumulator, add_partials, store_sums
-from .tile import LARGE, LIGHT, SMALL, block_params, block_text, blocking
+from .register_tile import block_text, most_together
+from .store import NOT_TOGETHER, accumulator, add_partials, partials_together, store_sums
+from .tile import LARGE, LIGHT, SMALL, block_params, blocking
 
 # Rows and columns take more registers here than in a matrix product: what HUGE and MEDIUM leave does not hold them.
 TILES = (LARGE, LIGHT, SMALL)
@@ -279,18 +280,17 @@ def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     """The product by tiles whose sums each thread keeps by itself."""
     slices, m, n, k = c.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
-    split = chosen.splits > 1
-    widths = {} if split else widths_of(c, e, caps, 2)
-    together = max(widths.values(), default=1)
-    w = draft(c, None if split else e, len(e.op.args), widths)
-    grid = block_params(w.params, chosen, slices, m, n, k)
-    linear_k_major = c.mode != "weight" or not c.channels_last("y")
-    linear = Side("b" if c.flipped else "a", linear_k_major, False)
-    window = Side("a" if c.flipped else "b", c.taps_outside != (c.mode == "weight"), False)
-    w.add(*body_of(c, linear, window))
+    split, partials = chosen.splits > 1, len(e.op.args)
+    linear, window = sides(c, FOUR.length)
     a, b = sorted((linear, window), key=lambda side: side.x)
+    most = most_together(b)
+    widths = {partials: partials_together(n, most)} if split else widths_of(c, e, caps, most)
+    together = max(widths.values(), default=1)
+    w = draft(c, None if split else e, partials, widths)
+    grid = block_params(w.params, chosen, slices, m, n, k)
+    w.add(*body_of(c, linear, window, FOUR))
     heavy = caps.software or (e.heavy and not split)
-    main = block_text(chosen.tile, a.k_major, b.k_major, True, together == 2, heavy)
+    main = block_text(chosen.tile, a, b, k % chosen.tile.k != 0, together, heavy)
     body = [*([] if together > 1 else [FINISH]), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
     first = w.build(name, body, chosen.tile.threads, grid)
@@ -302,24 +302,25 @@ def widths_of(c: Conv, e: Epilogue, caps: HostCaps, most: int) -> dict[int, int]
     of the output, in order, but for those of weights and of phases.
     """
     if c.flipped:
-        return {} if c.rows % most else e.widths(1, caps, most)
+        return e.widths(1, caps, gcd(c.rows, most))
     return {} if c.mode == "weight" or prod(c.phases) > 1 else e.widths(4, caps, most)
 
 
 def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
     """:func:`blocked`, multiplied by subgroups."""
     slices, m, n, k = c.sizes
-    linear, window = sides(c, run_of(config.operand))
+    words = words_of(c.dtype)
+    linear, window = sides(c, words.length)
     a, b = sorted((linear, window), key=lambda side: side.x)
     if not (a.runs and b.runs):
         tiles = [tile for tile in tiles if tile in GATHERING] or tiles
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
     tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
-    widths = {partials: 1 if n % 4 else 4} if split else widths_of(c, e, caps, 4)
+    widths = {partials: partials_together(n)} if split else widths_of(c, e, caps, 4)
     together = max(widths.values(), default=1)
     w = draft(c, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
-    w.add(*body_of(c, linear, window))
+    w.add(*body_of(c, linear, window, words))
     is_scaled, scales = c.dtype != config.operand, partials + split
     if is_scaled:
         scaled.read_scales(w, scales)
@@ -339,12 +340,12 @@ def after_scales(c: Conv, product: Lowered, scales: int) -> Lowered:
     names = (c.window, c.linear) if c.flipped else (c.linear, c.window)
     parts = [scaled.flat(looker, x, c.args[name], c.specs[name]) for x, name in zip("ab", names, strict=True)]
     looker.add(source("matmul"))
-    return scaled.after(scaled.largest_launch(looker, parts, run_of(c.dtype), scales), product)
+    return scaled.after(scaled.largest_launch(looker, parts, words_of(c.dtype).length, scales), product)
 
 
-def body_of(c: Conv, linear: Side, window: Side) -> list[str]:
+def body_of(c: Conv, linear: Side, window: Side, run: Run) -> list[str]:
     """What the product's body says of its operands."""
-    return [source(f"conv_{c.mode}"), *roles(c), reader(linear, c.linear, c.dtype), window_reader(window, c)]
+    return [source(f"conv_{c.mode}"), *roles(c), reader(linear, c.linear, run), window_reader(window, c, run)]
 
 
 def sides(c: Conv, run: int) -> tuple[Side, Side]:
@@ -382,15 +383,15 @@ def merged(spec: Spec, dims: Sequence[int]) -> Spec:
     return spec._replace(shape=shape, strides=(*(spec.strides[d] for d in others), stride))
 
 
-def window_reader(side: Side, c: Conv) -> str:
+def window_reader(side: Side, c: Conv, run: Run) -> str:
     """:func:`.operand.reader` of an operand that is read through windows: what is outside is zero."""
     x, name = side.x, c.window
     if not side.runs:
         return f"fn {x}_value(row: Window, step: Window) -> T {{ return {name}_value(row, step); }}"
-    return f"""fn {x}_run(row: Window, step: Window) -> vec4<u32> {{
+    return f"""fn {x}_run(row: Window, step: Window) -> {run.type} {{
   let found = {name}_element(row, step);
-  if (!found.inside) {{ return vec4<u32>(); }}
-  return {load_run(name, c.dtype, "found.number")};
+  if (!found.inside) {{ return {run.type}(); }}
+  return {run.loaded(name, "found.number")};
 }}"""
 
 

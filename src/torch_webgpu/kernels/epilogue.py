@@ -10,8 +10,8 @@ and gets, for arguments that go by ``e<number>``,
 * ``struct Place``, a member per coordinate; ``struct Values``, a member per output
 * ``fn result(at: Place, v: T) -> Values``: the epilogue of a finished sum, or of a vector of several
 * ``fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T)``, which stores it
-* ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see tile.py): ``V`` is a
-  vector where 2 or 4 neighbours along ``n`` are stored together
+* ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see
+  register_tile.py): ``V`` is a vector where 2 or 4 neighbours along ``n`` are stored together
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Epilogue:
 
     @property
     def heavy(self) -> bool:
-        """Whether it makes for much code (see ``tile.block_text``)."""
+        """Whether it makes for much code (see ``register_tile.block_text``)."""
         return sum(e.op not in ("acc", "const") for e in walk(self.roots)) > LIGHT_EXPRESSIONS
 
     @property

@@ -21,11 +21,12 @@ from torch_webgpu.wgsl.matrices import MatrixConfig
 from . import matrix_tile, scaled
 from .epilogue import FINISH, Epilogue
 from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
-from .operand import Side, in_groups, k_major, reader, run_of
+from .operand import FOUR, Side, in_groups, k_major, reader, words_of
 from .points import Draft, PointKernel, arithmetic, constant, source
+from .register_tile import block_text, most_together
 from .scaled import MATRIX
-from .store import NOT_TOGETHER, accumulator, add_partials, store_sums
-from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, block_text, blocking
+from .store import NOT_TOGETHER, accumulator, add_partials, partials_together, store_sums
+from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, blocking
 
 COORDINATES = ("slice", "m", "n")
 TILES = (HUGE, LARGE, HALF, MEDIUM, LIGHT, SMALL)
@@ -182,15 +183,16 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split, partials = chosen.splits > 1, len(e.op.args)
-    widths = {} if split else e.widths(2, caps, 2)
-    together = max(widths.values(), default=1)
+    a, b = side_of("a", p.a, 2, 1, FOUR.length), side_of("b", p.b, 1, 2, FOUR.length)
+    most = most_together(b)
+    widths = {partials: partials_together(n, most)} if split else e.widths(2, caps, most)
+    together = max(widths.values())
     w = draft(p, None if split else e, partials, widths, MATRIX)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
     heavy = caps.software or (e.heavy and not split)
-    sides = [Side("a", k_major(p.a, 2, 1), False), Side("b", k_major(p.b, 1, 2), False)]
-    w.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
-    main = block_text(tile, sides[0].k_major, sides[1].k_major, k % tile.k != 0, together == 2, heavy)
+    w.add(source("matmul"), *(reader(side, side.x, FOUR) for side in (a, b)))
+    main = block_text(tile, a, b, k % tile.k != 0, together, heavy)
     body = [*([] if together > 1 else [FINISH]), main]
     launch = w.build(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
     return with_splits(p, e, caps, chosen.splits, launch)
@@ -201,12 +203,13 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     slices, m, n, k = p.sizes
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
     tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
-    widths = {partials: 1 if n % 4 else 4} if split else e.widths(2, caps, 4)
+    widths = {partials: partials_together(n)} if split else e.widths(2, caps, 4)
     together = max(widths.values())
     w = draft(p, None if split else e, partials, widths, MATRIX)
     grid = block_params(w.params, chosen, slices, m, n, k)
-    sides = [side_of("a", p.a, 2, 1), side_of("b", p.b, 1, 2)]
-    w.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
+    words = words_of(p.a.dtype)
+    sides = [side_of("a", p.a, 2, 1, words.length), side_of("b", p.b, 1, 2, words.length)]
+    w.add(source("matmul"), *(reader(side, side.x, words) for side in sides))
     is_scaled, scales = p.a.dtype != config.operand, partials + split
     if is_scaled:
         scaled.read_scales(w, scales)
@@ -219,15 +222,15 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     if not is_scaled:
         return lowered
     looker = operands(p, MATRIX)
-    looker.add(source("matmul"), *(reader(side, side.x, p.a.dtype) for side in sides))
+    looker.add(source("matmul"), *(reader(side, side.x, words) for side in sides))
     parts = [scaled.Part.of(side, slices, rows, k) for side, rows in zip(sides, (m, n), strict=True)]
-    return scaled.after(scaled.largest_launch(looker, parts, run_of(p.a.dtype), scales), lowered)
+    return scaled.after(scaled.largest_launch(looker, parts, words.length, scales), lowered)
 
 
-def side_of(x: str, spec: Spec, inner: int, outer: int) -> Side:
-    """Operand ``x``, which is summed over along dimension ``inner``."""
+def side_of(x: str, spec: Spec, inner: int, outer: int, run: int) -> Side:
+    """Operand ``x``, which is summed over along dimension ``inner``, in groups of ``run`` where it lies so."""
     major = k_major(spec, inner, outer)
-    return Side(x, major, in_groups(spec, inner if major else outer, run_of(spec.dtype)))
+    return Side(x, major, in_groups(spec, inner if major else outer, run))
 
 
 def any_arithmetic(p: Product, e: Epilogue) -> Lowered:

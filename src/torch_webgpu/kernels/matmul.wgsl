@@ -1,4 +1,5 @@
-// Operands of a blocked product (tile.py) that are matrices: an element's number is linear in its row and its column.
+// Operands of a blocked product (register_tile.py, matrix_tile.py) that are matrices: an element's number is linear in
+// its row and its column.
 
 alias ARow = u32;
 alias AStep = u32;

@@ -1,15 +1,13 @@
-"""Blocked products on subgroup matrices ("tensor cores"): the counterpart of ``tile.py`` for 8- and 16-bit operands.
+"""Blocked products on subgroup matrices ("tensor cores"): the counterpart of ``register_tile.py`` for operands of 8 and
+16 bits.
 
 A workgroup computes a block of ``m`` x ``n`` sums; its subgroups share it as ``down`` x ``across`` parts, each a grid
 of fragments in named variables. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x ``n`` of operand b
 into workgroup memory, as they lie in memory: *runs* of 16 bytes along whichever dimension is contiguous. The next
 step's runs travel to registers while this step's are multiplied.
 
-The body says where operands come from as for ``tile.py``: ``a_row``, ``a_step``, ``a_value``, and the same for b. For
-an operand that lies in runs it declares, instead of ``a_value``, ``fn a_run(row: ARow, step: AStep) -> vec4<u32>``: the
-run that starts there. Rows and positions it is asked for always exist: what lies outside of the sums is read from the
-last row, since nobody stores it, and what lies beyond the end of the sum is replaced by zero. ``finish`` stores 1, 2 or
-4 neighbours.
+The body says where operands come from as for ``register_tile.py``, but that the run of an operand that lies in runs is
+16 bytes: ``fn a_run(row: ARow, step: AStep) -> vec4<u32>``.
 
 What is per thread in the loop is an addition and a multiplication for each run; everything else is fixed before it, or
 the same for the workgroup. There are no bounds checks but at a sum's end, and none where steps divide it (``tail``).

@@ -35,8 +35,8 @@ def k_major(spec: Spec, inner: int, outer: int) -> bool:
 class Side:
     """How operand ``x`` ("a" or "b") of a blocked product travels.
 
-    ``k_major``: it is contiguous along the sum, not across it; ``runs``: it lies in groups of 16 bytes, which are
-    loaded as they are, not gathered from their numbers.
+    ``k_major``: it is contiguous along the sum, not across it; ``runs``: it lies in groups that are loaded at once (see
+    :class:`Run`), not gathered from their numbers.
     """
 
     x: str
@@ -44,16 +44,35 @@ class Side:
     runs: bool
 
 
-def load_run(name: str, dtype: str, element: str) -> str:
-    """WGSL of the 16 bytes from ``element`` of binding ``name`` on, as a ``vec4<u32>``."""
+@dataclass(frozen=True)
+class Run:
+    """Neighbours that are loaded at once: how many numbers, the WGSL type that holds them, and the expression that
+    loads those from ``{element}`` of binding ``{name}`` on.
+    """
+
+    length: int
+    type: str
+    load: str
+
+    def loaded(self, name: str, element: str) -> str:
+        return self.load.format(name=name, element=element)
+
+
+FOUR = Run(4, "vec4<T>", "{name}_load4(({element}) / 4u)")
+"""Four numbers, in the type that products are computed in."""
+
+
+def words_of(dtype: str) -> Run:
+    """``RUN_BYTES`` as they lie in memory."""
+    length = run_of(dtype)
     if BY_NAME[dtype].itemsize == 1:  # which start at multiples of 4 bytes (see Spec)
-        return f"vec4<u32>({', '.join(f'{name}_load_word(({element}) / 4u + {e}u)' for e in range(4))})"
-    return f"{name}_load_words4(({element}) / {run_of(dtype)}u)"
+        words = ", ".join(f"{{name}}_load_word(({{element}}) / 4u + {e}u)" for e in range(4))
+        return Run(length, "vec4<u32>", f"vec4<u32>({words})")
+    return Run(length, "vec4<u32>", f"{{name}}_load_words4(({{element}}) / {length}u)")
 
 
-def reader(side: Side, name: str, dtype: str) -> str:
+def reader(side: Side, name: str, run: Run) -> str:
     """``<x>_run`` or ``<x>_value`` of an operand whose rows and steps are element numbers of ``name`` to be added."""
     if side.runs:
-        load = load_run(name, dtype, "row + step")
-        return f"fn {side.x}_run(row: u32, step: u32) -> vec4<u32> {{ return {load}; }}"
+        return f"fn {side.x}_run(row: u32, step: u32) -> {run.type} {{ return {run.loaded(name, 'row + step')}; }}"
     return f"fn {side.x}_value(row: u32, step: u32) -> T {{ return {name}_load(row + step); }}"

@@ -18,7 +18,7 @@ from torch_webgpu.ir.graph import Spec
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered
 
-from .operand import Side, in_groups, reader, run_of
+from .operand import Side, in_groups, reader, run_of, words_of
 from .points import Draft, source
 
 MATRIX = ("m", "n")
@@ -70,7 +70,7 @@ def flat(kernel: Draft, x: str, arg: int, spec: Spec) -> Part:
     line = Spec(spec.dtype, *layout, spec.aligned)
     kernel.input(x, arg, line, MATRIX)
     side = Side(x, True, in_groups(line, 2 if x == "a" else 1, run_of(spec.dtype)))
-    kernel.add(reader(side, x, spec.dtype))
+    kernel.add(reader(side, x, words_of(spec.dtype)))
     return Part(side, 1, 1, numel)
 
 

@@ -28,6 +28,11 @@ STORE_PARTIALS = f"""fn finish({SUM}, v: vec4<T>) {{
 NOT_TOGETHER: Mapping[int, int] = MappingProxyType({})
 
 
+def partials_together(n: int, most: int = 4) -> int:
+    """How many of a row of ``n`` partial sums are stored at once, up to ``most``: four or one."""
+    return 4 if most >= 4 and n % 4 == 0 else 1
+
+
 def accumulator(dtype: str) -> str:
     """The dtype in which products of ``dtype`` are summed up."""
     return ACCUMULATOR[BY_NAME[dtype].kind]

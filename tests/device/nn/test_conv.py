@@ -75,6 +75,25 @@ def test_tiles(device, monkeypatch, shape, splits, last):
     check(device, lambda x, w, b: F.conv2d(x, w, b, 2, padding=1, groups=2), x, w, b, backward=True, tol=1e-3)
 
 
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_operands_in_groups(device, order, kernel):
+    """Channels, positions and taps of which four lie side by side, in groups or not."""
+    for channels, groups, width, dtype in (
+        (16, 2, 8, torch.float32),
+        (8, 1, 7, torch.float32),
+        (8, 1, 8, torch.float16),
+    ):
+        x = torch.randint(-2, 3, (2, channels, 5, width)).to(dtype, memory_format=order)
+        w = torch.randint(-2, 3, (24, channels // groups, kernel, kernel)).to(dtype, memory_format=order)
+        b = torch.randint(-2, 3, (24,)).to(dtype)
+        given = {"padding": kernel // 2, "groups": groups}
+        exact = dtype == torch.float32
+        check(
+            device, lambda *t, given=given: F.conv2d(*t, **given), x, w, b, backward=True, tol=1e-5 if exact else 6e-2
+        )
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["1d", "2d", "2d depthwise", "2d grouped", "transposed 2d strided"])
 @pytest.mark.parametrize("width", [7, 8])
