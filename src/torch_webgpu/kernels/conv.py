@@ -25,7 +25,9 @@ from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from . import matrix_tile, scaled
+from .conv_pointwise import as_product
 from .epilogue import FINISH, Epilogue
+from .matmul import lower_matmul
 from .matrix_tile import HALF, LOW, QUARTER, MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import FOUR, Run, Side, in_groups, reader, words_of
 from .points import SPATIAL, Draft, PointKernel, absent, arithmetic, constant, source, spatial
@@ -202,6 +204,9 @@ def conv_of(op: Operation, mode: str, geometry: Geometry) -> Conv:
 
 def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, mode: str, geometry: Geometry) -> Lowered:
     c = conv_of(op, mode, geometry)
+    product = as_product(op, c) if c.kind == "f" else None
+    if product is not None:
+        return lower_matmul(product, alias, caps)
     e = Epilogue(op, alias, SPATIAL, partial(spatial, dims=c.dims), absent(c.dims))
     few = c.rows <= FEW_ROWS and (c.depth * c.taps <= SHORT_SUM or c.mode == "weight")
     if c.kind == "f" and not few:

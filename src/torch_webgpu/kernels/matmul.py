@@ -144,7 +144,7 @@ def draft(
 def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     p = product_of(op)
     _, m, n, _ = p.sizes
-    if m == 1 and n > 1:
+    if n > 1 and (m == 1 or by_columns(p.layout(op.outputs[0]))):
         p = p.transposed()
         m, n = n, m
     e = Epilogue(op, alias, COORDINATES, p.layout)
@@ -154,6 +154,12 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lower
     if config is not None and (tiles := tiles_for(caps, config)):
         return on_matrices(p, e, caps, config, tiles)
     return blocked(p, e, caps) if p.kind == "f" else any_arithmetic(p, e)
+
+
+def by_columns(y: Spec) -> bool:
+    """Whether the neighbours in memory are those of a column. Kernels store several neighbours of a row at once."""
+    (_, m, n), (_, row, column) = y.shape, y.strides
+    return m > 1 and n > 1 and row == 1 and column > 1
 
 
 def matrices_for(p: Product, caps: HostCaps) -> MatrixConfig | None:
