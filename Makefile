@@ -19,7 +19,7 @@ on_dawn = @if [ -e $(swiftshader_manifest) ] && $(bin)/python -c 'import wgpudaw
 	export VK_DRIVER_FILES=$(CURDIR)/$(swiftshader_manifest) TORCH_WEBGPU_IMPLEMENTATION=dawn; \
 	$(call run_tests,$(1)); fi
 # What exercises the runtime, and a file of each family of kernels.
-dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bounds.py runtime/test_prepared.py \
+dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bounds.py reductions/test_subgroups.py runtime/test_prepared.py \
 	errors/test_refusals.py engine/test_replay.py engine/test_batching.py fusion/test_fusion_patterns.py \
 	tensors/test_views.py reductions/test_scan.py reductions/test_norm.py \
 	indexing/test_sort.py linalg/test_distance.py nn/test_pool.py nn/test_ctc.py random/test_generators.py \

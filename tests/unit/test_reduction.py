@@ -28,8 +28,8 @@ def reduction(
     return Operation(f"test::{combine}", (x, out), 1, body)
 
 
-def build(op: Operation):
-    return build_reduction(op, tuple(range(len(op.args))))
+def build(op: Operation, subgroup: int = 0):
+    return build_reduction(op, tuple(range(len(op.args))), subgroup)
 
 
 @pytest.mark.parametrize("dims", [(0,), (1,), (0, 1)])
@@ -111,3 +111,22 @@ def test_rows_in_registers_are_reduced_in_rounds(combine):
     uneven = build(reduction(spec(30, 4092), (1,), combine, maps=True)).launches[0].kernel.body
     assert "< P.extent)" in uneven
     assert "fn merge(" in build(reduction(spec(3000, 50_000), (1,), combine, maps=True)).launches[0].kernel.body
+
+
+@pytest.mark.parametrize("combine", ["sum", "argmax", "logsumexp", "welford"])
+@pytest.mark.parametrize("maps", [False, True])
+def test_lanes_of_one_subgroup_need_no_workgroup_memory(combine, maps):
+    """A row of 512 has 32 lanes, one of 2,048 has more."""
+    bodies = [
+        build(reduction(spec(300, n), (1,), combine, maps=maps), subgroup).launches[0].kernel.body
+        for n, subgroup in ((512, 32), (512, 16), (512, 0), (2048, 32))
+    ]
+    shuffles = ["subgroupShuffleXor" in body for body in bodies]
+    assert shuffles == [True, False, False, False]
+    assert ["var<workgroup>" in body for body in bodies] == [not found for found in shuffles]
+    assert ["@subgroup_size(32)" in body for body in bodies] == shuffles
+
+
+def test_states_that_cannot_be_shuffled_and_rows_across_lanes_take_workgroup_memory():
+    for op in (reduction(spec(300, 512, dtype="i64"), (1,)), reduction(spec(512, 300), (0,))):
+        assert "subgroup" not in build(op, 32).launches[0].kernel.body

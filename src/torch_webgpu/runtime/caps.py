@@ -28,5 +28,19 @@ def host_caps(adapter: Adapter) -> HostCaps:
         dialect=adapter.implementation.dialect,
         matrices=adapter.matrices,
         subgroup_sizes="subgroup-size-control" in features,
+        subgroup_size=subgroup_size(adapter),
         workgroup_bytes=int(limits["max-compute-workgroup-storage-size"]),
     )
+
+
+def subgroup_size(adapter: Adapter) -> int:
+    """How many threads a subgroup has where a kernel asks for so many; 0 where it cannot ask, or there are several.
+
+    An adapter may name a range that its driver does not keep to (on NVIDIA 4 to 128, where all have 32): what its
+    matrices take is certain.
+    """
+    if "subgroup" not in adapter.features or "subgroup-size-control" not in adapter.features:
+        return 0
+    sizes = {matrix.subgroup_size for matrix in adapter.matrices}
+    sizes = sizes or {adapter.info["subgroup_min_size"], adapter.info["subgroup_max_size"]}
+    return int(sizes.pop()) if len(sizes) == 1 else 0

@@ -12,7 +12,7 @@ from torch_webgpu.ir.combine import accumulators, pairwise
 from torch_webgpu.ir.graph import Expr, Operation, Reduction
 
 from .expr import compute_type, convert, emit, function
-from .indexing import GROUPS, ahead
+from .indexing import ENTRY, GROUPS, ahead
 from .kernel import Binding
 from .launch import WORKGROUP, Launch
 from .operands import Operands, combines
@@ -46,11 +46,15 @@ def tree(lanes: int, stride: int = 1, lane: str = "lid", shared: str = "states",
     return text
 
 
+SHUFFLED = {"f32", "i32", "u32"}
+
+
 class FoldWriter:
     """Writes one kernel over the ``space`` of a fold.
 
     ``lane`` is a thread's number among those that share output ``o``; ``live`` says whether there is such an output.
     ``reads``: the kernel evaluates the contributions. ``stores``: it writes the outputs, not partial results.
+    ``subgroup``: how many threads the host's subgroups have; 0 where that is not known.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class FoldWriter:
         *,
         reads: bool,
         stores: bool,
+        subgroup: int = 0,
     ) -> None:
         assert isinstance(op.body, Reduction)
         self.op, self.body, self.space, self.tiling = op, op.body, space, tiling
@@ -70,6 +75,10 @@ class FoldWriter:
         self.states = accumulators(op.body.values, op.body.combine)
         self.unit = tiling.lanes * tiling.width
         self.unroll = in_flight(op.body, tiling.width)
+        self.subgroup = subgroup
+        types = {compute_type(d) for d in self.states}
+        self.shuffles = tiling.lanes <= subgroup and not tiling.across and types <= SHUFFLED
+        """Whether the lanes of an output hand each other what they have: no workgroup memory, and nobody waits."""
 
     @property
     def extent(self) -> str:
@@ -198,18 +207,32 @@ class FoldWriter:
         lanes, rows, across = self.tiling.lanes, self.tiling.rows, self.tiling.across
         if lanes == 1:
             return []
+        if self.shuffles:
+            steps = [1 << k for k in range(lanes.bit_length() - 1)]
+            return [f"  {value} = {merge}({value}, {self.of_lane(value, step)});" for step in steps]
         text = [f"  {shared}[lid] = {value};", *tree(lanes, rows if across else 1, "lane", shared, merge)]
         if not everywhere:
             return [*text, f"  {value} = {shared}[lid];"]
         first = f"lid % {rows}u" if across else "lid - lane"
         return [*text, "  workgroupBarrier();", f"  {value} = {shared}[{first}];"]
 
-    def shared(self, pages: int = 1) -> list[str]:
-        return [f"var<workgroup> states: array<Acc, {pages * WORKGROUP}>;"] if self.tiling.lanes > 1 else []
+    def of_lane(self, value: str, away: int) -> str:
+        """The lane's ``value``, a state or a number, whose number differs by ``away``."""
+        if value != "acc":
+            return f"subgroupShuffleXor({value}, {away}u)"
+        parts = [f"subgroupShuffleXor(acc.a{k}, {away}u)" for k in range(len(self.states))]
+        return f"Acc({', '.join(parts)})"
+
+    def shared(self, name: str = "states", kind: str = "Acc", pages: int = 1) -> list[str]:
+        """The array in which the lanes merge."""
+        waits = self.tiling.lanes > 1 and not self.shuffles
+        return [f"var<workgroup> {name}: array<{kind}, {pages * WORKGROUP}>;"] if waits else []
 
     def finish(self, declared: Sequence[str], main: Sequence[str]) -> Launch:
         """The kernel with these declarations and this entry point, over all outputs and splits."""
         text = [*self.operands.functions(), *declared, *main, "}"]
+        if self.shuffles:
+            text = [line.replace(ENTRY, f"{ENTRY} @subgroup_size({self.subgroup})") for line in text]
         lines = "\n".join([*(line for line in text if line.strip()), ""])
         groups = -(-self.space.outputs // self.tiling.rows) * self.tiling.splits
         operands = self.operands

@@ -18,8 +18,9 @@ from .launch import WORKGROUP, ParamList, Source
 
 QUAD = 4
 LANES = "xyzw"
+ENTRY = f"@compute @workgroup_size({WORKGROUP})"
 GROUPS = (
-    f"@compute @workgroup_size({WORKGROUP})",
+    ENTRY,
     "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
     "        @builtin(local_invocation_index) lid: u32) {",
     "  let group = wid.y * nwg.x + wid.x;",

@@ -27,8 +27,8 @@ class HostCaps:
     """What decides the text of a shader on one host: adapter features, three limits, and whose compiler reads it.
 
     ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
-    tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one.
-    ``workgroup_bytes``: workgroup memory.
+    tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for
+    one; ``subgroup_size``: one that there is, 0 where that is not known. ``workgroup_bytes``: workgroup memory.
     """
 
     int64: bool
@@ -43,6 +43,7 @@ class HostCaps:
     software: bool = False
     matrices: tuple[MatrixConfig, ...] = ()
     subgroup_sizes: bool = False
+    subgroup_size: int = 0
     workgroup_bytes: int = 16384
 
     @property

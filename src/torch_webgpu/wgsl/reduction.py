@@ -15,14 +15,16 @@ from .expr import compute_type, convert, emit, scalar_function
 from .fold import FoldWriter, partial_bytes, partial_dtype
 from .indexing import QUAD
 from .kernel import Binding
-from .launch import WORKGROUP, Launch, Lowered
+from .launch import Launch, Lowered
 from .operands import combines, runs_in_fours
 from .scan import ScanWriter
 from .tiling import Tiling, is_heavy, power_of_two, space_of, tile
 
 
-def build_reduction(op: Operation, alias: tuple[int, ...]) -> Lowered:
-    """The kernels of a reduction or scan. ``alias[k]`` is the first argument that shares argument ``k``'s storage."""
+def build_reduction(op: Operation, alias: tuple[int, ...], subgroup: int = 0) -> Lowered:
+    """The kernels of a reduction or scan. ``alias[k]`` is the first argument that shares argument ``k``'s storage.
+    ``subgroup``: how many threads the host's subgroups have; 0 where that is not known.
+    """
     body = op.body
     assert isinstance(body, Reduction)
     space = space_of(op, body)
@@ -31,7 +33,7 @@ def build_reduction(op: Operation, alias: tuple[int, ...]) -> Lowered:
     if body.running:
         last = ScanWriter(op, alias, space, tiling, reads=True, stores=True).build()
     elif not split:
-        writer = ReductionWriter(op, alias, space, tiling, reads=True, stores=True)
+        writer = ReductionWriter(op, alias, space, tiling, reads=True, stores=True, subgroup=subgroup)
         last = writer.build_resident(tiling.resident) if tiling.resident else writer.build()
     else:
         merging = tiling if body.maps else Tiling(power_of_two(-(-tiling.splits // 4)), across=False)
@@ -124,7 +126,7 @@ class ReductionWriter(FoldWriter):
             declared += scalar_function(f"value{n}", step.value(element, *results), element, *results)
             declared += scalar_function(f"merge{n}", step.merge(a, b), a, b)
             declared += scalar_function(f"share{n}", step.share(a, count), a, count)
-            declared += [f"var<workgroup> states{n}: array<{kind}, {WORKGROUP}>;"] if self.tiling.lanes > 1 else []
+            declared += self.shared(f"states{n}", kind)
             before = "".join(f", t{k}" for k in range(n))
             values = [f"value{n}(p{i}{before})" for i in range(len(contributions))]
             _, (nothing,) = emit([ops.constant(step.identity, dtype)], self.operands.leaf)

@@ -19,7 +19,11 @@ ERRORS = "errors"
 _TOKEN = re.compile(r"\bP\.(\w+)|\b[A-Za-z_]\w*")
 _COMMENT = re.compile(r"[ \t]*//.*")
 _DECLARATION = re.compile(r"^(?:fn|const|alias|struct|var<\w+>)\s+(\w+)", re.MULTILINE)
-_ENTRY = re.compile(r"^@compute\s+@workgroup_size\([^()]*\)\s*fn main\(((?:[^()]|\([^()]*\))*)\)", re.MULTILINE)
+_ENTRY = re.compile(
+    r"^@compute\s+@workgroup_size\([^()]*\)(?P<sized>\s*@subgroup_size\(\d+\))?"
+    r"\s*fn main\((?P<given>(?:[^()]|\([^()]*\))*)\)",
+    re.MULTILINE,
+)
 _BUILTIN = re.compile(r"@builtin\((\w+)\)\s*(\w+)\s*:\s*([^,]+)")
 _ACCESSOR = re.compile(r"(\w+?)_(?:load4?|load_words?4?|store4?|store_word|atomic_\w+)")
 _SWIZZLE = re.compile(r"[xyzw]{1,4}|[rgba]{1,4}")
@@ -38,7 +42,7 @@ def can_be_part(kernel: Kernel) -> bool:
     entry = _ENTRY.search(body)
     if not kernel.trusted or entry is None or any(map(_SWIZZLE.fullmatch, _DECLARATION.findall(body))):
         return False
-    return all(name in _GIVEN for name, _, _ in _BUILTIN.findall(entry[1]))
+    return all(name in _GIVEN for name, _, _ in _BUILTIN.findall(entry["given"]))
 
 
 def has_workgroup_memory(kernel: Kernel) -> bool:
@@ -63,8 +67,10 @@ def together(parts: tuple[Kernel, ...], owners: tuple[tuple[int, ...], ...]) -> 
     own = [Param(f"{param.name}_{p}", param.type) for p, part in enumerate(parts) for param in part.params]
     shared = dict.fromkeys([text for declared, _ in texts for text in declared])
     size = parts[0].workgroup_size
+    # All parts of one host that ask for a size of their subgroups ask for the same.
+    sized = next(filter(None, [_sized(part) for part in parts]), "")
     main = [
-        f"@compute @workgroup_size({', '.join(map(str, size))})",
+        f"@compute @workgroup_size({', '.join(map(str, size))}){sized}",
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32) {",
     ]
@@ -79,6 +85,13 @@ def together(parts: tuple[Kernel, ...], owners: tuple[tuple[int, ...], ...]) -> 
     return Kernel(name, body, ordered, (*ends, *own), size, trusted=True)
 
 
+def _sized(part: Kernel) -> str:
+    """How a part's entry point asks for a size of its subgroups, if it does."""
+    entry = _ENTRY.search(part.body)
+    assert entry is not None
+    return entry["sized"] or ""
+
+
 def _renamed(part: Kernel, p: int, owners: Sequence[int], equal: bool) -> tuple[list[str], list[str]]:
     """The part's declarations in names that no other part has, and what its entry point takes. ``equal``: parts share
     what depends on neither parameters nor buffers.
@@ -86,7 +99,7 @@ def _renamed(part: Kernel, p: int, owners: Sequence[int], equal: bool) -> tuple[
     body = _COMMENT.sub("", part.body)
     entry = _ENTRY.search(body)
     assert entry is not None
-    builtins = _BUILTIN.findall(entry[1])
+    builtins = _BUILTIN.findall(entry["given"])
     signature = ", ".join([f"{name}: {type_.strip()}" for _, name, type_ in builtins])
     body = f"{body[: entry.start()]}fn main({signature}){body[entry.end() :]}"
     found = list(_DECLARATION.finditer(body))
