@@ -90,6 +90,22 @@ def test_what_decides_over_it_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch
     assert found_by(training)[1] == 0
 
 
+def test_autocast_has_entries_of_its_own() -> None:
+    """For each dtype; PyTorch's own key has it since 2.12."""
+
+    def run() -> list[torch.dtype]:
+        x, w = torch.ones(2, 3, device="webgpu"), torch.ones(4, 3, device="webgpu")
+        found = []
+        for dtype in (torch.float16, torch.bfloat16):
+            torch._dynamo.reset()
+            with torch.autocast("webgpu", dtype):
+                found.append(torch.compile(F.linear)(x, w).dtype)
+        return found
+
+    assert found_by(run) == ([torch.float16, torch.bfloat16], 0)
+    assert found_by(run) == ([torch.float16, torch.bfloat16], 2)
+
+
 @pytest.mark.parametrize("harm", ["cut", "empty", "text"])
 def test_what_is_damaged_is_made_again(harm: str, tmp_path: Path) -> None:
     want, _ = found_by(training)

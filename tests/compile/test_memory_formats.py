@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
 from torch_webgpu.compile import memory_formats
@@ -165,17 +166,17 @@ def test_inductors_option_says_no(graphs: Graphs) -> None:
     assert not graphs
 
 
-def test_adapters_without_tensor_cores_and_odd_channels_are_left_alone() -> None:
-    """What decides, of a graph as it is: whether most of the work is on tensor cores."""
-    seen: list[bool] = []
+@pytest.mark.parametrize("has_them", [False, True])
+def test_what_tensor_cores_multiply_is_laid_out(monkeypatch: pytest.MonkeyPatch, has_them: bool) -> None:
+    """Where the adapter has such, and channels come in whole runs."""
+    monkeypatch.setattr(memory_formats.sdpa, "on_tensor_cores", lambda t: has_them)
+    found: list[bool] = []
 
     def backend(gm: GraphModule, inputs: Any) -> Any:
-        seen.append(memory_formats.pays(gm))
+        found.append(memory_formats.pays(gm))
         return gm
-
-    from torch._dynamo.backends.common import aot_autograd
 
     for channels in (8, 5):
         x, w = (torch.randn(2, channels, 7, 9, device=DEVICE), torch.randn(8, channels, 3, 3, device=DEVICE))
         torch.compile(lambda x, w: F.conv2d(x, w), backend=aot_autograd(fw_compiler=backend))(x.half(), w.half())
-    assert seen == [False, False]
+    assert found == [has_them, False]

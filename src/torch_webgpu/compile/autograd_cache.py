@@ -186,7 +186,9 @@ class _Key(CustomGraphPass):
 @contextmanager
 def keyed(inputs: Sequence[Any], index: int, *choices: bool) -> Iterator[None]:
     """While AOTAutograd looks up and keeps the graph of these inputs, for device ``index``, compiled so."""
-    about = [(t.storage_offset(), t.is_leaf, t._is_view()) for t in strided(inputs)]
+    about: list[Any] = [(t.storage_offset(), t.is_leaf, t._is_view()) for t in strided(inputs)]
+    # PyTorch's key has this since 2.12; before, a graph for float16 was found for bfloat16.
+    about += [(d, torch.get_autocast_dtype(d)) for d in ("webgpu", "cpu") if torch.is_autocast_enabled(d)]
     key = _Key(sha256(f"{circumstances(index)}\0{choices}{about}".encode()).digest())
     with (
         torch._functorch.config.patch(_SETTINGS),
