@@ -10,6 +10,7 @@ import pytest
 
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.kernels import conv, matmul
+from torch_webgpu.kernels.conv_problem import Geometry
 from torch_webgpu.kernels.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.wgsl.link import HostCaps, link
@@ -123,7 +124,7 @@ def test_kernels_compile(null, config, order):
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("mode", ["forward", "adjoint", "weight"])
 def test_convolutions_compile(null, mode, kernel, last):
-    host, geometry = caps(F16), conv.Geometry((1, 1), (kernel // 2,) * 2, (1, 1), 1)
+    host, geometry = caps(F16), Geometry((1, 1), (kernel // 2,) * 2, (1, 1), 1)
     shapes = {"x": (32, 256, 28, 28), "w": (128, 256, kernel, kernel), "y": (32, 128, 28, 28)}
     order = {"forward": "xwy", "adjoint": "ywx", "weight": "yxw"}[mode]
     layouts = {name: channels_last(shape) if last else contiguous_strides(shape) for name, shape in shapes.items()}

@@ -8,7 +8,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.kernels.conv import Geometry, extern
+from torch_webgpu.kernels.conv import extern
+from torch_webgpu.kernels.conv_problem import Geometry
 
 from .computed import computed
 from .results import not_implemented

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch_webgpu.ir.graph import Extern, Operation, Spec, walk
 from torch_webgpu.layout import broadcast_strides
 
+from .conv_problem import Conv
 from .matmul import lower_matmul
 from .points import spatial
-
-if TYPE_CHECKING:
-    from .conv import Conv
 
 POSITIONS = (0, 2, 3, 4)
 """The dimensions of images, as (N, C, D, H, W), that number their positions."""

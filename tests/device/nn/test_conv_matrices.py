@@ -12,6 +12,7 @@ from tests.device.against_cpu import check
 from tests.device.linalg.matrices_emulated import pretend
 
 from torch_webgpu.kernels import conv, scaled
+from torch_webgpu.kernels.conv_problem import Conv
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.operand import Side
 from torch_webgpu.kernels.tile import Blocking
@@ -55,7 +56,7 @@ def travelled(monkeypatch) -> list[tuple[bool, bool]]:
     found: list[tuple[bool, bool]] = []
     sides = conv.sides
 
-    def noted(c: conv.Conv, run: int) -> tuple[Side, Side]:
+    def noted(c: Conv, run: int) -> tuple[Side, Side]:
         a, b = sides(c, run)
         found.append((a.runs, b.runs))
         return a, b
