@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_webgpu.compile.graph import CompiledGraph
+from torch_webgpu.engine.record import engine
 
 from .against_eager import assert_equal, check, counting
 
@@ -266,3 +270,31 @@ def test_lists_of_tensors_anywhere_in_their_allocations() -> None:
     base, other = torch.arange(40.0, device="webgpu"), torch.arange(100.0, 140.0, device="webgpu")
     for x, start in ((other, 0), (other, 4), (other, 5), (base, 8), (other, 16)):
         assert_equal(compiled(base[4:8], x[start : start + 4]), [base[4:8] * 2, x[start : start + 4] * 2])
+
+
+def test_an_input_that_a_graph_returns_is_that_tensor() -> None:
+    """As where the forward pass keeps weights for the backward pass: no view of it is made."""
+    x, y = torch.randn(3, device="webgpu"), torch.randn(3, device="webgpu")
+    graph = CompiledGraph.of(make_fx(lambda x, y: [x * y, x, x.sum()], tracing_mode="fake")(x, y))
+    product, same, total = graph(x, y)
+    assert same is x
+    assert_equal(product, x * y)
+    assert_equal(total, x.sum())
+
+
+def test_numbers_on_the_cpu_take_one_upload_a_dtype() -> None:
+    def f(x: torch.Tensor, numbers: list[torch.Tensor]) -> torch.Tensor:
+        for number in numbers:
+            x = x * 2 + number
+        return x
+
+    x = torch.arange(6, device="webgpu", dtype=torch.float32)
+    compiled = torch.compile(f, fullgraph=True)
+    for step in range(3):
+        numbers = [torch.tensor(float(k + step)) for k in range(5)] + [torch.tensor(k - step) for k in range(4)]
+        expected = f(x.cpu(), numbers)
+        compiled(x, numbers)  # the first makes a plan
+        before = engine().handovers
+        result = compiled(x, numbers)
+        assert engine().handovers == before + 2
+        assert_equal(result, expected.to("webgpu"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -17,12 +17,10 @@ from torch.fx.node import map_arg
 
 from torch_webgpu.aten.torch_abi import compiling
 from torch_webgpu.engine import causes
-from torch_webgpu.engine.bound import INPUT_ALIGNMENT_BYTES, BoundPlan
+from torch_webgpu.engine.bound import BoundPlan
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tensor import ADDRESS_BITS
 from torch_webgpu.engine.tracing import planning, trace
 from torch_webgpu.errors import DeviceLostError, ForkError, TraceError
-from torch_webgpu.layout import extent
 from torch_webgpu.plan import Plan
 
 from . import faults
@@ -31,16 +29,16 @@ from .counts import COUNTS
 from .dynamo import is_webgpu, suppresses_errors
 from .faults import naming
 from .in_place import any_symbols
+from .inputs import addresses_of, bring, copied, in_memory, shared
 from .partition import Part, first_line, refuse, split, unplanned
 
 MAX_PLANS = 64
 """Shapes that a graph keeps plans for; the most recently used stay."""
 
-TENSOR = "tensor"
-"""Stands for a tensor among results."""
+TENSOR, GIVEN = "tensor", "given"
+"""Stand for a tensor that a plan makes, and for one that it was given, among results."""
 
 SELF = "torch.compile"
-_address_of = torch.Tensor.data_ptr  # by ``map``, which is a quarter faster than a loop over a model's parameters
 _log = logging.getLogger("torch_webgpu")
 
 
@@ -100,7 +98,9 @@ def fetch(gm: GraphModule, target: Any) -> Any:
 
 
 class _Planned:
-    """A region's plan for inputs of one layout. ``values``: of each result of the region the number, or TENSOR."""
+    """A region's plan for inputs of one layout. ``values``: of each result of the region the number, TENSOR or
+    GIVEN.
+    """
 
     def __init__(self, bound: BoundPlan, values: Sequence[Any]) -> None:
         self._bound = bound
@@ -126,28 +126,35 @@ class Outline:
     """What a region has to know of its graph to find plans on disk and to run them.
 
     ``tensors``, ``numbers``: which of its inputs are which; ``varying``: the tensors whose layouts have symbols in
-    them. ``device``: of its tensors; None where there are none on webgpu. ``is_single``: it returns no tuple.
+    them. ``returned``: the results that are tensors it was given, as they are, and which of its inputs these are.
+    ``device``: of its tensors; None where there are none on webgpu. ``is_single``: it returns no tuple.
     ``digest``: of the graph; None where there is none.
     """
 
     tensors: tuple[int, ...]
     numbers: tuple[int, ...]
     varying: tuple[int, ...]
+    returned: tuple[tuple[int, int], ...]
     device: torch.device | None
     is_single: bool
     digest: str | None
 
     @classmethod
     def of(cls, gm: GraphModule) -> Outline:
-        values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+        places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        values = [node.meta.get("val") for node in places]
         tensors = tuple([k for k, v in enumerate(values) if isinstance(v, torch.Tensor)])
         (output,) = [node for node in gm.graph.nodes if node.op == "output"]
+        is_single = not isinstance(output.args[0], (tuple, list))
+        input_of = {places[k]: k for k in tensors}
+        results = enumerate(output.args if is_single else output.args[0])
         return cls(
             tensors,
             numbers=tuple([k for k in range(len(values)) if k not in tensors]),
             varying=tuple([k for k in tensors if not is_static(values[k])]),
+            returned=tuple([(n, input_of[result]) for n, result in results if result in input_of]),
             device=next((v.device for v in values if is_webgpu(v)), None),
-            is_single=not isinstance(output.args[0], (tuple, list)),
+            is_single=is_single,
             digest=digest_of(gm),
         )
 
@@ -180,14 +187,16 @@ class Region:
         if self._instead is not None:
             return self._instead(*args)
         tensors: Any = [args[k] for k in self._tensors] if self._numbers else args
-        pointers = list(map(_address_of, tensors))
+        pointers = addresses_of(tensors)
         copies: dict[int, torch.Tensor] = {}
-        known = pointers == self._known
+        last = self._known  # once: another thread may be here
+        known = pointers == last
         if known:
-            pointers = self._known  # whose numbers are compared by identity from here on
+            pointers = last  # whose numbers are compared by identity from here on
         else:
-            tensors, copies = self._bring(tensors)
-            pointers = list(map(_address_of, tensors))
+            tensors, copies = bring(tensors, pointers, self.device)
+            if copies:
+                pointers = addresses_of(tensors)
         key = tuple([args[k] for k in self._numbers]), tuple([(args[k].shape, args[k].stride()) for k in self._varying])
         planned = self._plans.get(key) or self._plan(key, args, tensors)
         if planned is None:
@@ -196,7 +205,8 @@ class Region:
             self._plans.move_to_end(key)
         if not known:
             for n in shared(pointers, planned.written):
-                copies[n], tensors[n] = tensors[n], copied(tensors[n])
+                copies.setdefault(n, tensors[n])
+                tensors[n] = copied(tensors[n])
                 pointers[n] = tensors[n].data_ptr()
             self._known = [] if copies else pointers
         try:
@@ -215,27 +225,14 @@ class Region:
         if copies:
             for n in copies.keys() & planned.written:
                 copies[n].copy_(tensors[n])
+        for n, k in self.outline.returned:
+            results[n] = args[k]
         return results[0] if self._is_single else results
 
     @property
     def device(self) -> torch.device:
         """Of the plans."""
         return self.outline.device or torch.device("webgpu", torch.webgpu.current_device())  # type: ignore[attr-defined]
-
-    def _bring(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
-        """The tensors as a plan takes them: on the device, with all its bits in memory, at multiples of 16 bytes; and
-        what it copied.
-        """
-        found, copies = list(tensors), {}
-        for n, t in enumerate(tensors):
-            if t.device.type != "webgpu":
-                found[n] = t.to(self.device)
-            elif t.data_ptr() % INPUT_ALIGNMENT_BYTES or t.is_conj() or t.is_neg():
-                found[n] = copied(t)
-            else:
-                continue
-            copies[n] = t
-        return found, copies
 
     def _plan(self, key: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> _Planned | None:
         """A plan for arguments like these; None, and something instead, where there can be none."""
@@ -280,7 +277,7 @@ class Region:
         return _Planned(BoundPlan(engine(), plan, index, plan.contents), values)
 
     def _trace(self, given: Sequence[Any], recorder: _Recorder) -> tuple[Plan, list[Any]]:
-        """The plan for arguments like these, and of each of the graph's results the value, or TENSOR."""
+        """The plan for arguments like these, and of each of the graph's results the value, TENSOR or GIVEN."""
         outputs: list[Any] = []
 
         def run(*args: Any) -> list[torch.Tensor]:
@@ -289,6 +286,8 @@ class Region:
             outputs[:] = [
                 in_memory(t) if isinstance(t, torch.Tensor) else t for t in ([found] if self._is_single else found)
             ]
+            for n, _ in self.outline.returned:
+                outputs[n] = GIVEN
             return [t for t in outputs if isinstance(t, torch.Tensor)]
 
         blamed: list[Node] = []
@@ -336,20 +335,6 @@ class _Recorder(Interpreter):
         return [self._recorded[n][1] for n in found if n < len(ends)]
 
 
-def in_memory(t: torch.Tensor) -> torch.Tensor:
-    """``t`` without flags that say that it is conjugated or negated."""
-    return t.resolve_conj().resolve_neg()
-
-
-def copied(t: torch.Tensor) -> torch.Tensor:
-    """A tensor of the layout of ``t`` in memory of its own, also where its elements overlap; conjugated, or negated,
-    there where ``t`` only says so.
-    """
-    flat = t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset())
-    flat = in_memory(flat) if flat.is_conj() or flat.is_neg() else flat.clone()
-    return flat.as_strided(t.shape, t.stride(), 0)
-
-
 def laid_out(found: Any, expected: Any) -> Any:
     """What an operator returned, in the layout that the graph's later nodes were made for: they may see it as another.
 
@@ -363,21 +348,6 @@ def laid_out(found: Any, expected: Any) -> Any:
         return found
     _log.debug("%s: a result has the strides %s, not %s", SELF, found.stride(), expected.stride())
     return found.new_empty_strided(expected.shape, expected.stride()).copy_(found)
-
-
-def shared(pointers: Sequence[int], written: Sequence[int]) -> Iterator[int]:
-    """Which inputs must move for those that are ``written`` to have their allocations for themselves.
-
-    Inputs that overlap while one is written are no graph's: AOTAutograd makes one of them.
-    """
-    owner: dict[int, int] = {}
-    for n in written:
-        if pointers[n] and owner.setdefault(pointers[n] >> ADDRESS_BITS, n) != n:
-            yield n
-    if owner:
-        for n in set(range(len(pointers))).difference(written):
-            if pointers[n] >> ADDRESS_BITS in owner:
-                yield n
 
 
 def is_static(value: Any) -> bool:

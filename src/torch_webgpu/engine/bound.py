@@ -15,11 +15,12 @@ from torch_webgpu.plan import Plan, TensorSpec
 
 from . import causes
 from .interrupt import Uninterrupted
+from .lists import make_tensors
 from .program import Memory, Program
 from .random import default_state
 from .store import address_of, offset_in_allocation
 from .sync import upload
-from .tensor import ADDRESS_BITS, Allocation
+from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Image, Template
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.opened import Opened
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 INPUT_ALIGNMENT_BYTES = 16
 """Kernels move four elements at a time where a traced tensor started at its allocation's start."""
+MANY = 8
+"""Outputs that are made faster together than one by one."""
 
 
 class BoundPlan:
@@ -51,13 +54,20 @@ class BoundPlan:
             )
         self._constants = {number: self._constant(contents[digest]) for number, digest in plan.constants}
         made = sorted({t.buffer for t in plan.outputs if plan.buffers[t.buffer].role == "output"})
-        self._made = [(number, self._alone(number)) for number in made]
+        alone = {number: self._alone(number) for number in made}
+        self._templates = [self._template(number, spec) for number, spec in alone.items()]
+        self._image = Image(self._templates) if len(made) >= MANY else None
         self._given = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
         self._brought = sorted({*plan.tensors, *self._constants, *made})
         self._program = Program(plan, self._device, len(self._brought), range(len(self._brought)), ())
         self._pointers: list[int] = []  # of the last run's inputs; a program never sees one address twice
         self._places = {number: place for place, number in enumerate(self._brought)}
-        self._new = frozenset([self._places[number] for number in made])
+        self._input_places = [self._places[spec.buffer] for spec in plan.inputs]
+        self._made_places = [self._places[number] for number in made]
+        self._order = {number: k for k, number in enumerate(made)}
+        # Of each output which of the new tensors it is, or where it lies.
+        self._outputs = [self._order[t.buffer] if alone.get(t.buffer) else t for t in plan.outputs]
+        self._new = frozenset(self._made_places)
         self._allocations: list[Any] = [None] * len(self._brought)  # of the last run
         for number, t in self._constants.items():
             self._allocations[self._places[number]] = engine.allocation(t)
@@ -79,6 +89,12 @@ class BoundPlan:
         )
         return first if len(specs) == 1 and not first.byte_offset and whole else None
 
+    def _template(self, number: int, spec: TensorSpec | None) -> Template:
+        """Of the tensor that is made for a buffer: the output that is all of it, or its bytes."""
+        if spec is None:
+            return self._engine.template((self.plan.buffers[number].size_bytes,), torch.uint8, self._index)
+        return self._engine.template(spec.shape, BY_NAME[spec.dtype].torch, self._index, spec.strides)
+
     def __call__(self, *inputs: torch.Tensor) -> Any:
         self._check(inputs)
         return pytree.tree_unflatten(self.run(inputs, [t.data_ptr() for t in inputs]), self._tree)
@@ -92,7 +108,7 @@ class BoundPlan:
             # What was recorded before comes first.
             engine.flush(causes.PLAN, index)
             engine.raise_pending()
-            owners, allocations = self._bring(inputs, pointers)
+            made, allocations = self._bring(inputs, pointers)
             opened = device.opened
             memory = self._found(opened, allocations)
             random = default_state(index) if plan.random_blocks else None
@@ -104,7 +120,7 @@ class BoundPlan:
                     random.give_back(stream, plan.random_blocks)
                 raise
             engine.backpressure.submitted(device)
-        return [self._output(spec, owners, inputs) for spec in plan.outputs]
+        return [made[spec] if isinstance(spec, int) else self._output(spec, made, inputs) for spec in self._outputs]
 
     def _found(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
         """What :meth:`Program.memory` says. Raises the error that is an input's value.
@@ -129,31 +145,33 @@ class BoundPlan:
 
     def _bring(
         self, inputs: Sequence[torch.Tensor], pointers: list[int]
-    ) -> tuple[dict[int, torch.Tensor], list[Allocation]]:
-        """New tensors for the outputs, by buffer; the allocations that the program is given."""
-        engine, buffers, index = self._engine, self.plan.buffers, self._index
+    ) -> tuple[list[torch.Tensor], list[Allocation]]:
+        """New tensors for the outputs; the allocations that the program is given."""
         if pointers is not self._pointers and pointers != self._pointers:
             self._locate(inputs, pointers)
-        found, places = self._allocations, self._places
-        owners: dict[int, torch.Tensor] = {}
-        for number, spec in self._made:
-            if spec is None:
-                owners[number] = engine.empty((buffers[number].size_bytes,), torch.uint8, index)
-            else:
-                owners[number] = engine.empty(spec.shape, BY_NAME[spec.dtype].torch, index, spec.strides)
-            found[places[number]] = engine.allocation(owners[number])
-        return owners, found
+        engine, found = self._engine, self._allocations
+        if self._image is None:
+            made = [engine.make_with(template) for template in self._templates]
+            tensors, allocations = [t for t, _ in made], [a for _, a in made]
+        else:
+            tensors, allocations = make_tensors(engine, self._image)
+        for place, allocation in zip(self._made_places, allocations):
+            found[place] = allocation
+        return tensors, found
 
     def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
         """Finds the allocations of the inputs that are others than the last time."""
-        engine, specs = self._engine, self.plan.inputs
+        engine, found, known = self._engine, self._allocations, self._engine.mailbox.allocations
         before = self._pointers or [0] * len(inputs)
         # A list of its own: a prepared submission compares with the one that its parameters were written from.
         starts = self._starts.copy() or [0] * len(inputs)
-        for k, (known, now) in enumerate(zip(before, pointers)):
-            if known != now or not now:  # a tensor without elements has no address
-                self._allocations[self._places[specs[k].buffer]] = engine.allocation(inputs[k])
+        for k, (then, now) in enumerate(zip(before, pointers)):
+            if not now:  # a tensor without elements has no address
+                found[self._input_places[k]] = engine.allocation(inputs[k])
                 starts[k] = offset_in_allocation(inputs[k])
+            elif now != then:
+                found[self._input_places[k]] = known[now >> ADDRESS_BITS]
+                starts[k] = (now & OFFSET_MASK) - FIRST_BYTE
         self._pointers, self._starts, self._memory = pointers, starts, None
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -179,9 +197,7 @@ class BoundPlan:
             if self.plan.buffers[spec.buffer].role == "inout" and storages.count(storages[k]) > 1:
                 raise ValueError(f"input {k}, which the plan writes, shares its storage with another input")
 
-    def _output(
-        self, spec: TensorSpec, owners: Mapping[int, torch.Tensor], inputs: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
+    def _output(self, spec: TensorSpec, made: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The tensor of a buffer, or in it, or in the input that it is a view of."""
         dtype = BY_NAME[spec.dtype].torch
         first = spec.byte_offset // dtype.itemsize
@@ -192,7 +208,4 @@ class BoundPlan:
             return t.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)
         if spec.buffer in self._constants:  # the caller may write into what it is given
             return self._constants[spec.buffer].view(dtype).as_strided(spec.shape, spec.strides, first).clone()
-        owner = owners[spec.buffer]
-        if owner.dtype == dtype and owner.shape == spec.shape and owner.stride() == spec.strides:
-            return owner
-        return owner.view(dtype).as_strided(spec.shape, spec.strides, first)
+        return made[self._order[spec.buffer]].view(dtype).as_strided(spec.shape, spec.strides, first)

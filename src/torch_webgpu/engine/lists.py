@@ -34,12 +34,16 @@ def make_bundle(
     engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int
 ) -> tuple[list[torch.Tensor], Bundle]:
     """New uninitialised tensors of these shapes."""
-    image = _image(engine, geometry, dtype, device)
+    tensors, allocations = make_tensors(engine, _image(engine, geometry, dtype, device))
+    return tensors, Bundle(geometry, dtype, device, allocations, [0] * len(tensors))
+
+
+def make_tensors(engine: Engine, image: Image) -> tuple[list[torch.Tensor], list[Allocation]]:
+    """New uninitialised tensors, and what they lie in."""
     with Uninterrupted(), engine.lock:
         _check(engine, image)
         allocations = engine.mailbox.new_allocations(image, engine.mailbox.take_numbers(len(image.sizes)))
-        tensors = _make_tensors(engine, image, allocations)
-    return tensors, Bundle(geometry, dtype, device, allocations, [0] * len(tensors))
+        return _make_tensors(engine, image, allocations), allocations
 
 
 def make_intermediate(engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int) -> Intermediate:
