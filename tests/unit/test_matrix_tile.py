@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.kernels import conv, matmul
 from torch_webgpu.kernels.conv_problem import Geometry
+from torch_webgpu.kernels.halves import is_worth
 from torch_webgpu.kernels.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.lower.lower import lower
 from torch_webgpu.wgsl.link import HostCaps, link
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
@@ -50,14 +53,13 @@ def spec(dtype: str, rows: int, columns: int, order: str = "rows") -> Spec:
     return Spec(dtype, (rows, columns), strides)
 
 
-def sources(host: HostCaps, dtype: str, m: int, n: int, k: int, left: str, right: str) -> dict[str, str]:
+def sources(
+    host: HostCaps, dtype: str, m: int, n: int, k: int, left: str, right: str, precision: str | None = None
+) -> dict[str, str]:
     """The kernels of a product and their WGSL."""
     arguments = (spec(dtype, m, k, left), spec(dtype, k, n, right), spec(dtype, m, n))
-    op = Operation("mm", arguments, 1, matmul.extern(dtype))
-    return {
-        launch.kernel.name: link(launch.kernel, host).source
-        for launch in matmul.lower_matmul(op, (0, 1, 2), host).launches
-    }
+    op = Operation("mm", arguments, 1, matmul.extern(dtype, precision=precision))
+    return {launch.kernel.name: link(launch.kernel, host).source for launch in lower(op, (0, 1, 2), host).launches}
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,41 @@ def test_kernels_compile(null, config, order):
                 assert not null.sink.errors, f"{source}\n{null.sink.take()}"
 
 
+@pytest.mark.parametrize("precision", ["high", "medium"])
+@pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
+@pytest.mark.parametrize("config", CONFIGS[:5], ids=str)
+def test_kernels_of_halves_compile(null, config, order, precision):
+    host = caps(config)
+    for size in ((4096, 4096, 4096), (1024, 1024, 1024), (1000, 770, 510), (128, 64, 8192)):
+        found = sources(host, "f32", *size, *order, precision)
+        assert {"matmul_largest", "matmul_halves"} < set(found)
+        for name, source in found.items():
+            null.create_shader(source, name, True)
+            assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+
+
+def test_float32_stays_as_it_is_unless_it_can_and_may_be_halves():
+    """By the setting, the adapter's matrices and what it binds."""
+    size = (1024, 1024, 1024, "rows", "rows")
+    exact = sources(caps(F16), "f32", *size)
+    assert [name for name in exact if "matrices" in name] == []
+    assert sources(caps(F16), "f32", *size, "highest") == exact
+    assert sources(caps(I8), "f32", *size, "high") == exact
+    few = replace(caps(F16), max_binding_bytes=1 << 21)
+    assert sources(few, "f32", *size, "high") == sources(few, "f32", *size)
+    assert "matmul_halves" in sources(few, "f32", *size, "medium")
+    bound = replace(caps(F16), max_buffers=3)
+    assert sources(bound, "f32", *size, "high") == exact
+
+
+def test_large_products_are_worth_halving():
+    """Not small ones, nor those that read an operand for few rows of the other."""
+    assert is_worth(1, 4096, 4096, 4096)
+    assert is_worth(64, 512, 512, 512)
+    assert not is_worth(1, 256, 256, 256)
+    assert not is_worth(1, 16, 1 << 20, 4096)
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("mode", ["forward", "adjoint", "weight"])
@@ -150,5 +187,5 @@ def test_parameters_fit_into_immediates(order):
     host = caps(F16)
     operands = (spec("f16", 512, 256, order[0]), spec("f16", 256, 128, order[1]), Spec("f16", (128,), (1,)))
     op = Operation("addmm", (*operands, spec("f16", 512, 128)), 1, matmul.extern("f16", 2), ("f", "f"))
-    (launch,) = matmul.lower_matmul(op, (0, 1, 2, 3), host).launches
+    (launch,) = lower(op, (0, 1, 2, 3), host).launches
     assert link(launch.kernel, host).uses_immediates

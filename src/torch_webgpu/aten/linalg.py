@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from torch_webgpu import dtypes
+from torch_webgpu.ir.graph import Extern
+from torch_webgpu.kernels.halves import is_worth
 from torch_webgpu.kernels.matmul import extern
 
 from .computed import computed
 from .copy import plain
+from .precision import float32_matmul_precision
 from .register import opmath
 from .results import name_of
-from .torch_abi import aten, infer
+from .torch_abi import Meta, aten, infer
 from .variants import register_functional
 
 Scalar = int | float | complex
@@ -34,6 +39,13 @@ def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
         raise NotImplementedError(f"\"addmm_impl_webgpu_\" not implemented for '{name_of(a.dtype)}'")
 
 
+def product(a: torch.Tensor, outputs: Sequence[Meta], scalars: int = 0) -> Extern:
+    """The product whose left operand is ``a``, as precise as the program wants it (:mod:`.kernels.halves`)."""
+    dtype, shape = dtypes.of(a.dtype).name, outputs[0][0]
+    chosen = dtype == "f32" and len(shape) > 1 and is_worth(prod(shape[:-2]), shape[-2], shape[-1], a.shape[-1])
+    return extern(dtype, scalars, precision=float32_matmul_precision() if chosen else None)
+
+
 def multiply(overload: OpOverload) -> Any:
     """``a @ b`` for one overload."""
     name = overload._schema.name
@@ -42,7 +54,8 @@ def multiply(overload: OpOverload) -> Any:
         if a.dtype.is_complex:
             a, b = plain(a), plain(b)
         check_operands(a, b)
-        (out,) = computed(name, (a, b), infer(overload, a, b), extern(dtypes.of(a.dtype).name))
+        outputs = infer(overload, a, b)
+        (out,) = computed(name, (a, b), outputs, product(a, outputs))
         return out
 
     return kernel
@@ -62,11 +75,11 @@ def multiply_add(overload: OpOverload) -> Any:
             raise RuntimeError(
                 f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
             )
-        outputs, dtype, kind = infer(overload, c, a, b), dtypes.of(a.dtype).name, dtypes.BY_NAME[opmath(a.dtype)].kind
+        outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
-            (out,) = computed(name, (a, b), outputs, extern(dtype, 1), scalars=[(kind, alpha)])
+            (out,) = computed(name, (a, b), outputs, product(a, outputs, 1), scalars=[(kind, alpha)])
             return out
-        (out,) = computed(name, (a, b, c), outputs, extern(dtype, 2), scalars=[(kind, alpha), (kind, beta)])
+        (out,) = computed(name, (a, b, c), outputs, product(a, outputs, 2), scalars=[(kind, alpha), (kind, beta)])
         return out if a.shape[-1] else out.copy_(c * beta)
 
     return kernel

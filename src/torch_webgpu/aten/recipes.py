@@ -17,9 +17,11 @@ from torch_webgpu.engine.recipe import Recipe, Run
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.store import address_of
 from torch_webgpu.engine.tensor import FIRST_ADDRESS
+from torch_webgpu.kernels import matmul
 
 from .caches import by_default_dtype
 from .guards import NUMBERS, Guard, guard_for
+from .precision import where_precision_is
 
 CACHE_SIZE = 20_000
 """Signatures of all operators."""
@@ -56,6 +58,8 @@ class Recipes(Generic[Found]):
     def __init__(self, reads_flags: bool = False) -> None:
         self.reads_flags = reads_flags
         """Whether the operator is handed real tensors that are negated by a flag."""
+        self.by_precision = False
+        """Whether what is allowed for products of float32 decides any of its recipes, and so is part of its keys."""
         self.guarded: dict[Hashable, list[tuple[Guard, Run]]] = by_default_dtype({})
         """By the first argument's shape."""
 
@@ -90,6 +94,9 @@ class Recipes(Generic[Found]):
         if len(guards) >= (GUARDS_PER_SHAPE // 2 if aliased else GUARDS_PER_SHAPE):
             return
         guard = guard_for(args, kwargs, numbers_vary, self.reads_flags)
+        precision = precision_of(kept.found)
+        if guard is not None and precision is not None:
+            guard = where_precision_is(precision, guard)
         if guard is not None:
             # One for all tensors comes before those for tensors that share memory, which look the same to a guard.
             kept.shape = shape
@@ -118,6 +125,12 @@ class Recipes(Generic[Found]):
             return otherwise(args, kwargs)
 
         return kernel
+
+
+def precision_of(recipe: Recipe) -> str | None:
+    """What was allowed for products of float32, if that decided what a recipe records."""
+    found = (matmul.precision_of(instruction.op) for instruction in recipe.instructions)
+    return next((precision for precision in found if precision is not None), None)
 
 
 def clear() -> None:

@@ -146,6 +146,8 @@ is_deterministic = torch._C._get_deterministic_algorithms
 fills_what_is_unwritten = torch._C._get_deterministic_fill_uninitialized_memory
 """``torch.utils.deterministic.fill_uninitialized_memory`` without one."""
 
+fp32_precision = torch._C._get_fp32_precision_getter
+
 AUTOCAST_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
 
 

@@ -15,7 +15,8 @@ import torch
 from torch_webgpu.engine.recipe import Excerpt, Params, Recipe, aliasing_of
 from torch_webgpu.engine.record import engine
 
-from .recipes import Recipes, part, starts_of
+from .precision import float32_matmul_precision
+from .recipes import Recipes, part, precision_of, starts_of
 from .torch_abi import exclude_autocast
 
 Kernel = Callable[..., Any]
@@ -39,7 +40,8 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None,
     def unrecognised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors: list[torch.Tensor] = []
         values = (*args, *kwargs.values())
-        key = *[part(v, tensors, numbers_vary) for v in values], *kwargs
+        precision = float32_matmul_precision() if recipes.by_precision else None
+        key = *[part(v, tensors, numbers_vary) for v in values], *kwargs, precision
         starts = starts_of(tensors)
         if starts is None:
             return uncast(fn, args, kwargs)
@@ -54,10 +56,16 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None,
         excerpt = Excerpt(engine(), device, starts)
         result = excerpt.run(partial(uncast, fn, args, kwargs))
         recipe = excerpt.recipe(values, result, numbers)
-        if recipe is not None and all(t.get_device() == device for t in tensors):
+        if recipe is not None and all(t.get_device() == device for t in tensors) and is_known(recipe, precision):
             recipes.keep(signature, recipe)
             recipes.guard(signature, args, kwargs, numbers_vary)
         return result
+
+    def is_known(recipe: Recipe, precision: str | None) -> bool:
+        """Whether the key of a recipe says for which precision of products it was made, if that matters."""
+        needed = precision_of(recipe)
+        recipes.by_precision |= needed is not None
+        return needed in (None, precision)
 
     kernel = wraps(fn)(recipes.kernel(unrecognised))
     kernel.is_traced = True  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
+from torch_webgpu.aten.precision import float32_matmul_precision
 from torch_webgpu.aten.torch_abi import compiling
 from torch_webgpu.engine import causes
 from torch_webgpu.engine.bound import BoundPlan
@@ -197,7 +198,8 @@ class Region:
             tensors, copies = bring(tensors, pointers, self.device)
             if copies:
                 pointers = addresses_of(tensors)
-        key = tuple([args[k] for k in self._numbers]), tuple([(args[k].shape, args[k].stride()) for k in self._varying])
+        layouts = tuple([(args[k].shape, args[k].stride()) for k in self._varying])
+        key = tuple([args[k] for k in self._numbers]), layouts, float32_matmul_precision()
         planned = self._plans.get(key) or self._plan(key, args, tensors)
         if planned is None:
             return self(*args)
@@ -268,7 +270,7 @@ class Region:
     def _made(self, given: Sequence[Any]) -> _Planned:
         """The plan for arguments like these, from the disk or traced."""
         index = self.device.index or 0
-        file = file_for(self.outline.digest, given, planning(engine(), index))
+        file = file_for(self.outline.digest, given, (planning(engine(), index), float32_matmul_precision()))
         kept = file.read()
         if kept is None:
             kept = self._trace(given, _Recorder(self._gm, index))

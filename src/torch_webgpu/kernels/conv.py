@@ -202,7 +202,7 @@ def after_scales(c: Conv, product: Lowered, scales: int) -> Lowered:
     names = (c.window, c.linear) if c.flipped else (c.linear, c.window)
     parts = [scaled.flat(looker, x, c.args[name], c.specs[name]) for x, name in zip("ab", names, strict=True)]
     looker.add(source("matmul"))
-    return scaled.after(scaled.largest_launch(looker, parts, words_of(c.dtype).length, scales), product)
+    return scaled.after(scaled.largest_launch(looker, parts, c.dtype, scales), product)
 
 
 def body_of(c: Conv, linear: Side, window: Side, run: Run) -> list[str]:

@@ -6,9 +6,9 @@ Arguments of the operation: a and b, what the epilogue reads, its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
@@ -18,10 +18,11 @@ from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
-from . import matrix_tile, scaled
+from . import halves, matrix_tile, scaled
 from .epilogue import FINISH, Epilogue
+from .halves import Halved
 from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
-from .operand import FOUR, Side, in_groups, k_major, reader, words_of
+from .operand import FOUR, Side, in_groups, k_major, reader, run_of, words_of
 from .points import Draft, PointKernel, arithmetic, constant, source
 from .register_tile import block_text, most_together
 from .scaled import MATRIX
@@ -49,16 +50,24 @@ STORED = "fn is_stored(slice: u32, m: u32, n: u32) -> bool { return true; }"
 
 
 @cache
-def extern(dtype: str, scalars: int = 0, result_dtype: str | None = None) -> Extern:
+def extern(dtype: str, scalars: int = 0, result_dtype: str | None = None, precision: str | None = None) -> Extern:
     """A product of operands of ``dtype``: ``a @ b``, with a scalar ``alpha * (a @ b)``, with two, and a third input,
-    ``alpha * (a @ b) + beta * c``. ``result_dtype``: the output's, if it is not the operands'.
+    ``alpha * (a @ b) + beta * c``. ``result_dtype``: the output's, if it is not the operands'. ``precision``: the
+    setting of :mod:`.halves` that it is computed under, if that decides anything.
     """
     result = ops.acc(0, accumulator(dtype))
     if scalars:
         result = ops.param(0, result.dtype) * result
     if scalars == 2:
         result += ops.param(1, result.dtype) * ops.to_dtype(ops.load(2, dtype), result.dtype)
-    return Extern(lower_matmul, operands=2, epilogue=(ops.to_dtype(result, result_dtype or dtype),))
+    arguments = () if precision is None else (precision,)
+    return Extern(lower_matmul, arguments, operands=2, epilogue=(ops.to_dtype(result, result_dtype or dtype),))
+
+
+def precision_of(op: Operation) -> str | None:
+    """The setting that decided how an operation is computed; None of most."""
+    body = op.body
+    return body.arguments[0] if isinstance(body, Extern) and body.lower is lower_matmul and body.arguments else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ def draft(
     return kernel
 
 
-def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps, precision: str = "highest") -> Lowered:
     p = product_of(op)
     _, m, n, _ = p.sizes
     if n > 1 and (m == 1 or by_columns(p.layout(op.outputs[0]))):
@@ -150,6 +159,9 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lower
     e = Epilogue(op, alias, COORDINATES, p.layout)
     if n == 1:
         return matvec(p, e, caps)
+    lowered = on_halves(p, e, caps, halves.COUNTS[precision]) if precision != "highest" else None
+    if lowered is not None:
+        return lowered
     config = matrices_for(p, caps)
     if config is not None and (tiles := tiles_for(caps, config)):
         return on_matrices(p, e, caps, config, tiles)
@@ -189,7 +201,7 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split, partials = chosen.splits > 1, len(e.op.args)
-    a, b = side_of("a", p.a, 2, 1, FOUR.length), side_of("b", p.b, 1, 2, FOUR.length)
+    a, b = sides_of(p, FOUR.length)
     most = most_together(b)
     widths = {partials: partials_together(n, most)} if split else e.widths(2, caps, most)
     together = max(widths.values())
@@ -208,29 +220,96 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     """:func:`blocked`, multiplied by subgroups."""
     slices, m, n, k = p.sizes
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
-    tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
-    widths = {partials: partials_together(n)} if split else e.widths(2, caps, 4)
-    together = max(widths.values())
-    w = draft(p, None if split else e, partials, widths, MATRIX)
-    grid = block_params(w.params, chosen, slices, m, n, k)
-    words = words_of(p.a.dtype)
-    sides = [side_of("a", p.a, 2, 1, words.length), side_of("b", p.b, 1, 2, words.length)]
-    w.add(source("matmul"), *(reader(side, side.x, words) for side in sides))
-    is_scaled, scales = p.a.dtype != config.operand, partials + split
+    sides = a, b = sides_of(p, run_of(p.a.dtype))
+    w = read_operands(p, sides)
+    is_scaled, scales = p.a.dtype != config.operand, len(e.op.args) + (chosen.splits > 1)
     if is_scaled:
         scaled.read_scales(w, scales)
-        if len(w.bindings) > caps.max_buffers:
-            return blocked(p, e, caps)
-    main = matrix_block_text(tile, config, sides[0], sides[1], caps, k % tile.k != 0, together, is_scaled)
-    body = [*([] if together > 1 else [FINISH]), main]
-    launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
-    lowered = with_splits(p, e, caps, chosen.splits, launch)
+    main = partial(matrix_block_text, chosen.tile, config, a, b, caps, k % chosen.tile.k != 0, scaled=is_scaled)
+    lowered = multiplied(w, p, e, caps, config, chosen, k, main)
+    if lowered is None:
+        return blocked(p, e, caps)
     if not is_scaled:
         return lowered
-    looker = operands(p, MATRIX)
-    looker.add(source("matmul"), *(reader(side, side.x, words) for side in sides))
-    parts = [scaled.Part.of(side, slices, rows, k) for side, rows in zip(sides, (m, n), strict=True)]
-    return scaled.after(scaled.largest_launch(looker, parts, words.length, scales), lowered)
+    return scaled.after(scaled.largest_launch(read_operands(p, sides), parts_of(p, sides), p.a.dtype, scales), lowered)
+
+
+def on_halves(p: Product, e: Epilogue, caps: HostCaps, count: int) -> Lowered | None:
+    """:func:`on_matrices` of float32, as ``count`` halves of each number; None where an adapter cannot."""
+    found = halves.choose(caps, count)
+    if found is None:
+        return None
+    config, tiles = found
+    slices, m, n, k = p.sizes
+    sides, step = sides_of(p, run_of(p.a.dtype)), max(tile.k for tile in tiles)
+    given = [
+        Halved.of(side, spec, rows, k, count, config, step)
+        for side, spec, rows in zip(sides, (p.a, p.b), (m, n), strict=True)
+    ]
+    if not all(operand.fits(caps) for operand in given):
+        return None
+    length = count * given[0].padded
+    chosen = matrix_tile.blocking(slices, m, n, length, tiles)
+    own = 1 if chosen.splits > 1 else 0
+    scales, *temporaries = [len(e.op.args) + own + t for t in range(3)]
+    w = Draft(COORDINATES)
+    w.add(arithmetic(p.a.dtype, "add", "mul"))
+    for operand, temporary in zip(given, temporaries, strict=True):
+        operand.read(w, temporary)
+    scaled.read_scales(w, scales)
+    a, b = [operand.read_side for operand in given]
+    main = partial(matrix_block_text, chosen.tile, config, a, b, caps, False, halves=count)
+    lowered = multiplied(w, p, e, caps, config, chosen, length, main)
+    if lowered is None:
+        return None
+    largest = scaled.largest_launch(read_operands(p, sides), parts_of(p, sides), p.a.dtype, scales)
+    halving = halves.halving_launch(read_operands(p, sides), given, scales, temporaries)
+    sizes = (*lowered.temporaries, scaled.SCALES_BYTES, *(operand.size_bytes for operand in given))
+    return Lowered((largest, halving, *lowered.launches), sizes, (own,))
+
+
+def multiplied(
+    w: Draft,
+    p: Product,
+    e: Epilogue,
+    caps: HostCaps,
+    config: MatrixConfig,
+    chosen: Blocking[MatrixTile],
+    length: int,
+    main: Callable[..., str],
+) -> Lowered | None:
+    """The launches of a product on subgroup matrices by ``w``, which has its operands, and sums of this ``length``.
+    ``main(together=…)`` writes the kernel's main. None if it takes more buffers than the adapter binds.
+    """
+    slices, m, n, _ = p.sizes
+    split, partials = chosen.splits > 1, len(e.op.args)
+    widths = {partials: partials_together(n)} if split else e.widths(2, caps, 4)
+    together = max(widths.values())
+    store_sums(w, None if split else e, p.kind, partials, (PLACE, STORED), widths)
+    if len(w.bindings) > caps.max_buffers:
+        return None
+    grid = block_params(w.params, chosen, slices, m, n, length)
+    tile = chosen.tile
+    body = [*([] if together > 1 else [FINISH]), main(together=together)]
+    launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
+    return with_splits(p, e, caps, chosen.splits, launch)
+
+
+def sides_of(p: Product, run: int) -> list[Side]:
+    """Both operands, in groups of ``run`` where they lie so."""
+    return [side_of("a", p.a, 2, 1, run), side_of("b", p.b, 1, 2, run)]
+
+
+def read_operands(p: Product, sides: Sequence[Side]) -> Draft:
+    """:func:`operands`, and the functions that read their words (see :mod:`.matrix_tile`)."""
+    kernel = operands(p, MATRIX)
+    kernel.add(source("matmul"), *(reader(side, side.x, words_of(p.a.dtype)) for side in sides))
+    return kernel
+
+
+def parts_of(p: Product, sides: Sequence[Side]) -> list[scaled.Part]:
+    slices, m, n, k = p.sizes
+    return [scaled.Part.of(side, slices, rows, k) for side, rows in zip(sides, (m, n), strict=True)]
 
 
 def side_of(x: str, spec: Spec, inner: int, outer: int, run: int) -> Side:

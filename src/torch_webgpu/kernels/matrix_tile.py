@@ -130,7 +130,8 @@ class _Loader:
         if self.side.k_major:
             rows = [f"{x}_line + {j * self.down}u" for j in range(self.loads)]
         elif self.side.runs:
-            rows, last = [f"{x}_first"], f"P.{self.extent} - {self.run}u"
+            # The last run that has anything of the operand in it: rows that are padded to whole runs have one more.
+            rows, last = [f"{x}_first"], f"(P.{self.extent} - 1u) / {self.run}u * {self.run}u"
         else:
             rows = [f"{x}_first + {e}u" for e in range(self.run)]
         for j, row in enumerate(rows):
@@ -203,18 +204,19 @@ def matrix_block_text(
     tail: bool,
     together: int = 1,
     scaled: bool = False,
+    halves: int = 0,
 ) -> str:
     """The ``main`` of a blocked product of operands of ``config.operand``.
 
     ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes.
-    ``scaled``: operands are bfloat16 (:mod:`.scaled`).
+    ``scaled``: operands are bfloat16 (:mod:`.scaled`). ``halves``: they are so many of each number (:mod:`.halves`).
     """
     threads, lanes = tile.threads(config), config.subgroup_size
     a = _Loader(a_side, tile.m, tile, config, 0, tail, scaled)
     b = _Loader(b_side, tile.n, tile, config, a.end, tail, scaled)
     rows, columns = tile.m // tile.down // config.m, tile.n // tile.across // config.n
     grid = [(i, j) for i in range(rows) for j in range(columns)]
-    out = _Out(tile, config, rows, columns, together, scaled)
+    out = _Out(tile, config, rows, columns, together, scaled or halves > 0)
     sized = f" @subgroup_size({lanes})" if caps.subgroup_sizes else ""
     lines = [
         f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
@@ -225,7 +227,7 @@ def matrix_block_text(
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
         "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
         *which_block(tile),
-        *(scale_lines() if scaled else ()),
+        *(scale_lines() if scaled or halves else ()),
         f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
         f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
         *a.begin(),
@@ -245,14 +247,26 @@ def matrix_block_text(
         *(f"  {line}" for line in (*a.fetch("ahead"), *b.fetch("ahead"))),
         "    }",
     ]
-    for kk in range(0, tile.k, config.k):
-        lines += [f"    let a{kk}_{i} = {a.fragment('part_m', i * config.m, kk)};" for i in range(rows)]
-        for j in range(columns):
-            lines.append(f"    let b{kk}_{j} = {b.fragment('part_n', j * config.n, kk)};")
-            lines += [
-                f"    s{i}_{j} = subgroupMatrixMultiplyAccumulate(a{kk}_{i}, b{kk}_{j}, s{i}_{j});" for i in range(rows)
-            ]
+    lines += _products(tile, config, a, b, rows, columns, max(1, halves))
     return "\n".join([*lines, "  }", *out.text(), "}", ""])
+
+
+def _products(
+    tile: MatrixTile, config: MatrixConfig, a: _Loader, b: _Loader, rows: int, columns: int, halves: int
+) -> Iterator[str]:
+    """Multiplies a step. Of two halves that make a number, whose fragments are neighbours along the sum, the product of
+    the lower ones is left out.
+    """
+    for group in range(0, tile.k, halves * config.k):
+        places = [group + half * config.k for half in range(halves)]
+        for kk in places:
+            yield from (f"    let a{kk}_{i} = {a.fragment('part_m', i * config.m, kk)};" for i in range(rows))
+        for j in range(columns):
+            for half, kk in enumerate(places):
+                yield f"    let b{kk}_{j} = {b.fragment('part_n', j * config.n, kk)};"
+                for other in places[: halves - half]:
+                    for i in range(rows):
+                        yield f"    s{i}_{j} = subgroupMatrixMultiplyAccumulate(a{other}_{i}, b{kk}_{j}, s{i}_{j});"
 
 
 class _Out:

@@ -65,6 +65,8 @@ FOUR = Run(4, "vec4<T>", "{name}_load4(({element}) / 4u)")
 def words_of(dtype: str) -> Run:
     """``RUN_BYTES`` as they lie in memory."""
     length = run_of(dtype)
+    if BY_NAME[dtype].itemsize == 4:
+        return Run(length, "vec4<u32>", "bitcast<vec4<u32>>({name}_load4(({element}) / 4u))")
     if BY_NAME[dtype].itemsize == 1:  # which start at multiples of 4 bytes (see Spec)
         words = ", ".join(f"{{name}}_load_word(({{element}}) / 4u + {e}u)" for e in range(4))
         return Run(length, "vec4<u32>", f"vec4<u32>({words})")

@@ -74,9 +74,9 @@ def flat(kernel: Draft, x: str, arg: int, spec: Spec) -> Part:
     return Part(side, 1, 1, numel)
 
 
-def largest_launch(kernel: Draft, parts: Sequence[Part], run: int, scales: int) -> Launch:
+def largest_launch(kernel: Draft, parts: Sequence[Part], dtype: str, scales: int) -> Launch:
     """The launch that leaves the bits of each operand's largest finite magnitude in temporary ``scales``, which is zero
-    before. ``kernel`` has the operands and their readers; those that lie in runs are read ``run`` numbers at a time.
+    before. ``kernel`` has the operands, of bfloat16 or float32, and their readers.
     """
     kernel.binding(Binding("scales", "u32", "read_write", "atomic"), scales)
     kernel.add(source("scaled"))
@@ -90,9 +90,9 @@ def largest_launch(kernel: Draft, parts: Sequence[Part], run: int, scales: int) 
     ]
     most = 1
     for number, part in enumerate(parts):
-        step = run if part.side.runs else 1
+        step = run_of(dtype) if part.side.runs else 1
         units = part.inner // step
-        lines += _operand(kernel, part, number, units, step)
+        lines += _operand(kernel, part, dtype, number, units, step)
         most = max(most, part.slices * part.outer * units)
     lines += [
         "  workgroupBarrier();",
@@ -109,14 +109,14 @@ def after(first: Launch, product: Lowered) -> Lowered:
     return Lowered((first, *product.launches), temporaries, (len(product.temporaries),))
 
 
-def _operand(kernel: Draft, part: Part, number: int, units: int, step: int) -> Iterator[str]:
+def _operand(kernel: Draft, part: Part, dtype: str, number: int, units: int, step: int) -> Iterator[str]:
     """Statements that look at all of an operand, run by run or number by number."""
     side, x = part.side, part.side.x
     total = kernel.params.add(f"{x}_total", part.slices * part.outer * units)
     outer_text, units_text = kernel.params.add(f"{x}_outer", part.outer), kernel.params.add(f"{x}_units", units)
     row, place = ("line", "first") if side.k_major else ("first", "line")
     at = f"{x}_row(slice, {row}), {x}_step(slice, {place})"
-    found = f"largest_of_run({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
+    found = f"largest_of_{dtype}({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
     yield "  {"
     yield "    var most = 0u;"
     yield f"    for (var i = wid.x * {WORKGROUP}u + lid; i < {total}; i += nwg.x * {WORKGROUP}u) {{"

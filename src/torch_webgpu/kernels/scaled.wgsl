@@ -1,4 +1,4 @@
-// bfloat16 numbers as float16 ones, by powers of two that bring the largest of an operand below 2^15.
+// Numbers as float16 ones, by powers of two that bring the largest of an operand below 2^15.
 
 // What to scale an operand by, as an exponent, whose largest finite magnitude has these bits as a float32.
 fn exponent_for(bits: u32) -> i32 { return select(clamp(141 - i32(bits >> 23u), -126, 126), 0, bits == 0u); }
@@ -11,7 +11,7 @@ fn factors_back(exponents: i32) -> vec2<f32> {
   return vec2<f32>(power_of_two(half), power_of_two(-exponents - half));
 }
 
-// Eight numbers.
+// Eight bfloat16 numbers.
 fn scaled_run(run: vec4<u32>, scale: f32) -> vec4<u32> {
   let low = bitcast<vec4<f32>>(run << vec4<u32>(16u)) * scale;
   let high = bitcast<vec4<f32>>(run & vec4<u32>(0xffff0000u)) * scale;
@@ -25,7 +25,11 @@ fn finite_bits(number: u32) -> u32 {
   return select(magnitude, 0u, magnitude >= 0x7f800000u);
 }
 
-fn largest_of_run(run: vec4<u32>) -> u32 {
+fn largest_of_f32(run: vec4<u32>) -> u32 {
+  return max(max(finite_bits(run.x), finite_bits(run.y)), max(finite_bits(run.z), finite_bits(run.w)));
+}
+
+fn largest_of_bf16(run: vec4<u32>) -> u32 {
   var largest = 0u;
   for (var e = 0u; e < 4u; e += 1u) {
     largest = max(largest, max(finite_bits(run[e] << 16u), finite_bits(run[e] & 0xffff0000u)));

@@ -9,6 +9,7 @@ from that one's only here. What cannot show: whether the threads of a real subgr
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import matrix_tile
+from torch_webgpu.kernels import halves, matrix_tile
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
 from torch_webgpu.runtime import pipelines
@@ -122,7 +123,9 @@ def without_matrices(source: str, lanes: int) -> str:
     return source + functions
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixTile = SMALL) -> list[str]:
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixTile = SMALL
+) -> list[Blocking[MatrixTile]]:
     """Until the test ends the current device multiplies matrices of ``config``, in blocks of ``tile``.
 
     Returns the blocks that were chosen since, by tile and parts of the sums.
@@ -148,3 +151,25 @@ def pretend(monkeypatch: pytest.MonkeyPatch, config: MatrixConfig, tile: MatrixT
     monkeypatch.setattr(pipelines, "link", emulated)
     forget(monkeypatch)
     return chosen
+
+
+BITS = 1 + 2.0**-12 + 2.0**-23
+"""Of a scaled number of these bits two halves keep all but the last one, one half neither of the two."""
+
+
+def pretend_halves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Blocking[MatrixTile]]]:
+    """A fixture: :func:`pretend` that the device has NVIDIA's matrices, and that they are worth it for small products
+    of float32, too; after the test, the setting that allows them is PyTorch's default.
+    """
+    monkeypatch.setattr(halves, "LAUNCHES_NS", 0)
+    monkeypatch.setattr(halves, "MOVED_NS", 0)
+    yield pretend(monkeypatch, NVIDIA)
+    torch.set_float32_matmul_precision("highest")
+
+
+def used(product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], device: torch.device) -> str:
+    """The setting of ``torch.set_float32_matmul_precision`` under which ``product(a, b)`` was computed."""
+    result = product(torch.full((64, 64), BITS).to(device), torch.eye(64).to(device)).cpu()
+    value = result.flatten()[0].item()
+    assert (result == value).all()
+    return {BITS: "highest", 1 + 2.0**-12: "high", 1.0: "medium"}[value]

@@ -81,9 +81,8 @@ def libraries() -> Iterator[Row]:
     yield from rows("torch.backends.cuda", names, same("PyTorch keeps the setting; there is one library"))
     names = "blas_workspace_size cublas_workspace_size cublaslt_workspace_size"
     yield from rows("torch.backends.cuda", names, emulated("runtime:zero", "no workspace is kept"))
-    yield from rows(
-        "torch.backends.cuda", "matmul cuBLASModule", same("PyTorch keeps the settings; float32 is computed in float32")
-    )
+    precision = "PyTorch keeps the settings; `allow_tf32` and `fp32_precision` are for the device's products, too"
+    yield from rows("torch.backends.cuda", "matmul cuBLASModule", same(precision))
     yield from rows("torch.backends.cuda", "cufft_plan_cache", emulated("runtime:{leaf}", "empty: no plans are kept"))
     names = "cuFFTPlanCache cuFFTPlanCacheAttrContextProp cuFFTPlanCacheManager"
     yield from rows("torch.backends.cuda", names, same("the classes of CUDA's own cache"))
