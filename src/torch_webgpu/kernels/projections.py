@@ -18,7 +18,7 @@ from torch_webgpu.wgsl.launch import Lowered, grid_for
 from torch_webgpu.wgsl.link import HostCaps
 
 from .epilogue import Epilogue
-from .matmul import MATVEC_THREADS, ROW_LANES
+from .matmul import MATVEC_THREADS, ROW_LANES, STORED
 from .operand import in_groups
 from .points import Draft, constant, source
 from .store import store_sums
@@ -26,7 +26,6 @@ from .store import store_sums
 COORDINATES = ("m",)
 OUTPUTS = MATVEC_THREADS // ROW_LANES
 PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(m); }"
-STORED = "fn is_stored(slice: u32, n: u32) -> bool { return true; }"
 
 
 @dataclass(frozen=True)
