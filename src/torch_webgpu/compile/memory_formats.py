@@ -21,8 +21,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from torch_webgpu import dtypes
-from torch_webgpu.aten import sdpa
+from torch_webgpu.engine.record import engine
+from torch_webgpu.kernels.matrix_tile import config_for, tiles_for
 from torch_webgpu.kernels.operand import run_of
+from torch_webgpu.kernels.scaled import operand_for
 
 from .dynamo import is_webgpu
 from .in_place import any_symbols
@@ -87,8 +89,11 @@ def operands(node: Node) -> list[Any]:
 def on_tensor_cores(node: Node) -> bool:
     """Whether a convolution's operands have whole runs of channels, which tensor cores multiply."""
     x, w = operands(node)
-    run = run_of(dtypes.of(x.dtype).name)
-    return sdpa.on_tensor_cores(x) and x.shape[1] % run == 0 and w.shape[0] % run == 0 and w.shape[1] % run == 0
+    dtype, caps = dtypes.of(x.dtype).name, engine().device(x.device.index or 0).caps
+    config = config_for(caps, operand_for(dtype, multiplications(node)))
+    run = run_of(dtype)
+    whole = x.shape[1] % run == 0 and w.shape[0] % run == 0 and w.shape[1] % run == 0
+    return whole and config is not None and bool(tiles_for(caps, config))
 
 
 def multiplications(node: Node) -> int:

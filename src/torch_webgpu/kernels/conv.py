@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from math import gcd, prod
+from operator import attrgetter
 
 from torch_webgpu.ir.graph import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
@@ -30,7 +31,7 @@ from .matmul import lower_matmul
 from .matrix_tile import HALF, LOW, QUARTER, MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import FOUR, Run, Side, in_groups, reader, words_of
 from .points import SPATIAL, Draft, PointKernel, absent, arithmetic, source, spatial
-from .register_tile import block_text, most_together
+from .register_tile import block_text, in_runs, most_together
 from .store import NOT_TOGETHER, accumulator, add_partials, partials_together, store_sums
 from .tile import LARGE, LIGHT, SMALL, block_params, blocking
 
@@ -143,9 +144,11 @@ def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = c.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split, partials = chosen.splits > 1, len(e.op.args)
-    linear, window = sides(c, FOUR.length)
-    a, b = sorted((linear, window), key=lambda side: side.x)
-    most = most_together(b)
+    found = sides(c, FOUR.length)
+    a, b = sorted(found, key=attrgetter("x"))
+    a, b = in_runs(chosen.tile, a, b, caps.software)
+    linear, window = (b, a) if c.flipped else (a, b)
+    most = most_together(chosen.tile, b)
     widths = {partials: partials_together(n, most)} if split else widths_of(c, e, caps, most)
     together = max(widths.values(), default=1)
     w = draft(c, None if split else e, partials, widths)
@@ -173,7 +176,7 @@ def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tile
     slices, m, n, k = c.sizes
     words = words_of(c.dtype)
     linear, window = sides(c, words.length)
-    a, b = sorted((linear, window), key=lambda side: side.x)
+    a, b = sorted((linear, window), key=attrgetter("x"))
     if not (a.runs and b.runs):
         tiles = [tile for tile in tiles if tile in GATHERING] or tiles
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)

@@ -23,9 +23,10 @@ fn nearest_halves(x: vec4<f32>, bits: vec4<u32>) -> vec2<u32> {
 fn halves_of(bits: vec4<u32>, scale: f32) -> vec4<u32> {
   let one = bitcast<vec4<f32>>((bits & vec4<u32>(0x80000000u)) | vec4<u32>(0x3f800000u));
   let x = select(one, bitcast<vec4<f32>>(bits) * scale, are_finite(bits));
-  let upper = vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw));
-  let rest = x - vec4<f32>(unpack2x16float(upper.x), unpack2x16float(upper.y));
-  return vec4<u32>(upper, nearest_halves(rest, bits));
+  // Rounded to the precision of float16 by its bits: a compiler may take what is packed and unpacked for what it was.
+  let near = bitcast<vec4<f32>>((bitcast<vec4<u32>>(x) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));
+  let upper = vec2<u32>(pack2x16float(near.xy), pack2x16float(near.zw));
+  return vec4<u32>(upper, nearest_halves(x - near, bits));
 }
 
 fn half_of(bits: vec4<u32>, scale: f32) -> vec2<u32> {

@@ -24,7 +24,7 @@ from .halves import Halved
 from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import FOUR, Side, in_groups, k_major, reader, run_of, words_of
 from .points import Draft, PointKernel, arithmetic, constant, source
-from .register_tile import block_text, most_together
+from .register_tile import block_text, in_runs, most_together
 from .scaled import MATRIX
 from .store import NOT_TOGETHER, accumulator, add_partials, partials_together, store_sums
 from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, blocking
@@ -201,8 +201,8 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     slices, m, n, k = p.sizes
     chosen = blocking(slices, m, n, k, TILES, caps.software)
     split, partials = chosen.splits > 1, len(e.op.args)
-    a, b = sides_of(p, FOUR.length)
-    most = most_together(b)
+    a, b = in_runs(chosen.tile, *sides_of(p, FOUR.length), caps.software)
+    most = most_together(chosen.tile, b)
     widths = {partials: partials_together(n, most)} if split else e.widths(2, caps, most)
     together = max(widths.values())
     w = draft(p, None if split else e, partials, widths, MATRIX)
@@ -295,9 +295,9 @@ def multiplied(
     return with_splits(p, e, caps, chosen.splits, launch)
 
 
-def sides_of(p: Product, run: int) -> list[Side]:
+def sides_of(p: Product, run: int) -> tuple[Side, Side]:
     """Both operands, in groups of ``run`` where they lie so."""
-    return [side_of("a", p.a, 2, 1, run), side_of("b", p.b, 1, 2, run)]
+    return side_of("a", p.a, 2, 1, run), side_of("b", p.b, 1, 2, run)
 
 
 def read_operands(p: Product, sides: Sequence[Side]) -> Draft:

@@ -47,9 +47,9 @@ SMALL = Tile(32, 32, 16, 4, 4)
 RATES = {
     HUGE: (199, 0.45, 166, 2),
     LARGE: (172, 0.31, 161, 1),
-    HALF: (209, 1.18, 157, 1),
-    MEDIUM: (330, 4.85, 141, 2),
-    LIGHT: (179, 1.31, 117, 1),
+    HALF: (200, 1.25, 150, 1),
+    MEDIUM: (385, 4.25, 158, 2),
+    LIGHT: (175, 1.31, 119, 1),
     SMALL: (206, 7.91, 92, 1),
 }
 # On a software adapter (two cores): multiply-adds a nanosecond, and a part of the time it takes to compile the kernel.

@@ -7,6 +7,7 @@ Operands are small whole numbers, so that sums are exact and results have to be 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_orders_of_tiles(device, monkeypatch, tile, left, right):
 @pytest.mark.parametrize("tile", [matmul.HUGE, matmul.LARGE, matmul.HALF, matmul.LIGHT], ids=str)
 def test_larger_tiles(device, monkeypatch, tile):
     force(monkeypatch, tile)
-    for left, right in (("rows", "rows"), ("columns", "columns")):
+    for left, right in product(("rows", "columns"), repeat=2):
         a, b = laid_out(left, tile.m + 4, 20, dtype=torch.float32), laid_out(right, 20, tile.n + 4, dtype=torch.float32)
         check(device, torch.mm, a, b, tol=0)
 
