@@ -275,7 +275,7 @@ def test_graphed_callables_refuse_what_torch_cuda_refuses(device):
 # ---- other ways of running
 
 
-@pytest.mark.parametrize("environment", [{"TORCH_WEBGPU_IMMEDIATES": "0"}, {"TORCH_WEBGPU_MAX_BINDING": "1000"}])
+@pytest.mark.parametrize("environment", [{"TORCH_WEBGPU_IMMEDIATES": "0"}, {"TORCH_WEBGPU_MAX_BINDING": "4000"}])
 def test_parameters_in_a_uniform_buffer_and_bindings_in_windows(environment):
     script = """
         import torch.nn.functional as F
