@@ -120,10 +120,11 @@ def test_no_and_single_elements(shape: tuple[int, ...], dtype: torch.dtype, devi
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.int64], ids=names)
 def test_sizes_of_several_windows(dtype: torch.dtype, device: torch.device) -> None:
     """More bytes than one binding has under TORCH_WEBGPU_MAX_BINDING=4096."""
-    x = torch.arange(4501).to(dtype)
+    n = 18_006 // dtype.itemsize  # five windows of each buffer
+    x = torch.arange(n).to(dtype)
     check(device, lambda x: x[1:] + x[:-1], x)
-    check(device, lambda x: x.view(-1, 4501).t() * 2, x)
-    check(device, lambda x: x[::3].add_(x[1::3]), x[:4500])
+    check(device, lambda x: x.view(-1, n).t() * 2, x)
+    check(device, lambda x: x[::3].add_(x[1::3]), x[: n // 3 * 3])
 
 
 def test_more_elements_than_one_row_of_workgroups_has(device: torch.device) -> None:
