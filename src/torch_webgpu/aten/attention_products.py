@@ -5,17 +5,21 @@ again, and the weights from each query's ``log(sum(exp(scores)))``. Scores, thei
 are kept as a program keeps them that writes attention out), and the weights are rounded to the dtype of the values for
 the product with these; PyTorch's composition brings half types to float32 for all of it.
 
+Dropout draws its numbers again in the backward, from a place in the stream that two tensors hold.
+
 Queries of heads that share keys and values are rows of one matrix, so that neither is copied for each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from torch_webgpu import dtypes
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import PYTORCH, Rules
@@ -23,6 +27,7 @@ from torch_webgpu.kernels.matmul import extern
 from torch_webgpu.layout import contiguous_strides
 
 from .computed import computed
+from .random import halves, stream_at
 from .reduce import own, record_reduction
 from .softmax import checked, share_of
 from .torch_abi import Meta, empty_like_meta
@@ -30,6 +35,25 @@ from .torch_abi import Meta, empty_like_meta
 Maybe = torch.Tensor | None
 Written = tuple[tuple[Expr, ...], tuple[str, ...], Callable[..., tuple[Expr, ...]]]
 NOTHING = float("-inf")
+SCALE, KEPT, FACTOR = range(3)
+"""Parameters of kernels over the scores; the last two are there with dropout."""
+
+
+class Dropout(NamedTuple):
+    """Weights that are dropped with probability ``p``, the others divided by ``1 - p``: weight ``i`` of (B, H, L, S) is
+    kept where number ``i`` of the stream that starts at ``seed`` and ``offset`` (int64, without dimensions) is less
+    than ``1 - p``.
+    """
+
+    p: float
+    seed: torch.Tensor
+    offset: torch.Tensor
+
+    @property
+    def numbers(self) -> list[tuple[str, float]]:
+        """The parameters ``KEPT`` and ``FACTOR``."""
+        kept = 1 - self.p
+        return [("f", kept), ("f", 1 / kept if kept else 0.0)]
 
 
 def forward(
@@ -40,6 +64,7 @@ def forward(
     is_causal: bool,
     scale: float,
     rules: Rules = PYTORCH,
+    dropout: Dropout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result (B, H, L, D) and what :func:`torch_webgpu.kernels.attention.extern` says of each query."""
     (b, h, n, _), s = query.shape, key.shape[2]
@@ -50,7 +75,8 @@ def forward(
     )
     seen = visible(is_causal, rules)
 
-    def write(score: Expr, *masks: Expr) -> Written:
+    def write(score: Expr, *rest: Expr) -> Written:
+        masks, place = parted(rest, dropout)
         score = seen(score, *masks)
 
         def finish(top: Expr, total: Expr) -> tuple[Expr, ...]:
@@ -59,12 +85,22 @@ def forward(
             share = share_of(score, top, total)
             if rules.zeros:
                 share = ops.where(nothing, ops.like(score, 0), share)
+            share = dropped(share, place)
             return ops.where(nothing, ops.like(top, attention.HIGHEST), top + ops.log(total)), share
 
         return (score,), ("logsumexp",), finish
 
-    record(
-        "weights", [scores, *present(mask)], [lse, weights], (is_causal, mask is not None, rules), scale, write, maps=1
+    inputs = [scores, *present(mask), *(dropout[1:] if dropout else ())]
+    record_reduction(
+        "attention.weights",
+        inputs,
+        [lse, weights],
+        scores.shape,
+        (3,),
+        write,
+        maps=1,
+        static=(is_causal, mask is not None, rules, dropout is not None),
+        scalars=scalars(scale, dropout),
     )
     out = product(weights.view(k.shape[0], -1, s), v, query.dtype)
     return out.view(b, h, n, -1), lse.squeeze(3)
@@ -76,10 +112,12 @@ def backward(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: Maybe,
+    out: torch.Tensor,
     lse: torch.Tensor,
     is_causal: bool,
     scale: float,
     wanted: Sequence[bool],
+    dropout: Dropout | None = None,
 ) -> tuple[Maybe, ...]:
     """The gradients of query, key, value and of a mask that is added, those that are ``wanted``."""
     (b, h, n, _), s, dtype = query.shape, key.shape[2], query.dtype
@@ -92,18 +130,19 @@ def backward(
     weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
     seen = visible(is_causal)
 
-    def write(score: Expr, grad_weight: Expr, lse: Expr, *masks: Expr) -> Written:
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        loads = [ops.load(i, spec.dtype) for i, spec in enumerate(specs[: len(inputs)])]
+        score, grad_weight, lse, mean, *rest = loads
+        masks, place = parted(rest, dropout)
         weight = ops.exp(seen(score, *masks) - lse)
+        slope = weight * (dropped(grad_weight, place) - mean)
+        roots = (dropped(weight, place), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
+        return Pointwise(tuple([ops.to_dtype(r, spec.dtype) for r, spec in zip(roots, specs[len(inputs) :])]))
 
-        def finish(total: Expr) -> tuple[Expr, ...]:
-            slope = weight * (grad_weight - total)
-            return (weight, ops.param(0, "f32") * slope, slope)[: len(outputs)]
-
-        return (weight * grad_weight,), ("sum",), finish
-
-    inputs = [scores, grad_weights, lse.unsqueeze(3), *present(mask)]
-    static = (is_causal, mask is not None, len(outputs))
-    record("slopes", inputs, outputs, static, scale, write, maps=len(outputs))
+    inputs = [scores, grad_weights, lse.unsqueeze(3), mean_of(grad, out), *present(mask), *(dropout or ())[1:]]
+    static = (is_causal, mask is not None, len(outputs), dropout is not None)
+    inputs = [t.expand(scores.shape) for t in inputs]
+    engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, dropout))
     weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
     return (
         product(grad_scores, k, dtype).view(query.shape) if wanted[0] else None,
@@ -113,34 +152,52 @@ def backward(
     )
 
 
-def record(
-    name: str,
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    static: Hashable,
-    scale: float,
-    write: Callable[..., Written],
-    maps: int,
-) -> None:
-    """A reduction over the keys of what broadcasts to the scores ``inputs[0]``; the scale is parameter 0."""
-    record_reduction(
-        f"attention.{name}",
-        inputs,
-        outputs,
-        inputs[0].shape,
-        (3,),
-        write,
-        maps=maps,
-        static=static,
-        scalars=[("f", scale)],
-    )
+def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """What a query's weights, each times its gradient, add up to: the product of result and gradient, (B, H, L, 1)."""
+    (mean,) = empty_like_meta([plain((*out.shape[:3], 1), torch.float32)], out.get_device())
+
+    def write(grad: Expr, y: Expr) -> Written:
+        return (own(grad) * own(y),), ("sum",), lambda total: (total,)
+
+    record_reduction("attention.mean", [grad, out], [mean], out.shape, (3,), write)
+    return mean
+
+
+def scalars(scale: float, dropout: Dropout | None) -> list[tuple[str, float]]:
+    return [("f", scale), *(dropout.numbers if dropout else ())]
+
+
+def parted(rest: Sequence[Expr], dropout: Dropout | None) -> tuple[Sequence[Expr], Sequence[Expr]]:
+    """The elements of the mask, if there is one, and those of the place in the random stream."""
+    return (rest[:-2], rest[-2:]) if dropout else (rest, ())
+
+
+def kept(dropout: Dropout, shape: tuple[int, ...]) -> torch.Tensor:
+    """Which weights (B, H, L, S) dropout keeps, as booleans."""
+    place = [t.expand(shape) for t in (dropout.seed, dropout.offset)]
+
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        return Pointwise((stays([ops.load(k, spec.dtype) for k, spec in enumerate(specs[:2])]),))
+
+    return computed("attention.kept", place, [plain(shape, torch.bool)], body, (), scalars(0.0, dropout))[0]
+
+
+def stays(place: Sequence[Expr]) -> Expr:
+    return stream_at("random_uniform", [half for number in place for half in halves(number)]) < ops.param(KEPT, "f32")
+
+
+def dropped(x: Expr, place: Sequence[Expr]) -> Expr:
+    """``x``, a weight or the gradient of one, after dropout."""
+    if not place:
+        return x
+    return ops.where(stays(place), x * ops.param(FACTOR, "f32"), ops.like(x, 0))
 
 
 def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
     """A function from a product of query and key, and the mask there, to the score that counts."""
 
     def score_of(product: Expr, *masks: Expr) -> Expr:
-        score = ops.param(0, "f32") * own(product)
+        score = ops.param(SCALE, "f32") * own(product)
         for m in masks:
             if m.dtype == "bool":
                 score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))

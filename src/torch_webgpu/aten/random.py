@@ -5,7 +5,7 @@ Element ``i`` (row-major) of a fill takes the ``i``-th draw of the next stretch 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,9 +37,13 @@ Expression = Callable[[Expr, list[Expr]], Expr]
 
 def stream(kind: str, *operands: Expr) -> Expr:
     """This point's draw. ``kind`` is a ``random_…`` row of the op table; samplers also take operands."""
+    return stream_at(kind, [ops.param(k, "u32") for k in range(STREAM_PARAMS)], *operands)
+
+
+def stream_at(kind: str, place: Sequence[Expr], *operands: Expr) -> Expr:
+    """The same from the place in a stream that four numbers tell: the halves of its seed and of its offset."""
     result = {"random_bits": "u32", "random_bits64": "i64"}.get(kind, "f32")
-    position = [*(ops.param(k, "u32") for k in range(STREAM_PARAMS)), ops.linear()]
-    return Expr(kind, (*position, *operands), result)
+    return Expr(kind, (*place, ops.linear(), *operands), result)
 
 
 def draw(
@@ -69,9 +73,34 @@ def draw(
 
 def stream_scalars(generator: torch.Generator | None, like: torch.Tensor, per_block: int = 4) -> list[tuple[str, Any]]:
     """Reserves a draw per element of ``like``; the stream's four parameters."""
-    blocks = -(-like.numel() // per_block)
-    device = like.device.index or 0
+    return reserved(generator, -(-like.numel() // per_block), like.device.index or 0)
+
+
+def reserved(generator: torch.Generator | None, blocks: int, device: int) -> list[tuple[str, Any]]:
+    """The parameters of a stretch of so many blocks."""
     return [("u", word) for word in engine().stream_words(state_of(generator, device), blocks, device)]
+
+
+def store_place(seed: torch.Tensor, offset: torch.Tensor, draws: int) -> None:
+    """Reserves so many draws, and writes where they start in the stream: int64 tensors without dimensions, from which
+    :func:`stream_at` gives them as often as they are needed.
+    """
+
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        seed_lo, seed_hi, lo, hi = (ops.to_dtype(ops.param(k, "u32"), "i64") for k in range(STREAM_PARAMS))
+        return Pointwise((joined(seed_lo, seed_hi), joined(lo, hi)))
+
+    scalars = reserved(None, -(-draws // 4), seed.get_device())
+    engine().record("aten.place_in_stream", [], [seed, offset], body, (), scalars)
+
+
+def halves(number: Expr) -> tuple[Expr, Expr]:
+    """The lower and the upper 32 bits of an int64."""
+    return ops.to_dtype(number, "u32"), ops.to_dtype(ops.bitwise_right_shift(number, 32), "u32")
+
+
+def joined(lower: Expr, upper: Expr) -> Expr:
+    return ops.bitwise_left_shift(upper, 32) | lower
 
 
 def truncated(u: Expr, digits: int) -> Expr:

@@ -11,27 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import torch
 
-from torch_webgpu import dtypes
-from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import Attention, Rules
-from torch_webgpu.kernels.matrix_tile import config_for, tiles_for
 
 from . import attention_products
+from .attention_products import Dropout
 from .computed import computed
+from .random import store_place
 from .torch_abi import (
     aten,
     below_autograd,
     composite,
-    empty_like_meta,
     fused_attention_is_wanted,
     impl,
-    in_forward_mode,
+    in_transform,
     infer,
 )
 from .traced import traced
@@ -56,12 +54,12 @@ class Road(Enum):
     MATH = auto()
 
 
-def fused_road(query: torch.Tensor, value: torch.Tensor) -> Road:
+def fused_road(query: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0) -> Road:
     """The road of what is fused: one kernel for few queries, as in decoding, where products are small and launches
-    many. Tiles in registers, or tensor cores, are faster for many queries.
+    many, if nothing is dropped. Tiles in registers, or tensor cores, are faster for many queries.
     """
     b, h, queries, width = query.shape
-    few = queries <= FEW_QUERIES and attention.fits(b, h, queries, width, value.shape[3])
+    few = queries <= FEW_QUERIES and not dropout_p and attention.fits(b, h, queries, width, value.shape[3])
     return Road.ONE_KERNEL if few else Road.PRODUCTS
 
 
@@ -70,29 +68,19 @@ def road(
 ) -> Road:
     """The road of a call.
 
-    Fused is what has no gradients. With them it is what tensor cores multiply: the composition brings half types to
-    float32, which they do not take, and keeps the weights in it. Elsewhere the composition trains with one product
-    less, and rounds nothing to half types on the way. Fused roads have no derivatives in forward mode, and draw no
-    random numbers.
+    The composition keeps the weights for the backward, and what dropout made of them, and brings half types to float32,
+    which tensor cores do not take; fused roads compute them again. PyTorch knows no derivatives of these in forward
+    mode, and cannot run them over batches of calls.
     """
-    if not fused_attention_is_wanted() or dropout_p or not are_heads(query, key, value, mask):
+    if not fused_attention_is_wanted() or not 0 <= dropout_p < 1 or not are_heads(query, key, value, mask):
         return Road.MATH
-    if in_forward_mode() or (is_causal and mask is not None):  # the latter is an error, in PyTorch's words
+    if in_transform() or (is_causal and mask is not None):  # the latter is an error, in PyTorch's words
         return Road.MATH
-    if needs_grad(query, key, value, mask) and not on_tensor_cores(query):
-        return Road.MATH
-    return fused_road(query, value)
+    return fused_road(query, value, dropout_p)
 
 
 def needs_grad(*tensors: Maybe) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def on_tensor_cores(t: torch.Tensor) -> bool:
-    """Whether the device multiplies matrices of such numbers."""
-    caps = engine().device(t.device.index or 0).caps
-    config = config_for(caps, dtypes.of(t.dtype).name)
-    return config is not None and bool(tiles_for(caps, config))
 
 
 def are_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe) -> bool:
@@ -115,6 +103,7 @@ def are_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask:
 
 
 composition = composite(aten.scaled_dot_product_attention.default)
+composed_products = composite(aten._scaled_dot_product_attention_math.default)
 
 
 def scaled_dot_product_attention(
@@ -134,23 +123,38 @@ def scaled_dot_product_attention(
     grouped = query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]
     if (grouped and not enable_gqa) or road(query, key, value, attn_mask, dropout_p, is_causal) is Road.MATH:
         return composition(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    return FUSED(query, key, value, attn_mask, 0.0, is_causal, scale=scale)[0]
+    return FUSED(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
 
 
 def forward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, is_causal: bool, scale: float | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    is_causal: bool,
+    scale: float | None,
+    dropout_p: float,
+    seed: torch.Tensor,
+    offset: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """The result, the logarithm of each query's sum (B, H, L), and what stands for the random state."""
-    y, lse, *state = infer(FUSED, query, key, value, mask, 0.0, is_causal)
-    unused = empty_like_meta(state, query.get_device())
-    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
+    """The result, and the logarithm of each query's sum (B, H, L)."""
+    y, lse, *_ = infer(FUSED, query, key, value, mask, 0.0, is_causal)
+    scale = scale_of(query, scale)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
-    chosen = fused_road(query, value)
-    if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
+    if fused_road(query, value, dropout_p) is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
         body = attention.extern(Attention(scale, is_causal, mask is not None))
-        return *computed(FUSED._schema.name, inputs, (y, lse), body), *unused
-    out, sums = attention_products.forward(query, key, value, mask, is_causal, scale)
-    return laid_out(out, y[1]), sums, *unused
+        return tuple(computed(FUSED._schema.name, inputs, (y, lse), body))
+    dropout = dropout_of(dropout_p, seed, offset)
+    out, sums = attention_products.forward(query, key, value, mask, is_causal, scale, dropout=dropout)
+    return laid_out(out, y[1]), sums
+
+
+def scale_of(query: torch.Tensor, scale: float | None) -> float:
+    return 1 / sqrt(query.shape[-1]) if scale is None else scale
+
+
+def dropout_of(p: float, seed: Maybe, offset: Maybe) -> Dropout | None:
+    return Dropout(p, seed, offset) if p and seed is not None and offset is not None else None
 
 
 def written_out(
@@ -196,14 +200,17 @@ def fused_attention(
 ) -> tuple[Any, ...]:
     """PyTorch's operator; ``attn_bias`` may be of booleans, and key and value may have fewer heads than query."""
     check(query, key, value, attn_bias, dropout_p)
-    y, lse, seed, offset = traced_forward(query, key, value, attn_bias, is_causal, scale)
+    seed, offset = (torch.empty((), dtype=torch.int64, device=query.device) for _ in range(2))
+    if dropout_p:
+        store_place(seed, offset, prod(query.shape[:3]) * key.shape[2])
+    y, lse = traced_forward(query, key, value, attn_bias, is_causal, scale, dropout_p, seed, offset)
     return y, lse, None, None, query.shape[2], key.shape[2], seed, offset, None
 
 
 def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, dropout_p: float) -> None:
-    if dropout_p or not are_heads(query, key, value, mask):
+    if not 0 <= dropout_p < 1 or not are_heads(query, key, value, mask):
         raise NotImplementedError(
-            "attention with dropout, or of these layouts, has no fused road on webgpu; call "
+            f"attention of these layouts, or with dropout_p={dropout_p}, has no fused road on webgpu; call "
             "torch.nn.functional.scaled_dot_product_attention, which composes it"
         )
 
@@ -214,10 +221,14 @@ def backward(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: Maybe,
+    out: torch.Tensor,
     lse: torch.Tensor,
     is_causal: bool,
     scale: float | None,
     wanted: Sequence[bool],
+    dropout_p: float,
+    seed: Maybe,
+    offset: Maybe,
 ) -> tuple[Maybe, ...]:
     """The gradients of query, key, value and mask, laid out as PyTorch's meta kernel says."""
     tensors = (query, key, value, mask)
@@ -228,8 +239,8 @@ def backward(
         return tuple(
             [None if t is None or layout is None else torch.zeros_like(t) for t, layout in zip(tensors, layouts)]
         )
-    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
-    found = attention_products.backward(grad, query, key, value, mask, lse, is_causal, scale, wanted)
+    given = (grad, query, key, value, mask, out, lse, is_causal, scale_of(query, scale), wanted)
+    found = attention_products.backward(*given, dropout_of(dropout_p, seed, offset))
     return tuple(
         [None if t is None or layout is None else laid_out(t, layout.stride()) for t, layout in zip(found, layouts)]
     )
@@ -258,7 +269,8 @@ def fused_attention_backward(
     """PyTorch's operator for the gradients of :func:`fused_attention`."""
     check(query, key, value, attn_bias, dropout_p)
     wanted = tuple(grad_input_mask)
-    return traced_backward(grad_out, query, key, value, attn_bias, logsumexp, is_causal, scale, wanted)
+    given = (grad_out, query, key, value, attn_bias, out, logsumexp, is_causal, scale, wanted)
+    return traced_backward(*given, dropout_p, *((philox_seed, philox_offset) if dropout_p else (None, None)))
 
 
 def differentiable_backward(
@@ -277,8 +289,12 @@ def differentiable_backward(
     if not needs_grad(grad_out, query, key, value, attn_bias):
         with below_autograd():
             return FUSED_BACKWARD(grad_out, query, key, value, attn_bias, grad_input_mask, *rest, scale=scale)
-    is_causal, grouped = rest[7], query.shape[1] != key.shape[1]
-    out = composition(query, key, value, attn_bias, 0.0, is_causal, scale=scale, enable_gqa=grouped)
+    dropout_p, is_causal, seed, offset = rest[6:]
+    shared = query.shape[1] // key.shape[1]
+    out, weights = composed_products(query, key, value, attn_bias, 0.0, is_causal, scale=scale, enable_gqa=shared > 1)
+    if (dropout := dropout_of(dropout_p, seed, offset)) is not None:
+        kept = attention_products.kept(dropout, tuple(weights.shape)) / (1 - dropout_p)
+        out = (weights * kept).to(value.dtype) @ value.repeat_interleave(shared, 1)
     given = [t if want else None for t, want in zip((query, key, value, attn_bias), grad_input_mask)]
     found = iter(torch.autograd.grad(out, [t for t in given if t is not None], grad_out, create_graph=True))
     return tuple([None if t is None else next(found) for t in given])

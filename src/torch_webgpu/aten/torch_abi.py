@@ -130,9 +130,9 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 """Context manager: operators go past autograd's keys."""
 
 
-def in_forward_mode() -> bool:
-    """Whether tensors may have tangents."""
-    return forward_ad._current_level >= 0
+def in_transform() -> bool:
+    """Whether tensors may have tangents, or a transform of ``torch.func`` is underway."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:

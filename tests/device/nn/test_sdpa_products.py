@@ -53,18 +53,6 @@ def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor 
         return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=q.shape[1] != k.shape[1], **options)
 
 
-def test_what_tensor_cores_multiply_trains_on_the_fused_road(device, monkeypatch):
-    q, k, v = (t.to(device).requires_grad_() for t in heads(1, 2, 2, 20, 20, 8, 8, torch.float16))
-
-    def is_fused(tensor_cores: bool, dropout: float) -> bool:
-        monkeypatch.setattr(sdpa, "on_tensor_cores", lambda t: tensor_cores)
-        return "Fused" in F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).grad_fn.name()
-
-    assert is_fused(True, 0.0)
-    assert not is_fused(True, 0.5)
-    assert not is_fused(False, 0.0)
-
-
 def gradients(tensors: list[torch.Tensor | None], seed: torch.Tensor, **options: Any) -> list[torch.Tensor]:
     live = [None if t is None else t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
     out = fused(*live, **options)  # type: ignore[arg-type]
