@@ -35,7 +35,7 @@ from .torch_abi import Meta, empty_like_meta
 Maybe = torch.Tensor | None
 Written = tuple[tuple[Expr, ...], tuple[str, ...], Callable[..., tuple[Expr, ...]]]
 NOTHING = float("-inf")
-SCALE, KEPT, FACTOR = range(3)
+SCALE, KEYS, QUERIES, KEPT, FACTOR = range(5)
 """Parameters of kernels over the scores; the last two are there with dropout."""
 
 
@@ -73,7 +73,8 @@ def forward(
     lse, weights = empty_like_meta(
         [plain((b, h, n, 1), torch.float32), plain((b, h, n, s), query.dtype)], query.get_device()
     )
-    seen = visible(is_causal, rules)
+    seen = visible(ops.le(ops.index(3), ops.index(2)) if is_causal else None, rules)
+    inputs = [scores, *present(mask), *(dropout or ())[1:]]
 
     def write(score: Expr, *rest: Expr) -> Written:
         masks, place = parted(rest, dropout)
@@ -90,7 +91,6 @@ def forward(
 
         return (score,), ("logsumexp",), finish
 
-    inputs = [scores, *present(mask), *(dropout[1:] if dropout else ())]
     record_reduction(
         "attention.weights",
         inputs,
@@ -100,7 +100,7 @@ def forward(
         write,
         maps=1,
         static=(is_causal, mask is not None, rules, dropout is not None),
-        scalars=scalars(scale, dropout),
+        scalars=scalars(scale, query, key, dropout),
     )
     out = product(weights.view(k.shape[0], -1, s), v, query.dtype)
     return out.view(b, h, n, -1), lse.squeeze(3)
@@ -122,13 +122,19 @@ def backward(
     """The gradients of query, key, value and of a mask that is added, those that are ``wanted``."""
     (b, h, n, _), s, dtype = query.shape, key.shape[2], query.dtype
     q, g, k, v = rows_of(query, key), rows_of(grad, key), batch_of(key), batch_of(value)
-    scores = product(q, k.mT, torch.float32).view(b, h, n, s)
-    grad_weights = product(g, v.mT, torch.float32).view(b, h, n, s)
-    full = [plain((b, h, n, s), dtype), plain((b, h, n, s), dtype)]
+    mean = mean_of(grad, out)
+    scores = product(q, k.mT, torch.float32)
+    grad_weights = product(g, v.mT, torch.float32)
+    # As the product's results lie, if that is possible: what follows is part of its kernel then.
+    shape = tuple(grad_weights.shape) if mask is None else (b, h, n, s)
+    full = [plain(shape, dtype), plain(shape, dtype)]
     if wanted[3]:
-        full.append(plain((b, h, n, s), torch.float32))
+        full.append(plain(shape, torch.float32))
     weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
-    seen = visible(is_causal)
+    of_scores, of_queries = [scores, grad_weights], [lse, mean]
+    inputs = [t.view(shape) for t in of_scores] + [t.view(*shape[:-1], 1).expand(shape) for t in of_queries]
+    inputs += [t.expand(shape) for t in (*present(mask), *(dropout or ())[1:])]
+    seen = visible(seen_by_number() if is_causal else None)
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
         loads = [ops.load(i, spec.dtype) for i, spec in enumerate(specs[: len(inputs)])]
@@ -139,10 +145,8 @@ def backward(
         roots = (dropped(weight, place), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
         return Pointwise(tuple([ops.to_dtype(r, spec.dtype) for r, spec in zip(roots, specs[len(inputs) :])]))
 
-    inputs = [scores, grad_weights, lse.unsqueeze(3), mean_of(grad, out), *present(mask), *(dropout or ())[1:]]
     static = (is_causal, mask is not None, len(outputs), dropout is not None)
-    inputs = [t.expand(scores.shape) for t in inputs]
-    engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, dropout))
+    engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, query, key, dropout))
     weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
     return (
         product(grad_scores, k, dtype).view(query.shape) if wanted[0] else None,
@@ -163,8 +167,11 @@ def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     return mean
 
 
-def scalars(scale: float, dropout: Dropout | None) -> list[tuple[str, float]]:
-    return [("f", scale), *(dropout.numbers if dropout else ())]
+def scalars(
+    scale: float, query: torch.Tensor, key: torch.Tensor, dropout: Dropout | None
+) -> list[tuple[str, int | float]]:
+    sizes = ("u", key.shape[2]), ("u", query.shape[2])
+    return [("f", scale), *sizes, *(dropout.numbers if dropout else ())]
 
 
 def parted(rest: Sequence[Expr], dropout: Dropout | None) -> tuple[Sequence[Expr], Sequence[Expr]]:
@@ -172,14 +179,15 @@ def parted(rest: Sequence[Expr], dropout: Dropout | None) -> tuple[Sequence[Expr
     return (rest[:-2], rest[-2:]) if dropout else (rest, ())
 
 
-def kept(dropout: Dropout, shape: tuple[int, ...]) -> torch.Tensor:
+def kept(dropout: Dropout, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Which weights (B, H, L, S) dropout keeps, as booleans."""
+    shape = (*query.shape[:3], key.shape[2])
     place = [t.expand(shape) for t in (dropout.seed, dropout.offset)]
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
         return Pointwise((stays([ops.load(k, spec.dtype) for k, spec in enumerate(specs[:2])]),))
 
-    return computed("attention.kept", place, [plain(shape, torch.bool)], body, (), scalars(0.0, dropout))[0]
+    return computed("attention.kept", place, [plain(shape, torch.bool)], body, (), scalars(0.0, query, key, dropout))[0]
 
 
 def stays(place: Sequence[Expr]) -> Expr:
@@ -193,8 +201,19 @@ def dropped(x: Expr, place: Sequence[Expr]) -> Expr:
     return ops.where(stays(place), x * ops.param(FACTOR, "f32"), ops.like(x, 0))
 
 
-def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
-    """A function from a product of query and key, and the mask there, to the score that counts."""
+def seen_by_number() -> Expr:
+    """Whether a query sees a key in causal attention, by the number of their score: what is part of a product's kernel
+    has no coordinates, which that counts in its own way.
+    """
+    keys = ops.param(KEYS, "u32")
+    line = ops.floordiv(ops.linear(), keys)
+    return ops.le(ops.linear() - line * keys, ops.remainder(line, ops.param(QUERIES, "u32")))
+
+
+def visible(is_seen: Expr | None, rules: Rules = PYTORCH) -> Callable[..., Expr]:
+    """A function from a product of query and key, and the mask there, to the score that counts; ``is_seen``: whether
+    it does in causal attention.
+    """
 
     def score_of(product: Expr, *masks: Expr) -> Expr:
         score = ops.param(SCALE, "f32") * own(product)
@@ -203,8 +222,8 @@ def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
                 score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))
             else:
                 score = own(ops.to_dtype(score + own(m), rules.rounded))
-        if is_causal:
-            score = ops.where(ops.le(ops.index(3), ops.index(2)), score, ops.like(score, NOTHING))
+        if is_seen is not None:
+            score = ops.where(is_seen, score, ops.like(score, NOTHING))
         return score
 
     return score_of

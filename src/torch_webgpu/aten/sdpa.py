@@ -293,7 +293,7 @@ def differentiable_backward(
     shared = query.shape[1] // key.shape[1]
     out, weights = composed_products(query, key, value, attn_bias, 0.0, is_causal, scale=scale, enable_gqa=shared > 1)
     if (dropout := dropout_of(dropout_p, seed, offset)) is not None:
-        kept = attention_products.kept(dropout, tuple(weights.shape)) / (1 - dropout_p)
+        kept = attention_products.kept(dropout, query, key) / (1 - dropout_p)
         out = (weights * kept).to(value.dtype) @ value.repeat_interleave(shared, 1)
     given = [t if want else None for t, want in zip((query, key, value, attn_bias), grad_input_mask)]
     found = iter(torch.autograd.grad(out, [t for t in given if t is not None], grad_out, create_graph=True))

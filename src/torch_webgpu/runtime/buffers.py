@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, repeat
@@ -72,8 +72,10 @@ class BufferPool:
     The one that was made first serves a request: which one does then depends on nothing but the set of free ones, and a
     loop soon gets the same buffers at the same places each time, whose bind groups are there already.
 
-    The pool keeps what it has reserved within a quarter (and 64 MiB) of the most that was ever in use, so that a steady
-    loop finds every buffer again and a program whose sizes keep changing doesn't hoard the old ones.
+    The pool keeps what it has reserved within a quarter (and 64 MiB) of the most that was ever in use, so that one
+    whose sizes keep changing doesn't hoard the old ones. A steady loop finds every buffer again: where a size is asked
+    for that had to go, as in a loop that needs other sizes at its peak than elsewhere, the pool keeps as much more from
+    then on, up to the most in use once more.
 
     Evicted buffers go back to the adapter only at :meth:`retire`: commands that are not submitted yet may name them.
     """
@@ -94,6 +96,8 @@ class BufferPool:
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # heaps of numbers
         self._capacities: dict[int, int] = {}  # of sizes asked for lately
         self._clock = 0  # counts releases
+        self._gone: Counter[int] = Counter()  # by size, evicted buffers that nothing was made for since
+        self._missed_bytes = 0  # of evicted buffers that had to be made again
         self.evicted: list[Buffer] = []
         """Buffers for :meth:`retire`."""
         self.allocated_bytes = 0
@@ -201,6 +205,7 @@ class BufferPool:
         capacity = buffer.size_bytes
         if buffer in self.evicted:
             self.evicted.remove(buffer)
+            self._gone[capacity] -= 1
         else:
             self._remove(buffer)
         buffer.idle_since = 0
@@ -285,6 +290,8 @@ class BufferPool:
         """Gives every pooled buffer back to the adapter. All commands that name one have been submitted."""
         self.evicted += self._idle()
         self._free.clear()
+        self._gone.clear()
+        self._missed_bytes = 0
         self.retire()
 
     def close(self) -> None:
@@ -321,6 +328,9 @@ class BufferPool:
             self.reserved.add(capacity)
             buffer = Buffer(handle, capacity)
             self._buffers[buffer.number] = buffer
+            if self._gone[capacity]:
+                self._gone[capacity] -= 1
+                self._missed_bytes += capacity
             return buffer
         self._native.release_buffer(handle)
         if any(kind != "out of memory" for kind, _ in errors):
@@ -332,7 +342,7 @@ class BufferPool:
 
     def _trim(self, wanted_bytes: int) -> None:
         peak = max(self.peak_allocated_bytes, self.allocated_bytes + wanted_bytes)
-        limit = peak + max(peak // 4, 64 * _MIB)
+        limit = peak + max(peak // 4, 64 * _MIB) + min(self._missed_bytes, peak)
         excess = self.allocated_bytes + self.pooled_bytes + wanted_bytes - limit
         if excess <= 0:
             return
@@ -354,6 +364,7 @@ class BufferPool:
         for buffer in leaving:
             self._remove(buffer)
         self.evicted += leaving
+        self._gone.update([buffer.size_bytes for buffer in leaving])
 
     def _remove(self, buffer: Buffer) -> None:
         free = self._free[buffer.size_bytes]

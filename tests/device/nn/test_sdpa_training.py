@@ -29,7 +29,7 @@ def composed(
 def drop(*qkv: torch.Tensor, mask: torch.Tensor | None = None, is_causal: bool = False) -> tuple[torch.Tensor, ...]:
     """The operator's result on the device, and which weights it kept."""
     y, *_, seed, offset, _ = sdpa.FUSED(*qkv, mask, P, is_causal)
-    return y, kept(Dropout(P, seed, offset), (*qkv[0].shape[:3], qkv[1].shape[2])).cpu()
+    return y, kept(Dropout(P, seed, offset), *qkv[:2]).cpu()
 
 
 def live(*tensors: torch.Tensor) -> list[torch.Tensor]:
