@@ -19,7 +19,7 @@ import torch
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import Attention, Rules
 
-from . import attention_products
+from . import attention_products, attention_tiles
 from .attention_products import Dropout
 from .computed import computed
 from .random import store_place
@@ -37,6 +37,10 @@ from .traced import traced
 Maybe = torch.Tensor | None
 
 FEW_QUERIES = 16
+KEPT_SCORES_BYTES = 64 << 20
+"""More scores than this, in float32, are not kept: several such matrices live at once, and with a few thousand tokens
+they would be most of the memory that is used.
+"""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 FUSED = aten._scaled_dot_product_fused_attention_overrideable.default
 FUSED_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -45,22 +49,34 @@ FUSED_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.
 class Road(Enum):
     """How attention is computed.
 
-    ONE_KERNEL keeps no scores; PRODUCTS keeps them for the length of a call (:mod:`.attention_products`); both are
-    PyTorch's fused operator. MATH is PyTorch's composition, which keeps the weights for the backward.
+    ONE_KERNEL and TILES (:mod:`.attention_tiles`) keep no scores; PRODUCTS keeps them for the length of a call
+    (:mod:`.attention_products`); all are PyTorch's fused operator. MATH is PyTorch's composition, which keeps the
+    weights for the backward.
     """
 
     ONE_KERNEL = auto()
+    TILES = auto()
     PRODUCTS = auto()
     MATH = auto()
 
 
-def fused_road(query: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0) -> Road:
+def fused_road(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    dropout_p: float = 0.0,
+    is_backward: bool = False,
+) -> Road:
     """The road of what is fused: one kernel for few queries, as in decoding, where products are small and launches
-    many, if nothing is dropped. Tiles in registers, or tensor cores, are faster for many queries.
+    many, if nothing is dropped; tiles of scores where these would be many; products, which are faster, else.
     """
-    b, h, queries, width = query.shape
-    few = queries <= FEW_QUERIES and not dropout_p and attention.fits(b, h, queries, width, value.shape[3])
-    return Road.ONE_KERNEL if few else Road.PRODUCTS
+    (b, h, queries, width), keys = query.shape, key.shape[2]
+    if is_backward or queries > FEW_QUERIES or dropout_p:
+        many = b * h * queries * keys * 4 > KEPT_SCORES_BYTES
+        tiles = many and attention_tiles.fits(query, key, value, mask, dropout_p, is_backward)
+        return Road.TILES if tiles else Road.PRODUCTS
+    return Road.ONE_KERNEL if attention.fits(b, h, queries, width, value.shape[3]) else Road.PRODUCTS
 
 
 def road(
@@ -76,7 +92,7 @@ def road(
         return Road.MATH
     if in_transform() or (is_causal and mask is not None):  # the latter is an error, in PyTorch's words
         return Road.MATH
-    return fused_road(query, value, dropout_p)
+    return fused_road(query, key, value, mask, dropout_p)
 
 
 def needs_grad(*tensors: Maybe) -> bool:
@@ -141,10 +157,13 @@ def forward(
     y, lse, *_ = infer(FUSED, query, key, value, mask, 0.0, is_causal)
     scale = scale_of(query, scale)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
-    if fused_road(query, value, dropout_p) is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
+    chosen = fused_road(query, key, value, mask, dropout_p)
+    if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
         body = attention.extern(Attention(scale, is_causal, mask is not None))
         return tuple(computed(FUSED._schema.name, inputs, (y, lse), body))
     dropout = dropout_of(dropout_p, seed, offset)
+    if chosen is Road.TILES:
+        return attention_tiles.forward(query, key, value, mask, is_causal, scale, y, dropout=dropout)
     out, sums = attention_products.forward(query, key, value, mask, is_causal, scale, dropout=dropout)
     return laid_out(out, y[1]), sums
 
@@ -173,7 +192,11 @@ def written_out(
     (b, h, n, _), d = query.shape, value.shape[3]
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
     strides = (n * h * d, d, h * d, 1) if is_merged else (h * n * d, n * d, d, 1)
-    if fused_road(query, value) is Road.PRODUCTS and all(t.numel() for t in inputs):
+    chosen, is_empty = fused_road(query, key, value, mask), not all(t.numel() for t in inputs)
+    if chosen is Road.TILES and not is_empty:
+        layout = (b, h, n, d), strides, query.dtype
+        return attention_tiles.forward(query, key, value, mask, False, scale, layout, rules)[0]
+    if chosen is Road.PRODUCTS and not is_empty:
         y, _ = attention_products.forward(query, key, value, mask, False, scale, rules)
         return laid_out(y, strides)
     outputs = ((b, h, n, d), strides, query.dtype), ((b, h, n), (h * n, n, 1), torch.float32)
@@ -240,7 +263,9 @@ def backward(
             [None if t is None or layout is None else torch.zeros_like(t) for t, layout in zip(tensors, layouts)]
         )
     given = (grad, query, key, value, mask, out, lse, is_causal, scale_of(query, scale), wanted)
-    found = attention_products.backward(*given, dropout_of(dropout_p, seed, offset))
+    is_tiled = not wanted[3] and fused_road(query, key, value, mask, dropout_p, True) is Road.TILES
+    computed_by = attention_tiles if is_tiled else attention_products
+    found = computed_by.backward(*given, dropout_of(dropout_p, seed, offset))
     return tuple(
         [None if t is None or layout is None else laid_out(t, layout.stride()) for t, layout in zip(found, layouts)]
     )

@@ -1,0 +1,95 @@
+"""Attention of many queries over tiles of scores (:mod:`torch_webgpu.kernels.flash`), forward and backward: what
+:mod:`.attention_products` computes, in memory that does not grow with the number of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+from torch_webgpu.engine.record import engine
+from torch_webgpu.kernels import flash
+from torch_webgpu.kernels.attention import PYTORCH, Attention, Rules
+
+from .attention_products import Dropout, mean_of, present
+from .computed import computed
+from .torch_abi import Meta
+
+Maybe = torch.Tensor | None
+
+
+def fits(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, dropout_p: float, is_backward: bool
+) -> bool:
+    """Whether the adapter computes this: sizes, and how many buffers a kernel binds. The gradient of a mask is as large
+    as the scores, and is nobody's here.
+    """
+    caps = engine().device(query.get_device()).caps
+    (b, h, n, width), s, value_width = query.shape, key.shape[2], value.shape[3]
+    if not flash.fits(b, h, n, s, width, value_width, caps):
+        return False
+    result = prod((b, h, n, value_width)) * query.itemsize
+    sizes = [t.untyped_storage().nbytes() for t in (query, key, value, *present(mask))]
+    sizes += [result, *sizes[1:3]] if is_backward else [result]
+    small = (2 if is_backward else 1) + 2 * (dropout_p > 0)
+    return small + sum(-(-size // caps.window_bytes) for size in sizes) <= caps.max_buffers
+
+
+def forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    is_causal: bool,
+    scale: float,
+    layout: Meta,
+    rules: Rules = PYTORCH,
+    dropout: Dropout | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result (B, H, L, D), with this layout, and what :func:`torch_webgpu.kernels.attention.extern` says of each
+    query.
+    """
+    b, h, n, _ = query.shape
+    body = flash.forward(Attention(scale, is_causal, mask is not None, rules), dropout.p if dropout else 0.0)
+    inputs = given(query, key, value, mask, dropout)
+    y, lse = computed("attention.tiles", inputs, [layout, ((b, h, n), (h * n, n, 1), torch.float32)], body)
+    return y, lse
+
+
+def backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Maybe,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    is_causal: bool,
+    scale: float,
+    wanted: Sequence[bool],
+    dropout: Dropout | None = None,
+) -> tuple[Maybe, ...]:
+    """The gradients of query, key and value, those that are ``wanted``, laid out as these."""
+    p, attention = dropout.p if dropout else 0.0, Attention(scale, is_causal, mask is not None)
+    inputs = [*given(query, key, value, mask, dropout), grad, lse, mean_of(grad, out)]
+    found: list[Maybe] = [None, None, None, None]
+    if wanted[0]:
+        found[:1] = computed("attention.query_tiles", inputs, [like(query)], flash.query_gradient(attention, p))
+    if wanted[1] or wanted[2]:
+        layouts = [like(key), like(value)]
+        found[1:3] = computed("attention.key_tiles", inputs, layouts, flash.key_gradients(attention, p))
+    return tuple([t if want else None for t, want in zip(found, wanted)])
+
+
+def given(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, dropout: Dropout | None
+) -> list[torch.Tensor]:
+    return [query, key, value, *present(mask), *(dropout or ())[1:]]
+
+
+def like(t: torch.Tensor) -> Meta:
+    """The layout of ``torch.empty_like(t)``."""
+    made = torch.empty_like(t, device="meta")
+    return tuple(made.shape), made.stride(), made.dtype
