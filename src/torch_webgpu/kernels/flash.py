@@ -8,33 +8,17 @@ backward computes the weights again from each query's ``log(sum(exp(scores)))``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-from torch_webgpu.ir.graph import Extern, Operation, Spec
-from torch_webgpu.wgsl.builder import store_mode
-from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, Source
+from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
 from torch_webgpu.wgsl.link import HostCaps
 
-from .attention import QUERY, Attention, Problem, output_row, place, visibility
-from .flash_tile import FlashTile, Lines, cleared, put, scores, start, stored, weighted
-from .operand import in_groups
-from .points import Draft, constant, source
+from . import flash_matrix, flash_register
+from .attention import Attention
+from .flash_problem import problem, units_of
+from .flash_register import SMALL, tile_for
 
 MOST_WIDTH = 128
 """Of queries and of values: the sums of more do not fit in registers."""
-
-SQUARE = FlashTile(64, 64, 8)
-DENSE = FlashTile(64, 64, 4)
-FLAT = FlashTile(64, 32, 8)
-SMALL = FlashTile(32, 32, 4, 8)
-TILES = {"forward": (SQUARE, FLAT, SMALL), "query": (SQUARE, FLAT, SMALL), "key": (DENSE, SMALL)}
-"""Of each kernel, the best first. That of keys has two sums to keep: more threads, each with less."""
-SOFTWARE_TILES = (DENSE, SMALL)
-"""Those that compile fastest."""
-
-LINE = ("b", "head", "line", "e")
 
 
 def forward(a: Attention, dropout_p: float = 0.0) -> Extern:
@@ -66,378 +50,30 @@ def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_widt
     return widths and max(batch, heads, blocks) <= MAX_GROUPS and SMALL.workgroup_bytes(32) <= caps.workgroup_bytes
 
 
-@dataclass(frozen=True)
-class Flash(Problem):
-    """With dropout."""
-
-    dropout_p: float = 0.0
-
-    @property
-    def operands(self) -> int:
-        """How many arguments say what attention is computed of."""
-        return 3 + self.attention.masked + 2 * (self.dropout_p > 0)
-
-
-def tile_for(kernel: str, most_units: int, caps: HostCaps) -> FlashTile:
-    """The tile of a kernel that weighs lines of up to so many units."""
-    tiles = SOFTWARE_TILES if caps.software else TILES[kernel]
-    return next(tile for tile in tiles if tile.workgroup_bytes(most_units) <= caps.workgroup_bytes)
-
-
-def units_of(spec: Spec) -> int:
-    return -(-spec.shape[3] // 4)
-
-
 def lower_forward(
     op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention, dropout_p: float
 ) -> Lowered:
-    y, _ = op.outputs
-    p = problem(op, attention, dropout_p, y)
-    return Lowered((forward_launch(p, tile_for("forward", units_of(p.v), caps), caps),))
+    p = problem(op, attention, dropout_p, op.outputs[0])
+    if (found := flash_matrix.choice("forward", p, (), caps)) is not None:
+        return Lowered((flash_matrix.forward_launch(p, *found, caps),))
+    tile = tile_for("forward", units_of(p.v), caps)
+    return Lowered((flash_register.forward_launch(p, tile, caps),))
 
 
 def lower_query(
     op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention, dropout_p: float
 ) -> Lowered:
-    p = problem(op, attention, dropout_p, op.outputs[0])
-    return Lowered((query_launch(p, op.inputs[-3], tile_for("query", units_of(p.k), caps), caps),))
+    p, grad = problem(op, attention, dropout_p, op.outputs[0]), op.inputs[-3]
+    if (found := flash_matrix.choice("query", p, (grad,), caps)) is not None:
+        return Lowered((flash_matrix.query_launch(p, grad, *found, caps),))
+    tile = tile_for("query", units_of(p.k), caps)
+    return Lowered((flash_register.query_launch(p, grad, tile, caps),))
 
 
 def lower_key(op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention, dropout_p: float) -> Lowered:
     dk, dv = op.outputs
-    p = problem(op, attention, dropout_p, dk)
+    p, grad = problem(op, attention, dropout_p, dk), op.inputs[-3]
+    if (found := flash_matrix.choice("key", p, (grad,), caps)) is not None:
+        return Lowered((flash_matrix.key_launch(p, grad, dk, dv, *found, caps),))
     tile = tile_for("key", max(units_of(p.q), units_of(p.v)), caps)
-    return Lowered((key_launch(p, op.inputs[-3], dk, dv, tile, caps),))
-
-
-def problem(op: Operation, attention: Attention, dropout_p: float, y: Spec) -> Flash:
-    q, k, v, *rest = op.inputs
-    return Flash(attention, q, k, v, rest[0] if attention.masked else None, y, dropout_p)
-
-
-# What bodies call
-
-
-def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
-    """Declares what :mod:`.flash_tile` reads operand ``name`` by."""
-    width = spec.shape[3]
-    draft.binding(Binding(name, spec.dtype), arg)
-    draft.add(
-        place(draft.params, name, arg, spec, LINE),
-        f"fn {name}_line(b: u32, head: u32, line: u32) -> u32 {{ return {name}_at(b, head, line, 0u); }}",
-    )
-    if in_groups(spec, 3):
-        four = f"return {name}_load4(line / 4u + i);"
-    else:
-        exists = f"select(0.0, {name}_load(line + {name}_delta(0u, 0u, 0u, min(e, {width - 1}u))), e < {width}u)"
-        draft.add(f"fn {name}_one(line: u32, e: u32) -> f32 {{ return {exists}; }}")
-        ones = ", ".join(f"{name}_one(line, 4u * i + {e}u)" for e in range(4))
-        four = f"return vec4<f32>({ones});"
-    draft.add(f"fn {name}_four(line: u32, i: u32) -> vec4<f32> {{ {four} }}")
-
-
-def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, caps: HostCaps) -> None:
-    """Declares ``<name>_put``, which stores a unit of a line if there is one; there are ``count`` lines."""
-    width = spec.shape[3]
-    if in_groups(spec, 3):
-        draft.binding(Binding(name, spec.dtype, "read_write"), arg)
-        store = f"{name}_store4({name}_at(b, head, line, 4u * i) / 4u, v);"
-    else:
-        draft.binding(Binding(name, spec.dtype, "read_write", store_mode(spec, "strided", caps.float16)), arg)
-        store = "\n".join(
-            f"  if (4u * i + {e}u < {width}u) {{ {name}_store({name}_at(b, head, line, 4u * i + {e}u), v.{c}); }}"
-            for e, c in enumerate("xyzw")
-        )
-    draft.add(
-        place(draft.params, name, arg, spec, LINE),
-        f"fn {name}_put(b: u32, head: u32, line: u32, i: u32, v: vec4<f32>) {{",
-        f"  if (line >= {count} || i >= {units_of(spec)}u) {{ return; }}",
-        store,
-        "}",
-    )
-
-
-SEEN = """
-fn score_of(b: u32, h: u32, l: u32, s: u32, score: f32) -> f32 {
-  let query = min(l, P.queries - 1u);
-  let key = min(s, P.keys - 1u);
-  let counts = l < P.queries && s < P.keys && is_visible(b, h, query, key);
-  return select(-inf_f(), biased(b, h, query, key, score), counts);
-}
-// Scores of a query with four keys, and of a key with four queries.
-fn scores_along(b: u32, h: u32, l: u32, s: u32, v: vec4<f32>) -> vec4<f32> {
-  return vec4<f32>(score_of(b, h, l, s, v.x), score_of(b, h, l, s + 1u, v.y), score_of(b, h, l, s + 2u, v.z),
-    score_of(b, h, l, s + 3u, v.w));
-}
-fn scores_down(b: u32, h: u32, l: u32, s: u32, v: vec4<f32>) -> vec4<f32> {
-  return vec4<f32>(score_of(b, h, l, s, v.x), score_of(b, h, l + 1u, s, v.y), score_of(b, h, l + 2u, s, v.z),
-    score_of(b, h, l + 3u, s, v.w));
-}
-"""
-"""The scores that count, minus infinity for those that do not: positions may lie outside."""
-
-
-def begin(p: Flash, caps: HostCaps, others: Sequence[tuple[str, int, Spec]] = ()) -> Draft:
-    """A kernel over q, k, v and ``others``, that knows which scores count."""
-    draft = Draft(QUERY)
-    for name, arg, spec in (("q", 0, p.q), ("k", 1, p.k), ("v", 2, p.v), *others):
-        operand(draft, name, arg, spec)
-    for name, value in (("queries", p.q.shape[2]), ("keys", p.k.shape[2])):
-        draft.param(name, value)
-    draft.param("scale", p.attention.scale, "f32")
-    draft.add(*output_row(p, draft.params), *visibility(p, draft), SEEN, constant("SHARED", p.shared))
-    if p.dropout_p:
-        for k, name in enumerate(("seed", "place")):
-            arg = p.operands - 2 + k
-            draft.binding(Binding(name, "i64"), arg)
-            draft.param(f"{name}_offset", Source("offset", arg))
-        draft.param("kept", 1 - p.dropout_p, "f32")
-        draft.param("factor", 1 / (1 - p.dropout_p), "f32")
-        draft.add(source("flash_dropout"))
-    return draft
-
-
-def counted(p: Flash, tile: FlashTile, name: str, along: bool) -> Iterator[str]:
-    """Turns the block ``name`` of products into scores that count: rows are queries from ``l0`` and columns keys from
-    ``s0`` if ``along``, else the other way round. Most blocks are seen as a whole, and no position is looked at.
-    """
-    names = [f"{name}_{i}" for i in range(tile.share)]
-    queries, keys = (tile.rows, tile.columns) if along else (tile.columns, tile.rows)
-    if p.mask is None:
-        whole = f"l0 + {queries}u <= P.queries && s0 + {keys}u <= P.keys"
-        if p.attention.causal:
-            whole += f" && s0 + {keys}u <= l0 + 1u"
-        yield from (f"  {s} *= P.scale;" for s in names)
-        yield f"  if (!({whole})) {{"
-        scaled = "{}"
-    else:
-        yield "  {"
-        scaled = "P.scale * {}"
-    row, column = f"ty * {tile.share}u", "4u * tx"
-    for i, s in enumerate(names):
-        at = f"l0 + {row} + {i}u, s0 + {column}" if along else f"l0 + {column}, s0 + {row} + {i}u"
-        yield f"    {s} = scores_{'along' if along else 'down'}(b, h, {at}, {scaled.format(s)});"
-    yield "  }"
-
-
-def kept(p: Flash, tile: FlashTile, along: bool) -> Iterator[str]:
-    """Declares ``kept_<i>``, by which a thread's weights are multiplied."""
-    if not p.dropout_p:
-        return
-    for i in range(0, tile.share, 1 if along else 4):
-        row = f"ty * {tile.share}u + {i}u"
-        if along:
-            yield f"  let kept_{i} = kept_along(b, h, l0 + {row}, s0 + 4u * tx);"
-            continue
-        for e in range(4):
-            yield f"  let of_{i}_{e} = kept_along(b, h, l0 + 4u * tx + {e}u, s0 + {row});"
-        for r, c in enumerate("xyzw"):
-            yield f"  let kept_{i + r} = vec4<f32>({', '.join(f'of_{i}_{e}.{c}' for e in range(4))});"
-
-
-def times_kept(p: Flash, value: str, i: int) -> str:
-    return f"{value} * kept_{i}" if p.dropout_p else value
-
-
-def blocks_of(draft: Draft, tile: FlashTile, lines: int) -> int:
-    blocks = -(-lines // tile.rows)
-    draft.param("blocks", blocks)
-    return blocks
-
-
-def started(p: Flash, tile: FlashTile, most_units: int) -> list[str]:
-    return [*start(tile, most_units), *(["  start_dropout();"] if p.dropout_p else [])]
-
-
-def rows_of_queries(p: Flash, tile: FlashTile) -> list[str]:
-    """Which block of queries a workgroup computes, and where the keys end that it sees. The blocks that see most are
-    the first to start.
-    """
-    causal = p.attention.causal
-    return [
-        "  let h = wid.y;",
-        "  let head = h / SHARED;",
-        f"  let l0 = {'(P.blocks - 1u - wid.x)' if causal else 'wid.x'} * {tile.rows}u;",
-        f"  let end = {f'min(P.keys, l0 + {tile.rows}u)' if causal else 'P.keys'};",
-        f"  let row = l0 + ty * {tile.share}u;",
-    ]
-
-
-def queries(p: Flash, x: str = "q") -> Lines:
-    return Lines(x, "h", "l0", "P.queries", units_of(p.q if x == "q" else p.v))
-
-
-def keys(p: Flash, x: str = "k") -> Lines:
-    return Lines(x, "head", "s0", "P.keys", units_of(p.k if x == "k" else p.v))
-
-
-# Kernels
-
-
-def forward_launch(p: Flash, tile: FlashTile, caps: HostCaps) -> Launch:
-    """Grid: blocks of queries, heads, batches."""
-    n = p.operands
-    draft = begin(p, caps)
-    result(draft, "y", n, p.y, "P.queries", caps)
-    draft.binding(Binding("lse", "f32", "read_write"), n + 1)
-    draft.param("lse_offset", Source("offset", n + 1))
-    b, h, length, _ = p.q.shape
-    blocks = blocks_of(draft, tile, length)
-    return draft.build("flash_attention", list(forward_text(p, tile)), tile.threads, (blocks, h, b))
-
-
-def forward_text(p: Flash, tile: FlashTile) -> Iterator[str]:
-    """Each thread keeps the greatest score of one row; those of its block's rows, and by how much what was summed up
-    relative to the last ones must shrink, go through workgroup memory.
-    """
-    yield "const LOWEST = -3.4028234e38;"
-    yield f"var<workgroup> tops: array<f32, {tile.rows}>;"
-    yield f"var<workgroup> factors: array<f32, {tile.rows}>;"
-    yield from started(p, tile, units_of(p.v))
-    yield from rows_of_queries(p, tile)
-    yield from cleared(tile, "y", units_of(p.v))
-    yield from (f"  var total_{q} = vec4<f32>();" for q in range(tile.own))
-    yield "  var most = LOWEST;"
-    yield f"  for (var s0 = 0u; s0 < end; s0 += {tile.columns}u) {{"
-    yield from scores(tile, "s", queries(p), keys(p))
-    yield from counted(p, tile, "s", True)
-    yield from _row_values(tile, "max(max(s_{i}.x, s_{i}.y), max(s_{i}.z, s_{i}.w))")
-    yield "  workgroupBarrier();"
-    yield f"  if (lid < {tile.rows}u) {{"
-    yield "    var higher = most;"
-    for t in range(tile.across):
-        yield f"    higher = max(higher, block[{t * tile.quads}u + lid / 4u][lid % 4u]);"
-    yield "    tops[lid] = higher;"
-    yield "    factors[lid] = exp(most - higher);"
-    yield "    most = higher;"
-    yield "  }"
-    yield "  workgroupBarrier();"
-    for q in range(tile.own):
-        rows = [f"ty * {tile.share}u + {4 * q + i}u" for i in range(4)]
-        yield f"  let factor_{q} = vec4<f32>({', '.join(f'factors[{row}]' for row in rows)});"
-        for i, row in enumerate(rows):
-            yield f"  s_{4 * q + i} = exp(s_{4 * q + i} - tops[{row}]);"
-        totals = ", ".join(f"dot(s_{4 * q + i}, vec4<f32>(1.0))" for i in range(4))
-        yield f"  total_{q} = total_{q} * factor_{q} + vec4<f32>({totals});"
-    for i in range(tile.share):
-        yield from (f"  y_{i}_{j} *= factor_{i // 4}.{'xyzw'[i % 4]};" for j in range(tile.sums(units_of(p.v))))
-    yield from kept(p, tile, True)
-    yield from (f"  s_{i} = {times_kept(p, f's_{i}', i)};" for i in range(tile.share if p.dropout_p else 0))
-    yield from put(tile, "s")
-    yield from weighted(tile, "y", keys(p, "v"))
-    yield "  }"
-    yield "  workgroupBarrier();"
-    yield from _row_values(tile, "total_{q}.{c}")
-    yield f"  if (lid < {tile.rows}u) {{ tops[lid] = most; }}"
-    yield "  workgroupBarrier();"
-    for q in range(tile.own):
-        parts = [f"block[{t * tile.quads}u + ty * {tile.own}u + {q}u]" for t in range(tile.across)]
-        yield f"  total_{q} = {' + '.join(parts)};"
-    yield "  if (tx == 0u) {"
-    for i in range(tile.share):
-        value = f"logsumexp(tops[ty * {tile.share}u + {i}u], total_{i // 4}.{'xyzw'[i % 4]})"
-        yield f"    if (row + {i}u < P.queries) {{ lse_store(P.lse_offset + output_row(b, h, row + {i}u), {value}); }}"
-    yield "  }"
-    for i in range(tile.share):
-        total = f"total_{i // 4}.{'xyzw'[i % 4]}"
-        values = [f"y_{i}_{j}" for j in range(tile.sums(units_of(p.v)))]
-        for v in values:
-            yield f"  {v} = vec4<f32>({', '.join(f'weighted({v}.{c}, {total})' for c in 'xyzw')});"
-    yield from stored(tile, "y", "y", units_of(p.v), "row", "{sum}")
-    yield "}"
-
-
-def _row_values(tile: FlashTile, value: str) -> Iterator[str]:
-    """Brings a number for each of a thread's rows to ``block``: those of neighbouring threads, thread by thread."""
-    for q in range(tile.own):
-        rows = ", ".join(value.format(i=4 * q + i, q=q, c="xyzw"[i]) for i in range(4))
-        yield f"  block[tx * {tile.quads}u + ty * {tile.own}u + {q}u] = vec4<f32>({rows});"
-
-
-def backward_draft(p: Flash, grad: Spec, caps: HostCaps) -> tuple[Draft, int]:
-    """A kernel over the arguments of :func:`query_gradient`, and how many these are."""
-    n = p.operands
-    draft = begin(p, caps, [("g", n, grad)])
-    for k, name in enumerate(("lse", "delta")):
-        draft.binding(Binding(name, "f32"), n + 1 + k)
-        draft.param(f"{name}_offset", Source("offset", n + 1 + k))
-    at = "output_row(b, h, min(l, P.queries - 1u))"
-    draft.add(
-        f"fn lse_of(b: u32, h: u32, l: u32) -> f32 {{ return lse_load(P.lse_offset + {at}); }}",
-        f"fn delta_of(b: u32, h: u32, l: u32) -> f32 {{ return delta_load(P.delta_offset + {at}); }}",
-    )
-    return draft, n + 3
-
-
-def query_launch(p: Flash, grad: Spec, tile: FlashTile, caps: HostCaps) -> Launch:
-    """Grid: blocks of queries, heads, batches."""
-    draft, n = backward_draft(p, grad, caps)
-    result(draft, "y", n, p.y, "P.queries", caps)
-    b, h, length, _ = p.q.shape
-    blocks = blocks_of(draft, tile, length)
-    return draft.build("flash_attention_query", list(query_text(p, tile)), tile.threads, (blocks, h, b))
-
-
-def query_text(p: Flash, tile: FlashTile) -> Iterator[str]:
-    yield from started(p, tile, units_of(p.k))
-    yield from rows_of_queries(p, tile)
-    for i in range(tile.share):
-        yield f"  let lse_{i} = lse_of(b, h, row + {i}u);"
-        yield f"  let delta_{i} = delta_of(b, h, row + {i}u);"
-    yield from cleared(tile, "y", units_of(p.k))
-    yield f"  for (var s0 = 0u; s0 < end; s0 += {tile.columns}u) {{"
-    yield from scores(tile, "s", queries(p), keys(p))
-    yield from counted(p, tile, "s", True)
-    yield from scores(tile, "d", queries(p, "g"), keys(p, "v"))
-    yield from kept(p, tile, True)
-    for i in range(tile.share):
-        yield f"  s_{i} = exp(s_{i} - lse_{i}) * ({times_kept(p, f'd_{i}', i)} - delta_{i});"
-    yield from put(tile, "s")
-    yield from weighted(tile, "y", keys(p))
-    yield "  }"
-    yield from stored(tile, "y", "y", units_of(p.k), "row", "P.scale * {sum}")
-    yield "}"
-
-
-def key_launch(p: Flash, grad: Spec, dk: Spec, dv: Spec, tile: FlashTile, caps: HostCaps) -> Launch:
-    """Grid: blocks of keys, heads of keys, batches."""
-    draft, n = backward_draft(p, grad, caps)
-    result(draft, "dk", n, dk, "P.keys", caps)
-    result(draft, "dv", n + 1, dv, "P.keys", caps)
-    b, g, length, _ = p.k.shape
-    blocks = blocks_of(draft, tile, length)
-    return draft.build("flash_attention_key", list(key_text(p, tile)), tile.threads, (blocks, g, b))
-
-
-def key_text(p: Flash, tile: FlashTile) -> Iterator[str]:
-    width, value_width = units_of(p.k), units_of(p.v)
-    yield from started(p, tile, max(width, value_width))
-    yield "  let head = wid.y;"
-    yield f"  let s0 = wid.x * {tile.rows}u;"
-    yield from cleared(tile, "dk", width)
-    yield from cleared(tile, "dv", value_width)
-    yield "  for (var h = head * SHARED; h < (head + 1u) * SHARED; h += 1u) {"
-    first = f"s0 / {tile.columns}u * {tile.columns}u" if p.attention.causal else "0u"
-    yield f"  for (var l0 = {first}; l0 < P.queries; l0 += {tile.columns}u) {{"
-    yield from scores(tile, "s", keys(p), queries(p))
-    yield from counted(p, tile, "s", False)
-    for name in ("lse", "delta"):
-        values = ", ".join(f"{name}_of(b, h, l0 + 4u * tx + {e}u)" for e in range(4))
-        yield f"  let {name} = vec4<f32>({values});"
-    yield from kept(p, tile, False)
-    for i in range(tile.share):
-        yield f"  s_{i} = exp(s_{i} - lse);"
-        yield f"  let w_{i} = {times_kept(p, f's_{i}', i)};"
-    yield from put(tile, "w")
-    yield from weighted(tile, "dv", queries(p, "g"))
-    yield from scores(tile, "d", keys(p, "v"), queries(p, "g"))
-    yield from (f"  s_{i} *= {times_kept(p, f'd_{i}', i)} - delta;" for i in range(tile.share))
-    yield from put(tile, "s")
-    yield from weighted(tile, "dk", queries(p))
-    yield "  }"
-    yield "  }"
-    yield "  let h = head;"
-    row = f"s0 + ty * {tile.share}u"
-    yield from stored(tile, "dk", "dk", width, row, "P.scale * {sum}")
-    yield from stored(tile, "dv", "dv", value_width, row, "{sum}")
-    yield "}"
+    return Lowered((flash_register.key_launch(p, grad, dk, dv, tile, caps),))

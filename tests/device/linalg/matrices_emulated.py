@@ -64,6 +64,16 @@ fn multiplied(a: Fragment, b: Fragment, before: Sums) -> Sums {{
   return sums;
 }}
 
+fn loaded(at: u32, stride: u32) -> Sums {{
+  var sums: Sums;
+  for (var i = 0u; i < {each}u; i += 1u) {{
+    let quad = i * {lanes}u + lane;
+    let place = at + quad / {width}u * stride + quad % {width}u;
+    if (quad < {quads}u) {{ sums[i] = bitcast<vec4<{result}>>(tiles[place]); }}
+  }}
+  return sums;
+}}
+
 fn stored(at: u32, given: Sums, stride: u32) {{
   var sums = given;
   for (var i = 0u; i < {each}u; i += 1u) {{
@@ -108,6 +118,7 @@ def without_matrices(source: str, lanes: int) -> str:
     source = re.sub(r"(enable|diagnostic)\b.*subgroup.*;\n", "", source)
     source = _OPERAND.sub("", source)
     source = _SUMS.sub(f"array<vec4<{result}>, {each}>", source)
+    source = source.replace("subgroupMatrixLoad<Sums, row_major>(&tiles, ", "loaded(")
     source = re.sub(r"subgroupMatrixLoad<\w+, (\w+)>\(&tiles, (.*)\);", r"Fragment(\2, \1);", source)
     source = source.replace(", row_major);", ", true);").replace(", col_major);", ", false);")
     source = source.replace("subgroupMatrixMultiplyAccumulate(", "multiplied(")
