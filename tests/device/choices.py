@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+from weakref import WeakValueDictionary
 
 import pytest
 
 from torch_webgpu.aten import recipes
 from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Operation
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are lowered anew, in this test and after it; equal ones are one object for as long as it is known."""
+    monkeypatch.setattr(Operation, "_interned", WeakValueDictionary())  # whoever still holds one
     monkeypatch.setattr(engine(), "operations", {})
     engine().scheduler.schedules.clear()
     recipes.clear()

@@ -26,13 +26,13 @@ from torch_webgpu.wgsl.matrices import MatrixConfig
 from . import matrix_tile, scaled
 from .conv_pointwise import as_product
 from .conv_problem import Conv, Geometry, conv_of
-from .epilogue import FINISH, Epilogue
+from .epilogue import FINISH, NOT_TOGETHER, Epilogue
 from .matmul import lower_matmul
 from .matrix_tile import HALF, LOW, QUARTER, MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import FOUR, Run, Side, in_groups, reader, words_of
 from .points import SPATIAL, Draft, PointKernel, absent, arithmetic, source, spatial
 from .register_tile import block_text, in_runs, most_together
-from .store import NOT_TOGETHER, accumulator, add_partials, partials_together, store_sums
+from .store import accumulator, add_partials, partials_together, store_sums
 from .tile import LARGE, LIGHT, SMALL, block_params, blocking
 
 # Rows and columns take more registers here than in a matrix product: what HUGE and MEDIUM leave does not hold them.

@@ -12,12 +12,20 @@ and gets, for arguments that go by ``e<number>``,
 * ``fn finish_one(slice: u32, split: u32, m: u32, n: u32, v: T)``, which stores it
 * ``fn finish(slice: u32, split: u32, m: u32, n: u32, v: V)``, which a blocked product calls (see
   register_tile.py): ``V`` is a vector where 2 or 4 neighbours along ``n`` are stored together
+
+Where these are 4, and arguments that are read lie in fours, too, there are
+
+* ``struct Given``; ``fn given(slice: u32, m: u32, n: u32) -> Given``, which reads them, from the nearest place inside
+* ``fn finish_given(slice: u32, split: u32, m: u32, n: u32, v: V, read: Given)``
+
+so that a product's kernel can read ahead: after a store compilers load nothing before it is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec, walk
@@ -32,6 +40,8 @@ from .points import PointKernel, locator
 
 LIGHT_EXPRESSIONS = 8
 """An epilogue of up to so many expressions (a scaled bias has 6) is written out for each sum of a thread."""
+
+NOT_TOGETHER: Mapping[int, int] = MappingProxyType({})
 
 SUM = "slice: u32, split: u32, m: u32, n: u32"
 # Sums of a block that lies partly outside of the output, and partial sums.
@@ -98,8 +108,9 @@ class Epilogue:
         """Bindings of the arguments that are only read."""
         return [(Binding(f"e{k}", self.op.args[k].dtype), k) for k in self.loads() if self.name(k) == f"e{k}"]
 
-    def text(self, params: ParamList) -> list[str]:
-        """``Place`` and ``result``, with the parameters they need."""
+    def text(self, params: ParamList, widths: Mapping[int, int] = NOT_TOGETHER) -> list[str]:
+        """``Place`` and ``result``, with the parameters they need; the latter also takes what :meth:`given` says."""
+        given = self.given(widths)
         text = [f"struct Place {{ {', '.join(f'{c}: u32' for c in self.coordinates)} }}"]
         text += [self.locate(params, k) for k in self.loads()]
         leaves = [e for e in walk(self.roots) if e.op in ("param", "linear")]
@@ -109,6 +120,8 @@ class Epilogue:
         def leaf(e: Expr) -> str:
             if e.op == "load":
                 k = e.args[0]
+                if k in given:
+                    return convert(f"given{k}", self.op.args[k].dtype, e.dtype, fits=True)
                 return convert(f"{self.name(k)}_load({self.element(k)})", self.op.args[k].dtype, e.dtype, fits=True)
             if e.op == "param":
                 return scalars[e.args[0]]
@@ -117,7 +130,8 @@ class Epilogue:
             return "v" if self.sums == 1 else f"v[{e.args[0]}]"
 
         lines, values = emit_stored(self.roots, [spec.dtype for spec in self.op.outputs], leaf)
-        return [*text, *function("result(at: Place, v: T)", "Values", lines, f"Values({', '.join(values)})")]
+        arguments = ", ".join(["at: Place", "v: T", *(f"given{k}: {self.compute_type(k)}" for k in given)])
+        return [*text, *function(f"result({arguments})", "Values", lines, f"Values({', '.join(values)})")]
 
     def locate(self, params: ParamList, k: int) -> str:
         """``fn e<k>_at``; coordinates along which the argument stands still take no parameter."""
@@ -146,8 +160,20 @@ class Epilogue:
             kernel.output(f"e{k}", k, self.specs[k])
 
     def widths(self, inner: int, caps: HostCaps, most: int) -> dict[int, int]:
-        """By output, how many neighbours along coordinate ``inner`` are stored at once (see :func:`store_width`)."""
-        return {k: store_width(self.specs[k], inner, caps, most) for k in self.outputs}
+        """By output, how many neighbours along coordinate ``inner`` are stored at once (see :func:`store_width`); and 4
+        for arguments that are read as many at once, if outputs are stored so.
+        """
+        widths = {k: store_width(self.specs[k], inner, caps, most) for k in self.outputs}
+        if max(widths.values()) == 4:
+            for k in self.loads():
+                is_dense = BY_NAME[self.op.args[k].dtype].itemsize <= 4 and in_groups(self.specs[k], inner, 4)
+                if is_dense and self.name(k) == f"e{k}":
+                    widths[k] = 4
+        return widths
+
+    def given(self, widths: Mapping[int, int]) -> list[int]:
+        """The arguments of which four neighbours are read at once."""
+        return [k for k in self.loads() if widths.get(k) == 4 and k not in self.outputs]
 
     def stores(self, params: ParamList, widths: Mapping[int, int]) -> tuple[list[tuple[Binding, int]], list[str]]:
         """Bindings of the outputs, and ``finish_one`` or, where a width is more than 1, ``finish`` of the widest."""
@@ -158,20 +184,39 @@ class Epilogue:
         members = ", ".join(f"e{k}: {self.compute_type(k)}" for k in self.outputs)
         text = [f"struct Values {{ {members} }}"]
         text += [self.locate(params, k) for k in self.outputs]
-        together = max(widths.values(), default=1)
+        together, given = max(widths.values(), default=1), self.given(widths)
         if together == 1:
             lines = [f"  e{k}_store({self.element(k)}, found.e{k});" for k in self.outputs]
             head = [f"fn finish_one({SUM}, v: T) {{", "  if (!is_stored(slice, m, n)) { return; }"]
             calls = ["  let at = place(slice, m, n);", "  let found = result(at, v);"]
             return bindings, [*text, *head, *calls, *lines, "}"]
         # Groups of ``together`` are whole: n is a multiple of it, and so is P.n.
-        head = [f"fn finish({SUM}, v: vec{together}<T>) {{"]
+        read = ", read: Given" if given else ""
+        head = [f"fn {'finish_given' if given else 'finish'}({SUM}, v: vec{together}<T>{read}) {{"]
         head.append("  if (m >= P.m || n >= P.n || !is_stored(slice, m, n)) { return; }")
         calls = [f"  let at{i} = place(slice, m, n + {i}u);" for i in range(together)]
-        calls += [f"  let found{i} = result(at{i}, v.{'xyzw'[i]});" for i in range(together)]
+        for i, lane in enumerate("xyzw"[:together]):
+            arguments = ", ".join([f"at{i}", f"v.{lane}", *(f"read.e{k}.{lane}" for k in given)])
+            calls.append(f"  let found{i} = result({arguments});")
         for k in self.outputs:
             calls += [self._store(k, first, widths[k]) for first in range(0, together, widths[k])]
-        return bindings, [*text, *head, *calls, "}"]
+        return bindings, [*text, *(self._reading(given, together) if given else ()), *head, *calls, "}"]
+
+    def _reading(self, given: Sequence[int], together: int) -> list[str]:
+        """``Given``, ``given``, and ``finish`` by these."""
+        loads = ", ".join(f"e{k}_load4({self.element(k)} / 4u)" for k in given)
+        return [
+            f"struct Given {{ {', '.join(f'e{k}: vec4<{self.compute_type(k)}>' for k in given)} }}",
+            "fn given(slice: u32, m: u32, n: u32) -> Given {",
+            "  let at = place(slice, min(m, P.m - 1u), min(n, P.n - 4u));",
+            f"  return Given({loads});",
+            "}",
+            f"fn finish({SUM}, v: vec{together}<T>) {{",
+            "  if (m < P.m && n < P.n && is_stored(slice, m, n)) {",
+            "    finish_given(slice, split, m, n, v, given(slice, m, n));",
+            "  }",
+            "}",
+        ]
 
     def _store(self, k: int, first: int, width: int) -> str:
         """Stores ``width`` neighbours of output ``k``, from ``found<first>`` on."""

@@ -19,14 +19,14 @@ from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from . import halves, matrix_tile, scaled
-from .epilogue import FINISH, Epilogue
+from .epilogue import FINISH, NOT_TOGETHER, Epilogue
 from .halves import Halved
 from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
 from .operand import FOUR, Side, in_groups, k_major, reader, run_of, words_of
 from .points import Draft, PointKernel, arithmetic, constant, source
 from .register_tile import block_text, in_runs, most_together
 from .scaled import MATRIX
-from .store import NOT_TOGETHER, accumulator, add_partials, partials_together, store_sums
+from .store import accumulator, add_partials, partials_together, store_sums
 from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, blocking
 
 COORDINATES = ("slice", "m", "n")
@@ -210,10 +210,16 @@ def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
     tile = chosen.tile
     heavy = caps.software or (e.heavy and not split)
     w.add(source("matmul"), *(reader(side, side.x, FOUR) for side in (a, b)))
-    main = block_text(tile, a, b, k % tile.k != 0, together, heavy)
+    ahead = reads_ahead(e, widths, caps)
+    main = block_text(tile, a, b, k % tile.k != 0, together, heavy, ahead)
     body = [*([] if together > 1 else [FINISH]), main]
     launch = w.build(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
     return with_splits(p, e, caps, chosen.splits, launch)
+
+
+def reads_ahead(e: Epilogue, widths: Mapping[int, int], caps: HostCaps) -> bool:
+    """Whether what the epilogue reads is worth asking for ahead: software has nothing to wait for."""
+    return bool(e.given(widths)) and not caps.software
 
 
 def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
@@ -290,7 +296,7 @@ def multiplied(
         return None
     grid = block_params(w.params, chosen, slices, m, n, length)
     tile = chosen.tile
-    body = [*([] if together > 1 else [FINISH]), main(together=together)]
+    body = [*([] if together > 1 else [FINISH]), main(together=together, ahead=reads_ahead(e, widths, caps))]
     launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
     return with_splits(p, e, caps, chosen.splits, launch)
 

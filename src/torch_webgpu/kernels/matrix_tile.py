@@ -25,7 +25,7 @@ from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .operand import RUN_BYTES, Side, run_of
 from .scaled import scale_lines
-from .tile import MIN_SPLIT_K, Blocking, cost_ns, which_block
+from .tile import MIN_SPLIT_K, READ_AHEAD, Blocking, cost_ns, which_block
 
 # What products of an operand dtype are summed up in.
 SUMS = {"f16": "f32", "i8": "i32", "u8": "u32"}
@@ -205,18 +205,20 @@ def matrix_block_text(
     together: int = 1,
     scaled: bool = False,
     halves: int = 0,
+    ahead: bool = False,
 ) -> str:
     """The ``main`` of a blocked product of operands of ``config.operand``.
 
     ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes.
     ``scaled``: operands are bfloat16 (:mod:`.scaled`). ``halves``: they are so many of each number (:mod:`.halves`).
+    ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` turns ahead.
     """
     threads, lanes = tile.threads(config), config.subgroup_size
     a = _Loader(a_side, tile.m, tile, config, 0, tail, scaled)
     b = _Loader(b_side, tile.n, tile, config, a.end, tail, scaled)
     rows, columns = tile.m // tile.down // config.m, tile.n // tile.across // config.n
     grid = [(i, j) for i in range(rows) for j in range(columns)]
-    out = _Out(tile, config, rows, columns, together, scaled or halves > 0)
+    out = _Out(tile, config, rows, columns, together, scaled or halves > 0, ahead)
     sized = f" @subgroup_size({lanes})" if caps.subgroup_sizes else ""
     lines = [
         f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
@@ -275,20 +277,32 @@ class _Out:
     """
 
     def __init__(
-        self, tile: MatrixTile, config: MatrixConfig, rows: int, columns: int, together: int, scaled: bool
+        self,
+        tile: MatrixTile,
+        config: MatrixConfig,
+        rows: int,
+        columns: int,
+        together: int,
+        scaled: bool,
+        ahead: bool,
     ) -> None:
         self.back = " * back.x * back.y" if scaled else ""
         self.config, self.rows, self.columns, self.together = config, rows, columns, together
         self.line = columns * config.n // 4
         self.pitch = self.line + 1
         self.end = tile.down * tile.across * config.m * self.pitch
+        self.quads = config.m * self.line
+        """Of a subgroup's row of fragments."""
+        self.ahead = min(READ_AHEAD, self.quads // config.subgroup_size) if ahead else 0
 
     def text(self) -> Iterator[str]:
-        config = self.config
+        config, lanes = self.config, self.config.subgroup_size
         mine = f"part_id * {config.m * self.pitch}u"
         value = "f32" if config.result == "f32" else "i32"
         # A loop, so that a long epilogue is there but once; which row is the same for all threads.
         yield f"  for (var row = 0u; row < {self.rows}u; row += 1u) {{"
+        for n in range(self.ahead):
+            yield f"    var given{n} = {self._given(f'{n * lanes}u')};"
         yield "    workgroupBarrier();"
         yield "    switch row {"
         for i in range(self.rows):
@@ -299,15 +313,29 @@ class _Out:
             yield "      }"
         yield "    }"
         yield "    workgroupBarrier();"
-        yield f"    for (var turn = 0u; turn < {config.m * self.line}u; turn += {config.subgroup_size}u) {{"
-        yield f"      let quad = turn + lid % {config.subgroup_size}u;"
+        yield f"    for (var turn = 0u; turn < {self.quads}u; turn += {lanes}u) {{"
+        yield f"      let quad = turn + lid % {lanes}u;"
         yield f"      let line = quad / {self.line}u;"
         yield f"      let column = quad % {self.line}u;"
         yield f"      let four = bitcast<vec4<{value}>>(tiles[{mine} + line * {self.pitch}u + column]){self.back};"
         yield f"      let sum_m = m0 + part_m + row * {config.m}u + line;"
         yield "      let sum_n = n0 + part_n + 4u * column;"
-        for e in range(0, 4, self.together):
-            sums = "four" if self.together == 4 else f"four.{'xyzw'[e : e + self.together]}"
-            yield f"      finish(slice, split, sum_m, sum_n + {e}u, {sums});"
+        if self.ahead:
+            yield "      let read = given0;"
+            yield from (f"      given{n} = given{n + 1};" for n in range(self.ahead - 1))
+            further = f"turn + {self.ahead * lanes}u"
+            if self.ahead * lanes < self.quads:
+                yield f"      if ({further} < {self.quads}u) {{ given{self.ahead - 1} = {self._given(further)}; }}"
+            yield "      finish_given(slice, split, sum_m, sum_n, four, read);"
+        else:
+            for e in range(0, 4, self.together):
+                sums = "four" if self.together == 4 else f"four.{'xyzw'[e : e + self.together]}"
+                yield f"      finish(slice, split, sum_m, sum_n + {e}u, {sums});"
         yield "    }"
         yield "  }"
+
+    def _given(self, turn: str) -> str:
+        """What the epilogue reads for this thread's sums of a turn."""
+        quad = f"({turn} + lid % {self.config.subgroup_size}u)"
+        m, n = f"m0 + part_m + row * {self.config.m}u + {quad} / {self.line}u", f"{quad} % {self.line}u"
+        return f"given(slice, {m}, n0 + part_n + 4u * ({n}))"

@@ -26,7 +26,7 @@ from itertools import product
 from typing import ClassVar
 
 from .operand import Side
-from .tile import Tile, which_block
+from .tile import READ_AHEAD, Tile, which_block
 
 LINE_RUNS = 8
 """Runs of 16 bytes that workgroup memory delivers at once: a line of its banks."""
@@ -255,11 +255,20 @@ def _operand_of(side: Side, tile: Tile, together: int, tail: bool) -> _Operand:
     return (_Lines if along else _Quads)(side, size, share, tile, 4 if side.runs and not along else together, tail)
 
 
-def block_text(tile: Tile, a_side: Side, b_side: Side, tail: bool, together: int = 1, heavy: bool = False) -> str:
+def block_text(
+    tile: Tile,
+    a_side: Side,
+    b_side: Side,
+    tail: bool,
+    together: int = 1,
+    heavy: bool = False,
+    ahead: bool = False,
+) -> str:
     """The ``main`` of a blocked product.
 
     ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes, up to
-    :func:`most_together`. ``heavy``: ``finish`` is long, or compiling is slow, and it should be there a few times only:
+    :func:`most_together`. ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` vectors
+    ahead. ``heavy``: ``finish`` is long, or compiling is slow, and it should be there a few times only:
     compilers write it out wherever it is called. (128 x 128 sums with a GELU compile in 1.5 instead of 9 seconds on the
     software adapter.)
     """
@@ -298,7 +307,7 @@ def block_text(tile: Tile, a_side: Side, b_side: Side, tail: bool, together: int
         *_products(tile, a, b),
         *(["    stage = 1u - stage;"] if double else []),
         "  }",
-        *(_finish_in_turn(tile, a, b, together) if heavy else _finish(tile, a, b, together)),
+        *(_finish_in_turn if heavy else _finish)(tile, a, b, together, READ_AHEAD if ahead else 0),
         "}",
         "",
     ]
@@ -321,10 +330,18 @@ def _products(tile: Tile, a: _Operand, b: _Operand) -> Iterator[str]:
             yield f"    s{i}_{j} += a{kk}_{i // 4}.{'xyzw'[i % 4]} * b{kk}_{j};"
 
 
-def _finish(tile: Tile, a: _Operand, b: _Operand, together: int) -> Iterator[str]:
+def _finish(tile: Tile, a: _Operand, b: _Operand, together: int, ahead: int) -> Iterator[str]:
+    found = []
     for i, j, e in product(range(tile.tm), range(tile.tn // 4), range(0, 4, together)):
         m, n = a.row(a.quad(i // 4), i % 4), b.row(b.quad(j), e)
-        yield f"  finish(slice, split, {m}, {n}, s{i}_{j}{_some(e, together)});"
+        found.append((f"{m}, {n}", f"s{i}_{j}{_some(e, together)}"))
+    for first in range(0, len(found), ahead or 1):
+        batch = list(enumerate(found[first : first + (ahead or 1)], first))
+        if ahead:
+            yield from (f"  let given{n} = given(slice, {place});" for n, (place, _) in batch)
+            yield from (f"  finish_given(slice, split, {place}, {sums}, given{n});" for n, (place, sums) in batch)
+        else:
+            yield from (f"  finish(slice, split, {place}, {sums});" for _, (place, sums) in batch)
 
 
 def _some(first: int, count: int) -> str:
@@ -332,20 +349,34 @@ def _some(first: int, count: int) -> str:
     return "" if count == 4 else f".{'xyzw'[first : first + count]}"
 
 
-def _finish_in_turn(tile: Tile, a: _Operand, b: _Operand, together: int) -> Iterator[str]:
+def _finish_in_turn(tile: Tile, a: _Operand, b: _Operand, together: int, ahead: int) -> Iterator[str]:
     """:func:`_finish` as a loop over the vectors of sums."""
     parts = tile.tn // 4
-    yield f"  for (var turn = 0u; turn < {tile.tm * parts}u; turn += 1u) {{"
+    turns = tile.tm * parts
+    ahead = min(ahead, turns)
+
+    def place(turn: str, e: int = 0) -> str:
+        row, quad = f"({turn} / {parts}u)", f"(tx + {turn} % {parts}u * {tile.n // tile.tn}u)"
+        first = f"m0 + {a.together}u * (ty + {row} / 4u * {tile.m // tile.tm}u)"
+        return f"{first} + {a.away(f'({row} % 4u)')}, {b.row(quad, e)}"
+
+    for n in range(ahead):
+        yield f"  var given{n} = given(slice, {place(f'{n}u')});"
+    yield f"  for (var turn = 0u; turn < {turns}u; turn += 1u) {{"
     yield "    var sums = s0_0;"
     yield "    switch turn {"
-    for turn in range(1, tile.tm * parts):
+    for turn in range(1, turns):
         yield f"      case {turn}u: {{ sums = s{turn // parts}_{turn % parts}; }}"
     yield "      default: {}"
     yield "    }"
-    yield f"    let row = turn / {parts}u;"
-    yield f"    let away = {a.away('(row % 4u)')};"
-    yield f"    let sum_m = m0 + {a.together}u * (ty + row / 4u * {tile.m // tile.tm}u) + away;"
-    yield f"    let quad = tx + turn % {parts}u * {tile.n // tile.tn}u;"
-    for e in range(0, 4, together):
-        yield f"    finish(slice, split, sum_m, {b.row('quad', e)}, sums{_some(e, together)});"
+    if ahead:
+        yield "    let read = given0;"
+        yield from (f"    given{n} = given{n + 1};" for n in range(ahead - 1))
+        if ahead < turns:
+            further = f"(turn + {ahead}u)"
+            yield f"    if ({further} < {turns}u) {{ given{ahead - 1} = given(slice, {place(further)}); }}"
+        yield f"    finish_given(slice, split, {place('turn')}, sums, read);"
+    else:
+        for e in range(0, 4, together):
+            yield f"    finish(slice, split, {place('turn', e)}, sums{_some(e, together)});"
     yield "  }"

@@ -5,12 +5,11 @@ that one kernel leaves and the next adds up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.wgsl.kernel import Access, Binding
 
-from .epilogue import SUM, Epilogue
+from .epilogue import NOT_TOGETHER, SUM, Epilogue
 from .points import Draft, PointKernel, source
 
 # The dtype that sums are kept in, by compute kind.
@@ -23,9 +22,6 @@ STORE_PARTIALS = f"""fn finish({SUM}, v: vec4<T>) {{
   if (m >= P.m || n >= P.n) {{ return; }}
   partials_store4((((slice * P.splits + split) * P.m + m) * P.n + n) / 4u, v);
 }}"""
-
-
-NOT_TOGETHER: Mapping[int, int] = MappingProxyType({})
 
 
 def partials_together(n: int, most: int = 4) -> int:
@@ -62,7 +58,7 @@ def store_sums(
     bindings, stores = epilogue.stores(kernel.params, widths)
     for binding, arg in (*epilogue.inputs(), *bindings):
         kernel.binding(binding, arg)
-    kernel.add(*place, *epilogue.text(kernel.params), *stores)
+    kernel.add(*place, *epilogue.text(kernel.params, widths), *stores)
 
 
 def add_partials(kernel: PointKernel, arg: int, kind: str, slices: int, splits: int, m: int, n: int) -> int:

@@ -35,6 +35,11 @@ class Tile:
         return self.m // self.tm * (self.n // self.tn)
 
 
+READ_AHEAD = 4
+"""Vectors of four for which a thread has what an epilogue reads underway: each takes as long as memory, and a thread
+has up to 32 of them.
+"""
+
 HUGE = Tile(128, 128, 8, 8, 16)
 LARGE = Tile(128, 128, 8, 8, 8)
 HALF = Tile(64, 128, 16, 8, 8)

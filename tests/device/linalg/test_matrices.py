@@ -13,7 +13,7 @@ from tests.device.choices import forget
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import matrix_tile
+from torch_webgpu.kernels import matmul, matrix_tile
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
 from torch_webgpu.wgsl.matrices import MatrixConfig
@@ -110,13 +110,17 @@ def test_split_sums(device, chosen, n):
     assert len(chosen) == 2
 
 
-@pytest.mark.parametrize("n", [72, 70, 69])
-def test_epilogues(device, chosen, n):
-    """Outputs that are stored four at a time, in words or one by one; what they read is at each place its own."""
+@pytest.mark.parametrize(("n", "ahead"), [(72, False), (72, True), (70, True), (69, True)])
+def test_epilogues(device, monkeypatch, chosen, n, ahead):
+    """Outputs that are stored four at a time, in words or one by one; what they read, ahead or not, is at each place
+    its own.
+    """
+    monkeypatch.setattr(matmul, "reads_ahead", lambda e, widths, caps: ahead and bool(e.given(widths)))
     a, b, bias, c = numbers(40, 64), numbers(64, n), numbers(n), numbers(40, n)
     check(device, lambda a, b, bias: F.relu(torch.addmm(bias, a, b)), a, b, bias, tol=0)
     check(device, lambda a, b, c: torch.addmm(c, a, b, beta=2, alpha=3) * c, a, b, c, tol=0)
     check(device, lambda a, b, c: c.addmm_(a, b, beta=2), a, b, c.clone(), tol=0)
+    check(device, lambda a, b, bias, c: (a @ b) * c.bfloat16() + c * bias + (c > 0), a, b, bias, c, tol=0)
     check(device, lambda a, b, c: c.t().clone().t().addmm_(a, b), a, b, c, tol=0)
     check(device, lambda a, b: (a @ b).float() * 2, a, b, tol=0)
     check(device, lambda a, b: (a @ b).bfloat16(), a, b, tol=0)

@@ -17,6 +17,7 @@ from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import matmul
+from torch_webgpu.kernels.epilogue import Epilogue
 from torch_webgpu.kernels.tile import Blocking, Tile
 
 from .matrices_emulated import laid_out
@@ -121,18 +122,23 @@ def test_batches_and_broadcasts(device):
     check(device, torch.bmm, a[:, :1].expand(3, 20, 16), b[:, :, :1].expand(3, 16, 24), tol=0)
 
 
-@pytest.mark.parametrize("turn", [False, True])
+@pytest.mark.parametrize("road", ["unrolled", "turns", "software"])
 @pytest.mark.parametrize("n", [36, 34, 33])
-def test_epilogues(device, monkeypatch, n, turn):
-    """Outputs that are stored four at a time, in words or one by one; what they read is at each place its own."""
-    if not turn:  # on a software adapter they all take turns
+def test_epilogues(device, monkeypatch, n, road):
+    """Outputs that are stored four at a time, in words or one by one; what they read, ahead but on software, is at each
+    place its own.
+    """
+    if road != "software":
         force(monkeypatch, matmul.SMALL)
+    if road == "turns":
+        monkeypatch.setattr(Epilogue, "heavy", True)
     bias, c = numbers(n), numbers(40, n)
     for right in ("rows", "columns")[: 2 if n == 36 else 1]:
         a, b = numbers(40, 24), laid_out(right, 24, n, dtype=torch.float32)
         check(device, lambda a, b, bias: F.relu(torch.addmm(bias, a, b)), a, b, bias, tol=0)
         check(device, lambda a, b, c: torch.addmm(c, a, b, beta=2, alpha=3) * c, a, b, c, tol=0)
         check(device, lambda a, b, c: c.addmm_(a, b, beta=2), a, b, c.clone(), tol=0)
+        check(device, lambda a, b, bias, c: (a @ b) * c.half() + c * bias.bfloat16() + (c > 0), a, b, bias, c, tol=0)
         check(device, lambda a, b, c: c.t().clone().t().addmm_(a, b), a, b, c, tol=0)
         check(device, lambda a, b: (a @ b).bfloat16(), a, b, tol=0)
         check(device, lambda a, b: (a @ b, (a @ b).half() + 1, (a @ b) > 0), a, b, tol=0)
