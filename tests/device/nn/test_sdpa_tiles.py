@@ -17,6 +17,7 @@ from tests.device.nn.test_sdpa_training import composed, drop, live
 from torch_webgpu.aten import sdpa
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import flash, flash_register
+from torch_webgpu.kernels.attention import Rules
 from torch_webgpu.kernels.flash_tile import FlashTile
 
 SIZES = [
@@ -190,6 +191,24 @@ def test_dropout(device, tiled, size, dtype):
         expected = torch.autograd.grad(want, here, exact(grad))
         for got, one in zip(torch.autograd.grad(y, there, grad.to(device)), expected, strict=True):
             close(got, one)
+
+
+@pytest.mark.parametrize(
+    "rules", [Rules(), Rules(hides=True, fill=-1e9), Rules(fill=float("-inf"), zeros=False)], ids=str
+)
+def test_attention_that_a_program_writes_out(device, tiled, rules):
+    q, k, v = heads(2, 2, 2, 20, 37, 8, 8, torch.float32)
+    mask = torch.rand(20, 37) > 0.5
+    mask[3] = rules.hides
+    scores = (q.double() @ k.double().mT * 0.3).masked_fill(mask if rules.hides else ~mask, rules.fill)
+    want = scores.softmax(-1) @ v.double()
+    if rules.zeros and rules.fill == float("-inf"):
+        want = want.nan_to_num()
+    there = [t.to(device) for t in (q, k, v, mask)]
+    for is_merged, strides in ((False, (320, 160, 8, 1)), (True, (320, 8, 16, 1))):
+        got = sdpa.written_out(*there, 0.3, rules, is_merged)
+        assert got.stride() == strides
+        torch.testing.assert_close(got.cpu().double(), want, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_a_compiled_step_trains_as_an_eager_one(device, tiled):
