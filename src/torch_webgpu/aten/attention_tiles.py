@@ -33,7 +33,8 @@ def fits(
     result = prod((b, h, n, value_width)) * query.itemsize
     sizes = [t.untyped_storage().nbytes() for t in (query, key, value, *present(mask))]
     sizes += [result, *sizes[1:3]] if is_backward else [result]
-    small = (2 if is_backward else 1) + 2 * (dropout_p > 0)
+    scales = bool(caps.matrices) and query.dtype == torch.bfloat16
+    small = (2 if is_backward else 1) + 2 * (dropout_p > 0) + scales
     return small + sum(-(-size // caps.window_bytes) for size in sizes) <= caps.max_buffers
 
 

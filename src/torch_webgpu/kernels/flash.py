@@ -55,7 +55,7 @@ def lower_forward(
 ) -> Lowered:
     p = problem(op, attention, dropout_p, op.outputs[0])
     if (found := flash_matrix.choice("forward", p, (), caps)) is not None:
-        return Lowered((flash_matrix.forward_launch(p, *found, caps),))
+        return flash_matrix.lower_forward(p, len(op.args), *found, caps)
     tile = tile_for("forward", units_of(p.v), caps)
     return Lowered((flash_register.forward_launch(p, tile, caps),))
 
@@ -65,7 +65,7 @@ def lower_query(
 ) -> Lowered:
     p, grad = problem(op, attention, dropout_p, op.outputs[0]), op.inputs[-3]
     if (found := flash_matrix.choice("query", p, (grad,), caps)) is not None:
-        return Lowered((flash_matrix.query_launch(p, grad, *found, caps),))
+        return flash_matrix.lower_query(p, grad, len(op.args), *found, caps)
     tile = tile_for("query", units_of(p.k), caps)
     return Lowered((flash_register.query_launch(p, grad, tile, caps),))
 
@@ -74,6 +74,6 @@ def lower_key(op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: 
     dk, dv = op.outputs
     p, grad = problem(op, attention, dropout_p, dk), op.inputs[-3]
     if (found := flash_matrix.choice("key", p, (grad,), caps)) is not None:
-        return Lowered((flash_matrix.key_launch(p, grad, dk, dv, *found, caps),))
+        return flash_matrix.lower_key(p, grad, dk, dv, len(op.args), *found, caps)
     tile = tile_for("key", max(units_of(p.q), units_of(p.v)), caps)
     return Lowered((flash_register.key_launch(p, grad, dk, dv, tile, caps),))

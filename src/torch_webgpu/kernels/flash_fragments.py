@@ -10,7 +10,7 @@ WGSL: https://github.com/gpuweb/gpuweb/blob/main/proposals/subgroup-matrix.md, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch_webgpu.wgsl.matrices import MatrixConfig
@@ -67,6 +67,8 @@ class Block:
         self.share = tile.columns * tile.rows // self.threads
         """Columns of a thread."""
         self.end = 0
+        self.brought: Callable[[str, str], str] = lambda x, run: run
+        """What becomes of a run of an operand on its way to workgroup memory."""
 
     def region(self, lines: int, runs: int, least: int = 0) -> Region:
         """Memory for lines of so many runs."""
@@ -120,7 +122,7 @@ class Block:
         runs = to.pitch - 1
         yield f"  for (var i = lid; i < {to.lines * runs}u; i += {self.threads}u) {{"
         yield f"    let run = {x}_run(b, {head}, {first} + i / {runs}u, i % {runs}u);"
-        yield f"    tiles[{to.start}u + i / {runs}u * {to.pitch}u + i % {runs}u] = run;"
+        yield f"    tiles[{to.start}u + i / {runs}u * {to.pitch}u + i % {runs}u] = {self.brought(x, 'run')};"
         yield "  }"
 
     def _turns(self, to: Region) -> Iterator[tuple[int, str, bool]]:
@@ -141,8 +143,9 @@ class Block:
         """Stores what was fetched."""
         runs = to.pitch - 1
         for j, i, partly in self._turns(to):
+            place, run = f"{to.start}u + {i} / {runs}u * {to.pitch}u + {i} % {runs}u", self.brought(x, f"{x}_next{j}")
             exists = f"if ({i} < {to.lines * runs}u) " if partly else ""
-            yield f"    {exists}{{ tiles[{to.start}u + {i} / {runs}u * {to.pitch}u + {i} % {runs}u] = {x}_next{j}; }}"
+            yield f"    {exists}{{ tiles[{place}] = {run}; }}"
 
     # Products
 

@@ -1,4 +1,4 @@
-"""Attention over tiles of scores on subgroup matrices: the kernels of :mod:`.flash` for float16.
+"""Attention over tiles of scores on subgroup matrices: the kernels of :mod:`.flash` for float16 and bfloat16.
 
 The forward rescales what it has summed up only when a score exceeds the last reference by more than ``SLACK``: sums are
 fragments, which go through workgroup memory for it, and after the first blocks that is rare.
@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 from torch_webgpu.ir.graph import Spec
 from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import Launch
+from torch_webgpu.wgsl.launch import Lowered
 from torch_webgpu.wgsl.link import HostCaps
 from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .attention import place
 from .flash_fragments import RUN, Block, FragmentTile
 from .flash_problem import LINE, Flash, backward_draft, block_of_queries, blocks_of, forward_draft, is_whole, result
+from .flash_scaled import Scaling, lowered
 from .matrix_tile import config_for
 from .operand import in_groups
 from .points import Draft
@@ -50,10 +51,10 @@ def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
 
 def choice(kernel: str, p: Flash, others: tuple[Spec, ...], caps: HostCaps) -> tuple[FragmentTile, MatrixConfig] | None:
     """The best tile of a kernel over ``p`` and ``others``, and its fragments: what is multiplied must be float16 that
-    lies in whole runs. None where the adapter cannot.
+    lies in whole runs, or bfloat16 (:mod:`.flash_scaled`). None where the adapter cannot.
     """
     specs = (p.q, p.k, p.v, *others)
-    if not IS_USED or any(s.dtype != "f16" or not in_groups(s, 3, RUN) for s in specs):
+    if not IS_USED or any(s.dtype not in ("f16", "bf16") or not in_groups(s, 3, RUN) for s in specs):
         return None
     if (config := config_for(caps, "f16")) is None:
         return None
@@ -108,11 +109,11 @@ class KeyMemory(Memory):
 MEMORY = {"forward": ForwardMemory, "query": QueryMemory, "key": KeyMemory}
 
 
-def counted(p: Flash, at: Block, name: str, along: bool) -> Iterator[str]:
+def counted(p: Flash, at: Block, scaling: Scaling, name: str, along: bool) -> Iterator[str]:
     """Turns a thread's share of a block of products into scores that count: see :func:`.flash_register.counted`."""
     names = [f"{name}_{i}" for i in range(at.share // 4)]
     sizes = (at.tile.rows, at.tile.columns)
-    yield from (f"  {s} *= P.scale;" for s in names)
+    yield from (f"  {s} = {scaling.back(s, 'q', 'k')} * P.scale;" for s in names)
     yield f"  if (!({is_whole(p, *(sizes if along else sizes[::-1]))})) {{"
     for i, s in enumerate(names):
         where = f"l0 + row, s0 + column + {4 * i}u" if along else f"l0 + column + {4 * i}u, s0 + row"
@@ -130,17 +131,25 @@ def kept(p: Flash, at: Block, along: bool) -> Iterator[str]:
         yield f"  let kept_{i} = vec4<f32>({', '.join(each)});"
 
 
-def forward_launch(p: Flash, tile: FragmentTile, config: MatrixConfig, caps: HostCaps) -> Launch:
+def operands_of(p: Flash, grad: Spec | None = None) -> list[tuple[str, int, Spec]]:
+    found = [("q", 0, p.q), ("k", 1, p.k), ("v", 2, p.v)]
+    return found if grad is None else [*found, ("g", p.operands, grad)]
+
+
+def lower_forward(p: Flash, scales: int, tile: FragmentTile, config: MatrixConfig, caps: HostCaps) -> Lowered:
     """Grid: blocks of queries, heads, batches."""
-    draft = forward_draft(p, caps, operand)
+    draft, scaling = forward_draft(p, caps, operand), Scaling(operands_of(p))
+    scaling.read(draft, scales)
     b, h, length, _ = p.q.shape
     blocks = blocks_of(draft, tile.rows, length)
     at = ForwardMemory(p.q.shape[3], p.v.shape[3], tile, config)
-    text = list(forward_text(p, at, caps))
-    return draft.build("flash_attention_matrix", text, at.threads, (blocks, h, b))
+    at.brought = scaling.brought
+    text = list(forward_text(p, at, scaling, caps))
+    launch = draft.build("flash_attention_matrix", text, at.threads, (blocks, h, b))
+    return lowered(launch, p, operands_of(p), operand, scales)
 
 
-def forward_text(p: Flash, at: ForwardMemory, caps: HostCaps) -> Iterator[str]:
+def forward_text(p: Flash, at: ForwardMemory, scaling: Scaling, caps: HostCaps) -> Iterator[str]:
     rows, columns, value_width = at.tile.rows, at.tile.columns, p.v.shape[3]
     vectors = [f"s_{i}" for i in range(at.share // 4)]
     sharing = [f"row_values[row + {t * rows}u]" for t in range(at.threads // rows)]
@@ -151,6 +160,7 @@ def forward_text(p: Flash, at: ForwardMemory, caps: HostCaps) -> Iterator[str]:
     yield from at.start(caps.subgroup_sizes)
     yield from block_of_queries(p, rows)
     yield from ["  start_dropout();"] if p.dropout_p else []
+    yield from scaling.start(value_width)
     yield from at.resident("q", "h", "l0", at.q)
     yield from at.travelling("k", at.kv)
     yield from at.travelling("v", at.kv)
@@ -170,7 +180,7 @@ def forward_text(p: Flash, at: ForwardMemory, caps: HostCaps) -> Iterator[str]:
     yield from at.arrive("v", at.kv)
     yield "  {"
     yield from at.read("s", at.s)
-    yield from counted(p, at, "s", True)
+    yield from counted(p, at, scaling, "s", True)
     yield f"  let here = {_nested('max', vectors)};"
     yield "  row_values[lid] = max(max(here.x, here.y), max(here.z, here.w));"
     yield "  workgroupBarrier();"
@@ -205,7 +215,7 @@ def forward_text(p: Flash, at: ForwardMemory, caps: HostCaps) -> Iterator[str]:
     yield "      lse_store(P.lse_offset + output_row(b, h, l0 + row), logsumexp(most, all));"
     yield "    }"
     yield "  }"
-    value = ", ".join(f"weighted(four.{c}, factors[sum_row])" for c in "xyzw")
+    value = ", ".join(f"weighted({scaling.back(f'four.{c}', 'v')}, factors[sum_row])" for c in "xyzw")
     yield from at.stored("y", value_width, at.s, f"y_put(b, h, l0 + sum_row, unit, vec4<f32>({value}));")
     yield "}"
 
@@ -217,22 +227,27 @@ def _nested(function: str, values: list[str]) -> str:
     return found
 
 
-def query_launch(p: Flash, grad: Spec, tile: FragmentTile, config: MatrixConfig, caps: HostCaps) -> Launch:
+def lower_query(p: Flash, grad: Spec, scales: int, tile: FragmentTile, config: MatrixConfig, caps: HostCaps) -> Lowered:
     """Grid: blocks of queries, heads, batches."""
-    draft, n = backward_draft(p, grad, operand)
+    (draft, n), scaling = backward_draft(p, grad, operand), Scaling(operands_of(p, grad))
+    scaling.read(draft, scales)
     result(draft, "y", n, p.y, "P.queries", caps)
     b, h, length, _ = p.q.shape
     blocks = blocks_of(draft, tile.rows, length)
     at = QueryMemory(p.q.shape[3], p.v.shape[3], tile, config)
-    return draft.build("flash_attention_query_matrix", list(query_text(p, at, caps)), at.threads, (blocks, h, b))
+    at.brought = scaling.brought
+    text = list(query_text(p, at, scaling, caps))
+    launch = draft.build("flash_attention_query_matrix", text, at.threads, (blocks, h, b))
+    return lowered(launch, p, operands_of(p, grad), operand, scales)
 
 
-def query_text(p: Flash, at: QueryMemory, caps: HostCaps) -> Iterator[str]:
+def query_text(p: Flash, at: QueryMemory, scaling: Scaling, caps: HostCaps) -> Iterator[str]:
     width, value_width, columns = p.q.shape[3], p.v.shape[3], at.tile.columns
     vectors = range(at.share // 4)
     yield from at.start(caps.subgroup_sizes)
     yield from block_of_queries(p, at.tile.rows)
     yield from ["  start_dropout();"] if p.dropout_p else []
+    yield from scaling.start(value_width)
     yield from at.resident("q", "h", "l0", at.q)
     yield from at.resident("g", "h", "l0", at.g)
     yield "  let lse = lse_of(b, h, l0 + row);"
@@ -256,7 +271,7 @@ def query_text(p: Flash, at: QueryMemory, caps: HostCaps) -> Iterator[str]:
     yield from at.block_of("d", at.g, at.v, value_width)
     yield "  workgroupBarrier();"
     yield from at.read("w", at.s)
-    yield from counted(p, at, "w", True)
+    yield from counted(p, at, scaling, "w", True)
     yield "  workgroupBarrier();"
     yield from at.put("d", at.s)
     yield "  workgroupBarrier();"
@@ -264,32 +279,44 @@ def query_text(p: Flash, at: QueryMemory, caps: HostCaps) -> Iterator[str]:
     yield from at.read("d", at.s)
     yield from kept(p, at, True)
     for i in vectors:
-        slope = f"d_{i} * kept_{i}" if p.dropout_p else f"d_{i}"
-        yield f"  w_{i} = exp(w_{i} - lse) * ({slope} - delta);"
+        slope = f"exp(w_{i} - lse) * ({grad_weight(p, scaling, i)} - delta)"
+        yield f"  w_{i} = {scaling.slope(slope)};"
     yield from at.write("w", at.w)
     yield "  }"
     yield "  workgroupBarrier();"
     yield from at.weighted("y", at.w, at.k, width)
     yield "  }"
     yield "  workgroupBarrier();"
-    yield from at.stored("y", width, at.s, "y_put(b, h, l0 + sum_row, unit, P.scale * four);")
+    yield from at.stored(
+        "y", width, at.s, f"y_put(b, h, l0 + sum_row, unit, P.scale * {scaling.back('four', 'slope', 'k')});"
+    )
     yield "}"
 
 
-def key_launch(
-    p: Flash, grad: Spec, dk: Spec, dv: Spec, tile: FragmentTile, config: MatrixConfig, caps: HostCaps
-) -> Launch:
+def grad_weight(p: Flash, scaling: Scaling, i: int) -> str:
+    """The gradient of a thread's weights ``i``, of the products ``d_<i>``."""
+    grad = scaling.back(f"d_{i}", "g", "v")
+    return f"{grad} * kept_{i}" if p.dropout_p else grad
+
+
+def lower_key(
+    p: Flash, grad: Spec, dk: Spec, dv: Spec, scales: int, tile: FragmentTile, config: MatrixConfig, caps: HostCaps
+) -> Lowered:
     """Grid: blocks of keys, heads of keys, batches."""
-    draft, n = backward_draft(p, grad, operand)
+    (draft, n), scaling = backward_draft(p, grad, operand), Scaling(operands_of(p, grad))
+    scaling.read(draft, scales)
     result(draft, "dk", n, dk, "P.keys", caps)
     result(draft, "dv", n + 1, dv, "P.keys", caps)
     b, g, length, _ = p.k.shape
     blocks = blocks_of(draft, tile.rows, length)
     at = KeyMemory(p.q.shape[3], p.v.shape[3], tile, config)
-    return draft.build("flash_attention_key_matrix", list(key_text(p, at, caps)), at.threads, (blocks, g, b))
+    at.brought = scaling.brought
+    text = list(key_text(p, at, scaling, caps))
+    launch = draft.build("flash_attention_key_matrix", text, at.threads, (blocks, g, b))
+    return lowered(launch, p, operands_of(p, grad), operand, scales)
 
 
-def key_text(p: Flash, at: KeyMemory, caps: HostCaps) -> Iterator[str]:
+def key_text(p: Flash, at: KeyMemory, scaling: Scaling, caps: HostCaps) -> Iterator[str]:
     width, value_width, columns = p.q.shape[3], p.v.shape[3], at.tile.columns
     vectors = range(at.share // 4)
     yield f"var<workgroup> lses: array<f32, {columns}>;"
@@ -298,6 +325,7 @@ def key_text(p: Flash, at: KeyMemory, caps: HostCaps) -> Iterator[str]:
     yield "  let head = wid.y;"
     yield f"  let s0 = wid.x * {at.tile.rows}u;"
     yield from ["  start_dropout();"] if p.dropout_p else []
+    yield from scaling.start(value_width)
     yield from at.resident("k", "head", "s0", at.k)
     yield from at.resident("v", "head", "s0", at.v)
     yield from at.travelling("q", at.q)
@@ -326,7 +354,7 @@ def key_text(p: Flash, at: KeyMemory, caps: HostCaps) -> Iterator[str]:
     yield from at.block_of("d", at.v, at.g, value_width)
     yield "  workgroupBarrier();"
     yield from at.read("w", at.s)
-    yield from counted(p, at, "w", False)
+    yield from counted(p, at, scaling, "w", False)
     yield from kept(p, at, False)
     for i in vectors:
         yield f"  w_{i} = exp(w_{i} - {_four('lses', i)});"
@@ -339,8 +367,8 @@ def key_text(p: Flash, at: KeyMemory, caps: HostCaps) -> Iterator[str]:
     yield "  {"
     yield from at.read("d", at.s)
     for i in vectors:
-        slope = f"d_{i} * kept_{i}" if p.dropout_p else f"d_{i}"
-        yield f"  w_{i} *= {slope} - {_four('deltas', i)};"
+        slope = f"w_{i} * ({grad_weight(p, scaling, i)} - {_four('deltas', i)})"
+        yield f"  w_{i} = {scaling.slope(slope)};"
     yield from at.write("w", at.w)
     yield "  }"
     yield "  workgroupBarrier();"
@@ -349,8 +377,10 @@ def key_text(p: Flash, at: KeyMemory, caps: HostCaps) -> Iterator[str]:
     yield "  }"
     yield "  let h = head;"
     yield "  workgroupBarrier();"
-    yield from at.stored("dk", width, at.s, "dk_put(b, h, s0 + sum_row, unit, P.scale * four);")
-    yield from at.stored("dv", value_width, at.s, "dv_put(b, h, s0 + sum_row, unit, four);")
+    yield from at.stored(
+        "dk", width, at.s, f"dk_put(b, h, s0 + sum_row, unit, P.scale * {scaling.back('four', 'slope', 'q')});"
+    )
+    yield from at.stored("dv", value_width, at.s, f"dv_put(b, h, s0 + sum_row, unit, {scaling.back('four', 'g')});")
     yield "}"
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from tests.device.linalg.matrices_emulated import NVIDIA, pretend
 from tests.device.nn.test_sdpa import agrees, exact, heads, kernels, no_fallback  # noqa: F401
-from tests.device.nn.test_sdpa_tiles import FORWARD, KEY, QUERY, check_gradients, close
+from tests.device.nn.test_sdpa_tiles import FORWARD, KEY, LARGEST, QUERY, check_gradients, close
 from tests.device.nn.test_sdpa_tiles import tiled as tiled
 from tests.device.nn.test_sdpa_training import composed, drop, live
 
@@ -20,6 +20,7 @@ from torch_webgpu.kernels.flash_fragments import FragmentTile
 
 SMALL = FragmentTile(32, 32, 2, 2)
 SIZE = (2, 6, 3, 70, 37, 16, 24)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 @pytest.fixture
@@ -29,19 +30,21 @@ def matrices(tiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, NVIDIA)
 
 
-def test_results(device, matrices):
-    q, k, v = heads(*SIZE, torch.float16)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_results(device, matrices, dtype):
+    q, k, v = heads(*SIZE, dtype)
     there = [t.to(device) for t in (q, k, v)]
     names = kernels(lambda: F.scaled_dot_product_attention(*there, enable_gqa=True))
-    assert names == [f"{FORWARD}_matrix"]
+    assert names == [*([LARGEST] if dtype == torch.bfloat16 else []), f"{FORWARD}_matrix"]
     agrees(device, q, k, v, enable_gqa=True)
     agrees(device, q, k, v, enable_gqa=True, is_causal=True, scale=-0.3)
-    for mask in (torch.rand(70, 37) > 0.9, torch.randn(2, 1, 1, 37).half()):
+    for mask in (torch.rand(70, 37) > 0.9, torch.randn(2, 1, 1, 37).to(dtype)):
         agrees(device, q, k, v, enable_gqa=True, attn_mask=mask)
 
 
-def test_gradients(device, matrices):
-    qkv = heads(*SIZE, torch.float16)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_gradients(device, matrices, dtype):
+    qkv = heads(*SIZE, dtype)
     there = live(*[t.to(device) for t in qkv])
     names = kernels(lambda: torch.autograd.grad(sdpa.FUSED(*there, None)[0].sin().sum(), there))
     assert {f"{QUERY}_matrix", f"{KEY}_matrix"} <= set(names)
@@ -76,10 +79,10 @@ def test_queries_that_see_nothing_give_zeros(device, matrices):
     assert lse[:, :, 1].eq(torch.finfo(torch.float32).max).all()
 
 
-@pytest.mark.parametrize("size", [SIZE, (1, 2, 2, 35, 36, 8, 8)], ids=str)
-def test_dropout(device, matrices, size):
+@pytest.mark.parametrize(("size", "dtype"), [(SIZE, HALVES[0]), ((1, 2, 2, 35, 36, 8, 8), HALVES[1])], ids=str)
+def test_dropout(device, matrices, size, dtype):
     b, h, _, n, _, _, d = size
-    qkv, grad = heads(*size, torch.float16), torch.randn(b, h, n, d).half()
+    qkv, grad = heads(*size, dtype), torch.randn(b, h, n, d).to(dtype)
     there, here = live(*[t.to(device) for t in qkv]), live(*map(exact, qkv))
     y, keep = drop(*there, is_causal=True)
     want = composed(*here, keep, None, True)
@@ -90,7 +93,7 @@ def test_dropout(device, matrices, size):
 
 
 def test_what_matrices_do_not_multiply_is_multiplied_in_registers(device, matrices):
-    for dtype, width in ((torch.float32, 16), (torch.bfloat16, 16), (torch.float16, 12)):
+    for dtype, width in ((torch.float32, 16), (torch.bfloat16, 20), (torch.float16, 12)):
         q = torch.randn(1, 2, 40, width).to(dtype).to(device)
         assert kernels(lambda q=q: F.scaled_dot_product_attention(q, q, q)) == [FORWARD]
 
@@ -101,3 +104,16 @@ def test_every_adapter_with_matrices_has_a_tile_for_usual_heads(device):
         for width in (64, 80, 96, 128):
             tiles = [tile for tile in flash_matrix.TILES[kernel] if tile.suits(NVIDIA)]
             assert any(memory(width, width, tile, NVIDIA).size_bytes <= caps.workgroup_bytes for tile in tiles)
+
+
+@pytest.mark.parametrize("sizes", [(1e6, 1e-6, 1e20, 1e-20), (1e-12, 1e12, 1e-25, 1e-9), (1, 1, 0, 1)], ids=str)
+def test_bfloat16_of_sizes_that_float16_has_not(device, matrices, sizes):
+    q, k, v = (t * size for t, size in zip(heads(1, 2, 2, 40, 50, 16, 16, torch.bfloat16), sizes))
+    grad = (torch.randn(1, 2, 40, 16) * sizes[3]).bfloat16()
+    here, there = live(*map(exact, (q, k, v))), live(*[t.to(device) for t in (q, k, v)])
+    y = sdpa.FUSED(*there, None)[0]
+    want = (here[0] @ here[1].mT / 4).softmax(-1) @ here[2]
+    expected = want, *torch.autograd.grad(want, here, grad.double())
+    for got, one in zip((y, *torch.autograd.grad(y, there, grad.to(device))), expected, strict=True):
+        largest = one.abs().max().clamp(min=1e-37)
+        torch.testing.assert_close(got.detach().cpu().double() / largest, one.detach() / largest, rtol=0, atol=0.03)
