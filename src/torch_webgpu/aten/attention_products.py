@@ -5,7 +5,7 @@ again, and the weights from each query's ``log(sum(exp(scores)))``. Scores, thei
 are kept as a program keeps them that writes attention out), and the weights are rounded to the dtype of the values for
 the product with these; PyTorch's composition brings half types to float32 for all of it.
 
-Dropout draws its numbers again in the backward, from a place in the stream that two tensors hold.
+Dropout makes its numbers again in the backward, from a key that two tensors hold.
 
 Queries of heads that share keys and values are rows of one matrix, so that neither is copied for each of them.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from torch_webgpu import dtypes
-from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.ir.graph import Expr, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels import attention
@@ -27,7 +27,7 @@ from torch_webgpu.kernels.matmul import extern
 from torch_webgpu.layout import contiguous_strides
 
 from .computed import computed
-from .random import halves, stream_at
+from .random import random_at
 from .reduce import own, record_reduction
 from .softmax import checked, share_of
 from .torch_abi import Meta, empty_like_meta
@@ -35,25 +35,23 @@ from .torch_abi import Meta, empty_like_meta
 Maybe = torch.Tensor | None
 Written = tuple[tuple[Expr, ...], tuple[str, ...], Callable[..., tuple[Expr, ...]]]
 NOTHING = float("-inf")
-SCALE, KEYS, QUERIES, KEPT, FACTOR = range(5)
-"""Parameters of kernels over the scores; the last two are there with dropout."""
+SCALE, KEYS, KEPT, FACTOR = range(4)
+"""Parameters of kernels over the scores; all but the first are there with dropout."""
 
 
 class Dropout(NamedTuple):
-    """Weights that are dropped with probability ``p``, the others divided by ``1 - p``: weight ``i`` of (B, H, L, S) is
-    kept where number ``i`` of the stream that starts at ``seed`` and ``offset`` (int64, without dimensions) is less
-    than ``1 - p``.
+    """Weights that are dropped with probability ``p``, the others divided by ``1 - p``: one of (B, H, L, S) is kept
+    where the random number at its row (of B * H * L) and column is less than ``1 - p``. ``seed`` and ``offset``, as
+    PyTorch's operator calls them, are the key of these numbers (:func:`.random.draw_key`).
     """
 
     p: float
     seed: torch.Tensor
     offset: torch.Tensor
 
-    @property
-    def numbers(self) -> list[tuple[str, float]]:
-        """The parameters ``KEPT`` and ``FACTOR``."""
-        kept = 1 - self.p
-        return [("f", kept), ("f", 1 / kept if kept else 0.0)]
+    def scalars(self, key: torch.Tensor) -> list[Scalar]:
+        """The parameters from ``KEYS`` on."""
+        return [("u", key.shape[2]), ("f", 1 - self.p), ("f", 1 / (1 - self.p))]
 
 
 def forward(
@@ -73,11 +71,11 @@ def forward(
     lse, weights = empty_like_meta(
         [plain((b, h, n, 1), torch.float32), plain((b, h, n, s), query.dtype)], query.get_device()
     )
-    seen = visible(ops.le(ops.index(3), ops.index(2)) if is_causal else None, rules)
+    seen = visible(is_causal, rules)
     inputs = [scores, *present(mask), *(dropout or ())[1:]]
 
     def write(score: Expr, *rest: Expr) -> Written:
-        masks, place = parted(rest, dropout)
+        masks, words = parted(rest, dropout)
         score = seen(score, *masks)
 
         def finish(top: Expr, total: Expr) -> tuple[Expr, ...]:
@@ -86,7 +84,7 @@ def forward(
             share = share_of(score, top, total)
             if rules.zeros:
                 share = ops.where(nothing, ops.like(score, 0), share)
-            share = dropped(share, place)
+            share = dropped(share, words)
             return ops.where(nothing, ops.like(top, attention.HIGHEST), top + ops.log(total)), share
 
         return (score,), ("logsumexp",), finish
@@ -100,7 +98,7 @@ def forward(
         write,
         maps=1,
         static=(is_causal, mask is not None, rules, dropout is not None),
-        scalars=scalars(scale, query, key, dropout),
+        scalars=scalars(scale, key, dropout),
     )
     out = product(weights.view(k.shape[0], -1, s), v, query.dtype)
     return out.view(b, h, n, -1), lse.squeeze(3)
@@ -125,8 +123,7 @@ def backward(
     mean = mean_of(grad, out)
     scores = product(q, k.mT, torch.float32)
     grad_weights = product(g, v.mT, torch.float32)
-    # As the product's results lie, if that is possible: what follows is part of its kernel then.
-    shape = tuple(grad_weights.shape) if mask is None else (b, h, n, s)
+    shape = (b, h, n, s)
     full = [plain(shape, dtype), plain(shape, dtype)]
     if wanted[3]:
         full.append(plain(shape, torch.float32))
@@ -134,19 +131,19 @@ def backward(
     of_scores, of_queries = [scores, grad_weights], [lse, mean]
     inputs = [t.view(shape) for t in of_scores] + [t.view(*shape[:-1], 1).expand(shape) for t in of_queries]
     inputs += [t.expand(shape) for t in (*present(mask), *(dropout or ())[1:])]
-    seen = visible(seen_by_number() if is_causal else None)
+    seen = visible(is_causal)
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
         loads = [ops.load(i, spec.dtype) for i, spec in enumerate(specs[: len(inputs)])]
         score, grad_weight, lse, mean, *rest = loads
-        masks, place = parted(rest, dropout)
+        masks, words = parted(rest, dropout)
         weight = ops.exp(seen(score, *masks) - lse)
-        slope = weight * (dropped(grad_weight, place) - mean)
-        roots = (dropped(weight, place), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
+        slope = weight * (dropped(grad_weight, words) - mean)
+        roots = (dropped(weight, words), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
         return Pointwise(tuple([ops.to_dtype(r, spec.dtype) for r, spec in zip(roots, specs[len(inputs) :])]))
 
     static = (is_causal, mask is not None, len(outputs), dropout is not None)
-    engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, query, key, dropout))
+    engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, key, dropout))
     weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
     return (
         product(grad_scores, k, dtype).view(query.shape) if wanted[0] else None,
@@ -167,53 +164,38 @@ def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     return mean
 
 
-def scalars(
-    scale: float, query: torch.Tensor, key: torch.Tensor, dropout: Dropout | None
-) -> list[tuple[str, int | float]]:
-    sizes = ("u", key.shape[2]), ("u", query.shape[2])
-    return [("f", scale), *sizes, *(dropout.numbers if dropout else ())]
+def scalars(scale: float, key: torch.Tensor, dropout: Dropout | None) -> list[Scalar]:
+    return [("f", scale), *(dropout.scalars(key) if dropout else ())]
 
 
 def parted(rest: Sequence[Expr], dropout: Dropout | None) -> tuple[Sequence[Expr], Sequence[Expr]]:
-    """The elements of the mask, if there is one, and those of the place in the random stream."""
+    """The elements of the mask, if there is one, and the words of dropout's key."""
     return (rest[:-2], rest[-2:]) if dropout else (rest, ())
 
 
 def kept(dropout: Dropout, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Which weights (B, H, L, S) dropout keeps, as booleans."""
     shape = (*query.shape[:3], key.shape[2])
-    place = [t.expand(shape) for t in (dropout.seed, dropout.offset)]
+    words = [t.expand(shape) for t in (dropout.seed, dropout.offset)]
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
         return Pointwise((stays([ops.load(k, spec.dtype) for k, spec in enumerate(specs[:2])]),))
 
-    return computed("attention.kept", place, [plain(shape, torch.bool)], body, (), scalars(0.0, query, key, dropout))[0]
+    return computed("attention.kept", words, [plain(shape, torch.bool)], body, (), scalars(0.0, key, dropout))[0]
 
 
-def stays(place: Sequence[Expr]) -> Expr:
-    return stream_at("random_uniform", [half for number in place for half in halves(number)]) < ops.param(KEPT, "f32")
+def stays(words: Sequence[Expr]) -> Expr:
+    row = ops.floordiv(ops.linear(), ops.param(KEYS, "u32"))
+    return random_at(words, row, ops.linear() - row * ops.param(KEYS, "u32")) < ops.param(KEPT, "f32")
 
 
-def dropped(x: Expr, place: Sequence[Expr]) -> Expr:
+def dropped(x: Expr, words: Sequence[Expr]) -> Expr:
     """``x``, a weight or the gradient of one, after dropout."""
-    if not place:
-        return x
-    return ops.where(stays(place), x * ops.param(FACTOR, "f32"), ops.like(x, 0))
+    return ops.where(stays(words), x * ops.param(FACTOR, "f32"), ops.like(x, 0)) if words else x
 
 
-def seen_by_number() -> Expr:
-    """Whether a query sees a key in causal attention, by the number of their score: what is part of a product's kernel
-    has no coordinates, which that counts in its own way.
-    """
-    keys = ops.param(KEYS, "u32")
-    line = ops.floordiv(ops.linear(), keys)
-    return ops.le(ops.linear() - line * keys, ops.remainder(line, ops.param(QUERIES, "u32")))
-
-
-def visible(is_seen: Expr | None, rules: Rules = PYTORCH) -> Callable[..., Expr]:
-    """A function from a product of query and key, and the mask there, to the score that counts; ``is_seen``: whether
-    it does in causal attention.
-    """
+def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
+    """A function from a product of query and key, and the mask there, to the score that counts."""
 
     def score_of(product: Expr, *masks: Expr) -> Expr:
         score = ops.param(SCALE, "f32") * own(product)
@@ -222,8 +204,8 @@ def visible(is_seen: Expr | None, rules: Rules = PYTORCH) -> Callable[..., Expr]
                 score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))
             else:
                 score = own(ops.to_dtype(score + own(m), rules.rounded))
-        if is_seen is not None:
-            score = ops.where(is_seen, score, ops.like(score, NOTHING))
+        if is_causal:
+            score = ops.where(ops.le(ops.index(3), ops.index(2)), score, ops.like(score, NOTHING))
         return score
 
     return score_of

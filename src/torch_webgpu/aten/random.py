@@ -35,15 +35,13 @@ Expression = Callable[[Expr, list[Expr]], Expr]
 """From a draw and the distribution's parameters to a value."""
 
 
-def stream(kind: str, *operands: Expr) -> Expr:
-    """This point's draw. ``kind`` is a ``random_…`` row of the op table; samplers also take operands."""
-    return stream_at(kind, [ops.param(k, "u32") for k in range(STREAM_PARAMS)], *operands)
-
-
-def stream_at(kind: str, place: Sequence[Expr], *operands: Expr) -> Expr:
-    """The same from the place in a stream that four numbers tell: the halves of its seed and of its offset."""
+def stream(kind: str, *operands: Expr, number: Expr | None = None) -> Expr:
+    """This point's draw, or draw ``number``. ``kind`` is a ``random_…`` row of the op table; samplers also take
+    operands.
+    """
     result = {"random_bits": "u32", "random_bits64": "i64"}.get(kind, "f32")
-    return Expr(kind, (*place, ops.linear(), *operands), result)
+    position = [*(ops.param(k, "u32") for k in range(STREAM_PARAMS)), ops.linear() if number is None else number]
+    return Expr(kind, (*position, *operands), result)
 
 
 def draw(
@@ -81,26 +79,20 @@ def reserved(generator: torch.Generator | None, blocks: int, device: int) -> lis
     return [("u", word) for word in engine().stream_words(state_of(generator, device), blocks, device)]
 
 
-def store_place(seed: torch.Tensor, offset: torch.Tensor, draws: int) -> None:
-    """Reserves so many draws, and writes where they start in the stream: int64 tensors without dimensions, from which
-    :func:`stream_at` gives them as often as they are needed.
-    """
+def draw_key(*words: torch.Tensor) -> None:
+    """Fills int64 tensors without dimensions with random bits: a key, of which kernels make the same numbers again."""
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
-        seed_lo, seed_hi, lo, hi = (ops.to_dtype(ops.param(k, "u32"), "i64") for k in range(STREAM_PARAMS))
-        return Pointwise((joined(seed_lo, seed_hi), joined(lo, hi)))
+        return Pointwise(tuple([stream("random_bits64", number=ops.constant(n, "u32")) for n in range(len(words))]))
 
-    scalars = reserved(None, -(-draws // 4), seed.get_device())
-    engine().record("aten.place_in_stream", [], [seed, offset], body, (), scalars)
-
-
-def halves(number: Expr) -> tuple[Expr, Expr]:
-    """The lower and the upper 32 bits of an int64."""
-    return ops.to_dtype(number, "u32"), ops.to_dtype(ops.bitwise_right_shift(number, 32), "u32")
+    blocks = -(-len(words) // DRAWS_PER_BLOCK["random_bits64"])
+    engine().record("aten.draw_key", [], words, body, (), reserved(None, blocks, words[0].get_device()))
 
 
-def joined(lower: Expr, upper: Expr) -> Expr:
-    return ops.bitwise_left_shift(upper, 32) | lower
+def random_at(key: Sequence[Expr], row: Expr, column: Expr) -> Expr:
+    """A uniform number in [0, 1) for a place of a matrix, by the words of :func:`draw_key`."""
+    halves = [(number, ops.bitwise_right_shift(number, 32)) for number in key]
+    return Expr("random_at", (*(ops.to_dtype(half, "u32") for pair in halves for half in pair), row, column), "f32")
 
 
 def truncated(u: Expr, digits: int) -> Expr:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch_webgpu.kernels.attention import Attention, Rules
 from . import attention_products, attention_tiles
 from .attention_products import Dropout
 from .computed import computed
-from .random import store_place
+from .random import draw_key
 from .torch_abi import (
     aten,
     below_autograd,
@@ -37,7 +37,7 @@ from .traced import traced
 Maybe = torch.Tensor | None
 
 FEW_QUERIES = 16
-KEPT_SCORES_BYTES = 64 << 20
+KEPT_SCORES_BYTES = 512 << 20
 """More scores than this, in float32, are not kept: several such matrices live at once, and with a few thousand tokens
 they would be most of the memory that is used.
 """
@@ -66,15 +66,18 @@ def fused_road(
     value: torch.Tensor,
     mask: Maybe,
     dropout_p: float = 0.0,
+    is_causal: bool = False,
     is_backward: bool = False,
 ) -> Road:
     """The road of what is fused: one kernel for few queries, as in decoding, where products are small and launches
-    many, if nothing is dropped; tiles of scores where these would be many; products, which are faster, else.
+    many, if nothing is dropped; tiles of scores where they are faster, or scores too many to be kept; products else.
     """
     (b, h, queries, width), keys = query.shape, key.shape[2]
     if is_backward or queries > FEW_QUERIES or dropout_p:
-        many = b * h * queries * keys * 4 > KEPT_SCORES_BYTES
-        tiles = many and attention_tiles.fits(query, key, value, mask, dropout_p, is_backward)
+        wanted = b * h * queries * keys * 4 > KEPT_SCORES_BYTES or attention_tiles.are_faster(
+            query, key, value, mask, is_causal
+        )
+        tiles = wanted and attention_tiles.fits(query, key, value, mask, dropout_p, is_backward)
         return Road.TILES if tiles else Road.PRODUCTS
     return Road.ONE_KERNEL if attention.fits(b, h, queries, width, value.shape[3]) else Road.PRODUCTS
 
@@ -92,7 +95,7 @@ def road(
         return Road.MATH
     if in_transform() or (is_causal and mask is not None):  # the latter is an error, in PyTorch's words
         return Road.MATH
-    return fused_road(query, key, value, mask, dropout_p)
+    return fused_road(query, key, value, mask, dropout_p, is_causal)
 
 
 def needs_grad(*tensors: Maybe) -> bool:
@@ -157,7 +160,7 @@ def forward(
     y, lse, *_ = infer(FUSED, query, key, value, mask, 0.0, is_causal)
     scale = scale_of(query, scale)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
-    chosen = fused_road(query, key, value, mask, dropout_p)
+    chosen = fused_road(query, key, value, mask, dropout_p, is_causal)
     if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
         body = attention.extern(Attention(scale, is_causal, mask is not None))
         return tuple(computed(FUSED._schema.name, inputs, (y, lse), body))
@@ -225,7 +228,7 @@ def fused_attention(
     check(query, key, value, attn_bias, dropout_p)
     seed, offset = (torch.empty((), dtype=torch.int64, device=query.device) for _ in range(2))
     if dropout_p:
-        store_place(seed, offset, prod(query.shape[:3]) * key.shape[2])
+        draw_key(seed, offset)
     y, lse = traced_forward(query, key, value, attn_bias, is_causal, scale, dropout_p, seed, offset)
     return y, lse, None, None, query.shape[2], key.shape[2], seed, offset, None
 
@@ -263,7 +266,8 @@ def backward(
             [None if t is None or layout is None else torch.zeros_like(t) for t, layout in zip(tensors, layouts)]
         )
     given = (grad, query, key, value, mask, out, lse, is_causal, scale_of(query, scale), wanted)
-    is_tiled = not wanted[3] and fused_road(query, key, value, mask, dropout_p, True) is Road.TILES
+    chosen = fused_road(query, key, value, mask, dropout_p, is_causal, is_backward=True)
+    is_tiled = chosen is Road.TILES and not wanted[3]
     computed_by = attention_tiles if is_tiled else attention_products
     found = computed_by.backward(*given, dropout_of(dropout_p, seed, offset))
     return tuple(

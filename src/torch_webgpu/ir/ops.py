@@ -177,6 +177,7 @@ row("random_bits64", {"u": "random_bits64({0}, {1}, {2}, {3}, {4})"}, result="i6
 row("random_open_uniform", {"u": "random_open_uniform({0}, {1}, {2}, {3}, {4})"}, result="f32")
 row("random_poisson", {"u": "random_poisson({0}, {1}, {2}, {3}, {4}, {5})"}, result="f32")
 row("random_binomial", {"u": "random_binomial({0}, {1}, {2}, {3}, {4}, {5}, {6})"}, result="f32")
+row("random_at", {"u": "random_at({0}, {1}, {2}, {3}, {4}, {5})"}, result="f32")  # a key's words, row, column
 row("random_gamma", {"u": "random_gamma({0}, {1}, {2}, {3}, {4}, {5})"}, result="f32")
 # fmt: on
 

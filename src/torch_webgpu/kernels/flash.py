@@ -22,11 +22,10 @@ MOST_WIDTH = 128
 
 
 def forward(a: Attention, dropout_p: float = 0.0) -> Extern:
-    """Arguments: q, k, v, the mask if there is one, and with dropout a seed and an offset (int64, without dimensions)
+    """Arguments: q, k, v, the mask if there is one, and with dropout the two words of its key (int64, no dimensions)
     → (B, H, L, D), and what :func:`.attention.extern` says of queries.
 
-    Weight i of (B, H, L, S) is kept, and divided by ``1 - dropout_p``, where number i of the stream that starts there
-    is less than that.
+    A weight is kept, and divided by ``1 - dropout_p``, where the key's number for its row and column is less than that.
     """
     return Extern(lower_forward, (a, dropout_p))
 

@@ -6,7 +6,7 @@ fragments, which go through workgroup memory for it, and after the first blocks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch_webgpu.ir.graph import Spec
 from torch_webgpu.wgsl.kernel import Binding
@@ -49,14 +49,16 @@ def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
     )
 
 
+def multiplies(specs: Iterable[Spec], caps: HostCaps) -> bool:
+    """Whether the adapter multiplies such operands: float16, or bfloat16 (:mod:`.flash_scaled`), in whole runs."""
+    dense = all(s.dtype in ("f16", "bf16") and in_groups(s, 3, RUN) for s in specs)
+    return IS_USED and dense and config_for(caps, "f16") is not None
+
+
 def choice(kernel: str, p: Flash, others: tuple[Spec, ...], caps: HostCaps) -> tuple[FragmentTile, MatrixConfig] | None:
-    """The best tile of a kernel over ``p`` and ``others``, and its fragments: what is multiplied must be float16 that
-    lies in whole runs, or bfloat16 (:mod:`.flash_scaled`). None where the adapter cannot.
-    """
-    specs = (p.q, p.k, p.v, *others)
-    if not IS_USED or any(s.dtype not in ("f16", "bf16") or not in_groups(s, 3, RUN) for s in specs):
-        return None
-    if (config := config_for(caps, "f16")) is None:
+    """The best tile of a kernel over ``p`` and ``others``, and its fragments; None where the adapter cannot."""
+    config = config_for(caps, "f16")
+    if config is None or not multiplies((p.q, p.k, p.v, *others), caps):
         return None
     for tile in TILES[kernel]:
         if (

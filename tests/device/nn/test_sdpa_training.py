@@ -79,8 +79,18 @@ def test_as_many_are_dropped_as_asked_for(device):
     _, keep = drop(q, q, q)
     n = keep.numel()
     assert abs(keep.double().mean().item() - (1 - P)) < 5 * (P * (1 - P) / n) ** 0.5
-    rows = keep.double().mean(-1)  # none depends on its place
-    assert abs(rows.std().item() - (P * (1 - P) / 64) ** 0.5) < 0.01
+
+
+def test_what_is_dropped_depends_on_no_neighbour(device):
+    q = torch.randn(1, 4, 512, 8, device=device)
+    _, keep = drop(q, q, q)
+    rows = keep.double().flatten(0, 2) - (1 - P)
+    for means in (rows.mean(0), rows.mean(1)):
+        expected = P * (1 - P) / (rows.numel() / means.numel())
+        assert abs(means.var().item() / expected - 1) < 5 * (2 / means.numel()) ** 0.5
+    for down, along in ((0, 1), (0, 2), (0, 4), (1, 0), (1, 1), (2, 0), (512, 0), (3, 5)):
+        pairs = rows[down:, along:] * rows[: rows.shape[0] - down, : rows.shape[1] - along]
+        assert abs(pairs.mean().item()) < 5 * P * (1 - P) / pairs.numel() ** 0.5, (down, along)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
