@@ -43,7 +43,9 @@ def key_gradients(a: Attention, dropout_p: float = 0.0) -> Extern:
 
 
 def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int, caps: HostCaps) -> bool:
-    """Whether the kernels compute this."""
+    """Whether the kernels compute this. SwiftShader, Dawn's software adapter, takes minutes to compile them."""
+    if caps.software and caps.dialect == "tint":
+        return False
     blocks = -(-max(queries, keys) // SMALL.rows)
     widths = min(width, value_width) > 0 and max(width, value_width) <= MOST_WIDTH
     return widths and max(batch, heads, blocks) <= MAX_GROUPS and SMALL.workgroup_bytes(32) <= caps.workgroup_bytes

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tests.device.linalg.matrices_emulated import NVIDIA, pretend
 from tests.device.nn.test_sdpa import agrees, exact, heads, kernels, no_fallback  # noqa: F401
 from tests.device.nn.test_sdpa_tiles import FORWARD, KEY, LARGEST, QUERY, check_gradients, close
+from tests.device.nn.test_sdpa_tiles import able as able
 from tests.device.nn.test_sdpa_tiles import tiled as tiled
 from tests.device.nn.test_sdpa_training import composed, drop, live
 
