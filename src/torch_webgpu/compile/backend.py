@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from . import autograd_cache, copies, in_place, memory_formats, patterns
+from . import autograd_cache, causal_masks, copies, in_place, memory_formats, patterns
 from .counts import COUNTS
 from .dynamo import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 from .freezing import freeze
@@ -34,9 +34,7 @@ def webgpu(
     freezes = chosen["freezing"] and not torch.is_grad_enabled()
     is_parameter = parameters_of(gm, example_inputs) if freezes else None
     lays_out = bool(chosen["layout_optimization"])
-    inference, partition = (compile_inference, partition_laid_out) if lays_out else (compile_graph, min_cut_partition)
-    if is_parameter is not None:
-        inference = partial(inference, is_parameter=is_parameter)
+    inference = partial(compile_inference, lays_out=lays_out, is_parameter=is_parameter)
     keep = is_parameter is None and autograd_cache.keeps(example_inputs)
     index = index_of(tensors_of(gm, example_inputs))
     compiler = partial(autograd_cache.keeping, resume=resume_graph, index=index) if keep else boxing
@@ -44,7 +42,7 @@ def webgpu(
         fw_compiler=compiler(compile_graph),
         bw_compiler=compiler(compile_graph),
         inference_compiler=compiler(inference),
-        partition_fn=partition,
+        partition_fn=partial(partition_joint, lays_out=lays_out),
         keep_inference_input_mutations=True,
     )
     with autograd_cache.keyed(example_inputs, index, lays_out) if keep else nullcontext():
@@ -67,14 +65,22 @@ def compile_graph(gm: GraphModule, is_parameter: Callable[[Node], bool] | None =
     return compiled(gm) if is_parameter is None else freeze(gm, is_parameter, compiled)
 
 
-def compile_inference(gm: GraphModule, is_parameter: Callable[[Node], bool] | None = None) -> Callable[..., Any]:
-    """A graph without a backward pass, laid out, as a function."""
-    return compile_graph(memory_formats.apply(gm), is_parameter)
+def compile_inference(
+    gm: GraphModule, lays_out: bool, is_parameter: Callable[[Node], bool] | None = None
+) -> Callable[..., Any]:
+    """A graph without a backward pass as a function."""
+    return compile_graph(prepared(gm, lays_out), is_parameter)
 
 
-def partition_laid_out(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """The forward and the backward graph of a joint one, laid out as a whole."""
-    return min_cut_partition(memory_formats.apply(gm), *args, **kwargs)
+def partition_joint(gm: GraphModule, *args: Any, lays_out: bool, **kwargs: Any) -> Any:
+    """The forward and the backward graph of a joint one."""
+    return min_cut_partition(prepared(gm, lays_out), *args, **kwargs)
+
+
+def prepared(gm: GraphModule, lays_out: bool) -> GraphModule:
+    """A graph with what only all of it shows: masks that are causal, and the layout of its convolutions."""
+    causal_masks.apply(gm)
+    return memory_formats.apply(gm) if lays_out else gm
 
 
 def compiled(gm: GraphModule) -> CompiledGraph:
