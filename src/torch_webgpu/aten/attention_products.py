@@ -121,17 +121,20 @@ def backward(
     (b, h, n, _), s, dtype = query.shape, key.shape[2], query.dtype
     q, g, k, v = rows_of(query, key), rows_of(grad, key), batch_of(key), batch_of(value)
     mean = mean_of(grad, out)
-    scores = product(q, k.mT, torch.float32)
-    grad_weights = product(g, v.mT, torch.float32)
     shape = (b, h, n, s)
+    scores = product(q, k.mT, torch.float32).view(shape)
+    grad_weights = product(g, v.mT, torch.float32).view(shape)
+    of_queries, drawn = [t.view(*shape[:-1], 1) for t in (lse, mean)], (dropout or ())[1:]
+    apart = mask is not None and dropout is not None and 9 + wanted[3] > max_buffers(query)
+    if apart:
+        scores = counted(scores, mask, is_causal, scale)
+    inputs = [scores, grad_weights, *of_queries, *([] if apart else present(mask)), *drawn]
+    inputs = [t.expand(shape) for t in inputs]
     full = [plain(shape, dtype), plain(shape, dtype)]
     if wanted[3]:
         full.append(plain(shape, torch.float32))
     weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
-    of_scores, of_queries = [scores, grad_weights], [lse, mean]
-    inputs = [t.view(shape) for t in of_scores] + [t.view(*shape[:-1], 1).expand(shape) for t in of_queries]
-    inputs += [t.expand(shape) for t in (*present(mask), *(dropout or ())[1:])]
-    seen = visible(is_causal)
+    seen = own if apart else visible(is_causal)
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
         loads = [ops.load(i, spec.dtype) for i, spec in enumerate(specs[: len(inputs)])]
@@ -142,7 +145,7 @@ def backward(
         roots = (dropped(weight, words), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
         return Pointwise(tuple([ops.to_dtype(r, spec.dtype) for r, spec in zip(roots, specs[len(inputs) :])]))
 
-    static = (is_causal, mask is not None, len(outputs), dropout is not None)
+    static = (is_causal, mask is not None, apart, len(outputs), dropout is not None)
     engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, key, dropout))
     weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
     return (
@@ -151,6 +154,22 @@ def backward(
         product(weights.mT, g, dtype).view(value.shape) if wanted[2] else None,
         of_mask[0].sum_to_size(mask.shape).to(mask.dtype) if of_mask and mask is not None else None,
     )
+
+
+def max_buffers(t: torch.Tensor) -> int:
+    """How many a kernel binds on a tensor's device."""
+    return engine().device(t.get_device()).caps.max_buffers
+
+
+def counted(scores: torch.Tensor, mask: Maybe, is_causal: bool, scale: float) -> torch.Tensor:
+    """The scores that count, by a kernel of their own, of products of query and key."""
+    seen, inputs = visible(is_causal), [scores, *[t.expand(scores.shape) for t in present(mask)]]
+
+    def body(specs: tuple[Spec, ...]) -> Pointwise:
+        return Pointwise((seen(*(ops.load(i, spec.dtype) for i, spec in enumerate(specs[:-1]))),))
+
+    outputs = [plain(scores.shape, torch.float32)]
+    return computed("attention.scores", inputs, outputs, body, (is_causal, mask is not None), [("f", scale)])[0]
 
 
 def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

@@ -44,7 +44,7 @@ def _lower(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
     if isinstance(op.body, Pointwise):
         return Lowered((build_pointwise(op, alias, caps.float16),))
     if isinstance(op.body, Reduction):
-        return build_reduction(op, alias, caps.subgroup_size)
+        return build_reduction(op, alias, caps.subgroup_size, caps.max_buffers)
     if isinstance(op.body, ForEach):
         return lower_for_each(op, alias, caps)
     assert isinstance(op.body, Extern)

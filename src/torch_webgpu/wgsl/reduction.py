@@ -7,7 +7,9 @@ of its threads, it is read once.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.combine import COMBINES, pairwise
+from dataclasses import replace
+
+from torch_webgpu.ir.combine import COMBINES, accumulators, pairwise
 from torch_webgpu.ir.graph import Expr, Operation, Reduction
 from torch_webgpu.ir.ops import ops
 
@@ -21,14 +23,17 @@ from .scan import ScanWriter
 from .tiling import Tiling, is_heavy, power_of_two, space_of, tile
 
 
-def build_reduction(op: Operation, alias: tuple[int, ...], subgroup: int = 0) -> Lowered:
+def build_reduction(op: Operation, alias: tuple[int, ...], subgroup: int = 0, max_buffers: int = 0) -> Lowered:
     """The kernels of a reduction or scan. ``alias[k]`` is the first argument that shares argument ``k``'s storage.
-    ``subgroup``: how many threads the host's subgroups have; 0 where that is not known.
+    ``subgroup``: how many threads the host's subgroups have; 0 where that is not known. ``max_buffers``: how many
+    buffers a kernel binds, if that is known: rows are not split where their states would be too many.
     """
     body = op.body
     assert isinstance(body, Reduction)
     space = space_of(op, body)
     tiling = tile(space, body, QUAD if runs_in_fours(op, space, space.driver) and not is_heavy(body) else 1)
+    if 0 < max_buffers < len(set(alias)) + len(accumulators(body.values, body.combine)):
+        tiling = replace(tiling, splits=1)
     split = tiling.splits > 1
     if body.running:
         last = ScanWriter(op, alias, space, tiling, reads=True, stores=True).build()
