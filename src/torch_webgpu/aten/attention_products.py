@@ -120,33 +120,45 @@ def backward(
     """The gradients of query, key, value and of a mask that is added, those that are ``wanted``."""
     (b, h, n, _), s, dtype = query.shape, key.shape[2], query.dtype
     q, g, k, v = rows_of(query, key), rows_of(grad, key), batch_of(key), batch_of(value)
-    mean = mean_of(grad, out)
     shape = (b, h, n, s)
     scores = product(q, k.mT, torch.float32).view(shape)
     grad_weights = product(g, v.mT, torch.float32).view(shape)
-    of_queries, drawn = [t.view(*shape[:-1], 1) for t in (lse, mean)], (dropout or ())[1:]
-    apart = mask is not None and dropout is not None and 9 + wanted[3] > max_buffers(query)
+    drawn, caps = (dropout or ())[1:], engine().device(query.get_device()).caps
+    apart = mask is not None and dropout is not None and 8 + wanted[3] > caps.max_buffers
     if apart:
         scores = counted(scores, mask, is_causal, scale)
-    inputs = [scores, grad_weights, *of_queries, *([] if apart else present(mask)), *drawn]
-    inputs = [t.expand(shape) for t in inputs]
-    full = [plain(shape, dtype), plain(shape, dtype)]
+    factors = dtype if caps.matrices else torch.float32  # halves are rounded for the sake of tensor cores
+    q, g, k = (t.to(factors) for t in (q, g, k))
+    full = [plain(shape, factors), plain(shape, factors)]
     if wanted[3]:
         full.append(plain(shape, torch.float32))
     weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
     seen = own if apart else visible(is_causal)
 
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        loads = [ops.load(i, spec.dtype) for i, spec in enumerate(specs[: len(inputs)])]
-        score, grad_weight, lse, mean, *rest = loads
+    def write(score: Expr, grad_weight: Expr, lse: Expr, *rest: Expr) -> Written:
         masks, words = parted(rest, dropout)
-        weight = ops.exp(seen(score, *masks) - lse)
-        slope = weight * (dropped(grad_weight, words) - mean)
-        roots = (dropped(weight, words), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
-        return Pointwise(tuple([ops.to_dtype(r, spec.dtype) for r, spec in zip(roots, specs[len(inputs) :])]))
+        weight, grad_weight = ops.exp(seen(score, *masks) - lse), dropped(grad_weight, words)
 
-    static = (is_causal, mask is not None, apart, len(outputs), dropout is not None)
-    engine().record("attention.slopes", inputs, outputs, body, static, scalars(scale, key, dropout))
+        def finish(total: Expr, weighted: Expr) -> tuple[Expr, ...]:
+            # The logarithm of a sum rounds, by more the larger scores are: weights made of it add up to 1 only nearly.
+            total = ops.where(ops.eq(total, 0), ops.like(total, 1), total)  # of a row of which nothing counts
+            share = weight / total
+            slope = share * (grad_weight - weighted / total)
+            return (dropped(share, words), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
+
+        return (weight, weight * grad_weight), ("sum", "sum"), finish
+
+    record_reduction(
+        "attention.slopes",
+        [scores, grad_weights, lse.unsqueeze(3), *([] if apart else present(mask)), *drawn],
+        outputs,
+        shape,
+        (3,),
+        write,
+        maps=len(outputs),
+        static=(is_causal, mask is not None, apart, len(outputs), dropout is not None),
+        scalars=scalars(scale, key, dropout),
+    )
     weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
     return (
         product(grad_scores, k, dtype).view(query.shape) if wanted[0] else None,
@@ -154,11 +166,6 @@ def backward(
         product(weights.mT, g, dtype).view(value.shape) if wanted[2] else None,
         of_mask[0].sum_to_size(mask.shape).to(mask.dtype) if of_mask and mask is not None else None,
     )
-
-
-def max_buffers(t: torch.Tensor) -> int:
-    """How many a kernel binds on a tensor's device."""
-    return engine().device(t.get_device()).caps.max_buffers
 
 
 def counted(scores: torch.Tensor, mask: Maybe, is_causal: bool, scale: float) -> torch.Tensor:
@@ -170,17 +177,6 @@ def counted(scores: torch.Tensor, mask: Maybe, is_causal: bool, scale: float) ->
 
     outputs = [plain(scores.shape, torch.float32)]
     return computed("attention.scores", inputs, outputs, body, (is_causal, mask is not None), [("f", scale)])[0]
-
-
-def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """What a query's weights, each times its gradient, add up to: the product of result and gradient, (B, H, L, 1)."""
-    (mean,) = empty_like_meta([plain((*out.shape[:3], 1), torch.float32)], out.get_device())
-
-    def write(grad: Expr, y: Expr) -> Written:
-        return (own(grad) * own(y),), ("sum",), lambda total: (total,)
-
-    record_reduction("attention.mean", [grad, out], [mean], out.shape, (3,), write)
-    return mean
 
 
 def scalars(scale: float, key: torch.Tensor, dropout: Dropout | None) -> list[Scalar]:

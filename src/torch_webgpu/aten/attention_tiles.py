@@ -11,12 +11,14 @@ import torch
 
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.graph import Expr
 from torch_webgpu.kernels import flash, flash_matrix
 from torch_webgpu.kernels.attention import PYTORCH, Attention, Rules
 
-from .attention_products import Dropout, mean_of, present
+from .attention_products import Dropout, Written, plain, present
 from .computed import computed
-from .torch_abi import Meta
+from .reduce import own, record_reduction
+from .torch_abi import Meta, empty_like_meta
 
 Maybe = torch.Tensor | None
 
@@ -99,6 +101,17 @@ def backward(
         layouts = [like(key), like(value)]
         found[1:3] = computed("attention.key_tiles", inputs, layouts, flash.key_gradients(attention, p))
     return tuple([t if want else None for t, want in zip(found, wanted)])
+
+
+def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """What a query's weights, each times its gradient, add up to: the product of result and gradient, (B, H, L, 1)."""
+    (mean,) = empty_like_meta([plain((*out.shape[:3], 1), torch.float32)], out.get_device())
+
+    def write(grad: Expr, y: Expr) -> Written:
+        return (own(grad) * own(y),), ("sum",), lambda total: (total,)
+
+    record_reduction("attention.mean", [grad, out], [mean], out.shape, (3,), write)
+    return mean
 
 
 def given(

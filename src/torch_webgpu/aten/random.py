@@ -79,14 +79,22 @@ def reserved(generator: torch.Generator | None, blocks: int, device: int) -> lis
     return [("u", word) for word in engine().stream_words(state_of(generator, device), blocks, device)]
 
 
-def draw_key(*words: torch.Tensor) -> None:
-    """Fills int64 tensors without dimensions with random bits: a key, of which kernels make the same numbers again."""
+def draw_key(like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Two int64 tensors without dimensions, of random bits, on the device of ``like``: a key, of which kernels make the
+    same numbers again.
+    """
 
     def body(specs: tuple[Spec, ...]) -> Pointwise:
         return Pointwise(tuple([stream("random_bits64", number=ops.constant(n, "u32")) for n in range(len(words))]))
 
-    blocks = -(-len(words) // DRAWS_PER_BLOCK["random_bits64"])
-    engine().record("aten.draw_key", [], words, body, (), reserved(None, blocks, words[0].get_device()))
+    words = tuple([torch.empty((), dtype=torch.int64, device=like.device) for _ in range(2)])
+    engine().record("aten.draw_key", [], words, body, (), key_scalars(like))
+    return words
+
+
+def key_scalars(like: torch.Tensor) -> list[tuple[str, Any]]:
+    """The stretch of the stream from which :func:`draw_key` takes its two draws: one block."""
+    return reserved(None, 1, like.get_device())
 
 
 def random_at(key: Sequence[Expr], row: Expr, column: Expr) -> Expr:

@@ -22,7 +22,7 @@ from torch_webgpu.kernels.attention import Attention, Rules
 from . import attention_products, attention_tiles
 from .attention_products import Dropout
 from .computed import computed
-from .random import draw_key
+from .random import draw_key, key_scalars
 from .torch_abi import (
     aten,
     below_autograd,
@@ -226,9 +226,7 @@ def fused_attention(
 ) -> tuple[Any, ...]:
     """PyTorch's operator; ``attn_bias`` may be of booleans, and key and value may have fewer heads than query."""
     check(query, key, value, attn_bias, dropout_p)
-    seed, offset = (torch.empty((), dtype=torch.int64, device=query.device) for _ in range(2))
-    if dropout_p:
-        draw_key(seed, offset)
+    seed, offset = traced_key(query) if dropout_p else no_key(query)
     y, lse = traced_forward(query, key, value, attn_bias, is_causal, scale, dropout_p, seed, offset)
     return y, lse, None, None, query.shape[2], key.shape[2], seed, offset, None
 
@@ -329,6 +327,16 @@ def differentiable_backward(
     return tuple([None if t is None else next(found) for t in given])
 
 
+def no_key(like: torch.Tensor) -> list[torch.Tensor]:
+    """What the operator returns where nothing is random, as the layouts of its results say."""
+    return [torch.empty((), dtype=torch.int64, device=like.device) for _ in range(2)]
+
+
+def key_numbers(args: Sequence[Any]) -> tuple[int | float, ...]:
+    return tuple([word for _, word in key_scalars(args[0])])
+
+
+traced_key = traced(draw_key, key_numbers)
 traced_forward = traced(forward)
 traced_backward = traced(backward)
 

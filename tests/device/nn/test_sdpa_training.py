@@ -156,3 +156,31 @@ def test_gradients_of_each_sample(device):
     each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
     for got, want in zip(each(q, k, v), each(q.cpu(), k.cpu(), v.cpu()), strict=True):
         torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_gradients_of_large_scores_are_as_exact_as_the_cpus(device, dtype):
+    """The logarithm of their sum rounds by more than the weights may, and so does a result that is kept in halves."""
+    qkv, mask = [6 * t for t in heads(4, 4, 4, 20, 6, 8, 8, dtype)], torch.randn(20, 6).to(dtype)
+    grad, found = torch.randn(4, 4, 20, 8).to(dtype), []
+    for where, of in (("cpu", dtype), (device, dtype), ("cpu", torch.float64)):
+        leaves = live(*[t.to(where, of) for t in qkv])
+        y = F.scaled_dot_product_attention(*leaves, attn_mask=mask.to(where, of))
+        found.append([g.cpu().double() for g in torch.autograd.grad(y, leaves, grad.to(where, of))])
+    for cpu, got, want in zip(*found, strict=True):
+        assert (got - want).abs().max() <= 1.1 * (cpu - want).abs().max()
+
+
+def test_queries_that_see_nothing_have_no_gradients(device):
+    hidden = torch.ones(20, 20, dtype=torch.bool).tril()
+    hidden[5] = False
+    qkv = heads(1, 2, 2, 20, 20, 8, 8, torch.float32)
+    for mask in (hidden, torch.zeros(20, 20).masked_fill(~hidden, float("-inf"))):
+        found = []
+        for where in ("cpu", device):
+            leaves = live(*[t.to(where) for t in qkv])
+            y = F.scaled_dot_product_attention(*leaves, attn_mask=mask.to(where))
+            found.append([y, *torch.autograd.grad(y.sin().sum(), leaves)])
+        assert not found[1][1][:, :, 5].cpu().any()
+        for want, got in zip(*found, strict=True):
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
