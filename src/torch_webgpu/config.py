@@ -17,6 +17,7 @@
 ``TORCH_WEBGPU_FLOAT64``       ``off``: pretend the adapter has no shader-f64
 ``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
 ``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
+``TORCH_WEBGPU_MAX_BUFFERS``   pretend that a kernel binds no more buffers than this; every adapter has 8
 ``TORCH_WEBGPU_CACHE_DIR``     where plans of compiled graphs are kept; ``off``: nowhere
 ``TORCH_WEBGPU_INTEGRATIONS``  ``0``: leave libraries as they are, which then need to be told ``device="webgpu"``
 ============================== =========================================================================
@@ -78,6 +79,7 @@ class Config:
     integrations: bool = field(default_factory=lambda: _flag("INTEGRATIONS", "1") != "0")
     cache_dir: str = field(default_factory=lambda: _flag("CACHE_DIR"))
     max_binding_bytes: int = field(default_factory=lambda: int(_flag("MAX_BINDING", "0")))
+    max_buffers: int = field(default_factory=lambda: int(_flag("MAX_BUFFERS", "0")))
 
 
 @cache

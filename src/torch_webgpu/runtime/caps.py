@@ -15,13 +15,14 @@ def host_caps(adapter: Adapter) -> HostCaps:
     """What kernels may assume of an adapter, less what the environment tells us to pretend away."""
     flags, features, limits = config(), adapter.features, adapter.limits
     binding_bytes: Any = limits["max-storage-buffer-binding-size"]
+    buffers: Any = limits["max-storage-buffers-per-shader-stage"]
     return HostCaps(
         int64="shader-int64" in features and not flags.emulate_int64,
         float16="shader-f16" in features and not flags.emulate_float16,
         float64="shader-f64" in features and flags.float64,
         immediates_bytes=limits["max-immediate-size"] if "immediates" in features and flags.immediates else 0,
         max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
-        max_buffers=int(limits["max-storage-buffers-per-shader-stage"]),
+        max_buffers=min(buffers, flags.max_buffers or buffers),
         float32_atomics="shader-float32-atomic" in features,
         subgroups="subgroup" in features,
         software=adapter.info["adapter_type"] == "CPU",

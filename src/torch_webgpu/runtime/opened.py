@@ -27,7 +27,7 @@ class Opened:
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.prepared = PreparedCache()
-        self.pipelines = PipelineCache(self.native, caps, adapter.limits, self.prepared.clear)
+        self.pipelines = PipelineCache(self.native, caps, self.prepared.clear)
         budget = machine_budget() if caps.software else None
         largest = adapter.limits["max-buffer-size"]
         self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)

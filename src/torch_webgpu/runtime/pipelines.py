@@ -80,7 +80,6 @@ class PipelineCache:
         self,
         native: NativeDevice,
         caps: HostCaps,
-        limits: dict[str, int],
         outdated: Callable[[], object] = lambda: None,
         bind_groups: int = 8192,
         pipelines: int | None = None,
@@ -88,7 +87,6 @@ class PipelineCache:
         self._native = native
         self._max_pipelines = pipelines or (MAX_SOFTWARE_PIPELINES if caps.software else MAX_PIPELINES)
         self._caps = caps
-        self._max_storage_buffers = limits["max-storage-buffers-per-shader-stage"]
         self._uniform: Buffer | None = None
         self._generation_size = bind_groups // 2
         self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
@@ -231,10 +229,10 @@ class PipelineCache:
             for binding, count in zip(kernel.bindings, windows or (1,) * len(kernel.bindings), strict=True)
             for _ in range(count)
         )
-        if len(writable) > self._max_storage_buffers:
+        if len(writable) > self._caps.max_buffers:
             raise WebGPUError(
                 f"kernel {kernel.name} binds {len(writable)} storage buffers (windows {windows}); "
-                f"this adapter allows {self._max_storage_buffers}"
+                f"this adapter allows {self._caps.max_buffers}"
             )
         uniform = bool(linked.param_bytes) and not linked.uses_immediates
         return _Source(linked.source, self._layout(writable, uniform), linked.uses_immediates, linked.param_bytes)

@@ -20,11 +20,17 @@ FEWEST = 8
 """As many as every WebGPU adapter binds."""
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, buffers: int) -> None:
+    """What is planned from now on binds no more."""
+    device = engine().device(0)
+    assert device.opened  # with all that it has, for the tests that follow
+    monkeypatch.setattr(device, "caps", replace(device.caps, max_buffers=buffers))
+    monkeypatch.setattr(engine(), "_limits", {})
+
+
 def test_a_split_reduction_with_many_outputs(device, monkeypatch) -> None:
     """Batch norm's gradients of large images leave partial sums between two kernels; what is filled joins the last."""
-    opened = engine().device(0)
-    monkeypatch.setitem(opened.limits, "max-storage-buffers-per-shader-stage", BUFFERS)
-    monkeypatch.setattr(engine(), "_limits", {})
+    limit(monkeypatch, BUFFERS)
     bound: list[int] = []
     link = pipelines.link
 
@@ -53,10 +59,7 @@ def test_a_split_reduction_with_many_outputs(device, monkeypatch) -> None:
 @pytest.fixture
 def bound(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The device binds the fewest buffers. How many each kernel binds that is made."""
-    opened = engine().device(0)
-    monkeypatch.setitem(opened.limits, "max-storage-buffers-per-shader-stage", FEWEST)
-    monkeypatch.setattr(opened, "caps", replace(opened.caps, max_buffers=FEWEST))
-    monkeypatch.setattr(engine(), "_limits", {})
+    limit(monkeypatch, FEWEST)
     forget(monkeypatch)
     found: list[int] = []
     link = pipelines.link
