@@ -16,9 +16,11 @@ run_tests = $(bin)/python -m pytest -n $(JOBS) --dist worksteal -q $(1) || { [ $
 # Tests in a process of their own, on Dawn; nothing where SwiftShader could not be had, which was said, or wgpudawn.
 swiftshader_manifest := .swiftshader/vk_swiftshader_icd.json
 on_dawn = @if [ -e $(swiftshader_manifest) ] && $(bin)/python -c 'import wgpudawn' 2>/dev/null; then set -x; \
-	export VK_DRIVER_FILES=$(CURDIR)/$(swiftshader_manifest) TORCH_WEBGPU_IMPLEMENTATION=dawn; \
+	export VK_DRIVER_FILES=$(CURDIR)/$(swiftshader_manifest) TORCH_WEBGPU_IMPLEMENTATION=dawn $(2); \
 	$(call run_tests,$(1)); fi
-# What exercises the runtime, and a file of each family of kernels.
+# What exercises the runtime, and a file of each family of kernels. It runs with the eight buffers that every adapter
+# binds, and browsers where nobody asks for more.
+few_buffers := TORCH_WEBGPU_MAX_BUFFERS=8
 dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bounds.py reductions/test_subgroups.py runtime/test_prepared.py \
 	errors/test_refusals.py engine/test_replay.py engine/test_batching.py fusion/test_fusion_patterns.py \
 	tensors/test_views.py reductions/test_scan.py reductions/test_norm.py \
@@ -45,7 +47,7 @@ demo: setup ## train a convolutional network on handwritten digits with device="
 
 test: setup swiftshader ## the whole test suite, on every core; without ARGS also a sample of it on Dawn
 	$(call run_tests,$(ARGS))
-	$(if $(ARGS),,$(call on_dawn,$(dawn_sample)))
+	$(if $(ARGS),,$(call on_dawn,$(dawn_sample),$(few_buffers)))
 
 dawn: setup swiftshader ## the tests of the device on Dawn, on the software adapter SwiftShader
 	$(call on_dawn,$(or $(ARGS),tests/device))

@@ -42,8 +42,10 @@ def test_products_of_one_input(k: int, sizes: tuple[int, ...], dtype: torch.dtyp
     inputs = [t.to("webgpu", dtype) for t in on_cpu]
     plan = run(projections, *inputs)
     kinds = {step.kernel for step in plan.steps if isinstance(step, Step)}
-    assert len(plan.steps) == len(kinds)  # what has equal kernels is one dispatch
-    assert len(plan.steps) <= 1 + (k == 37)  # a matrix of one row has a kernel of its own
+    at_once = (engine().device(0).caps.max_buffers - 1) // 3
+    if len(sizes) <= at_once:
+        assert len(plan.steps) == len(kinds)  # what has equal kernels is one dispatch
+    assert len(plan.steps) <= -(-len(sizes) // at_once) + (k == 37)  # a matrix of one row has a kernel of its own
     for got, want in zip(projections(*inputs), projections(*[t.cpu().double() for t in inputs])):
         torch.testing.assert_close(got.cpu().double(), want, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
 
@@ -83,6 +85,8 @@ def test_what_depends_on_another_stays_behind_it() -> None:
 @pytest.mark.parametrize("buffers", [4, 5, 8, 10])
 def test_no_more_buffers_than_the_adapter_binds(buffers: int) -> None:
     """A plan for such an adapter has more steps, and still none of the products alone when two fit."""
+    if buffers > engine().device(0).caps.max_buffers:
+        pytest.skip("the plan is bound, too, and this adapter binds fewer")
     x = torch.randn(1, 16, device="webgpu")
     weights = [
         t for n in (8, 16, 24, 32) for t in (torch.randn(n, 16, device="webgpu"), torch.randn(n, device="webgpu"))

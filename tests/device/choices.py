@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from weakref import WeakValueDictionary
 
 import pytest
@@ -18,4 +17,3 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine(), "operations", {})
     engine().scheduler.schedules.clear()
     recipes.clear()
-    gc.collect()

@@ -30,6 +30,8 @@ def limit(monkeypatch: pytest.MonkeyPatch, buffers: int) -> None:
 
 def test_a_split_reduction_with_many_outputs(device, monkeypatch) -> None:
     """Batch norm's gradients of large images leave partial sums between two kernels; what is filled joins the last."""
+    if engine().device(0).caps.max_buffers < BUFFERS:
+        pytest.skip("the adapter binds fewer")
     limit(monkeypatch, BUFFERS)
     bound: list[int] = []
     link = pipelines.link

@@ -48,7 +48,9 @@ def test_gradients(device, matrices, dtype):
     qkv = heads(*SIZE, dtype)
     there = live(*[t.to(device) for t in qkv])
     names = kernels(lambda: torch.autograd.grad(sdpa.FUSED(*there, None)[0].sin().sum(), there))
-    assert {f"{QUERY}_matrix", f"{KEY}_matrix"} <= set(names)
+    buffers = 8 + (dtype == torch.bfloat16)  # whose sizes are measured before
+    if buffers <= engine().device(0).caps.max_buffers:
+        assert {f"{QUERY}_matrix", f"{KEY}_matrix"} <= set(names)
     check_gradients(device, qkv, None)
     check_gradients(device, qkv, None, is_causal=True, scale=0.7)
     check_gradients(device, qkv, torch.rand(70, 37) > 0.7)

@@ -238,9 +238,13 @@ z = torch.zeros(300_000, dtype=torch.int32, device="webgpu")
 z[1::2].copy_(y[::2])
 assert torch.equal(z.cpu()[1::2], x[::2])
 """
+    from torch_webgpu.engine.record import engine
+
+    # Five windows of what is read and five of what is written; some adapters bind no more than 8.
+    few = engine().device(0).caps.max_buffers < 10
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "TORCH_WEBGPU_MAX_BINDING": str(256 << 10)},
+        env={**os.environ, "TORCH_WEBGPU_MAX_BINDING": str((512 if few else 256) << 10)},
         capture_output=True,
         text=True,
         timeout=120,
