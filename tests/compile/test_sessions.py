@@ -34,6 +34,27 @@ def test_explain_says_what_was_captured() -> None:
     assert_equal(torch.compile(f)(x), f(x))
 
 
+def test_what_kernels_call_is_not_traced_after_a_graph_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what the libraries below call: Dynamo looks at every frame of a function that it cannot compile."""
+    traced, compile_frame = set(), torch._dynamo.convert_frame.compile_frame
+
+    def noted(code: Any, *args: Any, **kwargs: Any) -> Any:
+        traced.add(code.co_filename)
+        return compile_frame(code, *args, **kwargs)
+
+    monkeypatch.setattr(torch._dynamo.convert_frame, "compile_frame", noted)
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):  # a break in a loop leaves the function as it is
+            torch._dynamo.graph_break()
+            x = x + torch.tensor([1.0, 2.0]).to(DEVICE).sum() + y.to(DEVICE).sum() + x.sum().item()
+        return x
+
+    x, y = torch.randn(4, device=DEVICE), torch.randn(40)
+    assert_equal(torch.compile(f)(x, y), f(x, y))
+    assert traced == {__file__}
+
+
 def test_what_is_disabled_runs_eagerly_between_graphs() -> None:
     seen = []
 

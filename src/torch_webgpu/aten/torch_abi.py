@@ -275,12 +275,14 @@ def signature(value: Any) -> Any:
     return (value.__class__, value)
 
 
-def to_meta(value: Any) -> Any:
-    """``value`` with every webgpu tensor replaced by a meta tensor of the same layout."""
-    if is_webgpu(value):
+def to_meta(value: Any, scalars: bool = False) -> Any:
+    """``value`` with every webgpu tensor replaced by a meta tensor of the same layout; if ``scalars``, CPU tensors
+    without dimensions, too.
+    """
+    if is_webgpu(value) or (scalars and isinstance(value, torch.Tensor) and not value.dim()):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
-        return type(value)(map(to_meta, value))
+        return type(value)([to_meta(v, scalars) for v in value])
     if isinstance(value, torch.device) and value.type == DEVICE_TYPE:
         return torch.device("meta")
     return value
@@ -297,7 +299,7 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
         asked = overload
         overload, kwargs = _asked(overload, kwargs)
         try:
-            result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
+            result = _answer(overload, args, kwargs)
         except NotImplementedError:
             check_devices((*args, *kwargs.values()))  # the meta kernel's complaint would be about device "meta"
             raise
@@ -307,12 +309,23 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
             if refused is not None or not is_deterministic():
                 raise (refused or own) from None
             with _any_order():
-                result = overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
+                result = _answer(overload, args, kwargs)
         found = [_meta_of(t) for t in _flatten(result)]
         if len(METAS) >= META_CACHE_SIZE:
             METAS.pop(next(iter(METAS)))
         METAS[key] = found
     return found
+
+
+def _answer(overload: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the meta kernel says. Some take CPU tensors without dimensions beside CUDA's, and not beside meta ones."""
+    try:
+        return overload(*map(to_meta, args), **{k: to_meta(v) for k, v in kwargs.items()})
+    except RuntimeError as refusal:
+        try:
+            return overload(*to_meta(args, scalars=True), **{k: to_meta(v, scalars=True) for k, v in kwargs.items()})
+        except Exception:  # noqa: BLE001  whatever it is, the first is about what was asked
+            raise refusal from None
 
 
 @contextmanager

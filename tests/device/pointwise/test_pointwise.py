@@ -128,6 +128,30 @@ def test_a_number_that_does_not_fit_is_refused_as_on_the_cpu(device: torch.devic
             same(device, lambda t, number=number: t.masked_fill(t > 0, number), torch.ones(size).to(dtype))
 
 
+CPU_SCALARS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "masked_fill": lambda x, s: x.masked_fill(x > 0, s),
+    "masked_fill_": lambda x, s: x.masked_fill_(x > 0, s),
+    "masked_fill of less": lambda x, s: x.int().masked_fill(x > 0, s),
+    "copysign": torch.copysign,
+    "where": lambda x, s: torch.where(x > 0, s, x),
+    "maximum": torch.maximum,
+    "pow": torch.pow,
+    "lerp": lambda x, s: torch.lerp(x, x, s),
+    "clamp": lambda x, s: x.clamp(max=s),
+    "index_fill": lambda x, s: x.index_fill(0, torch.tensor([1], device=x.device), s),
+    "index_put": lambda x, s: x.index_put((torch.tensor([1], device=x.device),), s),
+}
+
+
+@pytest.mark.parametrize("name", CPU_SCALARS)
+def test_cpu_tensors_without_dimensions(name: str, device: torch.device) -> None:
+    """They may stand beside a device's tensors wherever CUDA lets them, as numbers do."""
+    x, s = torch.randn(7), torch.tensor(-2.5)
+    for _ in range(2):
+        expected = CPU_SCALARS[name](x.clone(), s)
+        torch.testing.assert_close(CPU_SCALARS[name](x.to(device), s).cpu(), expected, equal_nan=True)
+
+
 @pytest.mark.parametrize("bounds", [{"min": NAN}, {"max": NAN}, {"min": NAN, "max": 1.0}], ids=str)
 def test_a_bound_that_is_nan(bounds: dict[str, float], device: torch.device) -> None:
     """NaN everywhere, as documented. Some builds of CPU PyTorch ignore the bound, so they are not asked."""
