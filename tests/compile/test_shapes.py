@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from torch_webgpu.compile.graph import laid_out
 
 from .against_eager import assert_equal, check, counting
 
@@ -121,3 +125,17 @@ def test_views_of_inputs_of_several_sizes() -> None:
     compiled = torch.compile(f, dynamic=True)
     for n in (3, 5, 8):
         check(f, torch.randn(n, 4), compiled=compiled)
+
+
+def test_results_are_laid_out_as_the_graph_knows_them() -> None:
+    """PyTorch's function for fake tensors may return another layout than a kernel, also where sizes are symbols."""
+    dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * 2])
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    plain, turned = torch.randn(2, 9, 4, 8), torch.randn(2, 4, 9, 8).transpose(1, 2)
+    fakes = [mode.from_tensor(t, symbolic_context=dynamic) for t in (plain, turned)]
+    for n in (9, 12):
+        for found in (torch.randn(2, n, 4, 8), torch.randn(2, 4, n, 8).transpose(1, 2)):
+            for fake, strides in zip(fakes, ((32 * n, 32, 8, 1), (32 * n, 8, 8 * n, 1))):
+                result = laid_out(found, fake)
+                assert result.stride() == strides
+                assert torch.equal(result, found)

@@ -276,9 +276,7 @@ def signature(value: Any) -> Any:
 
 
 def to_meta(value: Any, scalars: bool = False) -> Any:
-    """``value`` with every webgpu tensor replaced by a meta tensor of the same layout; if ``scalars``, CPU tensors
-    without dimensions, too.
-    """
+    """``value`` with a meta tensor for every webgpu tensor; if ``scalars``, for CPU tensors without dimensions, too."""
     if is_webgpu(value) or (scalars and isinstance(value, torch.Tensor) and not value.dim()):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):

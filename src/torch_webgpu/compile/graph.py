@@ -344,12 +344,37 @@ def laid_out(found: Any, expected: Any) -> Any:
     """
     if isinstance(found, (tuple, list)) and isinstance(expected, (tuple, list)):
         return type(found)([laid_out(*pair) for pair in zip(found, expected, strict=True)])
-    if not isinstance(found, torch.Tensor) or not is_static(expected) or found.shape != expected.shape:
+    if not isinstance(found, torch.Tensor) or not isinstance(expected, torch.Tensor) or not found.numel():
         return found
-    if all(n == 1 or a == b for n, a, b in zip(found.shape, found.stride(), expected.stride())) or not found.numel():
+    strides = strides_of(expected, found.shape)
+    if strides is None or all(n == 1 or a == b for n, a, b in zip(found.shape, found.stride(), strides)):
         return found
-    _log.debug("%s: a result has the strides %s, not %s", SELF, found.stride(), expected.stride())
-    return found.new_empty_strided(expected.shape, expected.stride()).copy_(found)
+    _log.debug("%s: a result has the strides %s, not %s", SELF, found.stride(), strides)
+    return found.new_empty_strided(found.shape, strides).copy_(found)
+
+
+def strides_of(fake: torch.Tensor, shape: torch.Size) -> Sequence[int] | None:
+    """Those of a result of this shape as a graph knows it. Where they have symbols: without gaps, in the order that the
+    dimensions have at the sizes that the graph was first called with; None if that is no order.
+    """
+    if is_static(fake):
+        return fake.stride() if fake.shape == shape else None
+    sizes, strides = (
+        [getattr(getattr(n, "node", None), "hint", n) for n in some] for some in (fake.shape, fake.stride())
+    )
+    if not all(isinstance(n, int) for n in (*sizes, *strides)):
+        return None
+    order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
+    is_dense = all(n == 1 or a == b for n, a, b in zip(sizes, strides, dense_strides(sizes, order)))
+    return dense_strides(shape, order) if is_dense else None
+
+
+def dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Without gaps, the dimensions from the outermost to the innermost in this order."""
+    strides, length = [0] * len(shape), 1
+    for d in reversed(order):
+        strides[d], length = length, length * max(1, shape[d])
+    return strides
 
 
 def is_static(value: Any) -> bool:
