@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
 # A module may import its own layer's package and every lower layer. Order: the longest prefix decides.
 LAYERS = {
-    "errors": 0, "config": 0, "dtypes": 0, "layout": 0, "on_import": 0,
+    "errors": 0, "config": 0, "dtypes": 0, "layout": 0, "on_import": 0, "target": 0,
     "ir": 1,
     "wgsl": 2,
     "kernels": 3,

@@ -24,7 +24,7 @@ from .against_eager import assert_equal, counting
 MIB = 1 << 20
 
 
-def not_lowered(op: Operation, alias: tuple[int, ...], caps: object) -> Any:
+def not_lowered(op: Operation, alias: tuple[int, ...], target: object) -> Any:
     raise ValueError("no kernel can do this")
 
 

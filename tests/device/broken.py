@@ -12,7 +12,7 @@ from torch_webgpu.wgsl.launch import Launch, Lowered
 TEXT = "fn main( { this is not WGSL }"
 
 
-def lower_broken(op: Operation, alias: tuple[int, ...], caps: object) -> Lowered:
+def lower_broken(op: Operation, alias: tuple[int, ...], target: object) -> Lowered:
     kernel = Kernel("broken", TEXT, (Binding("y", "f32", "read_write"),))
     return Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
 

@@ -18,8 +18,8 @@ from torch_webgpu.plan import Plan, trace
 from torch_webgpu.runtime import runtime
 from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.implementation import Adapter
+from torch_webgpu.target import MatrixConfig
 from torch_webgpu.wgsl.link import link
-from torch_webgpu.wgsl.matrices import MatrixConfig
 
 EXPECTED = Path(__file__).with_name("expected")
 LIMITS = {
@@ -111,7 +111,7 @@ PROGRAMS = {
 
 def text(plan: Plan, device: Device) -> str:
     """A plan and its kernels' sources."""
-    sources = [f"// {k.name}\n{link(k, device.caps).source.strip()}\n" for k in plan.kernels]
+    sources = [f"// {k.name}\n{link(k, device.target).source.strip()}\n" for k in plan.kernels]
     return f"{plan}\n\n" + "\n".join(sources)
 
 

@@ -191,7 +191,7 @@ def device_converts(source: torch.dtype, target: torch.Tensor) -> bool:
     """Whether converting is the device's job: when it can, and no more bytes travel for it."""
     if source not in BY_TORCH or target.dtype not in BY_TORCH or source.itemsize > target.dtype.itemsize:
         return False
-    return source != torch.float64 or engine().device(target.device.index).caps.float64
+    return source != torch.float64 or engine().device(target.device.index).target.float64
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:

@@ -123,7 +123,7 @@ def addresses_of(bundle: Bundle) -> tuple[int, ...]:
 
 def largest_bytes(device: int) -> int:
     """What one binding surely holds: buffers are up to a sixteenth larger than what lies in them."""
-    return engine().device(device).caps.max_binding_bytes // 17 * 16 - 4096
+    return engine().device(device).target.max_binding_bytes // 17 * 16 - 4096
 
 
 def _make(addresses: Sequence[int], form: Form) -> Bundle | None:

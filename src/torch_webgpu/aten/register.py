@@ -281,7 +281,7 @@ class PointwiseKernel:
         except (MissingKindError, UnsupportedDtypeError) as reason:
             return str(reason)
         device = values[operands[0]].device.index if operands else 0
-        if not engine().device(device).caps.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
+        if not engine().device(device).target.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
             return "this adapter has no 64-bit floating point (shader-f64)"
         return Computation(metas, body, operands, scalars, (0,) if self.inplace else tuple(self.out))
 

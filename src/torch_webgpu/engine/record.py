@@ -407,7 +407,7 @@ class Engine(Store):
     def limits(self, device: Device, window: int) -> Limits:
         """What fusion may do on a device, looking ``window`` kernels back."""
         # One buffer is the kernel's error flags.
-        buffers = min(device.caps.max_buffers - 1, MAX_FUSED_BUFFERS)
+        buffers = min(device.target.max_buffers - 1, MAX_FUSED_BUFFERS)
         binding_bytes = device.limits["max-storage-buffer-binding-size"]
         return Limits(buffers, window, self.settings.fusion_min_size, binding_bytes)
 

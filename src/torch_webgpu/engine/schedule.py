@@ -100,7 +100,7 @@ class Placement:
         """A program of these steps, which leaves what the ``later`` ones use."""
         widths, kept = [len(row) for row in self.recording.numbers], self.readable()
         buffers = self._buffers(steps, kept)
-        plan, spans = make_plan(steps, self.nodes, buffers, scalar_words(widths), device.caps, self.members)
+        plan, spans = make_plan(steps, self.nodes, buffers, scalar_words(widths), device.target, self.members)
         if "verify" in config().debug:
             check(plan)
         kept.update(*[(*self.read(step), *self.written(step)) for step in later])

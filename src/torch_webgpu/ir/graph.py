@@ -192,7 +192,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Extern:
-    """A hand-written kernel: ``lower(operation, alias, caps, *arguments)`` returns its ``Lowered`` (``wgsl.launch``).
+    """A hand-written kernel: ``lower(operation, alias, target, *arguments)`` returns its ``Lowered`` (``wgsl.launch``).
 
     ``lower`` is a function of a module, and ``arguments`` are values: what they say is the same in every process.
 

@@ -23,9 +23,9 @@ from torch_webgpu.plan import (
     renumbered,
     touched,
 )
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 from .lower import lower
 from .nodes import FusedNode, RecordedNode, Use
@@ -77,7 +77,7 @@ def make_plan(
     recorded: Sequence[RecordedNode],
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[ScalarWord]],
-    caps: HostCaps,
+    target: Target,
     members: Members,
 ) -> tuple[Plan, tuple[Span, ...]]:
     """The plan of ``fused`` nodes over what was recorded, and what each of them has become.
@@ -89,7 +89,7 @@ def make_plan(
     places = [use for node in recorded for use in node.uses if use.place not in members]
     places += [use for uses in members.values() for use in uses if use.place != NOWHERE]
     owners = {use.place: use.allocation for use in places}
-    found = [lower(node.op, aliases(node, recorded), caps) for node in fused]
+    found = [lower(node.op, aliases(node, recorded), target) for node in fused]
     planned = list(buffers)
     errors = len(buffers) + sum(len(lowered.temporaries) for lowered in found)
     kernels: dict[Kernel, int] = {}

@@ -24,7 +24,7 @@ INFINITY = float("inf")
 def at_most(dispatches: int) -> int:
     """For so many where a kernel binds 31 buffers. With fewer there are more dispatches; some bind the same in each."""
     shared = 8
-    return dispatches * (31 - shared) // max(3, min(31, engine().device(0).caps.max_buffers) - shared)
+    return dispatches * (31 - shared) // max(3, min(31, engine().device(0).target.max_buffers) - shared)
 
 
 def numbers(dtype: torch.dtype, shapes: Sequence[tuple[int, ...]] = SHAPES, seed: int = 0) -> list[torch.Tensor]:
