@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch_webgpu.compiler.passes.horizontal_fusion import merged
 from torch_webgpu.engine.record import engine
-from torch_webgpu.lower.together import merged
 from torch_webgpu.plan import Plan, Step, bind, trace, verify
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import Launch, Lowered
 

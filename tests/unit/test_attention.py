@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import Attention, Problem, few, lower_few
 from torch_webgpu.layout import contiguous_strides

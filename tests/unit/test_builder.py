@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from torch_webgpu.ir.graph import Operation, Pointwise, Spec
+from torch_webgpu.ir.operation import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.target import Target

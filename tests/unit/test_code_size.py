@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torch_webgpu.ir.graph import Expr, Function, Operation, Pointwise, Reduction, Spec
+from torch_webgpu.ir.expr import Expr, Function
+from torch_webgpu.ir.operation import Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import TABLE, ops
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from torch_webgpu.ir.graph import ForEach, Number, Operation, Pointwise, Spec
+from torch_webgpu.compiler.fuse.fuser import FusedNode, Limits, RecordedNode, Use, fuse
+from torch_webgpu.compiler.lower.lower import lower
+from torch_webgpu.ir.operation import ForEach, Number, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
-from torch_webgpu.lower.lower import lower
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Source
 

@@ -19,7 +19,8 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import Scalar, engine
-from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import PYTORCH, Rules

@@ -11,7 +11,7 @@ import torch
 
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.kernels import flash, flash_matrix
 from torch_webgpu.kernels.attention import PYTORCH, Attention, Rules
 

@@ -13,7 +13,7 @@ from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, download_later, host_bytes, upload
-from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.operation import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 

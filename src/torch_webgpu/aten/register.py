@@ -24,7 +24,8 @@ from torch_webgpu.engine.recipe import Instruction, Recipe
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.errors import UnsupportedDtypeError
-from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import MissingKindError, ops
 from torch_webgpu.layout import is_dense, overlaps_itself
 from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_webgpu.compiler.fuse.fuser import Limits
+from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
-from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
-from torch_webgpu.lower.fuse import Limits
-from torch_webgpu.lower.patterns import Pattern
+from torch_webgpu.ir.operation import Body, Extern, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes

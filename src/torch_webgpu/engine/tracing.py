@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_webgpu.compiler.fuse.fuser import fuse
+from torch_webgpu.compiler.fuse.nodes import FusedNode
+from torch_webgpu.compiler.passes.horizontal_fusion import merged
+from torch_webgpu.compiler.passes.lowering import Span, arranged, make_plan, tensors_of
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
-from torch_webgpu.lower.fuse import fuse
-from torch_webgpu.lower.nodes import FusedNode
-from torch_webgpu.lower.planning import Span, arranged, make_plan, tensors_of
-from torch_webgpu.lower.together import merged
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes

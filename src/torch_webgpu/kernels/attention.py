@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode

@@ -10,7 +10,7 @@ from functools import partial
 from math import ceil, floor
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered, Source

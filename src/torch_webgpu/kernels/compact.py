@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.layout import Shape
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import bind, per_point

@@ -16,7 +16,7 @@ from functools import cache, partial
 from math import gcd, prod
 from operator import attrgetter
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_dense
 from torch_webgpu.target import MatrixConfig, Target

@@ -6,7 +6,7 @@ paths come to (N, T, 2 S + 1), S the longest target.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered, ParamList, Source, grid_for

@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.expr import convert, emit_stored, function, stored

@@ -8,7 +8,7 @@ backward computes the weights again from each query's ``log(sum(exp(scores)))``.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
 

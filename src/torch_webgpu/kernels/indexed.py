@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_order
 from torch_webgpu.target import Target

@@ -12,7 +12,7 @@ from functools import cache, partial
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.launch import Launch, Lowered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import ERRORS, Lowered, Source

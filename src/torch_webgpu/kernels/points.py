@@ -14,7 +14,7 @@ from importlib.resources import files
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import is_dense
 from torch_webgpu.target import Target

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, ParamType
 from torch_webgpu.wgsl.launch import Lowered

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value, grid_for

@@ -10,8 +10,8 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 from torch_webgpu.aten import foreach_reductions
+from torch_webgpu.compiler.lower import multi_tensor_reduction as list_reduction
 from torch_webgpu.engine.record import engine
-from torch_webgpu.lower import list_reduction
 
 from .foreach_lists import commands_from_now_on
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_webgpu.ir.graph import Extern, ForEach, Function, Operation, Pointwise, Reduction, expressions, functions_of
+from torch_webgpu.ir.expr import Function, functions_of
+from torch_webgpu.ir.operation import Extern, ForEach, Operation, Pointwise, Reduction, expressions
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
 from torch_webgpu.wgsl.pointwise import build_pointwise
 from torch_webgpu.wgsl.reduction import build_reduction
 
-from .horizontal import lower_for_each
+from .multi_tensor import lower_for_each
 
 
 def lower(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import ForEach, Operation
+from torch_webgpu.compiler.fuse.nodes import FusedNode, RecordedNode, Use
+from torch_webgpu.compiler.lower.lower import lower
+from torch_webgpu.ir.operation import ForEach, Operation
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
     Buffer,
@@ -26,9 +28,6 @@ from torch_webgpu.plan import (
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
-
-from .lower import lower
-from .nodes import FusedNode, RecordedNode, Use
 
 
 def arguments(node: FusedNode, recorded: Sequence[RecordedNode]) -> list[Use]:

@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.indexing import QUAD
 from torch_webgpu.wgsl.launch import WORKGROUP, Lowered
-from torch_webgpu.wgsl.list_reduction import UNROLL, ListReduction, Work, build_collect, build_partials, build_results
+from torch_webgpu.wgsl.multi_tensor_reduction import (
+    UNROLL,
+    ListReduction,
+    Work,
+    build_collect,
+    build_partials,
+    build_results,
+)
 
-from .horizontal import ALONE_NUMEL
+from .multi_tensor import ALONE_NUMEL
 
 MAX_TENSORS = 28
 """In one dispatch: some adapters bind many more buffers, but each kind of kernel takes time to compile."""
