@@ -34,6 +34,10 @@ class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 
 
+class RequirementError(WebGPUError):
+    """A plan needs a feature or a limit that the adapter does not have."""
+
+
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
     """PyTorch's error for an operator whose tensors are not all on one device."""
     return RuntimeError(
