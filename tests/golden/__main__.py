@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .programs import EXPECTED, compiled
+from .processes import EXPECTED, PARTS, texts
 
-for name, text in compiled().items():
-    (EXPECTED / f"{name}.txt").write_text(text)
+for part in PARTS:
+    for name, text in texts(part).items():
+        (EXPECTED / f"{name}.txt").write_text(text)
