@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .processes import EXPECTED, PARTS, texts
+from .processes import EXPECTED, all_texts
 
-for part in PARTS:
-    for name, text in texts(part).items():
-        (EXPECTED / f"{name}.txt").write_text(text)
+for name, text in all_texts().items():
+    (EXPECTED / f"{name}.txt").write_text(text)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 EXPECTED = Path(__file__).with_name("expected")
@@ -13,6 +14,12 @@ ROOT = Path(__file__).parents[2]
 PARTS = {"programs": "compiled", "steps": "noted"}
 """The modules and their functions that make texts by name."""
 TEXTS = "import json; from tests.golden.{0} import {1}; print(json.dumps({1}()))"
+
+
+def all_texts() -> dict[str, str]:
+    """Of all parts, which are made at the same time."""
+    with ThreadPoolExecutor() as pool:
+        return {name: text for found in pool.map(texts, PARTS) for name, text in found.items()}
 
 
 def texts(part: str) -> dict[str, str]:

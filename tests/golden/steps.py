@@ -17,6 +17,7 @@ from tests.webgpu_double import CheckedWebGPU
 from torch import nn
 
 from torch_webgpu.engine.program import Program
+from torch_webgpu.engine.record import engine
 from torch_webgpu.plan import Plan
 from torch_webgpu.runtime import runtime
 from torch_webgpu.runtime.commands import Dispatch
@@ -28,9 +29,13 @@ from .texts import text
 
 @contextmanager
 def noted_plans() -> Iterator[list[Plan]]:
-    """The plans that are bound to a device in the block, in order: the one place that knows where that happens."""
+    """The plans that are bound to a device in the block, in order: the one place that knows where that happens.
+
+    All that comes is new to the scheduler, whatever ran before.
+    """
     plans: list[Plan] = []
     bind = Program.__init__
+    engine().scheduler.schedules.clear()
 
     def noting(self: Program, *args: Any, **kwargs: Any) -> None:
         bind(self, *args, **kwargs)

@@ -8,7 +8,7 @@ import os
 import pytest
 from filelock import FileLock
 
-from .processes import EXPECTED, PARTS, texts
+from .processes import EXPECTED, all_texts
 from .programs import PROGRAMS
 from .steps import STEPS
 from .targets import TARGETS
@@ -24,14 +24,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Once, however many workers run tests."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    found: dict[str, str] = {}
-    for part in PARTS:
-        file = folder / f"golden.{part}.json"
-        with FileLock(f"{file}.lock"):
-            if not file.exists():
-                file.write_text(json.dumps(texts(part)))
-            found |= json.loads(file.read_text())
-    return found
+    file = folder / "golden.json"
+    with FileLock(f"{file}.lock"):
+        if not file.exists():
+            file.write_text(json.dumps(all_texts()))
+    return json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("name", NAMES)
