@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 LIMITS = {
     "max-buffer-size": 1 << 30,

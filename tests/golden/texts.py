@@ -20,7 +20,7 @@ def text(plan: Plan, device: Device, sources: dict[str, str]) -> str:
     parts, earlier = [f"{plan}\n{interface(plan)}"], dict(sources)
     target = ALL[device.index]
     for kernel in plan.kernels:
-        source = link(kernel, device.caps).source.strip()
+        source = link(kernel, device.target).source.strip()
         sources.setdefault(source, target)
         checks = "trusted" if kernel.trusted else "with bounds checks"
         parts.append(f"// {kernel.name}, {checks}\n{abridged(source, earlier)}\n")

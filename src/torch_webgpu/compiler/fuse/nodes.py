@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Extern, ForEach, Operation, Pointwise, Reduction
+from torch_webgpu.ir.operation import Extern, ForEach, Operation, Pointwise, Reduction
 
 
 class Use(NamedTuple):

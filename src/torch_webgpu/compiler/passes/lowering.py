@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import ForEach, Operation
+from torch_webgpu.compiler.fuse.nodes import FusedNode, RecordedNode, Use
+from torch_webgpu.compiler.lower.lower import lower
+from torch_webgpu.ir.operation import ForEach, Operation
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
     Buffer,
@@ -23,12 +25,9 @@ from torch_webgpu.plan import (
     renumbered,
     touched,
 )
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
-from torch_webgpu.wgsl.link import HostCaps
-
-from .lower import lower
-from .nodes import FusedNode, RecordedNode, Use
 
 
 def arguments(node: FusedNode, recorded: Sequence[RecordedNode]) -> list[Use]:
@@ -77,7 +76,7 @@ def make_plan(
     recorded: Sequence[RecordedNode],
     buffers: Sequence[Buffer],
     scalars: Sequence[Sequence[ScalarWord]],
-    caps: HostCaps,
+    target: Target,
     members: Members,
 ) -> tuple[Plan, tuple[Span, ...]]:
     """The plan of ``fused`` nodes over what was recorded, and what each of them has become.
@@ -89,7 +88,7 @@ def make_plan(
     places = [use for node in recorded for use in node.uses if use.place not in members]
     places += [use for uses in members.values() for use in uses if use.place != NOWHERE]
     owners = {use.place: use.allocation for use in places}
-    found = [lower(node.op, aliases(node, recorded), caps) for node in fused]
+    found = [lower(node.op, aliases(node, recorded), target) for node in fused]
     planned = list(buffers)
     errors = len(buffers) + sum(len(lowered.temporaries) for lowered in found)
     kernels: dict[Kernel, int] = {}

@@ -18,8 +18,9 @@ from dataclasses import replace
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.combine import accumulators
-from torch_webgpu.ir.graph import Expr, Extern, ForEach, Pointwise, Reduction, walk
+from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.names import operator_name
+from torch_webgpu.ir.operation import Extern, ForEach, Pointwise, Reduction
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, extent, is_dense
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size

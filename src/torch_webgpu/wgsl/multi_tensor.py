@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from torch_webgpu.ir.graph import Expr, ListLayout, Number, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import ListLayout, Number
 
 from .expr import compute_type, convert, emit_stored, struct_function
 from .indexing import GROUPS, LANES, QUAD, all_inside

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
-from torch_webgpu.ir.graph import Expr, ForEach, Operation, walk
-from torch_webgpu.wgsl.horizontal import Column, PerTuple, build_horizontal, groups_of
+from torch_webgpu.compiler.fuse.rewrite import renumber
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import ForEach, Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value
-from torch_webgpu.wgsl.link import HostCaps
-
-from .rewrite import renumber
+from torch_webgpu.wgsl.multi_tensor import Column, PerTuple, build_horizontal, groups_of
 
 MAX_TUPLES = 16
 """Tuples in one dispatch: beyond, what is saved in dispatches is lost in finding a workgroup's tuple."""
@@ -19,7 +19,7 @@ ALONE_NUMEL = 1 << 20
 """A tensor of so many elements has a dispatch of its own, whose kernel need not look for the tuple."""
 
 
-def lower_for_each(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_for_each(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     """``alias[k]``: the first argument that is the same list as argument ``k``.
 
     The launches bind the tensors of the arguments, one argument's after the other's.
@@ -39,7 +39,7 @@ def lower_for_each(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Low
     roots = tuple([renumber(root, own, memo, params) for root in body.roots])
     per_tuple = PerTuple(op.name, roots, targets, tuple(columns), tuple([body.numbers[k] for k in used]))
     shared = [body.layouts[k] == "shared" for k in order]
-    most = max(1, min(MAX_TUPLES, (caps.max_buffers - sum(shared)) // max(1, len(order) - sum(shared))))
+    most = max(1, min(MAX_TUPLES, (target.max_buffers - sum(shared)) // max(1, len(order) - sum(shared))))
     first = list(accumulate(body.counts, initial=0))
     columns_at = list(zip([first[k] for k in order], shared))
     widths = [body.tuples if number.each else 1 for number in body.numbers]

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_webgpu.ir.graph import Expr, Function, Pointwise, walk
+from torch_webgpu.ir.expr import Expr, Function, walk
 from torch_webgpu.ir.names import operator_name
+from torch_webgpu.ir.operation import Pointwise
 from torch_webgpu.ir.ops import ops
 
 from .nodes import RecordedNode

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import Shape, broadcast_strides, iteration_order, view_strides
 from torch_webgpu.wgsl.tiling import kept_and_reduced

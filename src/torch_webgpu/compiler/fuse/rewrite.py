@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.ops import ops
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Expr, Pointwise
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Pointwise
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent, is_dense
 

@@ -12,9 +12,9 @@ from itertools import accumulate
 from math import prod
 
 from torch_webgpu.plan import Clear, Plan, Step, Word
-from torch_webgpu.wgsl import together as kernels
+from torch_webgpu.target import Target
+from torch_webgpu.wgsl import horizontal_fusion as kernels
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.link import HostCaps
 
 WINDOW = 16
 """How many dispatches up a step may move: what it writes must be in memory for so much longer."""
@@ -43,13 +43,13 @@ class _Bundle:
         )
 
 
-def merged(plan: Plan, caps: HostCaps) -> Plan:
+def merged(plan: Plan, target: Target) -> Plan:
     """A plan that does the same in no more steps."""
     bundles: list[_Bundle] = []
     for number, step in enumerate(plan.steps):
         new = _bundle(plan, step, plan.origins[number] if plan.origins else ())
         for bundle in reversed(bundles[-WINDOW:]):
-            if _fit(plan, bundle, new, caps):
+            if _fit(plan, bundle, new, target):
                 bundle.steps += new.steps
                 bundle.origins += new.origins
                 bundle.buffers |= new.buffers
@@ -81,7 +81,7 @@ def _bundle(plan: Plan, step: Step | Clear, origins: tuple[int, ...]) -> _Bundle
     return _Bundle([step], origins, dict(bound), reads, writes, prod(step.grid))
 
 
-def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, caps: HostCaps) -> bool:
+def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, target: Target) -> bool:
     """Whether ``new``, a step, can become part of ``bundle``."""
     first, step = bundle.steps[0], new.steps[0]
     if isinstance(first, Clear) or isinstance(step, Clear) or bundle.conflicts(new):
@@ -89,7 +89,7 @@ def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, caps: HostCaps) -> bool:
     if len(bundle.steps) == MAX_PARTS or bundle.groups + new.groups > FULL_GROUPS:
         return False
     both = bundle.buffers | new.buffers
-    if len(both) > caps.max_buffers or any(plan.buffers[b].size_bytes > caps.max_binding_bytes for b in both):
+    if len(both) > target.max_buffers or any(plan.buffers[b].size_bytes > target.max_binding_bytes for b in both):
         return False
     shared = bundle.buffers.keys() & new.buffers.keys()
     if any(replace(bundle.buffers[b], name="") != replace(new.buffers[b], name="") for b in shared):

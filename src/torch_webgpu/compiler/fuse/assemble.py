@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_webgpu.ir.graph import Body, Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.names import fused_name
+from torch_webgpu.ir.operation import Body, Operation, Pointwise, Spec
 
 from .group import Group, GroupLoad, GroupValue
 from .nodes import FusedNode, RecordedNode

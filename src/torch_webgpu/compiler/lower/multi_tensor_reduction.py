@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.indexing import QUAD
 from torch_webgpu.wgsl.launch import WORKGROUP, Lowered
-from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.list_reduction import UNROLL, ListReduction, Work, build_collect, build_partials, build_results
+from torch_webgpu.wgsl.multi_tensor_reduction import (
+    UNROLL,
+    ListReduction,
+    Work,
+    build_collect,
+    build_partials,
+    build_results,
+)
 
-from .horizontal import ALONE_NUMEL
+from .multi_tensor import ALONE_NUMEL
 
 MAX_TENSORS = 28
 """In one dispatch: some adapters bind many more buffers, but each kind of kernel takes time to compile."""
@@ -23,14 +30,14 @@ MOST_PIECES = 1024
 
 
 def lower_list_reduction(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, reduction: ListReduction, empty: frozenset[int]
+    op: Operation, alias: tuple[int, ...], target: Target, reduction: ListReduction, empty: frozenset[int]
 ) -> Lowered:
     """For arguments (the tensors that have elements, flat; the results of all, 0-dim and each at its buffer's start).
 
     ``empty``: which results are of tensors without elements.
     """
     sizes = [spec.shape[0] for spec in op.inputs]
-    most = min(MAX_TENSORS, caps.max_buffers - 1)
+    most = min(MAX_TENSORS, target.max_buffers - 1)
     piece = max([PIECE, *(-(-n // (MOST_PIECES * PIECE)) * PIECE for n in sizes)])
     groups = [-(-(n + QUAD - 1) // piece) for n in sizes]  # a tensor may begin in the middle of a four
     firsts = list(accumulate(groups, initial=0))
@@ -46,9 +53,9 @@ def lower_list_reduction(
     return Lowered(tuple(launches), (max(1, firsts[-1]) * BY_NAME[reduction.state].itemsize,))
 
 
-def lower_collect(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_collect(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     """For arguments (0-dim tensors of one dtype, their values in order, at the start of a buffer)."""
-    most = min(MAX_TENSORS, (caps.max_buffers - 1) // QUAD * QUAD)
+    most = min(MAX_TENSORS, (target.max_buffers - 1) // QUAD * QUAD)
     chunks = [range(start, min(start + most, op.n_inputs)) for start in range(0, op.n_inputs, most)]
     return Lowered(tuple([build_collect(op.inputs[0].dtype, chunk, op.n_inputs) for chunk in chunks]))
 

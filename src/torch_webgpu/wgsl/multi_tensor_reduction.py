@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from torch_webgpu.ir.combine import COMBINES
-from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.expr import Expr, walk
 
 from .expr import compute_type, convert, emit, emit_stored, function, scalar_function
 from .fold import tree
-from .horizontal import find_own, switch
 from .indexing import GROUPS, LANES, QUAD
 from .kernel import Binding
 from .launch import WORKGROUP, Launch, ParamList, Source
+from .multi_tensor import find_own, switch
 
 UNROLL = 4
 

@@ -10,8 +10,9 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Expr, ForEach, Number, Operation, walk
+from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.names import fused_name
+from torch_webgpu.ir.operation import ForEach, Number, Operation
 from torch_webgpu.ir.ops import ops
 
 from .nodes import FusedNode, RecordedNode, Use

@@ -1,22 +1,22 @@
-"""What kernels may assume of an adapter."""
+"""The target that an adapter is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import config
-from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.target import Target
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.implementation import Adapter
 
 
-def host_caps(adapter: Adapter) -> HostCaps:
-    """What kernels may assume of an adapter, less what the environment tells us to pretend away."""
+def target_of(adapter: Adapter) -> Target:
+    """The target of an adapter, less what the environment tells us to pretend away."""
     flags, features, limits = config(), adapter.features, adapter.limits
     binding_bytes: Any = limits["max-storage-buffer-binding-size"]
     buffers: Any = limits["max-storage-buffers-per-shader-stage"]
-    return HostCaps(
+    return Target(
         int64="shader-int64" in features and not flags.emulate_int64,
         float16="shader-f16" in features and not flags.emulate_float16,
         float64="shader-f64" in features and flags.float64,
@@ -31,6 +31,9 @@ def host_caps(adapter: Adapter) -> HostCaps:
         subgroup_sizes="subgroup-size-control" in features,
         subgroup_size=subgroup_size(adapter),
         workgroup_bytes=int(limits["max-compute-workgroup-storage-size"]),
+        workgroup_threads=int(limits["max-compute-invocations-per-workgroup"]),
+        max_buffer_bytes=int(limits["max-buffer-size"]),
+        name=adapter.info["device"],
     )
 
 
