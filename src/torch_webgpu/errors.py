@@ -26,6 +26,16 @@ class ShaderCompileError(WebGPUError):
     """WGSL that the host's compiler refuses. The message carries the numbered source."""
 
 
+class ShaderSyntaxError(ShaderCompileError):
+    """WGSL that cannot be read: a character that begins no token, or a bracket without its other half."""
+
+    def __init__(self, problem: str, line: int, column: int, source: str) -> None:
+        """``line`` and ``column`` count from 1; ``source`` is that line."""
+        super().__init__(f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^")
+        self.line = line
+        self.column = column
+
+
 class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 

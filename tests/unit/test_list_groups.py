@@ -17,7 +17,7 @@ SHAPES = ((2, 3), (5,), (7, 1))
 STRIDES = ((3, 1), (1,), (1, 1))
 LISTS = Spec("f32", (sum(map(prod, SHAPES)),), (1,))
 TENSOR = Spec("f32", (5,), (1,))
-CAPS = Target(True, True, True, immediates_bytes=128, max_binding_bytes=1 << 27, max_buffers=8)
+TARGET = Target(True, True, True, immediates_bytes=128, max_binding_bytes=1 << 27, max_buffers=8)
 A, B, X = range(3)
 MEMBER = 9
 """The number of a tensor of list A that other arguments lie in."""
@@ -88,9 +88,9 @@ def test_other_shapes_are_another_kernel() -> None:
 
 def test_a_dispatch_takes_as_many_tuples_as_buffers() -> None:
     node = scaled(whole(B), whole(A))
-    lowered = lower(node.op, (0, 1), CAPS)
+    lowered = lower(node.op, (0, 1), TARGET)
     assert [launch.bindings for launch in lowered.launches] == [(0, 1, 2, 3, 4, 5)]
-    in_place = lower(node.op, (0, 0), CAPS)
+    in_place = lower(node.op, (0, 0), TARGET)
     assert [launch.bindings for launch in in_place.launches] == [(0, 1, 2)]
     few = lower(node.op, (0, 1), Target(True, True, True, 128, 1 << 27, max_buffers=4))
     assert [launch.bindings for launch in few.launches] == [(0, 1, 3, 4), (2, 5)]
