@@ -115,7 +115,7 @@ def addmm_activation(
     use_gelu: bool = False,
 ) -> torch.Tensor:
     result = torch.addmm(self, mat1, mat2, beta=beta, alpha=alpha)
-    return torch.nn.functional.gelu(result, approximate="tanh") if use_gelu else result.relu()
+    return torch.nn.functional.gelu(result) if use_gelu else result.relu()
 
 
 def register() -> None:
