@@ -141,14 +141,17 @@ def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Ten
     return read("index_select", self, without(self.stride(), dim), [on_dim(self, dim, index)], out)
 
 
-def gather(self: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> torch.Tensor:
+def gather(
+    self: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, name: str = "gather"
+) -> torch.Tensor:
+    """``name``: the operator that is called."""
     check_devices([self, index])
     if index.numel():
         check_index_dtype("gather(): Expected dtype int32/int64 for index", index)
     (out,) = outputs_of(aten.gather.default, self, dim, index)
     dim = wrap_dim(dim, self.dim())
     strides = self.stride() if self.dim() else (0,) * index.dim()
-    return read("gather", self, without(strides, dim), [along(self, dim, index)], out)
+    return read(name, self, without(strides, dim), [along(self, dim, index)], out)
 
 
 def check_index_dtype(message: str, *indices: torch.Tensor) -> None:

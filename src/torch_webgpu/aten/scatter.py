@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar
+from torch_webgpu.engine.sync import ONE_HOT
 from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
@@ -161,7 +162,9 @@ def scatter_(
     *,
     reduce: str | None = None,
     include_self: bool = True,
+    name: str = "scatter",
 ) -> torch.Tensor:
+    """``name``: the operator that is called."""
     if reduce is not None and reduce not in REDUCE_NAMES and reduce not in COMBINE:
         raise RuntimeError("reduce argument must be either sum, prod, mean, amax or amin")
     if self.is_complex() and reduce in ("amax", "amin"):
@@ -174,7 +177,7 @@ def scatter_(
     dim = wrap_dim(dim, target.dim())
     if reduce is None and not isinstance(source, torch.Tensor):
         strides, indices = points_of(dim, index)(target)
-        write("scatter", target, strides, indices, element(self, source), index.shape)
+        write(name, target, strides, indices, element(self, source), index.shape)
         return self
     if isinstance(source, torch.Tensor):
         (source,) = lifted(source)
@@ -183,23 +186,40 @@ def scatter_(
         source = self.new_full((), source).expand(index.shape)
     if reduce is None:
         if is_deterministic():
-            source = last_writes("scatter", target, points_of(dim, index), source, dim)
+            source = last_writes(name, target, points_of(dim, index), source, dim)
         strides, indices = points_of(dim, index)(target)
-        write("scatter", target, strides, indices, source, index.shape)
+        write(name, target, strides, indices, source, index.shape)
     else:
         reduction = REDUCE_NAMES.get(reduce, reduce)
-        reduce_into("scatter_reduce", target, points_of(dim, index), source, dim, reduction, include_self)
+        reduce_into(name, target, points_of(dim, index), source, dim, reduction, include_self)
     return self
 
 
 def scatter_add_(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return scatter_(self, dim, index, source, reduce="sum")
+    return scatter_(self, dim, index, source, reduce="sum", name="scatter_add")
 
 
 def scatter_reduce_(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    return scatter_(self, dim, index, source, reduce=reduce, include_self=include_self)
+    return scatter_(self, dim, index, source, reduce=reduce, include_self=include_self, name="scatter_reduce")
+
+
+def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """As PyTorch's, whose errors would name the operators that it is composed of."""
+    if self.dtype != torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    if not self.numel() and num_classes <= 0:
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    if num_classes == -1:
+        least, largest = torch.stack(torch.aminmax(self)).tolist()
+        if least < 0:
+            raise RuntimeError(ONE_HOT.of_negative)
+        num_classes = largest + 1
+    elif self.numel() and num_classes < 1:
+        raise RuntimeError(ONE_HOT.words)
+    result = self.new_zeros((*self.shape, num_classes))
+    return scatter_(result, -1, self.unsqueeze(-1), 1, name="one_hot")
 
 
 # index_*: a 1-D index tensor along one dimension of the points -------------------------------------------------------
@@ -377,3 +397,4 @@ def register() -> None:
         register_mutation(functional, fn)
     impl(aten.index_fill_.int_Scalar, traced(index_fill_scalar_))
     impl(aten.index_fill_.int_Tensor, index_fill_tensor_)
+    impl(aten.one_hot.default, traced(one_hot))
