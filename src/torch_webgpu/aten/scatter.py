@@ -58,7 +58,7 @@ def reduce_into(
 ) -> torch.Tensor:
     """Reduces ``source`` into the elements of ``self`` that ``place`` names; the half types accumulate in float32."""
     if self.dtype in HALF and reduce in ("sum", "mean", "prod"):
-        return self.copy_(reduce_into(name, self.float(), place, source, dim, reduce, include_self))
+        return reduce_into_halves(name, self, place, source, dim, reduce, include_self)
     strides, indices = place(self)
     shape = tuple(source.shape)
     if self.dtype == torch.int64 and reduce in ("amax", "amin"):
@@ -70,14 +70,37 @@ def reduce_into(
     else:
         in_order = is_deterministic() and reduce == "prod"
         write(name, self, strides, indices, source, shape, COMBINE[reduce], dim, in_order)
-    if reduce == "mean":
-        make = torch.ones_like if include_self else torch.zeros_like
-        number = self.real.dtype if self.is_complex() else self.dtype
-        count = make(self, dtype=number, memory_format=torch.contiguous_format)
-        strides, indices = place(count)
-        write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
-        self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
-    return self
+    return divide_by_counts(name, self, place, shape, dim, include_self) if reduce == "mean" else self
+
+
+def divide_by_counts(
+    name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int, include_self: bool
+) -> torch.Tensor:
+    """Divides each element of ``self`` by the number of points that name it; with ``include_self`` by one more."""
+    make = torch.ones_like if include_self else torch.zeros_like
+    number = self.real.dtype if self.is_complex() else torch.float32 if self.dtype in HALF else self.dtype
+    count = make(self, dtype=number, memory_format=torch.contiguous_format)
+    strides, indices = place(count)
+    write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
+    return self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
+
+
+def reduce_into_halves(
+    name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int, reduce: str, include_self: bool
+) -> torch.Tensor:
+    """:func:`reduce_into` for half types, in float32: as on the CPU, ``index_reduce`` rounds each partial result, the
+    others the last one, and means are divided after that.
+    """
+    wide, combined = self.float(), "sum" if reduce == "mean" else reduce
+    if name == "index_reduce":
+        shape, half = tuple(source.shape), dtype_of(self.dtype).name
+        if not include_self:
+            write(name, wide, *place(wide), ("f", identity(reduce, self.dtype)), shape)
+        write(name, wide, *place(wide), source, shape, COMBINE[reduce], dim, in_order=True, rounded=half)
+    else:
+        reduce_into(name, wide, place, source, dim, combined, include_self)
+    self.copy_(wide)
+    return divide_by_counts(name, self, place, tuple(source.shape), dim, include_self) if reduce == "mean" else self
 
 
 def keys_of(name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int) -> tuple[torch.Tensor, bool]:

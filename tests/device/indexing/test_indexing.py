@@ -419,6 +419,35 @@ def test_no_index_is_in_a_dimension_of_size_0(device):
     assert torch.ones(10, 0, device=device)[:, []].shape == (10, 0)
 
 
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("reduce", ["mean", "prod"])
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+def test_half_types_are_rounded_where_the_cpu_rounds_them(device, dtype, reduce, include_self, dim):
+    """``index_reduce`` rounds each partial result, the others what is divided by a mean's count: bit for bit."""
+    x, source = torch.randn(12, 12).to(dtype), torch.randn(12, 40).to(dtype)
+    index = torch.randint(0, 12, (40,))
+    if dim is None:
+        x, source, dim = x[0], source[0], 0
+    elif dim == 0:
+        source = source.T
+    points = index.view(-1, *[1] * (source.dim() - 1 - dim)).expand(source.shape)
+    for call in (
+        lambda x, i, p, s: x.index_reduce(dim, i, s, reduce, include_self=include_self),
+        lambda x, i, p, s: x.scatter_reduce(dim, p, s, reduce, include_self=include_self),
+    ):
+        tensors = x, index, points, source
+        actual, expected = call(*(t.to(device) for t in tensors)).cpu(), call(*tensors)
+        assert torch.equal(actual, expected)
+
+
+def test_values_of_another_dtype_are_refused_in_pytorchs_words(device):
+    values = torch.tensor(2j, dtype=torch.complex128)
+    for dtype in (torch.complex64, torch.float32):
+        x, index = torch.zeros(5, dtype=dtype), torch.tensor([0, 2])
+        assert not same(device, lambda x, i: x.index_put((i,), values), x, index)
+
+
 def test_byte_masks_are_warned_of(device):
     mask = torch.tensor([1, 0, 1], dtype=torch.uint8, device=device)
     with pytest.warns(UserWarning, match="indexing with dtype torch.uint8 is now deprecated"):
