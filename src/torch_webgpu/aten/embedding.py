@@ -1,4 +1,4 @@
-"""Embeddings: gradients of look-ups, renormalisation, bags. The look-up itself is index_select."""
+"""Embeddings: look-ups, their gradients, renormalisation, bags."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.embedding_bag import MAX, MEAN, SUM, lower_embedding_bag
 
 from .deterministic import by_mode
-from .indexing import check_index_dtype, index_select
+from .indexing import check_index_dtype, index_select, on_dim, read, without
+from .refusals import check_as_cpu
 from .register import check_devices
 from .results import name_of
 from .torch_abi import aten, impl
 from .variants import register_functional
 
 Bags = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def look_up(weight: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """The rows of ``weight`` that ``flat`` (n) numbers, for an operator that the user knows as "embedding"."""
+    out = weight.new_empty((flat.shape[0], weight.shape[1]))
+    return read("embedding", weight, without(weight.stride(), 0), [on_dim(weight, 0, flat)], out)
+
+
+def embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    if weight.dim() != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    check_devices([weight, indices])
+    if indices.dtype not in (torch.int64, torch.int32):
+        check_as_cpu(aten.embedding.default, weight, indices)
+    return look_up(weight, indices.reshape(-1)).view(*indices.shape, weight.shape[1])
 
 
 def frequency(indices: torch.Tensor, num_weights: int, dtype: torch.dtype) -> torch.Tensor:
@@ -48,7 +70,7 @@ def embedding_renorm_(self: torch.Tensor, indices: torch.Tensor, max_norm: float
     flat = indices.reshape(-1).long()
     if flat.numel() == 0:
         return self
-    rows = index_select(self, 0, flat)
+    rows = look_up(self, flat)
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     norms = torch.linalg.vector_norm(rows, norm_type, 1, keepdim=True, dtype=dtype)
     scale = torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
@@ -183,6 +205,7 @@ def per_sample_weights_backward(
 def register() -> None:
     impl(aten.embedding_renorm_.default, embedding_renorm_)
     impl(aten._embedding_bag_backward.default, embedding_bag_backward)
+    register_functional(aten.embedding.default, embedding)
     for overload, fn in (
         (aten.embedding_dense_backward.default, embedding_dense_backward),
         (aten._embedding_bag.default, embedding_bag),
