@@ -143,7 +143,7 @@ def test_what_makes_no_plan_keeps_none(tmp_path: Path) -> None:
 def test_numbers_in_a_graph_are_told_apart(tmp_path: Path) -> None:
     """Tensors without dimensions, such as ``torch.masked.cumsum`` fills with."""
     x = torch.randn(4, 3, device="webgpu")
-    two, three = lambda t: t + torch.tensor(2.5), lambda t: t + torch.tensor(3.5)
+    two, three = lambda t: t + torch.tensor(2.5, device="webgpu"), lambda t: t + torch.tensor(3.5, device="webgpu")
     for add in (two, three, two):
         torch._dynamo.reset()
         assert torch.equal(torch.compile(add)(x), add(x))
