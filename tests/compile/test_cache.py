@@ -138,3 +138,17 @@ def test_what_makes_no_plan_keeps_none(tmp_path: Path) -> None:
         x = torch.randn(4, 3, device="webgpu")
         assert torch.equal(torch.compile(lambda t: t + 1)(x), x + 1)
     assert not files(tmp_path)
+
+
+def test_numbers_in_a_graph_are_told_apart(tmp_path: Path) -> None:
+    """Tensors without dimensions, such as ``torch.masked.cumsum`` fills with."""
+    x = torch.randn(4, 3, device="webgpu")
+    two, three = lambda t: t + torch.tensor(2.5, device="webgpu"), lambda t: t + torch.tensor(3.5, device="webgpu")
+    for add in (two, three, two):
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(add)(x), add(x))
+    assert len(files(tmp_path)) == 2
+    mask = torch.tensor([True, False, True], device="webgpu")
+    torch.testing.assert_close(
+        torch.compile(torch.masked.cumsum)(x, 1, mask=mask).cpu(), torch.masked.cumsum(x.cpu(), 1, mask=mask.cpu())
+    )

@@ -90,11 +90,15 @@ def embedding_bag(
 ) -> Bags:
     """(output, the bag of each index, the size of each bag without padding, the rows of the maxima)."""
     weighted = per_sample_weights is not None
+    check_dimensions(weight, indices, offsets)
     check_devices([weight, indices, offsets] + ([per_sample_weights] if per_sample_weights is not None else []))
     check_index_dtype("embedding_bag: expected int32 or int64 indices and offsets", indices, offsets)
     if weighted and mode != SUM:
         raise RuntimeError("embedding_bag: per_sample_weights was not None. It is only supported for mode='sum'")
     check_weights(weight, per_sample_weights, indices)
+    if include_last_offset and not offsets.shape[0]:
+        raise RuntimeError("include_last_offset: number of offset should be at least 1")
+    indices = indices.reshape(-1)
     bags = offsets.shape[0] - include_last_offset
     output = weight.new_empty((bags, weight.shape[1]))
     bag_size = indices.new_empty(bags, dtype=torch.int64)
@@ -109,6 +113,21 @@ def embedding_bag(
         body = Extern(lower_embedding_bag, (mode, padding_idx, weighted))
         engine().record("embedding_bag", inputs, [output, bag_size, largest], body)
     return output, bag_of, bag_size, largest if mode == MAX else bag_size.clone()
+
+
+def check_dimensions(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> None:
+    if indices.dim() not in (1, 2):
+        raise RuntimeError(f"input has to be a 1D or 2D Tensor, but got Tensor of dimension {indices.dim()}")
+    if indices.dim() == 1 and offsets.dim() != 1:
+        raise RuntimeError(f"offsets has to be a 1D Tensor, but got Tensor of dimension {offsets.dim()}")
+    if weight.dim() != 2:
+        raise RuntimeError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
+
+
+UNMET = (
+    "Expected per_sample_weights.value().{} to be true, but got false.  (Could this error message be improved?  If so, "
+    "please report an enhancement request to PyTorch.)"
+)
 
 
 def check_weights(weight: torch.Tensor, per_sample_weights: torch.Tensor | None, indices: torch.Tensor) -> None:
@@ -126,8 +145,10 @@ def check_weights(weight: torch.Tensor, per_sample_weights: torch.Tensor | None,
             f"'per_sample_weights'; but type torch.{name_of(weight.dtype)}Tensor does not equal "
             f"torch.{name_of(per_sample_weights.dtype)}Tensor {while_checking}"
         )
+    if per_sample_weights.dim() != 1:
+        raise RuntimeError(UNMET.format("dim() == 1"))
     if per_sample_weights.numel() != indices.numel():
-        raise RuntimeError("Expected per_sample_weights.value().numel() == indices.numel() to be true, but got false.")
+        raise RuntimeError(UNMET.format("numel() == indices.numel()"))
 
 
 def embedding_bag_dense_backward(

@@ -16,7 +16,7 @@ from torch_webgpu.kernels import compact, indexed
 from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
-from .deterministic import by_mode, is_deterministic, last_of_each_key, sums_by_key
+from .deterministic import alert_not_deterministic, by_mode, is_deterministic, last_of_each_key, sums_by_key
 from .fallback import run_on_cpu
 from .register import check_devices, check_writable, warn_of_expanded
 from .results import name_of
@@ -334,6 +334,8 @@ def squeeze_to(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    if not accumulate:
+        alert_not_deterministic("put_")  # as on every device of PyTorch's, though the last of several stays here
     if accumulate and self.dtype == torch.float64:
         return run_on_cpu(aten.put_.default, (self, index, source, accumulate), {}, NO_ATOMICS)
     check_devices([self, index, source])

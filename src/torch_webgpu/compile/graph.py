@@ -21,7 +21,7 @@ from torch_webgpu.engine import causes
 from torch_webgpu.engine.plan_function import PlanFunction
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning, trace
-from torch_webgpu.errors import DeviceLostError, ForkError, TraceError
+from torch_webgpu.errors import DeviceLostError, ForkError, TraceError, UnsupportedDtypeError
 from torch_webgpu.plan import Plan
 
 from . import faults
@@ -31,7 +31,7 @@ from .dynamo import is_webgpu, suppresses_errors
 from .faults import naming
 from .in_place import any_symbols
 from .inputs import addresses_of, bring, copied, in_memory, shared
-from .partition import Part, first_line, refuse, split, unplanned
+from .partition import Part, first_line, refuse, refuse_storage_only, split, unplanned
 
 MAX_PLANS = 64
 """Shapes that a graph keeps plans for; the most recently used stay."""
@@ -301,6 +301,10 @@ class Region:
             if recorder.current is not None:
                 refuse(recorder.current, error)
             raise
+        except UnsupportedDtypeError as error:
+            if not refuse_storage_only(self._gm, error):
+                raise
+            raise TraceError(str(error)) from error
         except Exception as error:
             faults.name(error, blamed)
             raise

@@ -88,6 +88,8 @@ class BufferPool:
         self._clock = 0  # counts releases
         self._gone: Counter[int] = Counter()  # by size, evicted buffers that nothing was made for since
         self._missed_bytes = 0  # of evicted buffers that had to be made again
+        self.limit_bytes: int | None = None
+        """The most that this process takes of the adapter's memory; None where nobody has set a limit."""
         self.evicted: list[Buffer] = []
         """Buffers for :meth:`retire`."""
         self.allocated_bytes = 0
@@ -308,6 +310,11 @@ class BufferPool:
             raise OutOfMemoryError(
                 f"WebGPU out of memory. A buffer of {_human(size_bytes)} exceeds this adapter's limit of "
                 f"{_human(self._max_buffer_bytes)} for one buffer (max-buffer-size).\n{self.summary()}"
+            )
+        if self.limit_bytes is not None and self.reserved_bytes + capacity > self.limit_bytes:
+            raise OutOfMemoryError(
+                f"WebGPU out of memory. Tried to allocate {_human(size_bytes)}, but this process may use no more than "
+                f"{_human(self.limit_bytes)} (see torch.webgpu.set_per_process_memory_fraction).\n{self.summary()}"
             )
         if self._budget is not None and (refusal := self._budget.refusal(capacity)):
             raise OutOfMemoryError(f"webgpu: tried to allocate {_human(size_bytes)}, but {refusal}.\n{self.summary()}")

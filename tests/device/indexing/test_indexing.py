@@ -489,3 +489,39 @@ def test_index_into_nothing(device):
     with pytest.raises(IndexError, match="size 0"):
         torch.webgpu.synchronize()
     assert x.index_select(0, torch.empty(0, dtype=torch.int64, device=device)).shape == (0, 4)
+
+
+BAGS = [
+    ((2, 6), (2, 0, 0, 6, 6), (2, 0, 0)),
+    ((2, 2), (), (1,)),
+    ((2, 2), (2,), (2, 0, 0)),
+    ((2, 2), (2,), (1, 1)),
+    ((2, 2), (2,), ()),
+    ((2, 2, 2), (2,), (2,)),
+    ((2,), (2,), (2,)),
+]
+
+
+@pytest.mark.parametrize("shapes", BAGS, ids=str)
+@pytest.mark.parametrize("name", ["embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"])
+def test_dimensions_of_embedding_bags(device, shapes, name):
+    weight, indices, offsets = shapes
+    arguments = torch.zeros(weight), torch.ones(indices).long(), torch.zeros(offsets).long()
+    assert not same(device, lambda *a: getattr(torch, name)(*a)[0], *arguments)
+
+
+def test_embedding_bags_of_rows_of_indices(device):
+    """Without ``torch.nn.functional``, which flattens them: offsets count elements."""
+    weight, indices, offsets = torch.randn(4, 3), torch.tensor([[1, 2], [3, 0]]), torch.tensor([0, 1])
+    assert same(device, lambda *a: torch.embedding_bag(*a)[0], weight, indices, offsets)
+    per_sample = torch.ones(2, 2), torch.ones(3)
+    for weights in per_sample:
+        assert not same(
+            device, lambda w, i, o, p: torch._embedding_bag(w, i, o, False, 0, False, p)[0],
+            weight, indices.view(-1), offsets, weights,
+        )  # fmt: skip
+    none = offsets[:0]
+    assert not same(
+        device, lambda w, i, o: torch._embedding_bag(w, i, o, False, 0, False, None, True)[0],
+        weight, indices.view(-1), none,
+    )  # fmt: skip
