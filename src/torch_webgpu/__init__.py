@@ -40,6 +40,14 @@ def register() -> None:
     integrations.register()
 
 
+def _raise_earlier_failure() -> None:
+    """Raises what ``import torch`` could only warn of."""
+    import torch_webgpu_autoload
+
+    if torch_webgpu_autoload.failure is not None:
+        raise torch_webgpu_autoload.failure
+
+
 def translation_may_choose_another() -> bool:
     """Whether programs are to be translated for the best device, and there are others: PyTorch takes only one."""
     import torch_webgpu_autoload
@@ -51,5 +59,6 @@ def translation_may_choose_another() -> bool:
 # the two a program imports first, and every module of this package then finds torch complete.
 import torch as torch  # noqa: E402
 
+_raise_earlier_failure()
 if not getattr(torch.__spec__, "_initializing", False) and not translation_may_choose_another():
     register()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 OutOfMemoryError = torch.OutOfMemoryError
@@ -13,6 +15,10 @@ class WebGPUError(RuntimeError):
 
 class NoAdapterError(WebGPUError):
     """No WebGPU adapter is usable on this machine."""
+
+
+class FlagError(ValueError):
+    """An environment variable of this package that is not known, or whose value cannot be read."""
 
 
 class DeviceLostError(WebGPUError):
@@ -29,6 +35,18 @@ class ForkError(WebGPUError):
 
 class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about a name that is not known: the nearest of those that are, "" if none is near.
+
+    Capital letters count as small ones.
+    """
+    from difflib import get_close_matches  # which costs imports, and is needed where something went wrong
+
+    spelt = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), spelt, n=1)
+    return f" Did you mean {spelt[near[0]]!r}?" if near else ""
 
 
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
