@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -52,7 +53,7 @@ print(*said, sep="\\n")
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """None of this package's flags is set; the configuration is read again."""
     for name in [name for name in os.environ if name.startswith(config.PREFIX)]:
         monkeypatch.delenv(name)
@@ -89,9 +90,8 @@ def test_a_flag_that_cannot_be_read_counts_as_not_set(environment: pytest.Monkey
 
 
 def test_right_ones_are_read(environment: pytest.MonkeyPatch) -> None:
-    said = dict(
-        COPIES="2", DEBUG=" fuse, plan ", BATCHING="off", FUSION="1", FLOAT64="off", INT64="emulated", ADAPTER=""
-    )
+    said = {"COPIES": "2", "DEBUG": " fuse, plan ", "BATCHING": "off", "FUSION": "1", "FLOAT64": "off", "ADAPTER": ""}
+    said["INT64"] = "emulated"
     for name, value in said.items():
         environment.setenv(f"TORCH_WEBGPU_{name}", value)
     for name in ("TRANSLATE", "TRANSLATE_REPORT", "TEST_DEVICE", "CONFORMANCE"):
