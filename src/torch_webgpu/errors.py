@@ -17,6 +17,10 @@ class NoAdapterError(WebGPUError):
     """No WebGPU adapter is usable on this machine."""
 
 
+class AddressError(WebGPUError):
+    """A tensor of more elements, or bytes, than kernels have numbers for."""
+
+
 class FlagError(ValueError):
     """An environment variable of this package that is not known, or whose value cannot be read."""
 
