@@ -203,15 +203,19 @@ class Plan:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """The plan that :meth:`to_json` wrote. Raises WebGPUError for anything else."""
+    def from_json(cls, text: str, trusted: bool = False) -> Plan:
+        """The plan that :meth:`to_json` wrote. Raises WebGPUError for anything else.
+
+        ``trusted``: whether its kernels may be compiled without bounds checks, if they say that they need none. That is
+        for who knows that nobody else has written the text; otherwise they are compiled with checks.
+        """
         try:
             data = json.loads(text)
             if data["format"] != FORMAT:
                 raise WebGPUError(f"this plan is of format {data['format']}; this version reads format {FORMAT}")
             plan = cls(
                 tuple([Buffer(size, role) for size, role in data["buffers"]]),
-                tuple([_kernel_from_data(k) for k in data["kernels"]]),
+                tuple([_kernel_from_data(k, trusted) for k in data["kernels"]]),
                 tuple([_step_from_data(s) for s in data["steps"]]),
                 tuple(data["tensors"]),
                 tuple([_spec_from_data(t) for t in data["inputs"]]),
@@ -234,11 +238,14 @@ class Plan:
             np.savez(file, allow_pickle=False, plan=np.array(self.to_json()), **arrays)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Plan:
-        """The plan that :meth:`save` wrote, with its constants. Raises WebGPUError for anything else."""
+    def load(cls, path: str | PathLike[str], trusted: bool = False) -> Plan:
+        """The plan that :meth:`save` wrote, with its constants. Raises WebGPUError for anything else.
+
+        ``trusted`` as in :meth:`from_json`: a file from elsewhere is compiled with bounds checks, whatever it says.
+        """
         try:
             with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
-                plan = cls.from_json(str(file["plan"]))
+                plan = cls.from_json(str(file["plan"]), trusted)
                 contents = {digest: file[digest].tobytes() for _, digest in plan.constants}
         except (ValueError, KeyError, OSError, BadZipFile) as error:
             if isinstance(error, FileNotFoundError):
@@ -375,7 +382,7 @@ def _kernel_to_data(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _kernel_from_data(data: dict[str, Any]) -> Kernel:
+def _kernel_from_data(data: dict[str, Any], trusted: bool) -> Kernel:
     x, y, z = data["workgroup_size"]
     return Kernel(
         data["name"],
@@ -383,7 +390,7 @@ def _kernel_from_data(data: dict[str, Any]) -> Kernel:
         tuple([Binding(*b) for b in data["bindings"]]),
         tuple([Param(*p) for p in data["params"]]),
         (x, y, z),
-        data["trusted"],
+        trusted and data["trusted"] is True,
     )
 
 
