@@ -89,7 +89,7 @@ class Flag(Generic[T]):
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"expected one of {', '.join(choices)}.{did_you_mean(text, choices)}")
+            raise ValueError(f"expected one of {', '.join(choices)}{did_you_mean(text, choices)}")
         return text
 
     return parse
@@ -125,7 +125,7 @@ def _stages(text: str) -> frozenset[str]:
     stages = frozenset(filter(None, map(str.strip, text.split(","))))
     if unknown := sorted(stages.difference(DEBUG_STAGES)):
         meant = did_you_mean(unknown[0], DEBUG_STAGES)
-        raise ValueError(f"there is no stage {', '.join(unknown)}, only {', '.join(DEBUG_STAGES)}.{meant}")
+        raise ValueError(f"there is no stage {', '.join(unknown)}, only {', '.join(DEBUG_STAGES)}{meant}")
     return stages
 
 
@@ -180,7 +180,7 @@ def problems() -> Iterator[str]:
             continue
         flag = FLAGS.get(name)
         if flag is None:
-            yield f"there is no {variable}.{did_you_mean(variable, [PREFIX + one for one in known])}"
+            yield f"there is no {variable}{did_you_mean(variable, [PREFIX + one for one in known])}"
         elif flag.problem is not None:
             yield flag.problem
 

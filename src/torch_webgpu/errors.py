@@ -42,15 +42,15 @@ class TraceError(WebGPUError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about a name that is not known: the nearest of those that are, "" if none is near.
+    """The end of a sentence about an unknown name: the nearest of the ``known`` ones, if any is near.
 
     Capital letters count as small ones.
     """
-    from difflib import get_close_matches  # which costs imports, and is needed where something went wrong
+    from difflib import get_close_matches  # not before something is wrong: every program would wait for the import
 
     spelt = {one.lower(): one for one in known}
     near = get_close_matches(name.lower(), spelt, n=1)
-    return f" Did you mean {spelt[near[0]]!r}?" if near else ""
+    return f" (did you mean {spelt[near[0]]!r}?)" if near else ""
 
 
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:

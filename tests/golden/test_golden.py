@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .programs import DEVICES, EXPECTED, PROGRAMS
+from .programs import EXPECTED, PROGRAMS
+from .targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 COMPILE = "import json; from tests.golden.programs import compiled; print(json.dumps(compiled()))"
@@ -32,4 +33,4 @@ def test_generated_code_is_what_was_reviewed(name: str, compiled: dict[str, str]
 
 def test_there_are_no_other_files() -> None:
     assert {path.stem for path in EXPECTED.glob("*.txt")} == set(NAMES)
-    assert {device for program in PROGRAMS.values() for device in program.devices} == set(DEVICES)
+    assert {device for program in PROGRAMS.values() for device in program.devices} == set(TARGETS)

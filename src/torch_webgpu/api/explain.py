@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_webgpu.compiler.fuse.fuser import FusedNode
 from torch_webgpu.engine.bundles import Bundle
 from torch_webgpu.engine.causes import EXPLAINED, PROFILE, Cause
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import ForEach, Node, Operation
 from torch_webgpu.ir.names import operator_name
-from torch_webgpu.lower.fuse import FusedNode
+from torch_webgpu.ir.operation import ForEach, Node, Operation
 from torch_webgpu.runtime.commands import Command
 from torch_webgpu.runtime.observer import Observer
 from torch_webgpu.wgsl.launch import Lowered

@@ -17,8 +17,8 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.engine.causes import PROFILE
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Operation, Spec
 from torch_webgpu.ir.names import operator_name
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.observer import Observer
 from torch_webgpu.wgsl.launch import ERRORS, Lowered

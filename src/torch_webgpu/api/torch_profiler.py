@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from torch_webgpu.aten.torch_abi import profiler_range
 from torch_webgpu.engine import watch
-from torch_webgpu.ir.graph import Operation
 from torch_webgpu.ir.names import operator_name
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.runtime.commands import Command
 from torch_webgpu.runtime.observer import Observer
 from torch_webgpu.wgsl.launch import Lowered

@@ -1,13 +1,13 @@
 """Operations on tensors that lie far into their storages: refused where kernels have no numbers for their elements.
 
-What an operation's layouts alone say is checked when it is made (:class:`.ir.graph.Operation`). Where its tensors start
+What an operation's layouts alone say is checked when it is made (``ir.operation``). Where its tensors start
 is another matter at every call, and asked only once there is an allocation in which a tensor may start too far.
 """
 
 from __future__ import annotations
 
 from torch_webgpu import dtypes
-from torch_webgpu.ir.graph import Operation, Spec, check_addressable
+from torch_webgpu.ir.operation import Operation, Spec, check_addressable
 
 from .bundles import Bundle
 from .tensor import FIRST_BYTE, OFFSET_MASK

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.ir.graph import Spec, check_addressable
+from torch_webgpu.ir.operation import Spec, check_addressable
 from torch_webgpu.layout import MAX_INDEX, extent
 from torch_webgpu.plan import Plan, TensorSpec
 

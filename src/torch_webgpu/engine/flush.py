@@ -18,7 +18,7 @@ from .tensor import Allocation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch_webgpu.lower.nodes import FusedNode
+    from torch_webgpu.compiler.fuse.nodes import FusedNode
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
 

@@ -14,7 +14,7 @@ from itertools import chain
 from threading import get_ident
 from typing import Any
 
-from torch_webgpu.ir.graph import Node, Operation
+from torch_webgpu.ir.operation import Node, Operation
 
 from .bundles import FIRST_LIST_ADDRESS, Bundle
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation

@@ -13,14 +13,14 @@ from copy import copy
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch_webgpu.compiler.passes.lowering import sharing_temporaries
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
-from torch_webgpu.lower.planning import sharing_temporaries
 from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
 from torch_webgpu.runtime import commands
 from torch_webgpu.wgsl.kernel import Kernel
 
 if TYPE_CHECKING:
-    from torch_webgpu.lower.planning import Span
+    from torch_webgpu.compiler.passes.lowering import Span
     from torch_webgpu.runtime.buffers import Exchange
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.observer import Observer

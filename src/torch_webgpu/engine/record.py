@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_webgpu.compiler.fuse.fuser import Limits
+from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
-from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
-from torch_webgpu.lower.fuse import Limits
-from torch_webgpu.lower.patterns import Pattern
+from torch_webgpu.ir.operation import Body, Extern, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import addressing, causes
@@ -415,7 +415,7 @@ class Engine(Store):
     def limits(self, device: Device, window: int) -> Limits:
         """What fusion may do on a device, looking ``window`` kernels back."""
         # One buffer is the kernel's error flags.
-        buffers = min(device.caps.max_buffers - 1, MAX_FUSED_BUFFERS)
+        buffers = min(device.target.max_buffers - 1, MAX_FUSED_BUFFERS)
         binding_bytes = device.limits["max-storage-buffer-binding-size"]
         return Limits(buffers, window, self.settings.fusion_min_size, binding_bytes)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_webgpu.compiler.fuse.fuser import FusedNode, Limits, RecordedNode, Use, fuse
+from torch_webgpu.compiler.fuse.patterns import BUILT_IN, Matcher, Pattern
+from torch_webgpu.compiler.passes.lowering import NOWHERE, arguments, make_plan, scalar_words, tensors_of
 from torch_webgpu.config import config, is_printed, print_stage
-from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
-from torch_webgpu.lower.patterns import BUILT_IN, Matcher, Pattern
-from torch_webgpu.lower.planning import NOWHERE, arguments, make_plan, scalar_words, tensors_of
 from torch_webgpu.plan import Buffer, Role, check
 
 from .program import Program
@@ -100,7 +100,7 @@ class Placement:
         """A program of these steps, which leaves what the ``later`` ones use."""
         widths, kept = [len(row) for row in self.recording.numbers], self.readable()
         buffers = self._buffers(steps, kept)
-        plan, spans = make_plan(steps, self.nodes, buffers, scalar_words(widths), device.caps, self.members)
+        plan, spans = make_plan(steps, self.nodes, buffers, scalar_words(widths), device.target, self.members)
         if "verify" in config().debug:
             check(plan)
         kept.update(*[(*self.read(step), *self.written(step)) for step in later])

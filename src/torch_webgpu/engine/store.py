@@ -138,7 +138,7 @@ class Store:
 
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
         device = self.device(index)
-        if not device.caps.float64:
+        if not device.target.float64:
             narrow = "torch.complex64" if dtype.is_complex else "torch.float32"
             wgpu = (
                 ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_webgpu.config import config
-from torch_webgpu.ir.graph import operation_name
+from torch_webgpu.ir.operation import operation_name
 from torch_webgpu.layout import is_contiguous
 
 from . import causes

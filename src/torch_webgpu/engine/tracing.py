@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_webgpu.compiler.fuse.fuser import fuse
+from torch_webgpu.compiler.fuse.nodes import FusedNode
+from torch_webgpu.compiler.passes.horizontal_fusion import merged
+from torch_webgpu.compiler.passes.lowering import Span, arranged, make_plan, tensors_of
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
-from torch_webgpu.lower.fuse import fuse
-from torch_webgpu.lower.nodes import FusedNode
-from torch_webgpu.lower.planning import Span, arranged, make_plan, tensors_of
-from torch_webgpu.lower.together import merged
 from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
 
 from . import causes
@@ -117,7 +117,7 @@ class Tracing:
         places = [allocations[owner] for owner in plan.tensors]
         starts = [(given.get(a, -1), start) for a, start in zip(places, placement.starts, strict=True)]
         plan, numbers = arranged(replace(plan, origins=origins), brought, starts)
-        plan = merged(plan, self.device.caps)
+        plan = merged(plan, self.device.target)
         number = {a: numbers[n] for n, a in enumerate(allocations) if n in numbers}
         contents = {number[a]: self._contents(a) for a, role in zip(allocations, roles) if role == "constant"}
         digests = {n: sha256(data).hexdigest() for n, data in contents.items()}
@@ -136,13 +136,13 @@ class Tracing:
         """The plan of these steps: see :func:`make_plan`. Blames the first one that cannot be lowered."""
         nodes, buffers, scalars, members = args
         try:
-            return make_plan(steps, nodes, buffers, scalars, self.device.caps, members)
+            return make_plan(steps, nodes, buffers, scalars, self.device.target, members)
         except Exception:
             if self.blame is None:
                 raise
             for step in steps:
                 try:
-                    make_plan([step], nodes, buffers, scalars, self.device.caps, members)
+                    make_plan([step], nodes, buffers, scalars, self.device.target, members)
                 except Exception:
                     self.blame(step.nodes)
                     break
@@ -182,7 +182,7 @@ class Tracing:
 def planning(engine: Engine, index: int) -> tuple[object, ...]:
     """What decides, beside a function and its inputs, the plan that :func:`trace` makes of it."""
     patterns = list(engine.scheduler.patterns.values())
-    return engine.device(index).caps, engine.settings.planning, patterns
+    return engine.device(index).target, engine.settings.planning, patterns
 
 
 def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any], blame: Blame | None = None) -> Plan:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from torch_webgpu.ir.graph import Operation
+    from torch_webgpu.ir.operation import Operation
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.wgsl.launch import Lowered
 

@@ -17,7 +17,8 @@ from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.runtime.slow import SlowWatch
-from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.target import Target
+from torch_webgpu.wgsl.link import link
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Buffer
@@ -79,14 +80,14 @@ class PipelineCache:
     def __init__(
         self,
         native: NativeDevice,
-        caps: HostCaps,
+        target: Target,
         outdated: Callable[[], object] = lambda: None,
         bind_groups: int = 8192,
         pipelines: int | None = None,
     ) -> None:
         self._native = native
-        self._max_pipelines = pipelines or (MAX_SOFTWARE_PIPELINES if caps.software else MAX_PIPELINES)
-        self._caps = caps
+        self._max_pipelines = pipelines or (MAX_SOFTWARE_PIPELINES if target.software else MAX_PIPELINES)
+        self._caps = target
         self._uniform: Buffer | None = None
         self._generation_size = bind_groups // 2
         self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
@@ -95,7 +96,7 @@ class PipelineCache:
         self.recent: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
         self._slow = SlowWatch()
-        self._first_runs: list[str] | None = [] if caps.software else None
+        self._first_runs: list[str] | None = [] if target.software else None
         self.edition = 0
         """Goes up when any pipeline or bind group is released: what was looked up before may be gone."""
         self._outdated = outdated
