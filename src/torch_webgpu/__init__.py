@@ -21,7 +21,7 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from . import api, aten, integrations, plan
-    from .api import accelerator, graphs, plans, streams, torch_profiler
+    from .api import accelerator, graphs, hints, plans, streams, torch_profiler
     from .aten import torch_abi, torch_guard
     from .compile import dynamo
     from .engine import record, where
@@ -35,6 +35,7 @@ def register() -> None:
     dynamo.register()
     accelerator.register()
     graphs.register()
+    hints.register()
     streams.register()
     torch_profiler.register()
     integrations.register()
