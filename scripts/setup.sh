@@ -9,9 +9,9 @@ venv=${VENV:-.venv}
 extra=${EXTRA:-dev}
 constraints=${CONSTRAINTS:-constraints.txt}
 
-command -v "$python" >/dev/null || { echo "setup: $python not found; install Python 3.10 or newer, or set PYTHON" >&2; exit 1; }
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-    { echo "setup: $("$python" --version) is too old; torch-webgpu needs 3.10 or newer (set PYTHON)" >&2; exit 1; }
+command -v "$python" >/dev/null || { echo "setup: $python not found; install Python 3.11 or newer, or set PYTHON" >&2; exit 1; }
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    { echo "setup: $("$python" --version) is too old; torch-webgpu needs 3.11 or newer (set PYTHON)" >&2; exit 1; }
 
 if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     # Debian ships venv without ensurepip unless python3-venv is installed; the system's pip can fill the gap.

@@ -21,7 +21,7 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from . import api, aten, integrations, plan
-    from .api import accelerator, graphs, plans, streams, torch_profiler
+    from .api import accelerator, graphs, hints, plans, streams, torch_profiler
     from .aten import torch_abi, torch_guard
     from .compile import dynamo
     from .engine import record, where
@@ -35,9 +35,18 @@ def register() -> None:
     dynamo.register()
     accelerator.register()
     graphs.register()
+    hints.register()
     streams.register()
     torch_profiler.register()
     integrations.register()
+
+
+def _raise_earlier_failure() -> None:
+    """Raises what ``import torch`` could only warn of."""
+    import torch_webgpu_autoload
+
+    if torch_webgpu_autoload.failure is not None:
+        raise torch_webgpu_autoload.failure
 
 
 def translation_may_choose_another() -> bool:
@@ -51,5 +60,6 @@ def translation_may_choose_another() -> bool:
 # the two a program imports first, and every module of this package then finds torch complete.
 import torch as torch  # noqa: E402
 
+_raise_earlier_failure()
 if not getattr(torch.__spec__, "_initializing", False) and not translation_may_choose_another():
     register()

@@ -21,71 +21,180 @@
 ``TORCH_WEBGPU_CACHE_DIR``     where plans of compiled graphs are kept; ``off``: nowhere
 ``TORCH_WEBGPU_INTEGRATIONS``  ``0``: leave libraries as they are, which then need to be told ``device="webgpu"``
 ============================== =========================================================================
+
+An empty variable is as good as none. Nothing is raised where the package is loaded, which programs for the CPU do, too:
+a flag that cannot be read counts as not set, and :func:`check`, at the device's first use, raises.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Generic, TypeVar
 
+from torch_webgpu.errors import FlagError, did_you_mean
 
-def _flag(name: str, default: str = "") -> str:
-    return os.environ.get(f"TORCH_WEBGPU_{name}", default)
-
-
+T = TypeVar("T")
+PREFIX = "TORCH_WEBGPU_"
 FALLBACK_MODES = ("warn", "silent", "error")
 IMPLEMENTATIONS = ("auto", "wgpu", "dawn")
-
-
-def _choice(name: str, choices: tuple[str, ...]) -> str:
-    """One of the choices; the first where nothing is said."""
-    chosen = _flag(name, choices[0])
-    if chosen not in choices:
-        raise ValueError(f"TORCH_WEBGPU_{name}={chosen!r}: expected one of {', '.join(choices)}")
-    return chosen
-
-
 PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback")
 DEBUG_STAGES = (*PRINTED_STAGES, "where", "verify")
+SWITCH = {**dict.fromkeys(("1", "on", "true", "yes"), True), **dict.fromkeys(("0", "off", "false", "no"), False)}
+READ_ELSEWHERE = (
+    "TRANSLATE", "TRANSLATE_PACKAGES", "TRANSLATE_PROCESS", "TRANSLATE_REPORT", "TRANSLATE_SCRIPT",
+    "TRANSLATE_SCRIPT_PACKAGE",
+)  # fmt: skip
+"""Flags of ``translation``, which runs before the device is loaded."""
+OF_TESTS = ("TEST_", "CONFORMANCE", "LEAK_ITERATIONS", "PYTORCH_TESTS_")
+"""How flags begin that only the test suite reads."""
 
 
-def _debug_stages() -> frozenset[str]:
-    stages = frozenset(filter(None, map(str.strip, _flag("DEBUG").split(","))))
-    if unknown := stages.difference(DEBUG_STAGES):
-        raise ValueError(
-            f"TORCH_WEBGPU_DEBUG: there is no stage {', '.join(sorted(unknown))}, only {', '.join(DEBUG_STAGES)}"
-        )
+@dataclass(frozen=True)
+class Flag(Generic[T]):
+    """An environment variable. ``parse`` raises ValueError, which says what was expected, for what it cannot read."""
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the variable's value, if anything."""
+        try:
+            self._parsed()
+        except ValueError as error:
+            return f"{self.variable}={os.environ[self.variable]!r}: {error}"
+        return None
+
+    def read(self) -> T:
+        """The variable's value; the default where it is not set, or cannot be read."""
+        try:
+            return self._parsed()
+        except ValueError:
+            return self.default
+
+    def _parsed(self) -> T:
+        text = os.environ.get(self.variable, "").strip()
+        return self.parse(text) if text else self.default
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}{did_you_mean(text, choices)}")
+        return text
+
+    return parse
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise ValueError(f"expected a whole number, {least} or more")
+        return int(text)
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in SWITCH:
+        raise ValueError("expected 1 or 0")
+    return SWITCH[text.lower()]
+
+
+def _is(word: str) -> Callable[[str], bool]:
+    """Of a flag that is set to one word, or not at all."""
+
+    def parse(text: str) -> bool:
+        if text != word:
+            raise ValueError(f"expected {word}, or nothing")
+        return True
+
+    return parse
+
+
+def _stages(text: str) -> frozenset[str]:
+    stages = frozenset(filter(None, map(str.strip, text.split(","))))
+    if unknown := sorted(stages.difference(DEBUG_STAGES)):
+        meant = did_you_mean(unknown[0], DEBUG_STAGES)
+        raise ValueError(f"there is no stage {', '.join(unknown)}, only {', '.join(DEBUG_STAGES)}{meant}")
     return stages
+
+
+ADAPTER = Flag("ADAPTER", "", str)
+COPIES = Flag("COPIES", 1, _number(1))
+FALLBACK = Flag("FALLBACK", "warn", _one_of(FALLBACK_MODES))
+IMPLEMENTATION = Flag("IMPLEMENTATION", "auto", _one_of(IMPLEMENTATIONS))
+DEBUG: Flag[frozenset[str]] = Flag("DEBUG", frozenset(), _stages)
+BATCHING = Flag("BATCHING", True, _switch)
+FUSION = Flag("FUSION", True, _switch)
+FUSION_WINDOW = Flag("FUSION_WINDOW", 64, _number(0))
+INT64 = Flag("INT64", False, _is("emulated"))
+FLOAT16 = Flag("FLOAT16", False, _is("emulated"))
+FLOAT64 = Flag("FLOAT64", False, _is("off"))
+IMMEDIATES = Flag("IMMEDIATES", True, _switch)
+INTEGRATIONS = Flag("INTEGRATIONS", True, _switch)
+CACHE_DIR = Flag("CACHE_DIR", "", str)
+MAX_BINDING = Flag("MAX_BINDING", 0, _number(0))
+MAX_BUFFERS = Flag("MAX_BUFFERS", 0, _number(0))
+FLAGS: dict[str, Flag] = {value.name: value for value in list(globals().values()) if isinstance(value, Flag)}
 
 
 @dataclass(frozen=True)
 class Config:
     """The flags, typed. Build one through :func:`config`."""
 
-    adapter: str = field(default_factory=lambda: _flag("ADAPTER"))
-    copies: int = field(default_factory=lambda: int(_flag("COPIES", "1")))
-    fallback: str = field(default_factory=lambda: _choice("FALLBACK", FALLBACK_MODES))
-    implementation: str = field(default_factory=lambda: _choice("IMPLEMENTATION", IMPLEMENTATIONS))
-    debug: frozenset[str] = field(default_factory=_debug_stages)
-    batching: bool = field(default_factory=lambda: _flag("BATCHING", "1") != "0")
-    fusion: bool = field(default_factory=lambda: _flag("FUSION", "1") != "0")
-    fusion_window: int = field(default_factory=lambda: int(_flag("FUSION_WINDOW", "64")))
-    emulate_int64: bool = field(default_factory=lambda: _flag("INT64") == "emulated")
-    emulate_float16: bool = field(default_factory=lambda: _flag("FLOAT16") == "emulated")
-    float64: bool = field(default_factory=lambda: _flag("FLOAT64") != "off")
-    immediates: bool = field(default_factory=lambda: _flag("IMMEDIATES", "1") != "0")
-    integrations: bool = field(default_factory=lambda: _flag("INTEGRATIONS", "1") != "0")
-    cache_dir: str = field(default_factory=lambda: _flag("CACHE_DIR"))
-    max_binding_bytes: int = field(default_factory=lambda: int(_flag("MAX_BINDING", "0")))
-    max_buffers: int = field(default_factory=lambda: int(_flag("MAX_BUFFERS", "0")))
+    adapter: str = field(default_factory=ADAPTER.read)
+    copies: int = field(default_factory=COPIES.read)
+    fallback: str = field(default_factory=FALLBACK.read)
+    implementation: str = field(default_factory=IMPLEMENTATION.read)
+    debug: frozenset[str] = field(default_factory=DEBUG.read)
+    batching: bool = field(default_factory=BATCHING.read)
+    fusion: bool = field(default_factory=FUSION.read)
+    fusion_window: int = field(default_factory=FUSION_WINDOW.read)
+    emulate_int64: bool = field(default_factory=INT64.read)
+    emulate_float16: bool = field(default_factory=FLOAT16.read)
+    float64: bool = field(default_factory=lambda: not FLOAT64.read())
+    immediates: bool = field(default_factory=IMMEDIATES.read)
+    integrations: bool = field(default_factory=INTEGRATIONS.read)
+    cache_dir: str = field(default_factory=CACHE_DIR.read)
+    max_binding_bytes: int = field(default_factory=MAX_BINDING.read)
+    max_buffers: int = field(default_factory=MAX_BUFFERS.read)
+    problems: tuple[str, ...] = field(default_factory=lambda: tuple(problems()))
+
+
+def problems() -> Iterator[str]:
+    """What is wrong with this package's variables in the environment: those that are not known or cannot be read."""
+    known = (*FLAGS, *READ_ELSEWHERE)
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in READ_ELSEWHERE or name.startswith(OF_TESTS):
+            continue
+        flag = FLAGS.get(name)
+        if flag is None:
+            yield f"there is no {variable}{did_you_mean(variable, [PREFIX + one for one in known])}"
+        elif flag.problem is not None:
+            yield flag.problem
 
 
 @cache
 def config() -> Config:
     """The process's configuration: the environment as it was at the first call."""
     return Config()
+
+
+def check() -> None:
+    """Raises FlagError if a flag is not known or cannot be read: for the device's first use."""
+    if config().problems:
+        raise FlagError("; ".join(config().problems))
 
 
 def is_printed(stage: str) -> bool:

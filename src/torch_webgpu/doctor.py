@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .config import config
-from .errors import NoAdapterError
+from .errors import FlagError, NoAdapterError
 from .integrations.report import Library, libraries
 from .runtime.adapters import INSTALL, MODULES, implementation, survey
 from .runtime.implementation import Adapter
@@ -268,7 +268,7 @@ def diagnose() -> Report:
     report = Report(versions(), implementations, [])
     try:
         seen, found = survey(), devices()
-    except NoAdapterError as error:
+    except (FlagError, NoAdapterError) as error:
         report.advice = str(error)
         return report
     passed = [_describe(adapter, "", "passed over: its probe does not come out right") for adapter in seen.broken]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 import torch
 
@@ -16,6 +16,14 @@ class WebGPUError(RuntimeError):
 
 class NoAdapterError(WebGPUError):
     """No WebGPU adapter is usable on this machine."""
+
+
+class AddressError(WebGPUError):
+    """A tensor of more elements, or bytes, than kernels have numbers for."""
+
+
+class FlagError(ValueError):
+    """An environment variable of this package that is not known, or whose value cannot be read."""
 
 
 class DeviceLostError(WebGPUError):
@@ -48,6 +56,37 @@ class RequirementError(WebGPUError):
     """A plan needs a feature or a limit that the adapter does not have."""
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest of the ``known`` ones, if any is near.
+
+    Where none is, capital letters count as small ones.
+    """
+    from difflib import get_close_matches  # not before something is wrong: every program would wait for the import
+
+    known = list(known)
+    spelt = {one.lower(): one for one in known}
+    near = get_close_matches(name, known, n=1)
+    near = near or [spelt[one] for one in get_close_matches(name.lower(), spelt, n=1)]
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+_LISTS_NAMES = (
+    re.compile(r"Expected one of (?P<known>.+) device type at start of device string: (?P<name>\w+)"),
+    re.compile(r"Unexpected optimization option (?P<name>\S+), known options are \[(?P<known>.*)\]"),
+    re.compile(r"Unrecognized mode=(?P<name>\S+), should be one of: (?P<known>.+)"),
+)
+"""PyTorch's errors about an unknown name that list the known ones."""
+
+
+def meant_by(message: str) -> str:
+    """:func:`did_you_mean` of PyTorch's own error ``message``, if it is about an unknown name."""
+    for pattern in _LISTS_NAMES:
+        if found := pattern.search(message):
+            known = found["known"].replace("privateuseone", "webgpu")  # which PyTorch lists by its first name
+            return did_you_mean(found["name"], [name.strip(" '") for name in known.split(",")])
+    return ""
+
+
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
     """PyTorch's error for an operator whose tensors are not all on one device."""
     return RuntimeError(
@@ -61,9 +100,3 @@ class FallbackError(NotImplementedError):
 
 class UnsupportedDtypeError(TypeError):
     """The adapter, or WGSL, has no such type."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest of the ``known`` ones, if any is near."""
-    near = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -9,6 +9,14 @@ from math import prod
 Shape = tuple[int, ...]
 
 
+MAX_INDEX = (1 << 32) - (1 << 24)
+"""How far kernels count elements, points and 32-bit words: they do so in 32 bits, and a grid of two dimensions has
+threads beyond the last element, whose numbers must not begin again at 0 either (``wgsl/launch.py``: grid_for).
+"""
+MAX_BYTES = 4 * MAX_INDEX
+"""The largest tensor that any kernel can use."""
+
+
 def contiguous_strides(shape: Sequence[int]) -> Shape:
     """Row-major strides, as PyTorch computes them (a size-0 dimension counts as 1)."""
     strides = [1] * len(shape)
@@ -53,6 +61,14 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     if prod(shape) == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def is_addressable(shape: Sequence[int], strides: Sequence[int], itemsize: int, start_bytes: int = 0) -> bool:
+    """Whether kernels have numbers for all the points of a tensor, and for its elements, which start so many bytes
+    after its allocation.
+    """
+    words = max(1, itemsize // 4)  # kernels may take an element apart
+    return prod(shape) <= MAX_INDEX and (start_bytes // itemsize + extent(shape, strides)) * words <= MAX_INDEX
 
 
 def may_overlap_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
 
-from torch_webgpu.compile import cache, graph
+from torch_webgpu.compile import cache, graph, private_folder
 from torch_webgpu.errors import TraceError
+from torch_webgpu.plan import Plan, trace
 
 PROGRAM = """
 import torch, torch_webgpu
@@ -40,6 +45,7 @@ print(made, y.tolist(), [p.grad.sum().item() for p in model.parameters()])
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    cache._warn.cache_clear()
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -152,3 +158,121 @@ def test_numbers_in_a_graph_are_told_apart(tmp_path: Path) -> None:
     torch.testing.assert_close(
         torch.compile(torch.masked.cumsum)(x, 1, mask=mask).cpu(), torch.masked.cumsum(x.cpu(), 1, mask=mask.cpu())
     )
+
+
+def kept(folder: Path) -> tuple[cache.PlanFile, Plan]:
+    """A plan with a trusted kernel, and the file that it is in."""
+    plan = trace(lambda t: t * 2 + 1, torch.ones(8, device="webgpu"))
+    assert all(kernel.trusted for kernel in plan.kernels)
+    file = cache.PlanFile((folder, "x"))
+    file.write(plan, [None])
+    return file, plan
+
+
+posix = pytest.mark.skipif(not private_folder.HAS_OWNERS, reason="files have no owners here")
+
+
+@posix
+def test_a_plan_of_ones_own_is_as_it_was_made(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        file, plan = kept(tmp_path / "made")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "made" / "x.plan").stat().st_mode) == 0o600
+    assert file.read() == (plan, [None])
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "a folder that all may write to": lambda folder: folder.chmod(0o777),
+    "a folder that a group may write to": lambda folder: folder.chmod(0o770),
+    "a file that all may write to": lambda folder: (folder / "x.plan").chmod(0o666),
+    "a file that is a link": lambda folder: (
+        (folder / "x.plan").rename(folder / "y") and to_link(folder / "x.plan", "y")
+    ),
+    "a file that is a folder": lambda folder: [(folder / "x.plan").unlink(), (folder / "x.plan").mkdir()],
+    "a file that is a pipe": lambda folder: [(folder / "x.plan").unlink(), os.mkfifo(folder / "x.plan")],
+    "a folder that is a link": lambda folder: folder.rename(folder.parent / "y") and to_link(folder, "y"),
+}
+
+
+def to_link(path: Path, target: str) -> None:
+    path.symlink_to(target)
+
+
+@posix
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.filterwarnings("error")
+def test_what_others_may_have_written_is_not_read(harm: str, tmp_path: Path) -> None:
+    file, _ = kept(folder := tmp_path / "made")
+    HARM[harm](folder)
+    with pytest.warns(UserWarning, match="plans of compiled graphs are not kept.*TORCH_WEBGPU_CACHE_DIR"):
+        assert file.read() is None
+    assert file.read() is None  # which is said once
+
+
+@posix
+@pytest.mark.parametrize("whose", ["the folder's", "the file's"])
+def test_nor_what_belongs_to_another_user(whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who owns files cannot be changed without being root: this process seems to be somebody else's instead."""
+    file, plan = kept(folder := tmp_path / "made")
+    fstat = os.fstat
+
+    def status(descriptor: int) -> os.stat_result:
+        seen = fstat(descriptor)
+        if stat.S_ISDIR(seen.st_mode) is (whose == "the folder's"):
+            seen = os.stat_result([*seen[:4], seen.st_uid + 1, *seen[5:]])
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(private_folder.os, "fstat", status)
+        with pytest.warns(UserWarning, match="belongs to another user"):
+            assert file.read() is None
+        before = (folder / "x.plan").stat().st_mtime_ns
+        file.write(plan, [None])
+        assert ((folder / "x.plan").stat().st_mtime_ns == before) is (whose == "the folder's")
+    assert file.read() == (plan, [None])
+
+
+def test_a_planted_plan_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody made the folder of the expected name first, and may exchange what is put into it."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setattr(cache, "folder", lambda: folder)
+    x = torch.randn(4, 3, device="webgpu")
+    with pytest.warns(UserWarning, match="other users may write"):
+        assert compiled_results(x, monkeypatch)[1] == 1
+    assert not files(folder)
+    assert compiled_results(x, monkeypatch)[1] == 1
+
+
+def test_where_files_have_no_owners_what_is_read_is_compiled_with_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_folder, "HAS_OWNERS", False)  # as on Windows
+    file, plan = kept(tmp_path / "made")
+    read = file.read()
+    assert read is not None
+    assert plan.kernels
+    assert not any(kernel.trusted for kernel in read[0].kernels)
+
+
+def test_a_file_is_not_unpacked_beyond_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_PLAN_BYTES", 1 << 20)
+    data = zlib.compress(b"[null]\n" + bytes(1 << 28))
+    assert len(data) < 1 << 20
+    with pytest.raises(ValueError, match="has more than 1048576 bytes"):
+        cache.unpacked(data)
+    assert cache.unpacked(zlib.compress(bytes(1 << 20))) == bytes(1 << 20)
+    path = tmp_path / "x.plan"
+    path.write_bytes(sha256(data).hexdigest().encode() + data)
+    path.chmod(0o600)
+    tracemalloc.start()
+    try:
+        assert cache.PlanFile((tmp_path, "x")).read() is None
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert not path.exists()  # as whatever is damaged

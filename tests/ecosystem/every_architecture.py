@@ -91,7 +91,7 @@ def small(cls: Any) -> Any:
     for _ in range(ATTEMPTS):
         try:
             return cls(**sizes)
-        except Exception as refusal:  # noqa: PERF203  whatever a configuration raises of what it does not take
+        except Exception as refusal:  # whatever a configuration raises of what it does not take
             for k in [k for k in sizes if k in str(refusal)] or ["num_key_value_heads"]:
                 sizes.pop(k, None)
     return cls(**sizes)

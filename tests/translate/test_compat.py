@@ -55,6 +55,15 @@ def test_a_name_without_a_row_is_said_so(capsys: pytest.CaptureFixture[str]) -> 
     assert "PyTorch's own answer stands" in told(capsys, "torch.nothing", status=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("Strem", "Stream"), ("torch.cuda.synchronise", "torch.cuda.synchronize"), ("quuux", "")]
+)
+def test_the_nearest_name_is_offered(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, name, status=1)
+    assert repr(name) in text
+    assert (f"(did you mean {meant!r}?)" in text) is bool(meant)
+
+
 def test_the_page_has_every_name() -> None:
     page = compat.page()
     assert all(f"`{row.leaf}`" in page for row in matrix.table().values())

@@ -56,6 +56,7 @@ def test_the_program_ends_with_one_line(way: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert all(name in line for name in ("TORCH_WEBGPU_TRANSLATE='wbgpu'", *router.ORDER))
+    assert "(did you mean 'webgpu'?)" in line
 
 
 @pytest.mark.skipif(not router.available("mps").wrong, reason="the device is there")

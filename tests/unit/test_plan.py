@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -50,9 +51,16 @@ def test_json_gives_the_plan_back() -> None:
     assert hash(Plan.from_json(text, trusted=True).kernels[1]) == hash(ADD)
 
 
-def test_a_text_is_not_believed_that_its_indices_are_in_range() -> None:
-    assert plan().kernels[1].trusted
-    assert not any(kernel.trusted for kernel in Plan.from_json(plan().to_json()).kernels)
+@pytest.mark.parametrize("way", ["text", "file"])
+def test_kernels_that_were_read_are_checked_whatever_they_say_of_themselves(way: str, tmp_path: Path) -> None:
+    trusted = plan()
+    assert any(kernel.trusted for kernel in trusted.kernels)
+    trusted.save(tmp_path / "plan.npz")
+    read = Plan.from_json(trusted.to_json()) if way == "text" else Plan.load(tmp_path / "plan.npz")
+    assert not any(kernel.trusted for kernel in read.kernels)
+    assert replace(read, kernels=trusted.kernels) == trusted
+    known = Plan.load(tmp_path / "plan.npz", trusted=True)
+    assert [kernel.trusted for kernel in known.kernels] == [kernel.trusted for kernel in trusted.kernels]
 
 
 def test_people_can_read_it() -> None:

@@ -5,6 +5,7 @@
 from torch_webgpu.aten.fallback import fallback_stats
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import (
+    AddressError,
     DeviceLostError,
     FallbackError,
     ForkError,

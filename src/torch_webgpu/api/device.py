@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch_webgpu.aten.torch_patches import resolve_bare_devices
 from torch_webgpu.engine.current import current_device, set_current_device
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import synchronize as _synchronize
+from torch_webgpu.errors import FlagError, NoAdapterError
 from torch_webgpu.runtime.runtime import devices
 
 from .adapter_memory import adapter_memory
@@ -19,9 +22,19 @@ from .records import Record
 DeviceLike = torch.device | str | int | None
 
 
+@cache
+def _unusable(reason: str) -> None:
+    """Says once why there are no devices where there might be."""
+    warnings.warn(f"webgpu is not available: {reason}", stacklevel=4)
+
+
 def is_available() -> bool:
-    """Whether this machine has a usable WebGPU adapter (a software one counts)."""
-    return bool(devices())
+    """Whether this machine has a usable WebGPU adapter (a software one counts).
+
+    Neither this nor :func:`device_count` raises: programs for the CPU ask, too. What is wrong with the environment's
+    flags is a warning here, and an error where the device is used.
+    """
+    return device_count() > 0
 
 
 def is_initialized() -> bool:
@@ -39,7 +52,11 @@ def lazy_init() -> None:
 
 def device_count() -> int:
     """The number of adapters, ``webgpu:0`` being the best one."""
-    return len(devices())
+    try:
+        return len(devices())
+    except (FlagError, NoAdapterError) as error:
+        _unusable(str(error))
+        return 0
 
 
 def index_of(device: DeviceLike) -> int:

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.torch_abi import KERNELS
 from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
+from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError, did_you_mean
 from torch_webgpu.ir.expr import Function
 from torch_webgpu.wgsl.indices import clamp_indices
 from torch_webgpu.wgsl.kernel import Binding, Kernel
@@ -60,7 +61,9 @@ def add_fusion_pattern(
         raise ValueError(f"a fusion pattern is a chain of two or more operators, not {ops!r}")
     unknown = [op for op in chain if not hasattr(torch.ops.aten, op)]
     if unknown:
-        raise ValueError(f"fusion pattern {name!r}: PyTorch has no operator {', '.join(unknown)}")
+        known = [overload._schema.name.removeprefix("aten::") for overload in KERNELS]
+        meant = did_you_mean(unknown[0], known)
+        raise ValueError(f"fusion pattern {name!r}: PyTorch has no operator {', '.join(unknown)}{meant}")
     function, arity = (None, 0) if wgsl is None else _bind(name, dedent(wgsl))
     engine().set_pattern(name, Pattern(name, chain, function, arity, description, wgsl))
     return None
@@ -70,7 +73,8 @@ def remove_fusion_pattern(name: str) -> None:
     """Forgets a pattern; its chain runs as it did before. KeyError if there is none of this name."""
     patterns = engine().patterns
     if name not in patterns:
-        raise KeyError(f"there is no fusion pattern {name!r}, only {', '.join(patterns)}")
+        meant = did_you_mean(name, patterns)
+        raise KeyError(f"there is no fusion pattern {name!r}{meant}, only {', '.join(patterns)}")
     engine().set_pattern(name, None)
 
 

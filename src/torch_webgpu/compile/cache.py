@@ -4,6 +4,10 @@ One file a plan, named by a digest of all that decides it: the graph, the layout
 capabilities, the versions of torch and of this package, down to its sources. They lie where Inductor's lie by its
 convention: ``TORCH_WEBGPU_CACHE_DIR``, or a folder of the user's among the system's temporary files. A file that is not
 what was written is a plan that has to be made again. Several processes may share the folder.
+
+A plan's kernels may be compiled without bounds checks, so that nobody else may have written it: see
+:mod:`.private_folder`. A folder or a file that is not this user's alone is not used. Where that cannot be known, on
+Windows, kernels that were read are compiled with checks, whatever the file says of them.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import json
 import os
 import re
 import tempfile
+import warnings
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,10 +34,14 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
 
+from . import private_folder
 from .dynamo import without_fakes
+from .private_folder import NotPrivateError
 
 MAX_BYTES = 1 << 30
 """What the folder holds; the plans that were used least recently go first."""
+MAX_PLAN_BYTES = 1 << 28
+"""What one plan may have, unpacked, to be kept."""
 OFF = "off"
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
@@ -51,17 +60,20 @@ class PlanFile:
         if self._path is None:
             return None
         try:
-            data = self._path.read_bytes()
+            data, is_ours = private_folder.read(self._path.parent, self._path.name, MAX_PLAN_BYTES)
             if sha256(data[64:]).hexdigest().encode() != data[:64]:
                 raise ValueError("it is damaged")
-            header, _, rest = zlib.decompress(data[64:]).partition(b"\n")
+            header, _, rest = unpacked(data[64:]).partition(b"\n")
             values = json.loads(header)
             with tempfile.TemporaryDirectory() as folder:
                 plain = Path(folder) / "plan"
                 plain.write_bytes(rest)
-                plan = Plan.load(plain, trusted=True)
+                plan = Plan.load(plain, trusted=is_ours)
             os.utime(self._path)
         except FileNotFoundError:
+            return None
+        except NotPrivateError as error:
+            _warn(str(error))
             return None
         except (OSError, ValueError, zlib.error, WebGPUError):
             with suppress(OSError):
@@ -74,16 +86,39 @@ class PlanFile:
         if self._path is None:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder.make(self._path.parent)
             with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
                 plain, whole = Path(folder) / "plan", Path(folder) / "whole"
                 plan.save(plain)
-                data = zlib.compress(json.dumps(list(values)).encode() + b"\n" + plain.read_bytes(), 1)
-                whole.write_bytes(sha256(data).hexdigest().encode() + data)
+                content = json.dumps(list(values)).encode() + b"\n" + plain.read_bytes()
+                if len(content) > MAX_PLAN_BYTES:
+                    return
+                data = zlib.compress(content, 1)
+                private_folder.write(whole, sha256(data).hexdigest().encode() + data)
                 os.replace(whole, self._path)
             trim(self._path.parent)
+        except NotPrivateError as error:
+            _warn(str(error))
         except (OSError, TypeError):
             return
+
+
+def unpacked(data: bytes) -> bytes:
+    """What was packed, if it is not too much. ValueError for anything else."""
+    packed = zlib.decompressobj()
+    content = packed.decompress(data, MAX_PLAN_BYTES)
+    if not packed.eof:
+        raise ValueError(f"it is cut, or has more than {MAX_PLAN_BYTES} bytes")
+    return content
+
+
+@cache
+def _warn(problem: str) -> None:
+    warnings.warn(
+        f"webgpu: plans of compiled graphs are not kept from process to process: {problem}. TORCH_WEBGPU_CACHE_DIR "
+        "names another folder, or off",
+        stacklevel=2,
+    )
 
 
 def folder() -> Path | None:
@@ -97,7 +132,7 @@ def folder() -> Path | None:
 def _user() -> str:
     try:
         return re.sub(r"\W", "_", getpass.getuser())
-    except (KeyError, OSError):  # a user without a name
+    except (KeyError, OSError, ImportError):  # a user without a name, before Python 3.13 on Windows
         return str(os.getuid()) if hasattr(os, "getuid") else "user"
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torch_webgpu.errors import meant_by
 from torch_webgpu.on_import import when_imported
 
 TRACED = frozenset({"helper", "device_names", "traced"})
@@ -125,7 +126,13 @@ def suppresses_errors() -> bool:
 def settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Inductor's configuration with these. Raises RuntimeError for what it does not know."""
     config: Any = import_module("torch._inductor.config")
-    return {**config.get_config_copy(), **torch._TorchCompileInductorWrapper(mode, dict(options or {}), None).config}
+    try:
+        chosen: dict[str, Any] = torch._TorchCompileInductorWrapper(mode, dict(options or {}), None).config
+    except RuntimeError as error:
+        if hint := meant_by(str(error)):
+            raise RuntimeError(f"{hint.strip(' ()')} {error}") from None
+        raise
+    return {**config.get_config_copy(), **chosen}
 
 
 def parameters_of(model: GraphModule, inputs: Sequence[Any]) -> Callable[[Node], bool]:

@@ -90,7 +90,7 @@ class Compilation:
         for step in self.fused:
             try:
                 lower_graph(self.graph, self.layout, [step], self.target)
-            except Exception:  # noqa: BLE001, PERF203  it is raised by who asks
+            except Exception:  # noqa: BLE001  it is raised by who asks
                 blame(step.nodes)
                 return
 

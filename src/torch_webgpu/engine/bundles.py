@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.errors import AddressError
+from torch_webgpu.layout import MAX_INDEX
+
 from .tensor import ADDRESS_BITS, FIRST_BYTE, LAST_NUMBER, Allocation, Image, Mailbox
 
 FIRST_LIST_ADDRESS = 2 * LAST_NUMBER << ADDRESS_BITS
@@ -36,6 +39,10 @@ class ListGeometry:
     numels: tuple[int, ...]
     id: int = field(default_factory=lambda: next(_geometry_ids))
     images: dict[Any, Image] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if max(self.numels, default=0) > MAX_INDEX:
+            raise AddressError(f"a list with a tensor of {max(self.numels)} elements: kernels number {MAX_INDEX}")
 
     @cached_property
     def is_numbers(self) -> bool:

@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.layout import extent
+from torch_webgpu.ir.operation import Spec, check_addressable
+from torch_webgpu.layout import MAX_INDEX, extent
 from torch_webgpu.plan import Plan, TensorSpec, arranged
 
 from . import causes
@@ -176,8 +177,11 @@ class PlanFunction:
                 found[self._input_places[k]] = engine.allocation(inputs[k])
                 starts[k] = offset_in_allocation(inputs[k])
             elif now != then:
-                found[self._input_places[k]] = known[now >> ADDRESS_BITS]
+                found[self._input_places[k]] = allocation = known[now >> ADDRESS_BITS]
                 starts[k] = (now & OFFSET_MASK) - FIRST_BYTE
+                if allocation.size_bytes > MAX_INDEX:
+                    spec = self.plan.inputs[k]
+                    check_addressable(f"input {k} of a plan", Spec(spec.dtype, spec.shape, spec.strides), starts[k])
         self._pointers, self._starts, self._memory = pointers, starts, None
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> None:

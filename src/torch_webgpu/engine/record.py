@@ -24,7 +24,7 @@ from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.operation import Body, Extern, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
-from . import causes
+from . import addressing, causes
 from .backpressure import Backpressure
 from .bundles import bury
 from .causes import Cause
@@ -88,6 +88,14 @@ class Engine(Store):
         self.clock = FlushClock(self.lanes_pending, self.flush_idle)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
+
+    def on_huge(self) -> None:
+        self.append = self._append_addressable  # type: ignore[method-assign]
+
+    def _append_addressable(self, device: int, op: Operation, addresses: tuple[int, ...], params: Any) -> None:
+        """:meth:`append`, or AddressError for what kernels cannot address."""
+        addressing.check(op, addresses)
+        type(self).append(self, device, op, addresses, params)
 
     def _forget(self) -> None:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_webgpu.dtypes import BY_TORCH
-from torch_webgpu.errors import ForkError, NoAdapterError, OutOfMemoryError, UnsupportedDtypeError, WebGPUError
-from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.errors import (
+    AddressError,
+    ForkError,
+    NoAdapterError,
+    OutOfMemoryError,
+    UnsupportedDtypeError,
+    WebGPUError,
+)
+from torch_webgpu.layout import MAX_BYTES, MAX_INDEX, contiguous_strides
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.target import Target
@@ -37,6 +44,9 @@ class Store:
 
     on_storage_only: Callable[[], None] = staticmethod(lambda: None)
     """Called when the first tensor of a dtype that no kernel computes with is made, and perhaps again."""
+
+    def on_huge(self) -> None:
+        """Called when an allocation is made in which tensors may start where kernels cannot address them."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -189,10 +199,18 @@ class Store:
         self.peak_bytes[device] = max(self.peak_bytes[device], live)
 
     def check_size(self, size: int, index: int) -> None:
-        """Raises at once for what no buffer of this adapter can hold."""
+        """Raises at once for what no buffer of this adapter can hold, or no kernel can address."""
         largest = self._largest_bytes.get(index)
         if largest is None:
             largest = self._largest_bytes[index] = self.device(index).limits["max-buffer-size"]
+        if min(largest, MAX_BYTES) >= size > MAX_INDEX:
+            self.on_huge()
+        if largest >= size > MAX_BYTES:
+            raise AddressError(
+                f"webgpu:{index} cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes), although its memory "
+                f"may suffice: kernels number elements and 32-bit words in 32 bits, which ends at "
+                f"{MAX_BYTES / 2**30:.2f} GiB. Use several tensors"
+            )
         if size > largest:
             device = self.device(index)
             self.reclaim()

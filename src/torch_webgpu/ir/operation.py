@@ -15,6 +15,8 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.errors import AddressError
+from torch_webgpu.layout import MAX_INDEX, is_addressable
 
 from .expr import Expr
 
@@ -30,6 +32,20 @@ class Spec(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     aligned: bool = True
+
+
+def check_addressable(name: str, spec: Spec, start_bytes: int = 0) -> None:
+    """Raises AddressError for an argument of ``name`` whose elements kernels cannot number, ``start_bytes`` after the
+    start of its allocation.
+    """
+    itemsize = BY_NAME[spec.dtype].itemsize
+    if not is_addressable(spec.shape, spec.strides, itemsize, start_bytes):
+        offset = f" {start_bytes // itemsize} elements into its storage" if start_bytes else ""
+        raise AddressError(
+            f"{name}: a {spec.dtype} tensor of shape {spec.shape} and strides {spec.strides}{offset} is too large: the "
+            f"webgpu device numbers elements, and 32-bit words, up to {MAX_INDEX}. Use parts of it, with storages of "
+            "their own, or the CPU"
+        )
 
 
 @dataclass(frozen=True)
@@ -184,6 +200,8 @@ class Operation:
         key = (name, args, n_outputs, body, param_kinds)
         found = cls._interned.get(key)
         if found is None:
+            for spec in args:
+                check_addressable(name, spec)
             found = super().__new__(cls)
             found.name, found.args, found.n_outputs, found.body, found.param_kinds = key
             found.id = crc32(repr((name, args, n_outputs, param_kinds)).encode()) >> 1

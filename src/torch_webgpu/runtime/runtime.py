@@ -11,7 +11,7 @@ import os
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from torch_webgpu.config import config
+from torch_webgpu.config import check, config
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.runtime.adapters import adapters
 from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
@@ -22,18 +22,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices"]
 
+refusal: Exception | None = None
+"""Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""
+
 
 def devices() -> list[Device]:
     """The usable devices, best first, software ones last; empty where there is none.
 
     ``TORCH_WEBGPU_ADAPTER`` (an index into this order, or part of a name) puts one first; NoAdapterError when nothing
-    matches it. Adapters are looked for once, at the first call.
+    matches it, FlagError for an environment variable that cannot be read. Adapters are looked for once, at the first
+    call.
     """
+    if refusal is not None:
+        raise WebGPUError(f"the webgpu device could not be loaded: {refusal}") from refusal
     return list(_runtime())
 
 
 @cache
 def _runtime() -> tuple[Device, ...]:
+    check()
     found_adapters = adapters()
     if not found_adapters:
         return ()

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from torch_webgpu.errors import did_you_mean
+
 from .answers import TARGETS, Reply, Row
 from .matrix import table
 from .missing import INSTEAD, PACKAGES
@@ -34,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         text = json.dumps([as_dict(row) for row in rows], indent=2)
     else:
-        text = "\n".join(shown(rows, options.target, with_notes=bool(options.name)))
+        text = "\n".join(shown(rows, options.target, with_notes=bool(options.name))) if rows else unknown(options.name)
     sys.stdout.write(text + "\n")
     return 0 if rows else 1
 
@@ -75,9 +77,6 @@ def sentence(rows: Sequence[Row], target: str) -> str:
 
 def shown(rows: Sequence[Row], target: str, with_notes: bool) -> Iterator[str]:
     """The lines that are printed: without notes the names of a module that are answered alike share a paragraph."""
-    if not rows:
-        yield "no name like this is in the compatibility matrix: PyTorch's own answer stands"
-        return
     if with_notes:
         for row in rows:
             yield from described(row, target)
@@ -89,6 +88,13 @@ def shown(rows: Sequence[Row], target: str, with_notes: bool) -> Iterator[str]:
             text = f"{answer.value:<12}" + " ".join(row.leaf for row in alike)
             yield textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent=" " * 14)
     yield f"{sentence(rows, target)}; torch-webgpu compat NAME says more"
+
+
+def unknown(name: str) -> str:
+    """What is said of a name that no row has."""
+    whole = "." in name
+    names = [row.name if whole else row.leaf for row in table().values()]
+    return f"the compatibility matrix has no {name!r}{did_you_mean(name, names)}: PyTorch's own answer stands"
 
 
 def described(row: Row, target: str) -> Iterator[str]:

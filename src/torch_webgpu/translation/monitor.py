@@ -6,14 +6,14 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from time import perf_counter
 from typing import Any
 
 from . import callers
 
 
-class Answer(str, Enum):
+class Answer(StrEnum):
     """How a name that belongs to another device is answered on this one."""
 
     SAME = "same"

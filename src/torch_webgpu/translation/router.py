@@ -10,6 +10,8 @@ from types import ModuleType
 
 import torch
 
+from torch_webgpu.errors import did_you_mean
+
 ORDER = ("cuda", "mps", "xpu", "webgpu", "cpu")
 """From the one that needs no translation to the one that is always there."""
 
@@ -69,7 +71,7 @@ def told(error: BaseException) -> str:
 def known(device: str) -> str:
     """``device``, if it is "auto" or one of :data:`ORDER`; ValueError otherwise."""
     if device not in ("auto", *ORDER):
-        raise ValueError(f"device {device!r} is not one of auto, {', '.join(ORDER)}")
+        raise ValueError(f"device {device!r} is not one of auto, {', '.join(ORDER)}{did_you_mean(device, ORDER)}")
     return device
 
 

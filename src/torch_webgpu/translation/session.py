@@ -11,6 +11,7 @@ from time import perf_counter
 import torch
 from torch.nn import DataParallel
 
+from torch_webgpu.errors import did_you_mean
 from torch_webgpu_autoload import OFF
 
 from . import matrix, router
@@ -129,7 +130,8 @@ def asked_device() -> str:
         return "auto"
     if said not in router.ORDER:
         names = ", ".join(router.ORDER)
-        raise ValueError(f"{VARIABLE}={said!r}: expected 1 (the best device there is), 0, or one of {names}")
+        meant = did_you_mean(said, router.ORDER)
+        raise ValueError(f"{VARIABLE}={said!r}: expected 1 (the best device there is), 0, or one of {names}{meant}")
     return said
 
 

@@ -299,6 +299,8 @@ def test_a_plan_takes_its_functions_with_it() -> None:
         (["add"], None, "two or more"),
         ("add", None, "two or more"),
         (["add", "fry"], None, "no operator fry"),
+        (["addd", "mul"], None, r"no operator addd \(did you mean 'add'\?\)"),
+        (["add", "layer_nrm"], None, r"no operator layer_nrm \(did you mean 'native_layer_norm'\?\)"),
         (["add", "mul"], "fn other(a: f32) -> f32 { return a; }", "must declare fn wrong"),
         (["add", "mul"], "fn wrong(a: i32) -> f32 { return 1.0; }", "must declare fn wrong"),
         (["add", "mul"], "fn wrong() -> f32 { return 1.0; }", "must declare fn wrong"),

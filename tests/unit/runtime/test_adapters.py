@@ -150,12 +150,6 @@ def test_an_implementation_that_does_not_load(used: Use, missing: Exception) -> 
         used([H100()], missing, implementation="wgpu")
 
 
-def test_an_unknown_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_WEBGPU_IMPLEMENTATION", "metal")
-    with pytest.raises(ValueError, match="expected one of auto, wgpu, dawn"):
-        config.Config()
-
-
 @pytest.mark.parametrize("wrong", ["computes nothing", "does not open", "is lost", "refuses the shader"])
 def test_dawn_has_to_show_that_it_works_where_there_is_a_choice(used: Use, wrong: str) -> None:
     dawn = Library("dawn", H100())

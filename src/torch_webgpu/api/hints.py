@@ -1,0 +1,45 @@
+"""*Did you mean*, after errors of PyTorch's own that end a program: ``x.to("webpgu")``.
+
+A device's name is read in C++, before any code of a backend's. Looking at each call would cost each a Python frame, so
+that the error is looked at where Python prints it, if nobody has handled it. The error itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from torch_webgpu.errors import meant_by
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def add_hint(error: BaseException | None) -> None:
+    """Adds to an error what was probably meant, as a note, which is printed below its message."""
+    if isinstance(error, RuntimeError) and not hasattr(error, "__notes__") and (hint := meant_by(str(error))):
+        error.add_note(hint.strip(" ()"))
+
+
+def hinting(before: Hook) -> Hook:
+    """``sys.excepthook``, with hints."""
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        add_hint(error)
+        before(kind, error, traceback)
+
+    return show
+
+
+def register() -> None:
+    """Puts them in place, around what programs and libraries have put there before."""
+    sys.excepthook = hinting(sys.excepthook)
+    of_threads = threading.excepthook
+
+    def show(arguments: Any) -> None:
+        add_hint(arguments.exc_value)
+        of_threads(arguments)
+
+    threading.excepthook = show

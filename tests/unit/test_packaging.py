@@ -1,0 +1,36 @@
+"""What pyproject.toml promises of Python and PyTorch, wherever else it is said."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+OLDEST = re.fullmatch(r">=3\.(\d+)", PYPROJECT["project"]["requires-python"])
+
+
+def oldest() -> int:
+    """The minor version of the oldest Python that the package may be installed for."""
+    assert OLDEST is not None
+    return int(OLDEST[1])
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "wgpu", "wgpudawn", "cffi"])
+def test_every_dependency_can_be_installed_for_the_oldest_python(library: str) -> None:
+    needs = re.match(r">=3\.(\d+)", metadata(library).get("Requires-Python", ">=3.0"))
+    assert needs is not None
+    assert int(needs[1]) <= oldest()
+
+
+def test_the_oldest_python_is_the_same_everywhere() -> None:
+    version, short = f"3.{oldest()}", f"py3{oldest()}"
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == short
+    assert f"Programming Language :: Python :: {version}" in PYPROJECT["project"]["classifiers"]
+    assert f'"{version}"' in (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    assert f"version_info < (3, {oldest()})" in (ROOT / "scripts/setup.sh").read_text("utf-8")
+    assert f"Python ≥ {version}" in (ROOT / "README.md").read_text("utf-8")
