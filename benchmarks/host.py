@@ -183,12 +183,12 @@ def warm_up(model: Model) -> None:
     """Runs until no plan is made anew. RuntimeError where that does not come to pass."""
     from torch_webgpu.engine.record import engine
 
-    scheduler, calm, misses = engine().scheduler, 0, -1
+    plans, calm, misses = engine().plans, 0, -1
     begin(model)
     for _ in range(MOST_WARM_UP):
         model.step()
-        calm = calm + 1 if scheduler.misses == misses else 0
-        misses = scheduler.misses
+        calm = calm + 1 if plans.misses == misses else 0
+        misses = plans.misses
         if calm == STEADY:
             return
     raise RuntimeError(f"plans are still made anew after {MOST_WARM_UP} steps")
@@ -231,29 +231,26 @@ def recorded(step: Step) -> dict[str, int]:
     """What the engine does in a step."""
     from torch_webgpu.engine.record import engine
 
-    eng = engine()
-    scheduler, schedule = eng.scheduler, eng.scheduler.schedule
-    sizes: list[int] = []
-    schedules: list[Any] = []
+    plans, look_up = engine().plans, engine().plans.look_up
+    flushed: list[tuple[int, Any]] = []
 
-    def noted(recording: Any, limits: Any) -> Any:
-        sizes.append(len(recording.ops))
-        schedules.append(schedule(recording, limits))
-        return schedules[-1]
+    def noted(recording: Any, *arguments: Any) -> Any:
+        cached = look_up(recording, *arguments)
+        flushed.append((len(recording.ops), cached))
+        return cached
 
-    hits, misses = scheduler.hits, scheduler.misses
-    scheduler.schedule = noted  # type: ignore[method-assign]
+    hits, misses = plans.hits, plans.misses
+    plans.look_up = noted  # type: ignore[method-assign]
     try:
         step()
     finally:
-        del scheduler.schedule
-    dispatches = sum(len(program.plan.steps) for found in schedules for program in found.programs.values())
+        del plans.look_up
     return {
-        "operations": sum(sizes),
-        "flushes": len(sizes),
-        "plan_hits": scheduler.hits - hits,
-        "plan_misses": scheduler.misses - misses,
-        "dispatches": dispatches,
+        "operations": sum(size for size, _ in flushed),
+        "flushes": len(flushed),
+        "plan_hits": plans.hits - hits,
+        "plan_misses": plans.misses - misses,
+        "dispatches": sum(len(cached.executable.plan.steps) for _, cached in flushed if cached.executable),
     }
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -317,13 +318,14 @@ class Engine(Store):
         """Whether what a lane holds was recorded before and went on, or ended when other tensors were alive."""
         with self.lock:
             held = tuple([op for op, _, _ in lane.entries])
-            known = cast("Iterable[tuple[tuple[Any, ...], Limits | None]]", self.scheduler.schedules)
-            again = [len(ops) for (ops, *_), _ in known if ops[: len(held)] == held]
+            known = [plans for (device, _), plans in self.plans.plans.items() if device == lane.device]
+            keys = cast("Iterable[tuple[tuple[Operation, ...], ...]]", chain.from_iterable(known))
+            again = [len(ops) for ops, *_ in keys if ops[: len(held)] == held]
             if not again or max(again) > len(held):
                 return bool(again)
             self.collect()
             recording = Recording(lane.entries, self.mailbox.allocations, self.lanes.needed_beside(lane))
-            return (recording.key, self._limits.get(lane.device)) not in self.scheduler.schedules
+            return not any(recording.key in plans for plans in known)
 
     def flush_idle(self, lane: Lane, content: Content) -> None:
         """Submits what a lane holds, if that is still all; what goes wrong is raised at the next use."""

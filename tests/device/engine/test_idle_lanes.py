@@ -78,7 +78,7 @@ def test_a_loop_that_is_slowed_down_makes_no_plans_anew(device: torch.device) ->
     step = trained(device)
     for _ in range(WARM_UP):
         step()
-    chance, pauses, misses = random.Random(0), 0, engine().scheduler.misses
+    chance, pauses, misses = random.Random(0), 0, engine().plans.misses
 
     def slow_down(frame: FrameType, event: str, argument: object) -> None:
         nonlocal pauses
@@ -94,7 +94,7 @@ def test_a_loop_that_is_slowed_down_makes_no_plans_anew(device: torch.device) ->
     finally:
         sys.setprofile(None)
     assert pauses > 20
-    assert engine().scheduler.misses == misses
+    assert engine().plans.misses == misses
 
 
 def test_a_loop_whose_thread_pauses_is_flushed_there_with_plans_that_come_back(
@@ -104,10 +104,10 @@ def test_a_loop_whose_thread_pauses_is_flushed_there_with_plans_that_come_back(
     x = torch.randn(4, 8).to(device)
     made = []
     for _ in range(6):
-        before = engine().scheduler.misses
+        before = engine().plans.misses
         x = (x @ x.t() @ x).tanh() + 1
         wait_for(lambda: webgpu.get_pending_count() == 0)
-        made.append(engine().scheduler.misses - before)
+        made.append(engine().plans.misses - before)
     assert made[2:] == [0] * 4
     assert len(idle_flushes) >= 6
 
