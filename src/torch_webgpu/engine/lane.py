@@ -37,13 +37,15 @@ def numbers_of(addresses: Iterable[int]) -> list[int]:
 class Lane:
     """What one thread has recorded for one device."""
 
-    __slots__ = ("_reads", "_scanned", "_writes", "device", "entries", "listeners", "thread")
+    __slots__ = ("_reads", "_scanned", "_writes", "device", "entries", "listeners", "takes", "thread")
 
     def __init__(self, device: int, thread: int) -> None:
         self.device = device
         self.thread = thread
         self.entries: list[Entry] = []
         self.listeners: list[Callable[[list[Entry]], None]] = []  # are told what is taken
+        self.takes = 0
+        """How often it was taken from."""
         self._reads: set[int] = set()  # numbers of allocations, of the first ``_scanned`` entries
         self._writes: set[int] = set()
         self._scanned = 0
@@ -54,6 +56,7 @@ class Lane:
     def take(self) -> list[Entry]:
         """The operations, which are no longer recorded."""
         entries, self.entries = self.entries, []
+        self.takes += 1
         if self._scanned:
             self._reads, self._writes, self._scanned = set(), set(), 0
         for listener in self.listeners:

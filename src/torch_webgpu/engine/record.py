@@ -10,11 +10,12 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -28,7 +29,7 @@ from . import addressing, causes
 from .backpressure import Backpressure
 from .bundles import bury
 from .causes import Cause
-from .clock import FlushClock
+from .clock import Content, FlushClock
 from .flush import Trailing, run
 from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
@@ -85,7 +86,7 @@ class Engine(Store):
         self.readbacks = Readbacks()
         self._waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
-        self.clock = FlushClock(self.lanes_pending, self.flush_idle)
+        self.clock = FlushClock(lambda: self.lanes.on(None), self.goes_on, self.flush_idle)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -304,14 +305,10 @@ class Engine(Store):
         seed, offset = state.reserve(blocks)
         return [half & 0xFFFFFFFF for number in (seed, offset) for half in (number, number >> 32)]
 
-    def lanes_pending(self) -> dict[Lane, int]:
-        """How many operations wait for a flush in each lane."""
-        return {lane: len(lane) for lane in self.lanes.busy.copy()}
-
     @property
     def pending_count(self) -> int:
         """How many operations wait for a flush, of all threads and on all devices."""
-        return sum(self.lanes_pending().values())
+        return sum(map(len, self.lanes.on(None)))
 
     def flush(self, cause: Cause, device: int | None = None, trailing: Trailing | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it, and ``trailing`` after it."""
@@ -325,12 +322,25 @@ class Engine(Store):
                 self.collect()
                 self.sweep()
 
-    def flush_idle(self, lane: Lane, size: int) -> None:
-        """Submits what a lane holds, if that is still so much; what goes wrong is raised at the next use."""
+    def goes_on(self, lane: Lane) -> bool:
+        """Whether what a lane holds was recorded before and went on, or ended when other tensors were alive."""
+        with self.lock:
+            held = tuple([op for op, _, _ in lane.entries])
+            known = [plans for (device, _), plans in self.plans.plans.items() if device == lane.device]
+            keys = cast("Iterable[tuple[tuple[Operation, ...], ...]]", chain.from_iterable(known))
+            again = [len(ops) for ops, *_ in keys if ops[: len(held)] == held]
+            if not again or max(again) > len(held):
+                return bool(again)
+            self.collect()
+            recording = Recording(lane.entries, self.mailbox.allocations, self.lanes.needed_beside(lane))
+            return not any(recording.key in plans for plans in known)
+
+    def flush_idle(self, lane: Lane, content: Content) -> None:
+        """Submits what a lane holds, if that is still all; what goes wrong is raised at the next use."""
         try:
             with self.lock:
                 # It may have been turned off meanwhile.
-                if self.capture is None and self.settings.delay_ms > 0 and len(lane) == size:
+                if self.capture is None and self.settings.delay_ms > 0 and Content.of(lane) == content:
                     self.flush_lane(lane, causes.IDLE)
         except Exception as error:
             self.error = self.error or error
