@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 import torch
 
 OutOfMemoryError = torch.OutOfMemoryError
@@ -41,6 +44,10 @@ class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 
 
+class RequirementError(WebGPUError):
+    """A plan needs a feature or a limit that the adapter does not have."""
+
+
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
     """PyTorch's error for an operator whose tensors are not all on one device."""
     return RuntimeError(
@@ -54,3 +61,9 @@ class FallbackError(NotImplementedError):
 
 class UnsupportedDtypeError(TypeError):
     """The adapter, or WGSL, has no such type."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest of the ``known`` ones, if any is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

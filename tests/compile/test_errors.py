@@ -17,14 +17,14 @@ from tests.device.memory_limit import memory_limit
 from torch_webgpu.compile import cache, graph
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 
 from .against_eager import assert_equal, counting
 
 MIB = 1 << 20
 
 
-def not_lowered(op: Operation, alias: tuple[int, ...], caps: object) -> Any:
+def not_lowered(op: Operation, alias: tuple[int, ...], target: object) -> Any:
     raise ValueError("no kernel can do this")
 
 

@@ -74,7 +74,7 @@ def test_dispatches_a_layer(attention: str) -> None:
             tokens_of(model, torch.compile(model), "webgpu")
         counts.append(len(made[-1].steps))
     # x, gain, and of each product a matrix, a bias and a result
-    buffers = engine().device(0).caps.max_buffers
+    buffers = engine().device(0).target.max_buffers
     apart = 0 if buffers >= 11 else 2 if buffers > 8 else 3
     assert counts[1] - counts[0] <= DISPATCHES_A_LAYER + apart
     assert counts[0] <= DISPATCHES_A_LAYER + 8

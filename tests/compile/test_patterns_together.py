@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch_webgpu.compiler.passes.horizontal_fusion import merged
 from torch_webgpu.engine.record import engine
-from torch_webgpu.lower.together import merged
 from torch_webgpu.plan import Plan, Step, bind, trace, verify
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -42,7 +42,7 @@ def test_products_of_one_input(k: int, sizes: tuple[int, ...], dtype: torch.dtyp
     inputs = [t.to("webgpu", dtype) for t in on_cpu]
     plan = run(projections, *inputs)
     kinds = {step.kernel for step in plan.steps if isinstance(step, Step)}
-    at_once = (engine().device(0).caps.max_buffers - 1) // 3
+    at_once = (engine().device(0).target.max_buffers - 1) // 3
     if len(sizes) <= at_once:
         assert len(plan.steps) == len(kinds)  # what has equal kernels is one dispatch
     assert len(plan.steps) <= -(-len(sizes) // at_once) + (k == 37)  # a matrix of one row has a kernel of its own
@@ -85,22 +85,22 @@ def test_what_depends_on_another_stays_behind_it() -> None:
 @pytest.mark.parametrize("buffers", [4, 5, 8, 10])
 def test_no_more_buffers_than_the_adapter_binds(buffers: int) -> None:
     """A plan for such an adapter has more steps, and still none of the products alone when two fit."""
-    if buffers > engine().device(0).caps.max_buffers:
+    if buffers > engine().device(0).target.max_buffers:
         pytest.skip("the plan is bound, too, and this adapter binds fewer")
     x = torch.randn(1, 16, device="webgpu")
     weights = [
         t for n in (8, 16, 24, 32) for t in (torch.randn(n, 16, device="webgpu"), torch.randn(n, device="webgpu"))
     ]
-    caps = engine().device(0).caps
+    target = engine().device(0).target
     device = engine().device(0)
     whole = trace(projections, x, *weights)
     parts = whole.steps[0]
     assert isinstance(parts, Step)
-    assert len(whole.steps) == -(-4 // ((device.caps.max_buffers - 1) // 3))
+    assert len(whole.steps) == -(-4 // ((device.target.max_buffers - 1) // 3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch_webgpu.engine.tracing.merged", lambda plan, _: plan)
         apart = trace(projections, x, *weights)
-    small = merged(apart, replace(caps, max_buffers=buffers))
+    small = merged(apart, replace(target, max_buffers=buffers))
     assert len(apart.steps) == 4
     assert len(small.steps) == -(-4 // ((buffers - 1) // 3))
     assert all(len(step.bindings) <= buffers for step in small.steps if isinstance(step, Step))

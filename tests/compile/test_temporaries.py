@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_webgpu.lower.planning import sharing_temporaries
+from torch_webgpu.compiler.passes.lowering import sharing_temporaries
 from torch_webgpu.plan import Plan, bind, trace, verify
 
 

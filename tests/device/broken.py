@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import Launch, Lowered
 
 TEXT = "fn main( { this is not WGSL }"
 
 
-def lower_broken(op: Operation, alias: tuple[int, ...], caps: object) -> Lowered:
+def lower_broken(op: Operation, alias: tuple[int, ...], target: object) -> Lowered:
     kernel = Kernel("broken", TEXT, (Binding("y", "f32", "read_write"),))
     return Lowered((Launch(kernel, (1,), (), (1, 1, 1)),))
 

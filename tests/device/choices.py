@@ -8,7 +8,7 @@ import pytest
 
 from torch_webgpu.aten import recipes
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,5 +37,5 @@ def pytest_runtest_setup(item: pytest.Function) -> None:
     if hasattr(item, "callspec"):
         needed |= "double" in item.callspec.id.replace("-", " ").split()
         needed |= any(value is dtype for value in item.callspec.params.values() for dtype in DOUBLES)
-    if needed and DEVICE.type == "webgpu" and torch.webgpu.is_available() and not engine().device(0).caps.float64:
+    if needed and DEVICE.type == "webgpu" and torch.webgpu.is_available() and not engine().device(0).target.float64:
         pytest.skip("the adapter has no float64")

@@ -193,7 +193,7 @@ def test_float64_only_where_the_adapter_has_it(monkeypatch: pytest.MonkeyPatch) 
     found = engine().device(0)
     assert narrower(torch.int64, here) == torch.int64
     for float64, expected in ((True, torch.float64), (False, torch.float32)):
-        monkeypatch.setattr(found, "caps", replace(found.caps, float64=float64))
+        monkeypatch.setattr(found, "target", replace(found.target, float64=float64))
         assert narrower(torch.float64, here) == expected
         assert narrower(torch.float64, torch.device("cpu")) == torch.float64
     before = plain("diffusers.utils.torch_utils", "maybe_adjust_dtype_for_device")

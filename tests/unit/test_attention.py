@@ -7,14 +7,14 @@ from math import prod
 
 import pytest
 
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import Attention, Problem, few, lower_few
 from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered
-from torch_webgpu.wgsl.link import HostCaps
 
-CAPS = HostCaps(int64=True, float16=True, float64=False, immediates_bytes=64, max_binding_bytes=1 << 27)
+CAPS = Target(int64=True, float16=True, float64=False, immediates_bytes=64, max_binding_bytes=1 << 27)
 WORKGROUP_BYTES = 16 << 10
 IMMEDIATES = 16
 """Words that every implementation passes without a buffer."""

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from torch_webgpu.ir.graph import Operation, Pointwise, Spec
+from torch_webgpu.ir.operation import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import MAX_GROUPS, WORKGROUP, Launch, Source, grid_for
-from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.link import link
 from torch_webgpu.wgsl.pointwise import build_pointwise
 
-NATIVE = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
-PORTABLE = HostCaps(int64=False, float16=False, float64=False, immediates_bytes=0, max_binding_bytes=1 << 27)
+NATIVE = Target(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
+PORTABLE = Target(int64=False, float16=False, float64=False, immediates_bytes=0, max_binding_bytes=1 << 27)
 
 
 def dense(dtype: str, *shape: int) -> Spec:
@@ -173,12 +174,12 @@ def test_grids_stay_within_the_limit() -> None:
     assert (y - 1) * x * WORKGROUP < WORKGROUP * MAX_GROUPS + 1 <= x * y * WORKGROUP
 
 
-@pytest.mark.parametrize("caps", [NATIVE, PORTABLE], ids=["native", "portable"])
+@pytest.mark.parametrize("target", [NATIVE, PORTABLE], ids=["native", "portable"])
 @pytest.mark.parametrize("dtype", ["bool", "u8", "i16", "i32", "u32", "i64", "f16", "bf16", "f32", "c64"])
-def test_kernels_link_for_every_host(dtype: str, caps: HostCaps) -> None:
-    built = build(dense(dtype, 4, 5), dense(dtype, 5), dense(dtype, 4, 5), native_f16=caps.float16)
-    linked = link(built.kernel, caps)
-    assert linked.uses_immediates == (caps.immediates_bytes > 0)
+def test_kernels_link_for_every_host(dtype: str, target: Target) -> None:
+    built = build(dense(dtype, 4, 5), dense(dtype, 5), dense(dtype, 4, 5), native_f16=target.float16)
+    linked = link(built.kernel, target)
+    assert linked.uses_immediates == (target.immediates_bytes > 0)
 
 
 def test_threads_take_several_groups_of_many_narrow_elements() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from torch_webgpu.ir.graph import Expr, Function, Operation, Pointwise, Reduction, Spec
+from torch_webgpu.ir.expr import Expr, Function
+from torch_webgpu.ir.operation import Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import TABLE, ops
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size
-from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.link import link
 from torch_webgpu.wgsl.pointwise import build_pointwise
 from torch_webgpu.wgsl.quads import QUAD
 from torch_webgpu.wgsl.reduction import build_reduction
 
 X = ops.load(0, "f32")
-CAPS = HostCaps(int64=True, float16=False, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
+CAPS = Target(int64=True, float16=False, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
 
 
 def test_operators_and_built_in_functions_are_one_each() -> None:

@@ -16,7 +16,7 @@ from torch_webgpu.doctor import Check
 from torch_webgpu.errors import NoAdapterError
 from torch_webgpu.runtime.adapters import Survey
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 CORES = (MatrixConfig("f16", "f32", 16, 8, 16, 32),)
 

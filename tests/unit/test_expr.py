@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from torch_webgpu.aten.scalars import cast_scalar, check_fits
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import convert, emit, float_literal, literal, param_parts, split_scalar
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from torch_webgpu.ir.graph import Expr, Extern, Operation, Pointwise, Reduction, Spec
+from torch_webgpu.compiler.fuse import fuser as fusion
+from torch_webgpu.compiler.fuse.fuser import FusedNode, Limits, RecordedNode, Use, fuse
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.matmul import lower_matmul
-from torch_webgpu.lower import fuse as fusion
-from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
 from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
 MATRIX = Spec("f32", (6, 6), (6, 1))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_webgpu.compiler.fuse.fuser import FusedNode
 from torch_webgpu.ir.combine import accumulators
-from torch_webgpu.ir.graph import Pointwise, Reduction, Spec
-from torch_webgpu.lower.fuse import FusedNode
+from torch_webgpu.ir.operation import Pointwise, Reduction, Spec
 from torch_webgpu.wgsl.builder import bind
 
 from .test_fuse import MATRIX, TRANSPOSED, Recording

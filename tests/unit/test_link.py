@@ -8,11 +8,12 @@ from importlib.resources import files
 
 import pytest
 
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
-from torch_webgpu.wgsl.link import HostCaps, library, link
+from torch_webgpu.wgsl.link import library, link
 from torch_webgpu.wgsl.module import Module
 
-CAPS = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1000)
+TARGET = Target(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1000)
 
 
 def kernel(statements: str, *bindings: Binding, params: tuple[Param, ...] = (), lib: tuple[str, ...] = ()) -> Kernel:
@@ -25,26 +26,26 @@ def declared(source: str) -> list[str]:
 
 def test_parameters_are_immediates_where_they_fit() -> None:
     ask = kernel("_ = P.n;", Binding("x", "f32"), params=(Param("n"), Param("scale", "f32")))
-    native = link(ask, replace(CAPS, immediates_bytes=8))
+    native = link(ask, replace(TARGET, immediates_bytes=8))
     assert native.uses_immediates
     assert native.param_bytes == 8
     assert "var<immediate> P: Params;" in native.source
     assert "scale: f32" in native.source
-    uniform = link(ask, replace(CAPS, immediates_bytes=7), (3,))
+    uniform = link(ask, replace(TARGET, immediates_bytes=7), (3,))
     assert not uniform.uses_immediates
     assert uniform.param_bytes == 8
     assert "@group(0) @binding(3) var<uniform> P: Params;" in uniform.source
 
 
 def test_no_parameters_no_struct() -> None:
-    linked = link(kernel("_ = x_load(0u);", Binding("x", "f32")), CAPS)
+    linked = link(kernel("_ = x_load(0u);", Binding("x", "f32")), TARGET)
     assert (linked.uses_immediates, linked.param_bytes) == (False, 0)
     assert "Params" not in linked.source
 
 
 def test_only_what_is_reached_is_declared() -> None:
     linked = link(
-        kernel("_ = i32_floordiv(x_load(0u), 3);", Binding("x", "i32"), Binding("y", "i32", "read_write")), CAPS
+        kernel("_ = i32_floordiv(x_load(0u), 3);", Binding("x", "i32"), Binding("y", "i32", "read_write")), TARGET
     )
     assert declared(linked.source) == ["i32_div", "i32_floordiv", "x_raw_get", "x_load"]
     assert "var<storage, read_write> y_buf: array<i32>;" in linked.source
@@ -54,22 +55,22 @@ def test_a_name_the_body_declares_is_not_taken_from_the_library() -> None:
     body = (
         "fn i32_div(a: i32, b: i32) -> i32 { return a; }\n@compute @workgroup_size(1) fn main() { _ = i32_div(1, 2); }"
     )
-    assert declared(link(Kernel("test", body, ()), CAPS).source) == ["i32_div"]
+    assert declared(link(Kernel("test", body, ()), TARGET).source) == ["i32_div"]
 
 
 def test_members_and_local_variables_are_not_taken_from_the_library() -> None:
-    assert declared(link(kernel("let i64_add = 1; _ = v.i64_sub + i64_add;"), CAPS).source) == []
+    assert declared(link(kernel("let i64_add = 1; _ = v.i64_sub + i64_add;"), TARGET).source) == []
 
 
 def test_comments_mention_nothing() -> None:
-    assert declared(link(kernel("// i64_add\n"), CAPS).source) == []
+    assert declared(link(kernel("// i64_add\n"), TARGET).source) == []
 
 
 @pytest.mark.parametrize("int64", [True, False])
 def test_int64_variant(int64: bool) -> None:
-    caps = replace(CAPS, int64=int64)
+    target = replace(TARGET, int64=int64)
     source = link(
-        kernel("x_store(0u, i64_add(x_load(0u), x_load(1u)));", Binding("x", "i64", "read_write")), caps
+        kernel("x_store(0u, i64_add(x_load(0u), x_load(1u)));", Binding("x", "i64", "read_write")), target
     ).source
     assert ("alias I64 = i64;" in source) == int64
     assert f"array<{'i64' if int64 else 'vec2<u32>'}>" in source
@@ -100,29 +101,29 @@ def test_both_int64_variants_have_the_same_names() -> None:
 )
 def test_array_types(dtype: str, mode: str, statement: str, array: str) -> None:
     source = link(
-        kernel(statement, Binding("x", dtype, "read_write", mode)), replace(CAPS, float32_atomics=True)
+        kernel(statement, Binding("x", dtype, "read_write", mode)), replace(TARGET, float32_atomics=True)
     ).source
     assert f"x_buf: {array};" in source
 
 
 def test_half_without_shader_f16_is_packed() -> None:
-    source = link(kernel("_ = x_load(0u);", Binding("x", "f16")), replace(CAPS, float16=False)).source
+    source = link(kernel("_ = x_load(0u);", Binding("x", "f16")), replace(TARGET, float16=False)).source
     assert "x_buf: array<u32>;" in source
     assert "enable f16" not in source
 
 
 def test_directives_by_dialect() -> None:
     ask = kernel("_ = x_load(0u); _ = subgroupAdd(1u);", Binding("x", "f16"))
-    assert link(ask, CAPS).source.startswith("enable f16;\nenable subgroups;") is False
-    assert link(ask, replace(CAPS, dialect="tint")).source.startswith("enable f16;\nenable subgroups;")
+    assert link(ask, TARGET).source.startswith("enable f16;\nenable subgroups;") is False
+    assert link(ask, replace(TARGET, dialect="tint")).source.startswith("enable f16;\nenable subgroups;")
 
 
 def test_windows() -> None:
-    source = link(kernel("_ = x_load(0u);", Binding("x", "f32"), Binding("y", "f32")), CAPS, (3, 1)).source
+    source = link(kernel("_ = x_load(0u);", Binding("x", "f32"), Binding("y", "f32")), TARGET, (3, 1)).source
     assert re.findall(r"@binding\((\d)\) var<storage, read> (\w+)", source) == [
         ("0", "x_w0"), ("1", "x_w1"), ("2", "x_w2"), ("3", "y_buf")
     ]  # fmt: skip
-    assert CAPS.window_bytes == 768
+    assert TARGET.window_bytes == 768
     assert "k / 192u" in source
 
 
@@ -138,7 +139,7 @@ def test_windows() -> None:
 )
 def test_what_cannot_be_linked(ask: Kernel, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        link(ask, CAPS)
+        link(ask, TARGET)
 
 
 @pytest.mark.parametrize("int64", [True, False])
@@ -151,12 +152,12 @@ def test_library_names_are_declared_once(int64: bool) -> None:
 
 def test_a_kernel_that_is_not_trusted_stays_within_its_buffers_where_the_compiler_adds_no_checks() -> None:
     ask = kernel("y_store(7u, x_load4(9u).x);", Binding("x", "f32"), Binding("y", "f32", "read_write"))
-    tint = replace(CAPS, dialect="tint")
+    tint = replace(TARGET, dialect="tint")
     assert "y_buf[min(k, arrayLength(&y_buf) - 1u)] = v;" in link(ask, tint).source
     assert "x_buf[min(k, arrayLength(&x_buf) - 1u)]" in link(ask, tint).source
     assert "x_w1[min(r, arrayLength(&x_w1) - 1u)]" in link(ask, tint, (2, 1)).source
-    for trusted, caps in ((True, tint), (False, CAPS), (True, CAPS)):
-        assert "arrayLength" not in link(replace(ask, trusted=trusted), caps).source
+    for trusted, target in ((True, tint), (False, TARGET), (True, TARGET)):
+        assert "arrayLength" not in link(replace(ask, trusted=trusted), target).source
 
 
 def test_the_library_chooses_without_branches() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from math import prod
 
-from torch_webgpu.ir.graph import ForEach, Number, Operation, Pointwise, Spec
+from torch_webgpu.compiler.fuse.fuser import FusedNode, Limits, RecordedNode, Use, fuse
+from torch_webgpu.compiler.lower.lower import lower
+from torch_webgpu.ir.operation import ForEach, Number, Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.lower.fuse import FusedNode, Limits, RecordedNode, Use, fuse
-from torch_webgpu.lower.lower import lower
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Source
-from torch_webgpu.wgsl.link import HostCaps
 
 SHAPES = ((2, 3), (5,), (7, 1))
 STRIDES = ((3, 1), (1,), (1, 1))
 LISTS = Spec("f32", (sum(map(prod, SHAPES)),), (1,))
 TENSOR = Spec("f32", (5,), (1,))
-CAPS = HostCaps(True, True, True, immediates_bytes=128, max_binding_bytes=1 << 27, max_buffers=8)
+CAPS = Target(True, True, True, immediates_bytes=128, max_binding_bytes=1 << 27, max_buffers=8)
 A, B, X = range(3)
 MEMBER = 9
 """The number of a tensor of list A that other arguments lie in."""
@@ -81,7 +81,7 @@ def test_a_dispatch_takes_as_many_tuples_as_buffers() -> None:
     assert [launch.bindings for launch in lowered.launches] == [(0, 1, 2, 3, 4, 5)]
     in_place = lower(node.op, (0, 0), CAPS)
     assert [launch.bindings for launch in in_place.launches] == [(0, 1, 2)]
-    few = lower(node.op, (0, 1), HostCaps(True, True, True, 128, 1 << 27, max_buffers=4))
+    few = lower(node.op, (0, 1), Target(True, True, True, 128, 1 << 27, max_buffers=4))
     assert [launch.bindings for launch in few.launches] == [(0, 1, 3, 4), (2, 5)]
     numbers = [[v.index for v in launch.values if isinstance(v, Source)] for launch in few.launches]
     assert numbers == [[0, 1], [2]]

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.compiler.lower.lower import lower
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels import conv, matmul
 from torch_webgpu.kernels.conv_problem import Geometry
 from torch_webgpu.kernels.halves import is_worth
 from torch_webgpu.kernels.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.lower.lower import lower
-from torch_webgpu.wgsl.link import HostCaps, link
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig, Target
+from torch_webgpu.wgsl.link import link
 
 F16 = MatrixConfig("f16", "f32", 16, 16, 16, 32)
 I8 = MatrixConfig("i8", "i32", 16, 16, 32, 32)
@@ -32,8 +32,8 @@ CONFIGS = (
 )
 
 
-def caps(*configs: MatrixConfig, workgroup_bytes: int = 49152) -> HostCaps:
-    return HostCaps(
+def target(*configs: MatrixConfig, workgroup_bytes: int = 49152) -> Target:
+    return Target(
         int64=False,
         float16=True,
         float64=False,
@@ -54,7 +54,7 @@ def spec(dtype: str, rows: int, columns: int, order: str = "rows") -> Spec:
 
 
 def sources(
-    host: HostCaps, dtype: str, m: int, n: int, k: int, left: str, right: str, precision: str | None = None
+    host: Target, dtype: str, m: int, n: int, k: int, left: str, right: str, precision: str | None = None
 ) -> dict[str, str]:
     """The kernels of a product and their WGSL."""
     arguments = (spec(dtype, m, k, left), spec(dtype, k, n, right), spec(dtype, m, n))
@@ -71,7 +71,7 @@ def null() -> Any:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_configuration_has_tiles(config):
-    host = caps(config)
+    host = target(config)
     assert config_for(host, config.operand) == config
     found = tiles_for(host, config)
     assert found
@@ -81,9 +81,9 @@ def test_every_configuration_has_tiles(config):
 def test_tiles_fit_into_workgroup_memory():
     """As declared by their kernels, in every layout."""
     for tile, left, right in itertools.product(TILES, ("rows", "columns"), ("rows", "columns")):
-        host = caps(F16, workgroup_bytes=tile.workgroup_bytes(F16))
+        host = target(F16, workgroup_bytes=tile.workgroup_bytes(F16))
         assert tile in tiles_for(host, F16)
-        assert tile not in tiles_for(caps(F16, workgroup_bytes=tile.workgroup_bytes(F16) - 1), F16)
+        assert tile not in tiles_for(target(F16, workgroup_bytes=tile.workgroup_bytes(F16) - 1), F16)
         for source in sources(host, "f16", 512, 512, 512, left, right).values():
             (vectors,) = re.findall(r"var<workgroup> tiles: array<vec4<u32>, (\d+)>", source)
             assert int(vectors) * 16 <= host.workgroup_bytes
@@ -92,11 +92,11 @@ def test_tiles_fit_into_workgroup_memory():
 def test_configurations_that_do_not_serve():
     """Sums too narrow, fragments that do not start at multiples of 16 bytes, other operands."""
     narrow = MatrixConfig("f16", "f16", 16, 16, 16, 32)
-    assert config_for(caps(narrow), "f16") is None
-    assert config_for(caps(MatrixConfig("i8", "i32", 16, 8, 32, 32)), "i8") is None
-    assert config_for(caps(narrow, MatrixConfig("f16", "f32", 16, 8, 8, 32), F16, I8), "f16") == F16
-    assert config_for(caps(F16), "bf16") is None
-    assert config_for(caps(F16), "f32") is None
+    assert config_for(target(narrow), "f16") is None
+    assert config_for(target(MatrixConfig("i8", "i32", 16, 8, 32, 32)), "i8") is None
+    assert config_for(target(narrow, MatrixConfig("f16", "f32", 16, 8, 8, 32), F16, I8), "f16") == F16
+    assert config_for(target(F16), "bf16") is None
+    assert config_for(target(F16), "f32") is None
 
 
 def test_every_tile_has_its_costs():
@@ -114,7 +114,7 @@ def test_small_products_take_small_tiles_and_deep_ones_are_split():
 @pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_kernels_compile(null, config, order):
-    host = caps(config)
+    host = target(config)
     for size in ((4096, 4096, 4096), (1024, 1024, 1024), (100, 77, 51), (16, 4096, 1024), (128, 64, 8192)):
         for dtype in (config.operand, *(["bf16"] if config.operand == "f16" else [])):
             for name, source in sources(host, dtype, *size, *order).items():
@@ -126,7 +126,7 @@ def test_kernels_compile(null, config, order):
 @pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
 @pytest.mark.parametrize("config", CONFIGS[:5], ids=str)
 def test_kernels_of_halves_compile(null, config, order, precision):
-    host = caps(config)
+    host = target(config)
     for size in ((4096, 4096, 4096), (1024, 1024, 1024), (1000, 770, 510), (128, 64, 8192)):
         found = sources(host, "f32", *size, *order, precision)
         assert {"matmul_largest", "matmul_halves"} < set(found)
@@ -138,14 +138,14 @@ def test_kernels_of_halves_compile(null, config, order, precision):
 def test_float32_stays_as_it_is_unless_it_can_and_may_be_halves():
     """By the setting, the adapter's matrices and what it binds."""
     size = (1024, 1024, 1024, "rows", "rows")
-    exact = sources(caps(F16), "f32", *size)
+    exact = sources(target(F16), "f32", *size)
     assert [name for name in exact if "matrices" in name] == []
-    assert sources(caps(F16), "f32", *size, "highest") == exact
-    assert sources(caps(I8), "f32", *size, "high") == exact
-    few = replace(caps(F16), max_binding_bytes=1 << 21)
+    assert sources(target(F16), "f32", *size, "highest") == exact
+    assert sources(target(I8), "f32", *size, "high") == exact
+    few = replace(target(F16), max_binding_bytes=1 << 21)
     assert sources(few, "f32", *size, "high") == sources(few, "f32", *size)
     assert "matmul_halves" in sources(few, "f32", *size, "medium")
-    bound = replace(caps(F16), max_buffers=3)
+    bound = replace(target(F16), max_buffers=3)
     assert sources(bound, "f32", *size, "high") == exact
 
 
@@ -161,7 +161,7 @@ def test_large_products_are_worth_halving():
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("mode", ["forward", "adjoint", "weight"])
 def test_convolutions_compile(null, mode, kernel, last):
-    host, geometry = caps(F16), Geometry((1, 1), (kernel // 2,) * 2, (1, 1), 1)
+    host, geometry = target(F16), Geometry((1, 1), (kernel // 2,) * 2, (1, 1), 1)
     shapes = {"x": (32, 256, 28, 28), "w": (128, 256, kernel, kernel), "y": (32, 128, 28, 28)}
     order = {"forward": "xwy", "adjoint": "ywx", "weight": "yxw"}[mode]
     layouts = {name: channels_last(shape) if last else contiguous_strides(shape) for name, shape in shapes.items()}
@@ -184,7 +184,7 @@ def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
 @pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
 def test_parameters_fit_into_immediates(order):
     """Those of a matrix product with a bias, on Dawn."""
-    host = caps(F16)
+    host = target(F16)
     operands = (spec("f16", 512, 256, order[0]), spec("f16", 256, 128, order[1]), Spec("f16", (128,), (1,)))
     op = Operation("addmm", (*operands, spec("f16", 512, 128)), 1, matmul.extern("f16", 2), ("f", "f"))
     (launch,) = lower(op, (0, 1, 2, 3), host).launches

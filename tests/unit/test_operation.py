@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from torch_webgpu.ir.graph import Body, Expr, Extern, ForEach, Function, Number, Operation, Pointwise, Reduction, Spec
+from torch_webgpu.ir.expr import Expr, Function
+from torch_webgpu.ir.operation import Body, Extern, ForEach, Number, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels import fold, matmul
 

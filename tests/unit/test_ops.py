@@ -8,7 +8,7 @@ from string import Formatter
 import pytest
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.ops import TABLE, MissingKindError, Row, ops
 from torch_webgpu.wgsl.link import library
 

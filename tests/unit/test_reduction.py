@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_webgpu.ir.combine import COMBINES, accumulators
-from torch_webgpu.ir.graph import Operation, Reduction, Spec
+from torch_webgpu.ir.operation import Operation, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.wgsl.reduction import build_reduction

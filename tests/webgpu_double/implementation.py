@@ -10,7 +10,7 @@ import numpy as np
 from tests.webgpu_double.device import CheckedDevice
 
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 KernelFunction = Callable[[Sequence[np.ndarray], bytes, tuple[int, int, int]], None]
 """Computes a dispatch in place: the bytes of each storage binding, the parameters, the grid."""

@@ -22,7 +22,7 @@ def _exchange(index: int) -> int:
 
 
 def _dtypes(index: int) -> set[torch.dtype]:
-    return set(BY_TORCH) if engine().device(index).caps.float64 else set(BY_TORCH) - FLOAT64_TYPES
+    return set(BY_TORCH) if engine().device(index).target.float64 else set(BY_TORCH) - FLOAT64_TYPES
 
 
 def register() -> None:

@@ -16,7 +16,7 @@ def adapter_memory(index: int) -> Memory | None:
     """None where neither WebGPU nor the operating system nor Vulkan tells."""
     eng = engine()
     found = eng.device(index)
-    if found.caps.software:
+    if found.target.software:
         return machine_memory()
     if found.info["backend_type"] != "Vulkan":
         return None

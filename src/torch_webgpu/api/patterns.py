@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
-from torch_webgpu.ir.graph import Function
-from torch_webgpu.lower.patterns import Pattern
+from torch_webgpu.ir.expr import Function
 from torch_webgpu.wgsl.indices import clamp_indices
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.module import Module

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .expressions import is_complex, is_integral, number, where

@@ -19,7 +19,8 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import Scalar, engine
-from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels import attention
 from torch_webgpu.kernels.attention import PYTORCH, Rules
@@ -123,11 +124,11 @@ def backward(
     shape = (b, h, n, s)
     scores = product(q, k.mT, torch.float32).view(shape)
     grad_weights = product(g, v.mT, torch.float32).view(shape)
-    drawn, caps = (dropout or ())[1:], engine().device(query.get_device()).caps
-    apart = mask is not None and dropout is not None and 8 + wanted[3] > caps.max_buffers
+    drawn, target = (dropout or ())[1:], engine().device(query.get_device()).target
+    apart = mask is not None and dropout is not None and 8 + wanted[3] > target.max_buffers
     if apart:
         scores = counted(scores, mask, is_causal, scale)
-    factors = dtype if caps.matrices else torch.float32  # halves are rounded for the sake of tensor cores
+    factors = dtype if target.matrices else torch.float32  # halves are rounded for the sake of tensor cores
     q, g, k = (t.to(factors) for t in (q, g, k))
     full = [plain(shape, factors), plain(shape, factors)]
     if wanted[3]:

@@ -11,7 +11,7 @@ import torch
 
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.kernels import flash, flash_matrix
 from torch_webgpu.kernels.attention import PYTORCH, Attention, Rules
 
@@ -34,27 +34,27 @@ def fits(
     """Whether the adapter computes this: sizes, and how many buffers a kernel binds. The gradient of a mask is as large
     as the scores, and is nobody's here.
     """
-    caps = engine().device(query.get_device()).caps
+    target = engine().device(query.get_device()).target
     (b, h, n, width), s, value_width = query.shape, key.shape[2], value.shape[3]
-    if not flash.fits(b, h, n, s, width, value_width, caps):
+    if not flash.fits(b, h, n, s, width, value_width, target):
         return False
     result = prod((b, h, n, value_width)) * query.itemsize
     sizes = [t.untyped_storage().nbytes() for t in (query, key, value, *present(mask))]
     sizes += [result, *sizes[1:3]] if is_backward else [result]
-    scales = bool(caps.matrices) and query.dtype == torch.bfloat16
+    scales = bool(target.matrices) and query.dtype == torch.bfloat16
     small = (2 if is_backward else 1) + 2 * (dropout_p > 0) + scales
-    return small + sum(-(-size // caps.window_bytes) for size in sizes) <= caps.max_buffers
+    return small + sum(-(-size // target.window_bytes) for size in sizes) <= target.max_buffers
 
 
 def are_faster(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, is_causal: bool) -> bool:
     """Whether tiles are faster than products, as measured on an H200: with enough blocks of queries and without a mask,
     on tensor cores; and of causal attention, of which they leave out half.
     """
-    caps = engine().device(query.get_device()).caps
+    target = engine().device(query.get_device()).target
     b, h, n, _ = query.shape
-    if caps.software or mask is not None or b * h * -(-n // BLOCK) < BUSY_BLOCKS:
+    if target.software or mask is not None or b * h * -(-n // BLOCK) < BUSY_BLOCKS:
         return False
-    return is_causal or flash_matrix.multiplies(map(spec_of, (query, key, value)), caps)
+    return is_causal or flash_matrix.multiplies(map(spec_of, (query, key, value)), target)
 
 
 def forward(

@@ -12,7 +12,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .norm import Maybe, Written, affine, having, present, spread_out

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from . import expressions

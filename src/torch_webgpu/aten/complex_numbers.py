@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .expressions import is_complex, is_integral, where

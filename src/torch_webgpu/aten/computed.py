@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 
 from torch_webgpu.engine.record import Scalar, engine
-from torch_webgpu.ir.graph import Body, Spec
+from torch_webgpu.ir.operation import Body, Spec
 
 from .torch_abi import Meta, empty_like_meta
 

@@ -13,7 +13,7 @@ from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, download_later, host_bytes, upload
-from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.operation import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
@@ -191,7 +191,7 @@ def device_converts(source: torch.dtype, target: torch.Tensor) -> bool:
     """Whether converting is the device's job: when it can, and no more bytes travel for it."""
     if source not in BY_TORCH or target.dtype not in BY_TORCH or source.itemsize > target.dtype.itemsize:
         return False
-    return source != torch.float64 or engine().device(target.device.index).caps.float64
+    return source != torch.float64 or engine().device(target.device.index).target.float64
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:

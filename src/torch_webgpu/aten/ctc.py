@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels import ctc
 
 from .fallback import run_on_cpu

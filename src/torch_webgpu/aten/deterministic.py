@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.embedding_bag import SUM, lower_embedding_bag
 
 from .traced import traced

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import BINARY_FLOAT, ops
 
 from .expressions import is_complex, is_integral, where

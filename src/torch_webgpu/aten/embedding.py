@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.embedding_bag import MAX, MEAN, SUM, lower_embedding_bag
 
 from .deterministic import by_mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Operand
+from torch_webgpu.ir.expr import Expr, Operand
 from torch_webgpu.ir.ops import ops
 
 

@@ -11,7 +11,7 @@ import torch
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.operation import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import split_scalar
 

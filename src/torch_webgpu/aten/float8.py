@@ -11,7 +11,8 @@ import torch
 
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 NAMES = {

@@ -20,11 +20,12 @@ from torch_webgpu import dtypes
 from torch_webgpu.engine.bundles import Bundle, ListGeometry
 from torch_webgpu.engine.lists import make_bundle
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr, ListLayout, Number
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import ListLayout, Number
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.wgsl.expr import split_scalar
-from torch_webgpu.wgsl.horizontal import PARAM_TYPES
+from torch_webgpu.wgsl.multi_tensor import PARAM_TYPES
 
 from .foreach_lists import Column, ListExpression, addresses_of, find, find_single, layout_in, remember
 from .recipes import Recipes

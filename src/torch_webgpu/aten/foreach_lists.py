@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from torch_webgpu import dtypes
+from torch_webgpu.compiler.fuse.rewrite import renumber
 from torch_webgpu.engine.bundles import Bundle, ListGeometry
 from torch_webgpu.engine.lists import record_list
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
-from torch_webgpu.ir.graph import Expr, ForEach, ListLayout, Number, Operation, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import ForEach, ListLayout, Number, Operation, Spec
 from torch_webgpu.layout import is_dense
-from torch_webgpu.lower.rewrite import renumber
 
 from .torch_abi import DEVICE_TYPE, list_guard
 
@@ -123,7 +124,7 @@ def addresses_of(bundle: Bundle) -> tuple[int, ...]:
 
 def largest_bytes(device: int) -> int:
     """What one binding surely holds: buffers are up to a sixteenth larger than what lies in them."""
-    return engine().device(device).caps.max_binding_bytes // 17 * 16 - 4096
+    return engine().device(device).target.max_binding_bytes // 17 * 16 - 4096
 
 
 def _make(addresses: Sequence[int], form: Form) -> Bundle | None:

@@ -14,14 +14,15 @@ from typing import Any
 import torch
 
 from torch_webgpu import dtypes
+from torch_webgpu.compiler.lower.multi_tensor_reduction import lower_collect, lower_list_reduction
 from torch_webgpu.engine.lists import make_bundle
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_dense
-from torch_webgpu.lower.list_reduction import lower_collect, lower_list_reduction
 from torch_webgpu.wgsl.expr import split_scalar
-from torch_webgpu.wgsl.list_reduction import ListReduction
+from torch_webgpu.wgsl.multi_tensor_reduction import ListReduction
 
 from .foreach_lists import LARGEST_NUMEL, addresses_of, geometry_of, largest_bytes, remember
 from .reduce import Norm

@@ -17,7 +17,7 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.bundles import Bundle
-from torch_webgpu.ir.graph import Number
+from torch_webgpu.ir.operation import Number
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import split_scalar
 

@@ -11,7 +11,7 @@ import torch
 
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar, engine
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels import compact, indexed
 from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides

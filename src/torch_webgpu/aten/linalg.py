@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu import dtypes
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.halves import is_worth
 from torch_webgpu.kernels.matmul import extern
 

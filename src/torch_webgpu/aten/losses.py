@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .expressions import where

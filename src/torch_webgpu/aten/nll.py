@@ -9,7 +9,8 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr, Extern, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Extern, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.nll import lower_nll
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .reduce import Epilogue, number, own, record_reduction

@@ -11,7 +11,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels import resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 from torch_webgpu.layout import contiguous_strides

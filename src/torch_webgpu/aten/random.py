@@ -14,7 +14,8 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.random import state_of
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Expr, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .refusals import check_parameters

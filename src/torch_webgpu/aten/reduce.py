@@ -19,7 +19,8 @@ from torch._prims_common import canonicalize_dim
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.ir.combine import accumulators
-from torch_webgpu.ir.graph import Expr, Reduction, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Reduction, Spec
 from torch_webgpu.ir.ops import ops
 
 from .refusals import check_as_cpu

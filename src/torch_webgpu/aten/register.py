@@ -24,7 +24,8 @@ from torch_webgpu.engine.recipe import Instruction, Recipe
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.errors import UnsupportedDtypeError
-from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Operation, Pointwise, Spec
 from torch_webgpu.ir.ops import MissingKindError, ops
 from torch_webgpu.layout import is_dense, overlaps_itself
 from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
@@ -281,7 +282,7 @@ class PointwiseKernel:
         except (MissingKindError, UnsupportedDtypeError) as reason:
             return str(reason)
         device = values[operands[0]].device.index if operands else 0
-        if not engine().device(device).caps.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
+        if not engine().device(device).target.float64 and any(e.dtype == "f64" for e in walk(body.roots)):
             return "this adapter has no 64-bit floating point (shader-f64)"
         return Computation(metas, body, operands, scalars, (0,) if self.inplace else tuple(self.out))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels import rnn
 
 from .results import name_of

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Pointwise, Spec
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .factories import device_index

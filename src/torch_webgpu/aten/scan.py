@@ -8,7 +8,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import MissingKindError, ops
 
 from .reduce import Dtype, Epilogue, record_reduction, reduced_dims, widened

@@ -8,7 +8,7 @@ import torch
 
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.search import lower_search
 

@@ -11,7 +11,8 @@ import torch
 
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Body, Expr, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .factories import device_index

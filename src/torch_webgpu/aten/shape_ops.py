@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Body, Pointwise, Spec
+from torch_webgpu.ir.operation import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .deterministic import by_mode

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.ir.combine import finite_or_zero
-from torch_webgpu.ir.graph import Expr
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .reduce import Epilogue, own, record_reduction, reduced_dims

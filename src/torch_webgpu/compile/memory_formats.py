@@ -89,11 +89,11 @@ def operands(node: Node) -> list[Any]:
 def on_tensor_cores(node: Node) -> bool:
     """Whether a convolution's operands have whole runs of channels, which tensor cores multiply."""
     x, w = operands(node)
-    dtype, caps = dtypes.of(x.dtype).name, engine().device(x.device.index or 0).caps
-    config = config_for(caps, operand_for(dtype, multiplications(node)))
+    dtype, target = dtypes.of(x.dtype).name, engine().device(x.device.index or 0).target
+    config = config_for(target, operand_for(dtype, multiplications(node)))
     run = run_of(dtype)
     whole = x.shape[1] % run == 0 and w.shape[0] % run == 0 and w.shape[1] % run == 0
-    return whole and config is not None and bool(tiles_for(caps, config))
+    return whole and config is not None and bool(tiles_for(target, config))
 
 
 def multiplications(node: Node) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Extern, Operation
 from torch_webgpu.ir.names import operator_name
+from torch_webgpu.ir.operation import Extern, Operation
 
 
 class Cause(NamedTuple):

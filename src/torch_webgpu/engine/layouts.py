@@ -8,7 +8,7 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.errors import different_devices
-from torch_webgpu.ir.graph import Pointwise, Spec
+from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 
 from .bundles import Bundle, Intermediate, ListGeometry, bury, orphans
 from .interrupt import Uninterrupted

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_webgpu.ir.graph import ForEach, Operation
+from torch_webgpu.ir.operation import ForEach, Operation
 from torch_webgpu.layout import extent
 
 from .random import RandomState

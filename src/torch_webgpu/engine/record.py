@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
-from torch_webgpu.ir.graph import Body, Extern, Operation, Spec
-from torch_webgpu.lower.fuse import Limits
-from torch_webgpu.lower.patterns import Pattern
+from torch_webgpu.ir.operation import Body, Extern, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import causes
@@ -34,13 +33,14 @@ from .flush import Trailing, run
 from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
 from .interrupt import Uninterrupted
-from .lane import NOTHING, Lane, Lanes, Recording, numbers_of
+from .lane import NOTHING, Lane, Lanes, numbers_of
 from .layouts import copy_body, layout_key, spec_of, tangled
+from .plan_cache import CachedPlan, FusionCounts, PlanCache
 from .random import RandomState
 from .readbacks import Readbacks
-from .schedule import FusionCounts, Schedule, Scheduler
+from .recording import Recording
 from .settings import Settings
-from .store import Store
+from .store import FIRST_DESCRIBED, Store
 from .tensor import ADDRESS_BITS, Allocation
 from .watch import is_watched, print_recording, run_watched
 
@@ -54,8 +54,6 @@ Scalar = tuple[str, int | float | bool | complex]
 EXIT_S = 0.05
 """How long daemon threads may run on at exit until they next use the device, and wait there."""
 OPERATION_CACHE_SIZE = 20_000
-MAX_FUSED_BUFFERS = 31
-"""Of one fused kernel. Adapters may allow half a million, but the wider a kernel, the fewer recordings it serves."""
 
 
 def ends_batch(op: Operation, fullness: float) -> bool:
@@ -80,8 +78,7 @@ class Engine(Store):
         """How often living tensors that had memory got other memory, or an error instead: what was known of theirs is
         known as long as this number."""
         self.settings = Settings()
-        self._limits: dict[int, Limits | None] = {}  # of fusion as it is set, by device; None where there is none
-        self.scheduler = Scheduler()
+        self.plans = PlanCache()
         self.backpressure = Backpressure()
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
@@ -143,7 +140,7 @@ class Engine(Store):
                     self.flush(causes.SETTING)
             finally:
                 self.settings = new
-                self._limits.clear()
+                self.plans.settings_changed()
 
     @contextmanager
     def using(self, **settings: Any) -> Iterator[None]:
@@ -347,7 +344,8 @@ class Engine(Store):
             self._flush_whole(lane, cause, None)
 
     def _flush_whole(self, lane: Lane, cause: Cause, trailing: Trailing | None) -> None:
-        device = self.devices[lane.device]
+        index = lane.device
+        device = self.devices[index] if index < FIRST_DESCRIBED else self.described[index]
         self.collect()
         try:
             if lane.entries:
@@ -360,9 +358,9 @@ class Engine(Store):
                 if self.capture is not None and self.capture.device is device:
                     self.capture.run(recording)
                 elif is_watched(device):
-                    run_watched(device, recording, cause, self.schedule)
+                    run_watched(device, recording, cause, self.plan_of)
                 else:
-                    run(device, self.schedule(recording, device), recording, trailing)
+                    run(device, self.plan_of(recording, device), recording, trailing)
                     self.backpressure.submitted(device)
         finally:
             if lane in self.lanes.busy:
@@ -370,46 +368,33 @@ class Engine(Store):
             if self.dying:
                 self.sweep()
 
-    def schedule(self, recording: Recording, device: Device) -> Schedule:
+    def plan_of(self, recording: Recording, device: Device) -> CachedPlan:
         """How a recording runs. What it needs in memory has allocations from then on."""
-        try:
-            limits = self._limits[device.index]
-        except KeyError:
-            settings = self.settings
-            limits = self.limits(device, settings.fusion_window) if settings.fusion else None
-            self._limits[device.index] = limits
-        schedule = self.scheduler.schedule(recording, limits)
+        cached = self.plans.look_up(recording, device, self.settings)
         if recording.lists:
-            for n in schedule.lists:
+            for n in cached.lists:
                 recording.lists[n].settle(self.mailbox)
             bury(self.dying)
-        return schedule
+        return cached
 
     @property
     def patterns(self) -> dict[str, Pattern]:
         """The chains that have a name."""
-        return dict(self.scheduler.patterns)
+        return dict(self.plans.patterns)
 
     def set_pattern(self, name: str, pattern: Pattern | None) -> None:
-        """See :meth:`Scheduler.set_pattern`. What was recorded before runs as it did."""
+        """See :meth:`PlanCache.set_pattern`. What was recorded before runs as it did."""
         with Uninterrupted(), self.lock:
             self.flush(causes.SETTING)
-            self.scheduler.set_pattern(name, pattern)
+            self.plans.set_pattern(name, pattern)
 
     def fusion_counts(self) -> FusionCounts:
         """What became of the operations so far."""
-        return self.scheduler.counts()
+        return self.plans.counts()
 
     def new_pool_handle(self) -> PoolHandle:
         """A new name for a pool of graph memory."""
         return self.graphs.new_handle()
-
-    def limits(self, device: Device, window: int) -> Limits:
-        """What fusion may do on a device, looking ``window`` kernels back."""
-        # One buffer is the kernel's error flags.
-        buffers = min(device.caps.max_buffers - 1, MAX_FUSED_BUFFERS)
-        binding_bytes = device.limits["max-storage-buffer-binding-size"]
-        return Limits(buffers, window, self.settings.fusion_min_size, binding_bytes)
 
     def make_room(self, index: int, size_bytes: int) -> None:
         """Called before an upload takes memory: flushes if that gives back more than may be held."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_webgpu.config import config
-from torch_webgpu.ir.graph import operation_name
+from torch_webgpu.ir.operation import operation_name
 from torch_webgpu.layout import is_contiguous
 
 from . import causes
@@ -87,7 +87,7 @@ def download(t: torch.Tensor, host: memoryview) -> None:
     eng = engine()
     with Uninterrupted(), eng.lock:
         t, allocation, offset = _source(eng, t)
-        device = eng.devices[allocation.device]
+        device = eng.device(allocation.device)
         read = _Read(device, allocation, offset, host)
         eng.flush_for(allocation, read, causes.why_read())
         if eng.error is not None:
@@ -101,7 +101,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     eng = engine()
     with Uninterrupted(), eng.lock:
         t, allocation, offset = _source(eng, t)
-        device, target = eng.devices[allocation.device], host_bytes(host)
+        device, target = eng.device(allocation.device), host_bytes(host)
         read = _LaterRead(device, allocation, offset, target)
         eng.readbacks.make_room(device, len(target))
         eng.flush_for(allocation, read, causes.why_read())

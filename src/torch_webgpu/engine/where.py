@@ -8,7 +8,7 @@ for all: the traceback then ends where the index was used. Others are batched an
 from __future__ import annotations
 
 from torch_webgpu.config import config
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.wgsl.launch import ERRORS
 
 from .causes import WHERE

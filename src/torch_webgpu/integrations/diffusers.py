@@ -27,7 +27,7 @@ def narrower(plain: Callable[..., torch.dtype]) -> Callable[..., torch.dtype]:
 
     @wraps(plain)
     def maybe_adjust_dtype_for_device(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-        if dtype == torch.float64 and device.type == "webgpu" and not engine().device(index_of(device)).caps.float64:
+        if dtype == torch.float64 and device.type == "webgpu" and not engine().device(index_of(device)).target.float64:
             return torch.float32
         return plain(dtype, device)
 

@@ -15,7 +15,7 @@ import torch
 
 from torch_webgpu.dtypes import BY_NAME
 
-from .graph import Expr
+from .expr import Expr
 from .ops import ops
 
 State = tuple[Expr, ...]

@@ -1,356 +1,177 @@
-"""What is recorded: expressions over table ops, operations, nodes.
+"""Graphs: calls of operations over numbered tensors, before anything is known of a GPU.
 
-An :class:`Expr` is a value in a per-element computation. An :class:`Operation` is one ATen call with everything
-that decides its code (layouts, dtypes, expressions) and nothing that doesn't (storages, offsets, scalar values);
-it is built once per signature and shared. A :class:`Node` is one recorded call of an operation.
+A *tensor* of a graph is where elements start: a storage, an offset, a dtype. Two arguments are the same elements in the
+same order if their tensor is the same and they step through the iteration shape alike. Whatever else shares a storage
+with a write may overlap it, and keeps its order relative to it. What a program calls, a graph has as it is: fusing it,
+and leaving out what nobody sees, is the compiler's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
-from weakref import WeakValueDictionary
-from zlib import crc32
+from typing import Any, Literal, NamedTuple
 
-from torch_webgpu.dtypes import BY_NAME
+from .operation import Operation
 
-
-@dataclass(frozen=True)
-class Function:
-    """A program's own WGSL function of ``f32`` numbers: its name, and the text that declares it and what it needs."""
-
-    name: str
-    text: str
+ALIGNED = -1
+"""The number of a tensor that starts where its storage does, so that nobody asks where."""
 
 
-class Expr:
-    """An immutable, hash-consed expression: equal expressions are the same object, so ``is`` compares structure.
+class Argument(NamedTuple):
+    """One argument of a call: the number of its tensor and of its storage.
 
-    ``op`` is a row of the op table or one of the leaves:
-
-    * ``load k``: the element of tensor argument ``k`` at this point of the iteration space
-    * ``param k``: scalar argument ``k`` (its value travels with the node, not with the code)
-    * ``const v``: a literal (kept as text, so that ``1``, ``1.0`` and ``True`` stay apart)
-    * ``index d``: this point's coordinate along dimension ``d``, as i32
-    * ``linear``: this point's row-major number, as u32
-    * ``acc k``: the ``k``-th accumulator of a reduction, or finished element of a product, in its epilogue
-    * ``reduced``: in a reduction, this point's row-major number within the reduced dimensions, as u32
-
-    or ``call``: a :class:`Function`, the first of ``args``, of the others.
+    A list of tensors has a number in place of a storage's; those that it has tensors in and that have numbers, too,
+    since other arguments lie in them, are its ``members``.
     """
 
-    __slots__ = ("__weakref__", "args", "dtype", "op")
-    rows: ClassVar[Any]
-    """Makes expressions of the op table's rows: ``ir.ops.ops``, which sets itself."""
-    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Expr]] = WeakValueDictionary()
+    tensor: int
+    storage: int
+    members: frozenset[int] = frozenset()
 
-    op: str
-    args: tuple[Any, ...]
-    dtype: str
-
-    def __new__(cls, op: str, args: tuple[Any, ...], dtype: str) -> Expr:
-        key = (op, args, dtype)
-        found = cls._interned.get(key)
-        if found is None:
-            found = super().__new__(cls)
-            found.op, found.args, found.dtype = key
-            cls._interned[key] = found
-        return found
-
-    def __repr__(self) -> str:
-        return f"{self.op}:{self.dtype}({', '.join(map(repr, self.args))})"
-
-    def __reduce__(self) -> tuple[type[Expr], tuple[Any, ...]]:
-        return Expr, (self.op, self.args, self.dtype)
-
-    # Arithmetic and order build rows of the op table; numbers become constants of the other operand's dtype. Equality
-    # stays identity: ``ops.eq`` builds the comparison.
-
-    def __add__(self, other: Operand) -> Expr:
-        return _apply("add", self, other)
-
-    def __radd__(self, other: Operand) -> Expr:
-        return _apply("add", other, self)
-
-    def __sub__(self, other: Operand) -> Expr:
-        return _apply("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Expr:
-        return _apply("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Expr:
-        return _apply("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Expr:
-        return _apply("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Expr:
-        return _apply("truediv", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Expr:
-        return _apply("truediv", other, self)
-
-    def __neg__(self) -> Expr:
-        return _apply("neg", self)
-
-    def __abs__(self) -> Expr:
-        return _apply("abs", self)
-
-    def __lt__(self, other: Operand) -> Expr:
-        return _apply("lt", self, other)
-
-    def __le__(self, other: Operand) -> Expr:
-        return _apply("le", self, other)
-
-    def __gt__(self, other: Operand) -> Expr:
-        return _apply("gt", self, other)
-
-    def __ge__(self, other: Operand) -> Expr:
-        return _apply("ge", self, other)
-
-    def __and__(self, other: Operand) -> Expr:
-        return _apply("bitwise_and", self, other)
-
-    def __or__(self, other: Operand) -> Expr:
-        return _apply("bitwise_or", self, other)
-
-    def __invert__(self) -> Expr:
-        return _apply("bitwise_not", self)
+    @property
+    def storages(self) -> frozenset[int]:
+        """All that it touches."""
+        return self.members | {self.storage}
 
 
-Operand = Expr | float | int | bool | complex
+class Call(NamedTuple):
+    """One call: its operation, and an :class:`Argument` for each of the operation's."""
+
+    op: Operation
+    arguments: tuple[Argument, ...]
 
 
-def _apply(row: str, *operands: Operand) -> Expr:
-    return getattr(Expr.rows, row)(*operands)
+Origin = Literal["input", "weight", "constant", "new"]
+"""Where a storage's contents come from: from whoever runs the graph (a ``weight`` is a parameter of a module), from the
+graph's maker, from the graph's own calls.
+"""
 
 
-def walk(roots: Sequence[Expr]) -> Iterator[Expr]:
-    """Every expression below ``roots``, each once, operands before users."""
-    seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
-    while stack:
-        expr, ready = stack.pop()
-        if expr in seen:
-            continue
-        if ready:
-            seen.add(expr)
-            yield expr
-            continue
-        stack.append((expr, True))
-        stack.extend((arg, False) for arg in expr.args if isinstance(arg, Expr))
+class Storage(NamedTuple):
+    """Memory that a graph's tensors lie in.
 
-
-class Spec(NamedTuple):
-    """A tensor argument's layout. ``dtype`` is a name of ``dtypes.BY_NAME``; shape and strides are in elements.
-
-    ``aligned``: its first element is a multiple of 16 bytes from the allocation's start, of 4 for 8-bit types, so that
-    it can be moved in fours (of 16-bit types in eights) and starts a 32-bit word; always true for 64-bit types.
+    ``live``: it can be seen when the calls have run. ``given``: whoever runs the graph gives its memory, also that of a
+    new one. ``name``: what its user calls it.
     """
 
+    size_bytes: int
+    origin: Origin = "new"
+    live: bool = False
+    given: bool = True
+    name: str = ""
+
+
+class TensorList(NamedTuple):
+    """A list of tensors as one argument.
+
+    ``storages``: those of its tensors, one after the other. ``aligned``: each starts where its storage does.
+    ``common``: of the tensors whose storage other arguments lie in, too, by position: the storage's number, which is
+    beyond those of the graph's single tensors and lists where none but lists use it. ``live``: whether the list can be
+    seen when the calls have run.
+    """
+
+    storages: tuple[Storage, ...]
+    aligned: bool
+    common: Mapping[int, int]
+    live: bool
+
+
+class TensorView(NamedTuple):
+    """A tensor in a storage, from ``byte_offset`` on. Shape and strides are in elements."""
+
+    storage: int
+    byte_offset: int
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    aligned: bool = True
 
 
-def functions_of(roots: Sequence[Expr]) -> list[Function]:
-    """The programs' own functions that are called below ``roots``, each once."""
-    return list(dict.fromkeys([e.args[0] for e in walk(roots) if e.op == "call"]))
+class Interface(NamedTuple):
+    """What a graph of a whole function says beside its calls.
 
-
-@dataclass(frozen=True)
-class Pointwise:
-    """One expression per output argument, evaluated at every point of the outputs' shape."""
-
-    roots: tuple[Expr, ...]
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """A reduction over ``dims`` of the iteration shape ``shape``.
-
-    ``values`` (prologue) are what each point contributes, ``combine`` how contributions meet (rows of ``ir.combine``),
-    ``roots`` (epilogue, over ``acc`` leaves) what is stored per output, ``maps`` (over ``acc`` leaves and loads) what
-    is stored at every point once the accumulators are known: a softmax, a normalisation.
-    ``running`` makes it a scan: the accumulators that a map sees are those of the points up to its own, in row-major
-    order; there are no roots then.
-    Input specs broadcast to the iteration shape. Output specs are those of ``roots``, all with the reduced dims of
-    size 1 or all without them, then those of ``maps``.
+    ``inputs``, ``outputs``: its tensors, of which an input may start anywhere in its storage when the graph runs.
+    ``starts``: of each tensor of the graph, lists' last, the number of the input that it lies in, or -1, and how many
+    bytes after the start of that, or of its storage. ``result``: how the outputs are arranged (``plan.structure``).
+    ``constants``: the contents of storages. ``random_blocks``: how much of the random stream it uses.
     """
 
-    shape: tuple[int, ...]
-    dims: tuple[int, ...]
-    values: tuple[Expr, ...]
-    combine: tuple[str, ...]
-    roots: tuple[Expr, ...]
-    maps: tuple[Expr, ...] = ()
-    running: bool = False
+    inputs: tuple[TensorView, ...]
+    outputs: tuple[TensorView, ...]
+    starts: Sequence[tuple[int, int]]
+    result: Any
+    constants: Mapping[int, bytes]
+    random_blocks: int
 
 
-@dataclass(frozen=True)
-class Extern:
-    """A hand-written kernel: ``lower(operation, alias, caps, *arguments)`` returns its ``Lowered`` (``wgsl.launch``).
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Calls in program order.
 
-    ``lower`` is a function of a module, and ``arguments`` are values: what they say is the same in every process.
-
-    One that computes its output element by element may have an ``epilogue``: an expression per output over the finished
-    element, ``acc 0`` (of several products ``acc k``), and over the inputs from number ``operands`` on, which broadcast
-    to the outputs' shape. The inputs before those the kernel reads in whatever order it likes. Without an epilogue
-    ``operands`` means nothing.
+    ``tensors``: how many single tensors there are; lists have the numbers that follow. ``storages``: of the single
+    tensors; lists have the numbers that follow. ``scalars``: of each call, a number that is always the same, or a
+    ``plan.Word`` that says where it comes from. ``interface``: None where whoever runs the graph brings every storage.
+    ``extra``: storages that no call uses.
     """
 
-    lower: Callable[..., Any]
-    arguments: tuple[Hashable, ...] = ()
-    operands: int = 0
-    epilogue: tuple[Expr, ...] = ()
+    calls: tuple[Call, ...]
+    tensors: int
+    storages: tuple[Storage, ...]
+    scalars: Sequence[Sequence[Any]]
+    lists: tuple[TensorList, ...] = ()
+    interface: Interface | None = None
+    extra: tuple[Storage, ...] = ()
+
+    @property
+    def live(self) -> frozenset[int]:
+        """The numbers of the storages and of the lists that can be seen when the calls have run."""
+        seen = (*[storage.live for storage in self.storages], *[tensors.live for tensors in self.lists])
+        return frozenset([number for number, live in enumerate(seen) if live])
+
+    def laid_out(self, lists: Sequence[int]) -> Layout:
+        """Its memory where these of its lists lie in memory and no others do."""
+        storages = list(self.storages)
+        members: dict[int, list[Argument]] = {self.tensors + n: [] for n in range(len(self.lists))}
+        owners = [0] * self.tensors
+        for call in self.calls:
+            for argument in call.arguments:
+                if argument.tensor < self.tensors:
+                    owners[argument.tensor] = argument.storage
+        known = {number: number for number in range(len(self.storages))}
+        for n in lists:
+            entry = self.lists[n]
+            for position, storage in enumerate(entry.storages):
+                name = entry.common.get(position)
+                number = len(storages) if name is None else known.setdefault(name, len(storages))
+                members[self.tensors + n].append(Argument(ALIGNED if entry.aligned else len(owners), number))
+                storages.append(storage)
+                if not entry.aligned:
+                    owners.append(number)
+        return Layout((*storages, *self.extra), tuple(owners), members)
+
+    def __str__(self) -> str:
+        """A line for each call, for people."""
+        lines = []
+        for number, (op, arguments) in enumerate(self.calls):
+            texts = [
+                f"t{a.tensor}@s{a.storage} {spec.dtype}{list(spec.shape)}"
+                for a, spec in zip(arguments, op.args, strict=True)
+            ]
+            inputs, outputs = ", ".join(texts[: op.n_inputs]), ", ".join(texts[op.n_inputs :])
+            lines.append(f"{number}: {op.name}({inputs}) -> {outputs}")
+        live = ", ".join([f"s{number}" for number in sorted(self.live)])
+        return "\n".join([*lines, f"live: {live}"])
 
 
-ListLayout = Literal["elements", "number", "shared"]
-"""What a tuple has of a list: a tensor as large as the tuple's points, a number of its own, one that all share."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """One scalar argument of a :class:`ForEach`: its compute kind, and whether each tuple has its own."""
-
-    kind: str
-    each: bool
-
-
-@dataclass(frozen=True)
-class ForEach:
-    """The same per-element expressions for each tuple of tensors from several lists.
-
-    A list is one argument. Its spec is that of its tensors joined end to end; ``aligned`` says that each starts where
-    its storage does. ``layouts``: what a tuple has of each argument. ``shapes``, ``strides``: those of each tuple.
-    ``roots[j]`` is stored into output ``j``, whose layout is "elements". Their leaves are ``load k`` (of input ``k``)
-    and ``param k`` (number ``k``). What each tuple has its own of takes as many scalars as there are tuples.
+class Layout(NamedTuple):
+    """The storages of a graph, those of lists' tensors last; of each tensor that may start anywhere, lists' last, its
+    storage; and where each tensor of its lists lies, by the lists' numbers: nowhere, for a list that is not in memory.
     """
 
-    roots: tuple[Expr, ...]
-    layouts: tuple[ListLayout, ...]
-    numbers: tuple[Number, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    strides: tuple[tuple[int, ...], ...]
+    storages: tuple[Storage, ...]
+    owners: tuple[int, ...]
+    members: Mapping[int, Sequence[Argument]]
 
-    @property
-    def tuples(self) -> int:
-        return len(self.shapes)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many tensors each argument is."""
-        return tuple([1 if layout == "shared" else self.tuples for layout in self.layouts])
-
-    @property
-    def param_kinds(self) -> tuple[str, ...]:
-        """The kind of each scalar."""
-        return tuple([n.kind for n in self.numbers for _ in range(self.tuples if n.each else 1)])
-
-    def tensors(self, spec: Spec, layout: ListLayout) -> tuple[Spec, ...]:
-        """The layout of each tensor of an argument."""
-        if layout == "elements":
-            shapes = zip(self.shapes, self.strides, strict=True)
-            return tuple([Spec(spec.dtype, shape, strides, spec.aligned) for shape, strides in shapes])
-        return (Spec(spec.dtype, (), (), spec.aligned),) * (1 if layout == "shared" else self.tuples)
-
-
-Body = Pointwise | Reduction | ForEach | Extern
-
-
-def expressions(body: Body) -> tuple[Expr, ...]:
-    """All that a body computes, as far as it is expressions."""
-    if isinstance(body, Reduction):
-        return (*body.values, *body.roots, *body.maps)
-    return body.epilogue if isinstance(body, Extern) else body.roots
-
-
-REMEMBERED_NAMES = 1 << 17
-_names: dict[int, str] = {}
-
-
-def operation_name(op_id: int) -> str:
-    """The name of the operation with this id, for error messages raised long after it was recorded."""
-    return _names.get(op_id, "an operation")
-
-
-class Operation:
-    """One ATen call without its storages: ``args`` are the input layouts, then the output layouts.
-
-    ``param_kinds`` gives the compute kind of each scalar argument; a node carries their 4-byte parts flattened.
-    Immutable and hash-consed, as expressions are: equal operations are the same object, and share what is ``lowered``.
-    """
-
-    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Operation]] = WeakValueDictionary()
-
-    name: str
-    args: tuple[Spec, ...]
-    n_outputs: int
-    body: Body
-    param_kinds: tuple[str, ...]
-    id: int
-    """A digest of what it is called and looks like, the same in every process; kernels raise error flags with it."""
-    lowered: dict[Any, Any]
-    shifts: tuple[int, ...]
-    """The base-2 logarithm of each argument's element size: from bytes to elements."""
-    alike: frozenset[tuple[int, int]]
-    """The pairs of an input and an output, by their places in ``args``, that have the same layout."""
-
-    def __new__(
-        cls, name: str, args: tuple[Spec, ...], n_outputs: int, body: Body, param_kinds: tuple[str, ...] = ()
-    ) -> Operation:
-        key = (name, args, n_outputs, body, param_kinds)
-        found = cls._interned.get(key)
-        if found is None:
-            found = super().__new__(cls)
-            found.name, found.args, found.n_outputs, found.body, found.param_kinds = key
-            found.id = crc32(repr((name, args, n_outputs, param_kinds)).encode()) >> 1
-            found.lowered = {}
-            found.shifts = tuple([BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in args])
-            n = found.n_inputs
-            alike = [(k, o) for o in range(n, len(args)) for k in range(n) if args[k] == args[o]]
-            found.alike = frozenset(alike)
-            _names[found.id] = name
-            if len(_names) > REMEMBERED_NAMES:
-                del _names[next(iter(_names))]
-            found = cls._interned.setdefault(key, found)
-        return found
-
-    def __reduce__(self) -> tuple[type[Operation], tuple[Any, ...]]:
-        return Operation, (self.name, self.args, self.n_outputs, self.body, self.param_kinds)
-
-    @cached_property
-    def tensors(self) -> tuple[Spec, ...]:
-        """The layout of every tensor: of an argument that is a list, those of its tensors."""
-        body = self.body
-        if not isinstance(body, ForEach):
-            return self.args
-        layouts = zip(self.args, body.layouts, strict=True)
-        return tuple([t for spec, layout in layouts for t in body.tensors(spec, layout)])
-
-    @property
-    def n_inputs(self) -> int:
-        return len(self.args) - self.n_outputs
-
-    @property
-    def inputs(self) -> tuple[Spec, ...]:
-        return self.args[: self.n_inputs]
-
-    @property
-    def outputs(self) -> tuple[Spec, ...]:
-        return self.args[self.n_inputs :]
-
-
-class Node(NamedTuple):
-    """One recorded call: the operation, each argument's allocation and element offset, the flattened scalars.
-
-    What a list has in place of an allocation is the list.
-    """
-
-    op: Operation
-    allocations: tuple[Any, ...]
-    offsets: tuple[int, ...]
-    params: tuple[int | float, ...] = ()
+    def tensors_of(self, arguments: Iterable[Argument]) -> list[Argument]:
+        """Each tensor of these arguments, those of lists one by one."""
+        return [tensor for argument in arguments for tensor in self.members.get(argument.tensor, (argument,))]

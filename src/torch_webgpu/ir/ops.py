@@ -15,7 +15,7 @@ from typing import Any
 
 from torch_webgpu import dtypes
 
-from .graph import Expr, Operand
+from .expr import Expr, Operand
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from math import isinf
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 from .operand import in_groups
 from .points import Draft, PointKernel, constant, locator, source
@@ -167,16 +167,16 @@ def few(p: Problem, software: bool) -> Few:
     return Few(rows, blocks, -(-p.keys // chunk), chunk)
 
 
-def lower_few(op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention) -> Lowered:
+def lower_few(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention) -> Lowered:
     q, k, v, *rest = op.inputs
     y, _ = op.outputs
     p = Problem(attention, q, k, v, rest[0] if attention.masked else None, y)
-    chosen, n = few(p, caps.software), len(op.args)
-    first = few_launch(p, chosen, n, caps)
+    chosen, n = few(p, target.software), len(op.args)
+    first = few_launch(p, chosen, n, target)
     if chosen.splits == 1:
         return Lowered((first,))
     size = p.count * chosen.splits * (v.shape[3] + 2) * 4
-    return Lowered((first, combine_launch(p, chosen.splits, n, caps)), (size,))
+    return Lowered((first, combine_launch(p, chosen.splits, n, target)), (size,))
 
 
 def still(spec: Spec, names: tuple[str, ...]) -> frozenset[str]:
@@ -268,7 +268,7 @@ def unrolled(text: str, rows: int, at_once: int) -> str:
     return "\n".join(lines)
 
 
-def few_launch(p: Problem, chosen: Few, partials: int, caps: HostCaps) -> Launch:
+def few_launch(p: Problem, chosen: Few, partials: int, target: Target) -> Launch:
     """Grid: parts of the keys, blocks of queries of each head of keys, batches."""
     batch, groups, _, width = p.k.shape
     together = vectors(p.q, p.k, p.v)
@@ -299,7 +299,7 @@ def few_launch(p: Problem, chosen: Few, partials: int, caps: HostCaps) -> Launch
     draft.param("scale", p.attention.scale, "f32")
     draft.add(*output_row(p, draft.params), *visibility(p, draft))
     if chosen.splits == 1:
-        draft.binding(Binding("y", p.y.dtype, "read_write", store_mode(p.y, "strided", caps.float16)), p.result)
+        draft.binding(Binding("y", p.y.dtype, "read_write", store_mode(p.y, "strided", target.float16)), p.result)
         lse(draft, p.result + 1)
         draft.add(place(draft.params, "y", p.result, p.y, QUERY), FINISH)
     else:
@@ -314,8 +314,8 @@ def lse(draft: Draft, arg: int) -> None:
     draft.param("lse_offset", Source("offset", arg))
 
 
-def combine_launch(p: Problem, splits: int, partials: int, caps: HostCaps) -> Launch:
-    kernel = PointKernel("attention_combine", caps, QUERY, still(p.y, QUERY))
+def combine_launch(p: Problem, splits: int, partials: int, target: Target) -> Launch:
+    kernel = PointKernel("attention_combine", target, QUERY, still(p.y, QUERY))
     kernel.binding(Binding("partials", "f32"), partials)
     lse(kernel, p.result + 1)
     kernel.param("splits", splits)

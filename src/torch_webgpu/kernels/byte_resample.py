@@ -10,10 +10,10 @@ from functools import partial
 from math import ceil, floor
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, constant, source, spatial
 
@@ -117,10 +117,10 @@ def forward(along_rows: bool, bits: int, width: int) -> Extern:
 
 
 def lower_bytes(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, along_rows: bool, bits: int, width: int
+    op: Operation, alias: tuple[int, ...], target: Target, along_rows: bool, bits: int, width: int
 ) -> Lowered:
     x, y = (spatial(op.args[k], 2) for k in (0, 2))
-    kernel = PointKernel("byte_resample", caps, SPATIAL, absent(2))
+    kernel = PointKernel("byte_resample", target, SPATIAL, absent(2))
     kernel.add(constant("ALONG_ROWS", along_rows), constant("BITS", bits), constant("WIDTH", width))
     kernel.input("x", 0, x)
     kernel.binding(Binding("table", "i32"), 1)

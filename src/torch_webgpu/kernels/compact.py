@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.layout import Shape
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import bind, per_point
 from torch_webgpu.wgsl.indexing import Indexing
 from torch_webgpu.wgsl.launch import Lowered, ParamList, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 
-def lower_coordinates(op: Operation, alias: tuple[int, ...], caps: HostCaps, shape: Shape) -> Lowered:
+def lower_coordinates(op: Operation, alias: tuple[int, ...], target: Target, shape: Shape) -> Lowered:
     """For arguments (mask, its inclusive running count as int32, int64 coordinates of shape ``(n, len(shape))``).
 
     Mask and running count are contiguous with ``prod(shape)`` elements. Row ``count - 1`` of the coordinates is written

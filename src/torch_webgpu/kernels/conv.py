@@ -16,12 +16,11 @@ from functools import cache, partial
 from math import gcd, prod
 from operator import attrgetter
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_dense
+from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered
-from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from . import matrix_tile, scaled
 from .conv_pointwise import as_product
@@ -60,20 +59,20 @@ def extern(mode: str, geometry: Geometry, dtype: str, bias: bool) -> Extern:
     return Extern(lower_conv, (mode, geometry), operands=2, epilogue=(ops.to_dtype(result, dtype),))
 
 
-def lower_conv(op: Operation, alias: tuple[int, ...], caps: HostCaps, mode: str, geometry: Geometry) -> Lowered:
+def lower_conv(op: Operation, alias: tuple[int, ...], target: Target, mode: str, geometry: Geometry) -> Lowered:
     c = conv_of(op, mode, geometry)
     product = as_product(op, c) if c.kind == "f" else None
     if product is not None:
-        return lower_matmul(product, alias, caps)
+        return lower_matmul(product, alias, target)
     e = Epilogue(op, alias, SPATIAL, partial(spatial, dims=c.dims), absent(c.dims))
     few = c.rows <= FEW_ROWS and (c.depth * c.taps <= SHORT_SUM or c.mode == "weight")
     if c.kind == "f" and not few:
-        return blocked(c, e, caps)
-    return Lowered((weight_direct(c, e) if mode == "weight" else direct(c, e, caps),))
+        return blocked(c, e, target)
+    return Lowered((weight_direct(c, e) if mode == "weight" else direct(c, e, target),))
 
 
-def direct(c: Conv, e: Epilogue, caps: HostCaps) -> Launch:
-    kernel = point_kernel(f"conv_{c.mode}", c, e, caps)
+def direct(c: Conv, e: Epilogue, target: Target) -> Launch:
+    kernel = point_kernel(f"conv_{c.mode}", c, e, target)
     for name in c.operands:
         kernel.input(name, c.args[name], c.specs[name])
     kernel.param("n" if c.flipped else "m", c.rows)
@@ -82,9 +81,9 @@ def direct(c: Conv, e: Epilogue, caps: HostCaps) -> Launch:
     return kernel.launch(source(f"conv_{c.mode}_direct"))
 
 
-def point_kernel(name: str, c: Conv, e: Epilogue, caps: HostCaps, phases: tuple[int, ...] | None = None) -> PointKernel:
+def point_kernel(name: str, c: Conv, e: Epilogue, target: Target, phases: tuple[int, ...] | None = None) -> PointKernel:
     """A kernel whose ``values`` calls the epilogue's ``result``."""
-    kernel = PointKernel(name, caps, SPATIAL, absent(c.dims))
+    kernel = PointKernel(name, target, SPATIAL, absent(c.dims))
     kernel.add(*c.prelude(kernel.params, phases), source("conv"), *e.text(kernel.params))
     for binding, arg in e.inputs():
         kernel.binding(binding, arg)
@@ -123,55 +122,55 @@ def draft(c: Conv, epilogue: Epilogue | None, partials: int = 0, widths: Mapping
     return kernel
 
 
-def blocked(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
-    config = matrices_for(c, caps)
-    if config is not None and (tiles := tiles_for(caps, config)):
-        return on_matrices(c, e, caps, config, tiles)
-    return on_registers(c, e, caps)
+def blocked(c: Conv, e: Epilogue, target: Target) -> Lowered:
+    config = matrices_for(c, target)
+    if config is not None and (tiles := tiles_for(target, config)):
+        return on_matrices(c, e, target, config, tiles)
+    return on_registers(c, e, target)
 
 
-def matrices_for(c: Conv, caps: HostCaps) -> MatrixConfig | None:
+def matrices_for(c: Conv, target: Target) -> MatrixConfig | None:
     """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
     operand = scaled.operand_for(c.dtype, prod(c.sizes))
     specs = [c.specs[name] for name in c.operands]
     if operand != c.dtype and not all(is_dense(s.shape, s.strides) for s in specs):
         return None
-    return config_for(caps, operand)
+    return config_for(target, operand)
 
 
-def on_registers(c: Conv, e: Epilogue, caps: HostCaps) -> Lowered:
+def on_registers(c: Conv, e: Epilogue, target: Target) -> Lowered:
     """The product by tiles whose sums each thread keeps by itself."""
     slices, m, n, k = c.sizes
-    chosen = blocking(slices, m, n, k, TILES, caps.software)
+    chosen = blocking(slices, m, n, k, TILES, target.software)
     split, partials = chosen.splits > 1, len(e.op.args)
     found = sides(c, FOUR.length)
     a, b = sorted(found, key=attrgetter("x"))
-    a, b = in_runs(chosen.tile, a, b, caps.software)
+    a, b = in_runs(chosen.tile, a, b, target.software)
     linear, window = (b, a) if c.flipped else (a, b)
     most = most_together(chosen.tile, b)
-    widths = {partials: partials_together(n, most)} if split else widths_of(c, e, caps, most)
+    widths = {partials: partials_together(n, most)} if split else widths_of(c, e, target, most)
     together = max(widths.values(), default=1)
     w = draft(c, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
     w.add(*body_of(c, linear, window, FOUR))
-    heavy = caps.software or (e.heavy and not split)
+    heavy = target.software or (e.heavy and not split)
     main = block_text(chosen.tile, a, b, k % chosen.tile.k != 0, together, heavy)
     body = [*([] if together > 1 else [FINISH]), main]
     name = f"conv_{c.mode}_{chosen.tile.m}x{chosen.tile.n}"
     first = w.build(name, body, chosen.tile.threads, grid)
-    return split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
+    return split_sum(c, e, target, chosen.splits, first) if split else Lowered((first,))
 
 
-def widths_of(c: Conv, e: Epilogue, caps: HostCaps, most: int) -> dict[int, int]:
+def widths_of(c: Conv, e: Epilogue, target: Target, most: int) -> dict[int, int]:
     """How many neighbours of each output are stored at once: columns of the sums are channels of a group or positions
     of the output, in order, but for those of weights and of phases.
     """
     if c.flipped:
-        return e.widths(1, caps, gcd(c.rows, most))
-    return {} if c.mode == "weight" or prod(c.phases) > 1 else e.widths(4, caps, most)
+        return e.widths(1, target, gcd(c.rows, most))
+    return {} if c.mode == "weight" or prod(c.phases) > 1 else e.widths(4, target, most)
 
 
-def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
+def on_matrices(c: Conv, e: Epilogue, target: Target, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
     """:func:`blocked`, multiplied by subgroups."""
     slices, m, n, k = c.sizes
     words = words_of(c.dtype)
@@ -181,7 +180,7 @@ def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tile
         tiles = [tile for tile in tiles if tile in GATHERING] or tiles
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
     tile, split, partials = chosen.tile, chosen.splits > 1, len(e.op.args)
-    widths = {partials: partials_together(n)} if split else widths_of(c, e, caps, 4)
+    widths = {partials: partials_together(n)} if split else widths_of(c, e, target, 4)
     together = max(widths.values(), default=1)
     w = draft(c, None if split else e, partials, widths)
     grid = block_params(w.params, chosen, slices, m, n, k)
@@ -189,12 +188,12 @@ def on_matrices(c: Conv, e: Epilogue, caps: HostCaps, config: MatrixConfig, tile
     is_scaled, scales = c.dtype != config.operand, partials + split
     if is_scaled:
         scaled.read_scales(w, scales)
-        if len(w.bindings) > caps.max_buffers:
-            return on_registers(c, e, caps)
-    main = matrix_block_text(tile, config, a, b, caps, k % tile.k != 0, together, is_scaled)
+        if len(w.bindings) > target.max_buffers:
+            return on_registers(c, e, target)
+    main = matrix_block_text(tile, config, a, b, target, k % tile.k != 0, together, is_scaled)
     body = [*([] if together > 1 else [FINISH]), main]
     first = w.build(f"conv_{c.mode}_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
-    lowered = split_sum(c, e, caps, chosen.splits, first) if split else Lowered((first,))
+    lowered = split_sum(c, e, target, chosen.splits, first) if split else Lowered((first,))
     return lowered if not is_scaled else after_scales(c, lowered, scales)
 
 
@@ -260,10 +259,10 @@ def window_reader(side: Side, c: Conv, run: Run) -> str:
 }}"""
 
 
-def split_sum(c: Conv, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:
+def split_sum(c: Conv, e: Epilogue, target: Target, splits: int, first: Launch) -> Lowered:
     """``first``, followed by the addition of the partial sums it leaves."""
     slices, m, n, _ = c.sizes
-    kernel = point_kernel(f"conv_{c.mode}_split_sum", c, e, caps, c.phases)
+    kernel = point_kernel(f"conv_{c.mode}_split_sum", c, e, target, c.phases)
     if c.mode == "adjoint":
         kernel.add(source("conv_phases"))
     e.give_outputs(kernel)

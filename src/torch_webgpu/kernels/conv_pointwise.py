@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec, walk
+from torch_webgpu.ir.expr import walk
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
 
 from .conv_problem import Conv

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.wgsl.launch import ParamList
 
 from .points import arithmetic, constant, spatial

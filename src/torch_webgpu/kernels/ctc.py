@@ -6,10 +6,10 @@ paths come to (N, T, 2 S + 1), S the longest target.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered, ParamList, Source, grid_for
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import Draft, PointKernel, source
 
@@ -35,7 +35,7 @@ _ROW = "fn row_of(n: u32, i: u32) -> u32 { return (2u * n + i % 2u) * P.states; 
 
 
 def lower_paths(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, blank: int, target_step: int, reverse: bool
+    op: Operation, alias: tuple[int, ...], target: Target, blank: int, target_step: int, reverse: bool
 ) -> Lowered:
     """Arguments: log_probs, targets, lengths, paths and, unless ``reverse``, the loss (N,). A workgroup a sequence."""
     log_probs, targets, _, paths = op.args[:4]
@@ -62,11 +62,11 @@ def lower_paths(
 
 
 def lower_gradient(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, blank: int, target_step: int, zero_infinity: bool
+    op: Operation, alias: tuple[int, ...], target: Target, blank: int, target_step: int, zero_infinity: bool
 ) -> Lowered:
     """Arguments: log_probs, targets, lengths, grad (N,), the loss (N,), paths forwards and backwards, the result."""
     log_probs, targets, _, grad, loss, forwards, backwards, out = op.args
-    kernel = PointKernel(op.name, caps, COORDINATES)
+    kernel = PointKernel(op.name, target, COORDINATES)
     kernel.input("log_probs", 0, log_probs)
     kernel.binding(Binding("targets", targets.dtype), 1)
     kernel.binding(Binding("lengths", "i32"), 2)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source, Value, grid_for
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import arithmetic
 
@@ -17,7 +17,7 @@ NONE = 0xFFFFFFFF
 
 
 def lower_embedding_bag(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, mode: int, padding: int, weighted: bool
+    op: Operation, alias: tuple[int, ...], target: Target, mode: int, padding: int, weighted: bool
 ) -> Lowered:
     """For arguments (weight (rows, features), indices (n), offsets, [sample weights (n),] output (bags, features),
     bag sizes (bags), rows of the maxima (bags, features)); all but the weight contiguous. ``padding`` < 0: none.

@@ -28,12 +28,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Expr, Extern, Operation, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.expr import convert, emit_stored, function, stored
 from torch_webgpu.wgsl.kernel import Binding, Mode
 from torch_webgpu.wgsl.launch import ParamList
-from torch_webgpu.wgsl.link import HostCaps
 
 from .operand import in_groups
 from .points import PointKernel, locator
@@ -48,13 +49,13 @@ SUM = "slice: u32, split: u32, m: u32, n: u32"
 FINISH = f"fn finish({SUM}, v: T) {{ if (m < P.m && n < P.n) {{ finish_one(slice, split, m, n, v); }} }}"
 
 
-def store_width(y: Spec, inner: int, caps: HostCaps, most: int) -> int:
+def store_width(y: Spec, inner: int, target: Target, most: int) -> int:
     """How many neighbours along coordinate ``inner`` of an output are always stored at once, up to ``most``: 4, 2 that
     fill a 32-bit word, or 1.
     """
     if most >= 4 and BY_NAME[y.dtype].itemsize <= 4 and in_groups(y, inner, 4):
         return 4
-    packed = y.dtype == "bf16" or (y.dtype == "f16" and not caps.float16)
+    packed = y.dtype == "bf16" or (y.dtype == "f16" and not target.float16)
     return 2 if most >= 2 and packed and in_groups(y, inner, 2) else 1
 
 
@@ -159,11 +160,11 @@ class Epilogue:
         for k in self.outputs:
             kernel.output(f"e{k}", k, self.specs[k])
 
-    def widths(self, inner: int, caps: HostCaps, most: int) -> dict[int, int]:
+    def widths(self, inner: int, target: Target, most: int) -> dict[int, int]:
         """By output, how many neighbours along coordinate ``inner`` are stored at once (see :func:`store_width`); and 4
         for arguments that are read as many at once, if outputs are stored so.
         """
-        widths = {k: store_width(self.specs[k], inner, caps, most) for k in self.outputs}
+        widths = {k: store_width(self.specs[k], inner, target, most) for k in self.outputs}
         if max(widths.values()) == 4:
             for k in self.loads():
                 is_dense = BY_NAME[self.op.args[k].dtype].itemsize <= 4 and in_groups(self.specs[k], inner, 4)

@@ -8,9 +8,9 @@ backward computes the weights again from each query's ``log(sum(exp(scores)))``.
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
-from torch_webgpu.wgsl.link import HostCaps
 
 from . import flash_matrix, flash_register
 from .attention import Attention
@@ -42,39 +42,39 @@ def key_gradients(a: Attention, dropout_p: float = 0.0) -> Extern:
     return Extern(lower_key, (a, dropout_p))
 
 
-def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int, caps: HostCaps) -> bool:
+def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int, target: Target) -> bool:
     """Whether the kernels compute this. SwiftShader, Dawn's software adapter, takes minutes to compile them."""
-    if caps.software and caps.dialect == "tint":
+    if target.software and target.dialect == "tint":
         return False
     blocks = -(-max(queries, keys) // SMALL.rows)
     widths = min(width, value_width) > 0 and max(width, value_width) <= MOST_WIDTH
-    return widths and max(batch, heads, blocks) <= MAX_GROUPS and SMALL.workgroup_bytes(32) <= caps.workgroup_bytes
+    return widths and max(batch, heads, blocks) <= MAX_GROUPS and SMALL.workgroup_bytes(32) <= target.workgroup_bytes
 
 
 def lower_forward(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention, dropout_p: float
+    op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float
 ) -> Lowered:
     p = problem(op, attention, dropout_p, op.outputs[0])
-    if (found := flash_matrix.choice("forward", p, (), caps)) is not None:
-        return flash_matrix.lower_forward(p, len(op.args), *found, caps)
-    tile = tile_for("forward", units_of(p.v), caps)
-    return Lowered((flash_register.forward_launch(p, tile, caps),))
+    if (found := flash_matrix.choice("forward", p, (), target)) is not None:
+        return flash_matrix.lower_forward(p, len(op.args), *found, target)
+    tile = tile_for("forward", units_of(p.v), target)
+    return Lowered((flash_register.forward_launch(p, tile, target),))
 
 
 def lower_query(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention, dropout_p: float
+    op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float
 ) -> Lowered:
     p, grad = problem(op, attention, dropout_p, op.outputs[0]), op.inputs[-3]
-    if (found := flash_matrix.choice("query", p, (grad,), caps)) is not None:
-        return flash_matrix.lower_query(p, grad, len(op.args), *found, caps)
-    tile = tile_for("query", units_of(p.k), caps)
-    return Lowered((flash_register.query_launch(p, grad, tile, caps),))
+    if (found := flash_matrix.choice("query", p, (grad,), target)) is not None:
+        return flash_matrix.lower_query(p, grad, len(op.args), *found, target)
+    tile = tile_for("query", units_of(p.k), target)
+    return Lowered((flash_register.query_launch(p, grad, tile, target),))
 
 
-def lower_key(op: Operation, alias: tuple[int, ...], caps: HostCaps, attention: Attention, dropout_p: float) -> Lowered:
+def lower_key(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float) -> Lowered:
     dk, dv = op.outputs
     p, grad = problem(op, attention, dropout_p, dk), op.inputs[-3]
-    if (found := flash_matrix.choice("key", p, (grad,), caps)) is not None:
-        return flash_matrix.lower_key(p, grad, dk, dv, len(op.args), *found, caps)
-    tile = tile_for("key", max(units_of(p.q), units_of(p.v)), caps)
-    return Lowered((flash_register.key_launch(p, grad, dk, dv, tile, caps),))
+    if (found := flash_matrix.choice("key", p, (grad,), target)) is not None:
+        return flash_matrix.lower_key(p, grad, dk, dv, len(op.args), *found, target)
+    tile = tile_for("key", max(units_of(p.q), units_of(p.v)), target)
+    return Lowered((flash_register.key_launch(p, grad, dk, dv, tile, target),))

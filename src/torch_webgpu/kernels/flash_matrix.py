@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
+from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered
-from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .attention import place
 from .flash_fragments import RUN, Block, FragmentTile
@@ -49,21 +48,21 @@ def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
     )
 
 
-def multiplies(specs: Iterable[Spec], caps: HostCaps) -> bool:
+def multiplies(specs: Iterable[Spec], target: Target) -> bool:
     """Whether the adapter multiplies such operands: float16, or bfloat16 (:mod:`.flash_scaled`), in whole runs."""
     dense = all(s.dtype in ("f16", "bf16") and in_groups(s, 3, RUN) for s in specs)
-    return IS_USED and dense and config_for(caps, "f16") is not None
+    return IS_USED and dense and config_for(target, "f16") is not None
 
 
-def choice(kernel: str, p: Flash, others: tuple[Spec, ...], caps: HostCaps) -> tuple[FragmentTile, MatrixConfig] | None:
+def choice(kernel: str, p: Flash, others: tuple[Spec, ...], target: Target) -> tuple[FragmentTile, MatrixConfig] | None:
     """The best tile of a kernel over ``p`` and ``others``, and its fragments; None where the adapter cannot."""
-    config = config_for(caps, "f16")
-    if config is None or not multiplies((p.q, p.k, p.v, *others), caps):
+    config = config_for(target, "f16")
+    if config is None or not multiplies((p.q, p.k, p.v, *others), target):
         return None
     for tile in TILES[kernel]:
         if (
             tile.suits(config)
-            and MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config).size_bytes <= caps.workgroup_bytes
+            and MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config).size_bytes <= target.workgroup_bytes
         ):
             return tile, config
     return None
@@ -138,20 +137,20 @@ def operands_of(p: Flash, grad: Spec | None = None) -> list[tuple[str, int, Spec
     return found if grad is None else [*found, ("g", p.operands, grad)]
 
 
-def lower_forward(p: Flash, scales: int, tile: FragmentTile, config: MatrixConfig, caps: HostCaps) -> Lowered:
+def lower_forward(p: Flash, scales: int, tile: FragmentTile, config: MatrixConfig, target: Target) -> Lowered:
     """Grid: blocks of queries, heads, batches."""
-    draft, scaling = forward_draft(p, caps, operand), Scaling(operands_of(p))
+    draft, scaling = forward_draft(p, target, operand), Scaling(operands_of(p))
     scaling.read(draft, scales)
     b, h, length, _ = p.q.shape
     blocks = blocks_of(draft, tile.rows, length)
     at = ForwardMemory(p.q.shape[3], p.v.shape[3], tile, config)
     at.brought = scaling.brought
-    text = list(forward_text(p, at, scaling, caps))
+    text = list(forward_text(p, at, scaling, target))
     launch = draft.build("flash_attention_matrix", text, at.threads, (blocks, h, b))
     return lowered(launch, p, operands_of(p), operand, scales)
 
 
-def forward_text(p: Flash, at: ForwardMemory, scaling: Scaling, caps: HostCaps) -> Iterator[str]:
+def forward_text(p: Flash, at: ForwardMemory, scaling: Scaling, target: Target) -> Iterator[str]:
     rows, columns, value_width = at.tile.rows, at.tile.columns, p.v.shape[3]
     vectors = [f"s_{i}" for i in range(at.share // 4)]
     sharing = [f"row_values[row + {t * rows}u]" for t in range(at.threads // rows)]
@@ -159,7 +158,7 @@ def forward_text(p: Flash, at: ForwardMemory, scaling: Scaling, caps: HostCaps) 
     yield f"var<workgroup> row_values: array<f32, {at.threads}>;"
     yield f"var<workgroup> factors: array<f32, {rows}>;"
     yield "var<workgroup> grown: u32;"
-    yield from at.start(caps.subgroup_sizes)
+    yield from at.start(target.subgroup_sizes)
     yield from block_of_queries(p, rows)
     yield from ["  start_dropout();"] if p.dropout_p else []
     yield from scaling.start(value_width)
@@ -229,24 +228,24 @@ def _nested(function: str, values: list[str]) -> str:
     return found
 
 
-def lower_query(p: Flash, grad: Spec, scales: int, tile: FragmentTile, config: MatrixConfig, caps: HostCaps) -> Lowered:
+def lower_query(p: Flash, grad: Spec, scales: int, tile: FragmentTile, config: MatrixConfig, target: Target) -> Lowered:
     """Grid: blocks of queries, heads, batches."""
     (draft, n), scaling = backward_draft(p, grad, operand), Scaling(operands_of(p, grad))
     scaling.read(draft, scales)
-    result(draft, "y", n, p.y, "P.queries", caps)
+    result(draft, "y", n, p.y, "P.queries", target)
     b, h, length, _ = p.q.shape
     blocks = blocks_of(draft, tile.rows, length)
     at = QueryMemory(p.q.shape[3], p.v.shape[3], tile, config)
     at.brought = scaling.brought
-    text = list(query_text(p, at, scaling, caps))
+    text = list(query_text(p, at, scaling, target))
     launch = draft.build("flash_attention_query_matrix", text, at.threads, (blocks, h, b))
     return lowered(launch, p, operands_of(p, grad), operand, scales)
 
 
-def query_text(p: Flash, at: QueryMemory, scaling: Scaling, caps: HostCaps) -> Iterator[str]:
+def query_text(p: Flash, at: QueryMemory, scaling: Scaling, target: Target) -> Iterator[str]:
     width, value_width, columns = p.q.shape[3], p.v.shape[3], at.tile.columns
     vectors = range(at.share // 4)
-    yield from at.start(caps.subgroup_sizes)
+    yield from at.start(target.subgroup_sizes)
     yield from block_of_queries(p, at.tile.rows)
     yield from ["  start_dropout();"] if p.dropout_p else []
     yield from scaling.start(value_width)
@@ -302,28 +301,28 @@ def grad_weight(p: Flash, scaling: Scaling, i: int) -> str:
 
 
 def lower_key(
-    p: Flash, grad: Spec, dk: Spec, dv: Spec, scales: int, tile: FragmentTile, config: MatrixConfig, caps: HostCaps
+    p: Flash, grad: Spec, dk: Spec, dv: Spec, scales: int, tile: FragmentTile, config: MatrixConfig, target: Target
 ) -> Lowered:
     """Grid: blocks of keys, heads of keys, batches."""
     (draft, n), scaling = backward_draft(p, grad, operand), Scaling(operands_of(p, grad))
     scaling.read(draft, scales)
-    result(draft, "dk", n, dk, "P.keys", caps)
-    result(draft, "dv", n + 1, dv, "P.keys", caps)
+    result(draft, "dk", n, dk, "P.keys", target)
+    result(draft, "dv", n + 1, dv, "P.keys", target)
     b, g, length, _ = p.k.shape
     blocks = blocks_of(draft, tile.rows, length)
     at = KeyMemory(p.q.shape[3], p.v.shape[3], tile, config)
     at.brought = scaling.brought
-    text = list(key_text(p, at, scaling, caps))
+    text = list(key_text(p, at, scaling, target))
     launch = draft.build("flash_attention_key_matrix", text, at.threads, (blocks, g, b))
     return lowered(launch, p, operands_of(p, grad), operand, scales)
 
 
-def key_text(p: Flash, at: KeyMemory, scaling: Scaling, caps: HostCaps) -> Iterator[str]:
+def key_text(p: Flash, at: KeyMemory, scaling: Scaling, target: Target) -> Iterator[str]:
     width, value_width, columns = p.q.shape[3], p.v.shape[3], at.tile.columns
     vectors = range(at.share // 4)
     yield f"var<workgroup> lses: array<f32, {columns}>;"
     yield f"var<workgroup> deltas: array<f32, {columns}>;"
-    yield from at.start(caps.subgroup_sizes)
+    yield from at.start(target.subgroup_sizes)
     yield "  let head = wid.y;"
     yield f"  let s0 = wid.x * {at.tile.rows}u;"
     yield from ["  start_dropout();"] if p.dropout_p else []

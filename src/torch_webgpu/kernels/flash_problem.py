@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Source
-from torch_webgpu.wgsl.link import HostCaps
 
 from .attention import QUERY, Attention, Problem, output_row, place, visibility
 from .operand import in_groups
@@ -44,14 +44,14 @@ def units_of(spec: Spec) -> int:
     return -(-spec.shape[3] // 4)
 
 
-def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, caps: HostCaps) -> None:
+def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, target: Target) -> None:
     """Declares ``<name>_put``, which stores a unit of a line if there is one; there are ``count`` lines."""
     width = spec.shape[3]
     if in_groups(spec, 3):
         draft.binding(Binding(name, spec.dtype, "read_write"), arg)
         store = f"{name}_store4({name}_at(b, head, line, 4u * i) / 4u, v);"
     else:
-        draft.binding(Binding(name, spec.dtype, "read_write", store_mode(spec, "strided", caps.float16)), arg)
+        draft.binding(Binding(name, spec.dtype, "read_write", store_mode(spec, "strided", target.float16)), arg)
         store = "\n".join(
             f"  if (4u * i + {e}u < {width}u) {{ {name}_store({name}_at(b, head, line, 4u * i + {e}u), v.{c}); }}"
             for e, c in enumerate("xyzw")
@@ -105,10 +105,10 @@ def begin(p: Flash, declare: Declare, others: Sequence[tuple[str, int, Spec]] = 
     return draft
 
 
-def forward_draft(p: Flash, caps: HostCaps, declare: Declare) -> Draft:
+def forward_draft(p: Flash, target: Target, declare: Declare) -> Draft:
     """A kernel over the arguments and results of :func:`.flash.forward`."""
     draft = begin(p, declare)
-    result(draft, "y", p.operands, p.y, "P.queries", caps)
+    result(draft, "y", p.operands, p.y, "P.queries", target)
     draft.binding(Binding("lse", "f32", "read_write"), p.operands + 1)
     draft.param("lse_offset", Source("offset", p.operands + 1))
     return draft

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Launch
-from torch_webgpu.wgsl.link import HostCaps
 
 from .attention import place
 from .flash_problem import (
@@ -38,10 +38,10 @@ SOFTWARE_TILES = (DENSE, SMALL)
 """Those that compile fastest."""
 
 
-def tile_for(kernel: str, most_units: int, caps: HostCaps) -> FlashTile:
+def tile_for(kernel: str, most_units: int, target: Target) -> FlashTile:
     """The tile of a kernel that weighs lines of up to so many units."""
-    tiles = SOFTWARE_TILES if caps.software else TILES[kernel]
-    return next(tile for tile in tiles if tile.workgroup_bytes(most_units) <= caps.workgroup_bytes)
+    tiles = SOFTWARE_TILES if target.software else TILES[kernel]
+    return next(tile for tile in tiles if tile.workgroup_bytes(most_units) <= target.workgroup_bytes)
 
 
 def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
@@ -107,9 +107,9 @@ def keys(p: Flash, x: str = "k") -> Lines:
     return Lines(x, "head", "s0", "P.keys", units_of(p.k if x == "k" else p.v))
 
 
-def forward_launch(p: Flash, tile: FlashTile, caps: HostCaps) -> Launch:
+def forward_launch(p: Flash, tile: FlashTile, target: Target) -> Launch:
     """Grid: blocks of queries, heads, batches."""
-    draft = forward_draft(p, caps, operand)
+    draft = forward_draft(p, target, operand)
     b, h, length, _ = p.q.shape
     blocks = blocks_of(draft, tile.rows, length)
     return draft.build("flash_attention", list(forward_text(p, tile)), tile.threads, (blocks, h, b))
@@ -184,10 +184,10 @@ def _row_values(tile: FlashTile, value: str) -> Iterator[str]:
         yield f"  block[tx * {tile.quads}u + ty * {tile.own}u + {q}u] = vec4<f32>({rows});"
 
 
-def query_launch(p: Flash, grad: Spec, tile: FlashTile, caps: HostCaps) -> Launch:
+def query_launch(p: Flash, grad: Spec, tile: FlashTile, target: Target) -> Launch:
     """Grid: blocks of queries, heads, batches."""
     draft, n = backward_draft(p, grad, operand)
-    result(draft, "y", n, p.y, "P.queries", caps)
+    result(draft, "y", n, p.y, "P.queries", target)
     b, h, length, _ = p.q.shape
     blocks = blocks_of(draft, tile.rows, length)
     return draft.build("flash_attention_query", list(query_text(p, tile)), tile.threads, (blocks, h, b))
@@ -215,11 +215,11 @@ def query_text(p: Flash, tile: FlashTile) -> Iterator[str]:
     yield "}"
 
 
-def key_launch(p: Flash, grad: Spec, dk: Spec, dv: Spec, tile: FlashTile, caps: HostCaps) -> Launch:
+def key_launch(p: Flash, grad: Spec, dk: Spec, dv: Spec, tile: FlashTile, target: Target) -> Launch:
     """Grid: blocks of keys, heads of keys, batches."""
     draft, n = backward_draft(p, grad, operand)
-    result(draft, "dk", n, dk, "P.keys", caps)
-    result(draft, "dv", n + 1, dv, "P.keys", caps)
+    result(draft, "dk", n, dk, "P.keys", target)
+    result(draft, "dv", n + 1, dv, "P.keys", target)
     b, g, length, _ = p.k.shape
     blocks = blocks_of(draft, tile.rows, length)
     return draft.build("flash_attention_key", list(key_text(p, tile)), tile.threads, (blocks, g, b))

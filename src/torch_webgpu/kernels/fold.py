@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, locator, source
 
@@ -55,9 +55,9 @@ def batched(spec: Spec, rank: int) -> Spec:
     return spec._replace(shape=(1, *spec.shape), strides=(0, *spec.strides))
 
 
-def lower_unfold(op: Operation, alias: tuple[int, ...], caps: HostCaps, patches: Patches) -> Lowered:
+def lower_unfold(op: Operation, alias: tuple[int, ...], target: Target, patches: Patches) -> Lowered:
     image, columns = batched(op.args[0], 4), batched(op.args[1], 3)
-    kernel = PointKernel("unfold", caps, COLUMNS)
+    kernel = PointKernel("unfold", target, COLUMNS)
     kernel.add(arithmetic(image.dtype))
     patches.params(kernel, image.shape[2:])
     for d, size in zip("hw", image.shape[2:], strict=True):
@@ -68,9 +68,9 @@ def lower_unfold(op: Operation, alias: tuple[int, ...], caps: HostCaps, patches:
     return Lowered((kernel.launch(source("unfold")),))
 
 
-def lower_fold(op: Operation, alias: tuple[int, ...], caps: HostCaps, patches: Patches) -> Lowered:
+def lower_fold(op: Operation, alias: tuple[int, ...], target: Target, patches: Patches) -> Lowered:
     columns, image = batched(op.args[0], 3), batched(op.args[1], 4)
-    kernel = PointKernel("fold", caps, IMAGE)
+    kernel = PointKernel("fold", target, IMAGE)
     kernel.add(arithmetic(image.dtype, "add"))
     patches.params(kernel, image.shape[2:])
     kernel.binding(Binding("columns", columns.dtype), 0)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, locator, source, spatial
 
@@ -67,25 +67,25 @@ def _begin(kernel: PointKernel, s: Sampling, grid: Spec, image: Spec) -> None:
     kernel.add(f"fn side_d(n: u32, d: u32, h: u32, w: u32) -> Side {{ return {depth}; }}")
 
 
-def lower_forward(op: Operation, alias: tuple[int, ...], caps: HostCaps, sampling: Sampling) -> Lowered:
+def lower_forward(op: Operation, alias: tuple[int, ...], target: Target, sampling: Sampling) -> Lowered:
     image, grid, out = op.args
-    kernel = PointKernel("grid_sample", caps, SPATIAL, absent(sampling.dims))
+    kernel = PointKernel("grid_sample", target, SPATIAL, absent(sampling.dims))
     _begin(kernel, sampling, grid, image)
     kernel.input("image", 0, spatial(image, sampling.dims))
     kernel.output("y", 2, spatial(out, sampling.dims))
     return Lowered((kernel.launch(source("grid_sample_forward")),))
 
 
-def lower_image_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, sampling: Sampling) -> Lowered:
+def lower_image_gradient(op: Operation, alias: tuple[int, ...], target: Target, sampling: Sampling) -> Lowered:
     grad, grid, image = op.args
     dims = sampling.dims
-    scatter = PointKernel("grid_sample_scatter", caps, SPATIAL, absent(dims))
+    scatter = PointKernel("grid_sample_scatter", target, SPATIAL, absent(dims))
     _begin(scatter, sampling, grid, image)
     scatter.input("grad", 0, spatial(grad, dims))
     scatter.binding(Binding("sums", "f32", "read_write", "atomic"), 3)
     first = scatter.visit(spatial(grad, dims), source("grid_sample_scatter"))
     # Atomic sums are float32 whatever the image is; a second pass converts them, in the image's own layout.
-    gather = PointKernel("grid_sample_sums", caps, SPATIAL, absent(dims))
+    gather = PointKernel("grid_sample_sums", target, SPATIAL, absent(dims))
     gather.binding(Binding("sums", "f32"), 3)
     full = spatial(image, dims)
     for name, stride in zip(SPATIAL, contiguous_strides(full.shape), strict=True):
@@ -97,9 +97,9 @@ def lower_image_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, 
     return Lowered((first, second), (4 * prod(image.shape),), cleared=(0,))
 
 
-def lower_grid_gradient(op: Operation, alias: tuple[int, ...], caps: HostCaps, sampling: Sampling) -> Lowered:
+def lower_grid_gradient(op: Operation, alias: tuple[int, ...], target: Target, sampling: Sampling) -> Lowered:
     grad, grid, image, out = op.args
-    kernel = PointKernel("grid_sample_grid", caps, GRID, frozenset("d" if sampling.dims == 2 else ""))
+    kernel = PointKernel("grid_sample_grid", target, GRID, frozenset("d" if sampling.dims == 2 else ""))
     _begin(kernel, sampling, grid, image)
     for name, arg, spec in (("grad", 0, grad), ("image", 2, image)):
         layout = spatial(spec, sampling.dims)

@@ -20,11 +20,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
+from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, grid_for
-from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from .matrix_tile import MatrixTile, config_for, tiles_for
 from .operand import RUN_BYTES, Side, run_of
@@ -50,12 +49,12 @@ def is_worth(slices: int, m: int, n: int, k: int) -> bool:
     return slices * m * n * k * SAVED_NS > LAUNCHES_NS + slices * (m + n) * k * MOVED_NS
 
 
-def choose(caps: HostCaps, count: int) -> tuple[MatrixConfig, list[MatrixTile]] | None:
+def choose(target: Target, count: int) -> tuple[MatrixConfig, list[MatrixTile]] | None:
     """The subgroup matrices and the tiles for ``count`` halves; None where the adapter has none."""
-    config = config_for(caps, "f16")
+    config = config_for(target, "f16")
     if config is None:
         return None
-    tiles = [tile for tile in tiles_for(caps, config) if tile.k % (count * config.k) == 0]
+    tiles = [tile for tile in tiles_for(target, config) if tile.k % (count * config.k) == 0]
     return (config, tiles) if tiles else None
 
 
@@ -109,8 +108,8 @@ class Halved:
         """How the halves travel."""
         return replace(self.side, runs=True)
 
-    def fits(self, caps: HostCaps) -> bool:
-        return self.size_bytes <= min(MAX_BYTES, caps.max_binding_bytes)
+    def fits(self, target: Target) -> bool:
+        return self.size_bytes <= min(MAX_BYTES, target.max_binding_bytes)
 
     def read(self, kernel: Draft, temporary: int) -> None:
         """Gives a blocked product (:mod:`.matrix_tile`) the temporary as its operand."""

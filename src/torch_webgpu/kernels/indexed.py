@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Operation, Spec
+from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_order
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import Packed, bind, packed_text, per_point, store_mode
 from torch_webgpu.wgsl.indexing import QUAD, Indexing
 from torch_webgpu.wgsl.kernel import Binding, Mode
 from torch_webgpu.wgsl.launch import ERRORS, Lowered, ParamList, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 WORD = 0xFFFFFFFF
 ROWS = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
@@ -121,7 +121,7 @@ class Walk:
         return Lowered((self.params.launch(self.op.name, text, bindings, order, threads),))
 
 
-def lower_read(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry) -> Lowered:
+def lower_read(op: Operation, alias: tuple[int, ...], target: Target, geometry: Geometry) -> Lowered:
     """``result[p] = data[place of p]`` for arguments (data, index tensors…, result)."""
     result = len(op.args) - 1
     walk = Walk(geometry, iteration_order(geometry.shape, geometry.strides[-1]), op)
@@ -132,7 +132,7 @@ def lower_read(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: 
     ):
         return read_by_fours(walk, alias)
     dtype = op.args[result].dtype
-    mode = store_mode(op.args[result], walk.indexing.layout(result), caps.float16)
+    mode = store_mode(op.args[result], walk.indexing.layout(result), target.float16)
     bindings, names, order = bind(op.args, alias, op.n_inputs, {result: mode})
     compute = COMPUTE_TYPE[BY_NAME[dtype].kind]
     checks, condition = walk.positions(names, walk.index_elements())
@@ -176,17 +176,17 @@ def combines_atomically(dtype: str, combine: str) -> bool:
     return dtype not in ("i64", "c64", "f64")
 
 
-def lower_write(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry, combine: str) -> Lowered:
+def lower_write(op: Operation, alias: tuple[int, ...], target: Target, geometry: Geometry, combine: str) -> Lowered:
     """``data[place of p] = combine(data[place of p], source[p])`` for arguments (data, index tensors…, [source,] data).
 
     ``combine``: "set" (of several writes to an element any one wins), "add", "mul", "min", "max". Without a source
     argument the value is the operation's scalar.
     """
-    target = len(op.args) - 1
+    written = len(op.args) - 1
     has_source = len(op.args) - 2 > len(geometry.terms)
     walk = Walk(geometry, tuple(range(len(geometry.shape))), op)
-    in_fours = combine == "set" and walk.quads and walk.in_fours(0, op.args[target])
-    mode = "plain" if in_fours else write_mode(op.args[target].dtype, combine, caps)
+    in_fours = combine == "set" and walk.quads and walk.in_fours(0, op.args[written])
+    mode = "plain" if in_fours else write_mode(op.args[written].dtype, combine, target)
     bindings, names, order = bind_target(op, alias, mode)
     run = QUAD if walk.quads else 1
     checks, condition = walk.positions(names, walk.index_elements())
@@ -194,13 +194,13 @@ def lower_write(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry:
     if not has_source:
         values = [walk.params.scalars(op.param_kinds, [0])[0]] * run
     elif walk.quads:
-        element = walk.indexing.element(target - 1, target - 1)
-        loads, values = walk.four(-1, target - 1, names[target - 1], element, "s")
+        element = walk.indexing.element(written - 1, written - 1)
+        loads, values = walk.four(-1, written - 1, names[written - 1], element, "s")
     else:
-        values = [f"{names[target - 1]}_load({walk.indexing.element(target - 1, target - 1)})"]
-    y, place = names[target], walk.data_element(target)
+        values = [f"{names[written - 1]}_load({walk.indexing.element(written - 1, written - 1)})"]
+    y, place = names[written], walk.data_element(written)
     if in_fours:
-        compute = COMPUTE_TYPE[BY_NAME[op.args[target].dtype].kind]
+        compute = COMPUTE_TYPE[BY_NAME[op.args[written].dtype].kind]
         writes = [f"{y}_store4(({place}) / {QUAD}u, vec4<{compute}>({', '.join(values)}));"]
     else:
         function = f"{y}_store" if mode == "plain" else f"{y}_atomic_{combine}"
@@ -211,10 +211,10 @@ def lower_write(op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry:
     return walk.launch(text, bindings, order, prod(geometry.shape) // run)
 
 
-def write_mode(dtype: str, combine: str, caps: HostCaps) -> Mode:
+def write_mode(dtype: str, combine: str, target: Target) -> Mode:
     if combine != "set":
         return "atomic"
-    packed = BY_NAME[dtype].is_subword and not (dtype == "f16" and caps.float16)
+    packed = BY_NAME[dtype].is_subword and not (dtype == "f16" and target.float16)
     return "atomic" if packed else "plain"
 
 
@@ -234,7 +234,7 @@ def alias_of_rest(alias: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def lower_serial_write(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, geometry: Geometry, dim: int, combine: str
+    op: Operation, alias: tuple[int, ...], target: Target, geometry: Geometry, dim: int, combine: str
 ) -> Lowered:
     """:func:`lower_write` for types without the atomics: a thread owns all points that differ in ``dim`` only.
 
@@ -245,9 +245,9 @@ def lower_serial_write(
     rest = Geometry(
         drop(geometry.shape, dim), tuple(drop(s, dim) for s in geometry.strides), geometry.terms, geometry.base
     )
-    target = len(op.args) - 1
+    written = len(op.args) - 1
     walk = Walk(rest, tuple(range(len(rest.shape))), op)
-    dtype = op.args[target].dtype
+    dtype = op.args[written].dtype
     bindings, names, order = bind_target(op, alias, "plain")
 
     def stepping(text: str, k: int) -> str:
@@ -255,11 +255,11 @@ def lower_serial_write(
 
     indices = [stepping(walk.indexing.element(1 + j, 1 + j), 1 + j) for j in range(len(rest.terms))]
     checks, condition = walk.positions(names, indices)
-    source = stepping(walk.indexing.element(target - 1, target - 1), target - 1)
-    place = stepping(walk.data_element(target), 0)
-    y = names[target]
+    source = stepping(walk.indexing.element(written - 1, written - 1), written - 1)
+    place = stepping(walk.data_element(written), 0)
+    y = names[written]
     combined = (
-        TABLE[ROWS[combine]].wgsl[BY_NAME[dtype].kind].format(f"{y}_load(e)", f"{names[target - 1]}_load({source})")
+        TABLE[ROWS[combine]].wgsl[BY_NAME[dtype].kind].format(f"{y}_load(e)", f"{names[written - 1]}_load({source})")
     )
     lines = [
         *walk.coordinates(),

@@ -12,11 +12,10 @@ from functools import cache, partial
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
-from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.matrices import MatrixConfig
 
 from . import halves, matrix_tile, scaled
 from .epilogue import FINISH, NOT_TOGETHER, Epilogue
@@ -150,7 +149,7 @@ def draft(
     return kernel
 
 
-def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps, precision: str = "highest") -> Lowered:
+def lower_matmul(op: Operation, alias: tuple[int, ...], target: Target, precision: str = "highest") -> Lowered:
     p = product_of(op)
     _, m, n, _ = p.sizes
     if n > 1 and (m == 1 or by_columns(p.layout(op.outputs[0]))):
@@ -158,14 +157,14 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], caps: HostCaps, precisio
         m, n = n, m
     e = Epilogue(op, alias, COORDINATES, p.layout)
     if n == 1:
-        return matvec(p, e, caps)
-    lowered = on_halves(p, e, caps, halves.COUNTS[precision]) if precision != "highest" else None
+        return matvec(p, e, target)
+    lowered = on_halves(p, e, target, halves.COUNTS[precision]) if precision != "highest" else None
     if lowered is not None:
         return lowered
-    config = matrices_for(p, caps)
-    if config is not None and (tiles := tiles_for(caps, config)):
-        return on_matrices(p, e, caps, config, tiles)
-    return blocked(p, e, caps) if p.kind == "f" else any_arithmetic(p, e)
+    config = matrices_for(p, target)
+    if config is not None and (tiles := tiles_for(target, config)):
+        return on_matrices(p, e, target, config, tiles)
+    return blocked(p, e, target) if p.kind == "f" else any_arithmetic(p, e)
 
 
 def by_columns(y: Spec) -> bool:
@@ -174,19 +173,19 @@ def by_columns(y: Spec) -> bool:
     return m > 1 and n > 1 and row == 1 and column > 1
 
 
-def matrices_for(p: Product, caps: HostCaps) -> MatrixConfig | None:
+def matrices_for(p: Product, target: Target) -> MatrixConfig | None:
     """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
     if p.a.dtype != p.b.dtype:
         return None
-    return config_for(caps, scaled.operand_for(p.a.dtype, prod(p.sizes)))
+    return config_for(target, scaled.operand_for(p.a.dtype, prod(p.sizes)))
 
 
-def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Launch) -> Lowered:
+def with_splits(p: Product, e: Epilogue, target: Target, splits: int, first: Launch) -> Lowered:
     """``first``, followed by the addition of partial sums if it leaves any."""
     if splits == 1:
         return Lowered((first,))
     slices, m, n, _ = p.sizes
-    kernel = PointKernel("matmul_split_sum", caps, COORDINATES)
+    kernel = PointKernel("matmul_split_sum", target, COORDINATES)
     kernel.add(arithmetic(p.a.dtype, "add"), *e.text(kernel.params))
     for binding, arg in e.inputs():
         kernel.binding(binding, arg)
@@ -197,32 +196,32 @@ def with_splits(p: Product, e: Epilogue, caps: HostCaps, splits: int, first: Lau
     return Lowered((first, kernel.launch(body)), (size,))
 
 
-def blocked(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
+def blocked(p: Product, e: Epilogue, target: Target) -> Lowered:
     slices, m, n, k = p.sizes
-    chosen = blocking(slices, m, n, k, TILES, caps.software)
+    chosen = blocking(slices, m, n, k, TILES, target.software)
     split, partials = chosen.splits > 1, len(e.op.args)
-    a, b = in_runs(chosen.tile, *sides_of(p, FOUR.length), caps.software)
+    a, b = in_runs(chosen.tile, *sides_of(p, FOUR.length), target.software)
     most = most_together(chosen.tile, b)
-    widths = {partials: partials_together(n, most)} if split else e.widths(2, caps, most)
+    widths = {partials: partials_together(n, most)} if split else e.widths(2, target, most)
     together = max(widths.values())
     w = draft(p, None if split else e, partials, widths, MATRIX)
     grid = block_params(w.params, chosen, slices, m, n, k)
     tile = chosen.tile
-    heavy = caps.software or (e.heavy and not split)
+    heavy = target.software or (e.heavy and not split)
     w.add(source("matmul"), *(reader(side, side.x, FOUR) for side in (a, b)))
-    ahead = reads_ahead(e, widths, caps)
+    ahead = reads_ahead(e, widths, target)
     main = block_text(tile, a, b, k % tile.k != 0, together, heavy, ahead)
     body = [*([] if together > 1 else [FINISH]), main]
     launch = w.build(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
-    return with_splits(p, e, caps, chosen.splits, launch)
+    return with_splits(p, e, target, chosen.splits, launch)
 
 
-def reads_ahead(e: Epilogue, widths: Mapping[int, int], caps: HostCaps) -> bool:
+def reads_ahead(e: Epilogue, widths: Mapping[int, int], target: Target) -> bool:
     """Whether what the epilogue reads is worth asking for ahead: software has nothing to wait for."""
-    return bool(e.given(widths)) and not caps.software
+    return bool(e.given(widths)) and not target.software
 
 
-def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
+def on_matrices(p: Product, e: Epilogue, target: Target, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
     """:func:`blocked`, multiplied by subgroups."""
     slices, m, n, k = p.sizes
     chosen = matrix_tile.blocking(slices, m, n, k, tiles)
@@ -231,18 +230,18 @@ def on_matrices(p: Product, e: Epilogue, caps: HostCaps, config: MatrixConfig, t
     is_scaled, scales = p.a.dtype != config.operand, len(e.op.args) + (chosen.splits > 1)
     if is_scaled:
         scaled.read_scales(w, scales)
-    main = partial(matrix_block_text, chosen.tile, config, a, b, caps, k % chosen.tile.k != 0, scaled=is_scaled)
-    lowered = multiplied(w, p, e, caps, config, chosen, k, main)
+    main = partial(matrix_block_text, chosen.tile, config, a, b, target, k % chosen.tile.k != 0, scaled=is_scaled)
+    lowered = multiplied(w, p, e, target, config, chosen, k, main)
     if lowered is None:
-        return blocked(p, e, caps)
+        return blocked(p, e, target)
     if not is_scaled:
         return lowered
     return scaled.after(scaled.largest_launch(read_operands(p, sides), parts_of(p, sides), p.a.dtype, scales), lowered)
 
 
-def on_halves(p: Product, e: Epilogue, caps: HostCaps, count: int) -> Lowered | None:
+def on_halves(p: Product, e: Epilogue, target: Target, count: int) -> Lowered | None:
     """:func:`on_matrices` of float32, as ``count`` halves of each number; None where an adapter cannot."""
-    found = halves.choose(caps, count)
+    found = halves.choose(target, count)
     if found is None:
         return None
     config, tiles = found
@@ -252,7 +251,7 @@ def on_halves(p: Product, e: Epilogue, caps: HostCaps, count: int) -> Lowered | 
         Halved.of(side, spec, rows, k, count, config, step)
         for side, spec, rows in zip(sides, (p.a, p.b), (m, n), strict=True)
     ]
-    if not all(operand.fits(caps) for operand in given):
+    if not all(operand.fits(target) for operand in given):
         return None
     length = count * given[0].padded
     chosen = matrix_tile.blocking(slices, m, n, length, tiles)
@@ -264,8 +263,8 @@ def on_halves(p: Product, e: Epilogue, caps: HostCaps, count: int) -> Lowered | 
         operand.read(w, temporary)
     scaled.read_scales(w, scales)
     a, b = [operand.read_side for operand in given]
-    main = partial(matrix_block_text, chosen.tile, config, a, b, caps, False, halves=count)
-    lowered = multiplied(w, p, e, caps, config, chosen, length, main)
+    main = partial(matrix_block_text, chosen.tile, config, a, b, target, False, halves=count)
+    lowered = multiplied(w, p, e, target, config, chosen, length, main)
     if lowered is None:
         return None
     largest = scaled.largest_launch(read_operands(p, sides), parts_of(p, sides), p.a.dtype, scales)
@@ -278,7 +277,7 @@ def multiplied(
     w: Draft,
     p: Product,
     e: Epilogue,
-    caps: HostCaps,
+    target: Target,
     config: MatrixConfig,
     chosen: Blocking[MatrixTile],
     length: int,
@@ -289,16 +288,16 @@ def multiplied(
     """
     slices, m, n, _ = p.sizes
     split, partials = chosen.splits > 1, len(e.op.args)
-    widths = {partials: partials_together(n)} if split else e.widths(2, caps, 4)
+    widths = {partials: partials_together(n)} if split else e.widths(2, target, 4)
     together = max(widths.values())
     store_sums(w, None if split else e, p.kind, partials, (PLACE, STORED), widths)
-    if len(w.bindings) > caps.max_buffers:
+    if len(w.bindings) > target.max_buffers:
         return None
     grid = block_params(w.params, chosen, slices, m, n, length)
     tile = chosen.tile
-    body = [*([] if together > 1 else [FINISH]), main(together=together, ahead=reads_ahead(e, widths, caps))]
+    body = [*([] if together > 1 else [FINISH]), main(together=together, ahead=reads_ahead(e, widths, target))]
     launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
-    return with_splits(p, e, caps, chosen.splits, launch)
+    return with_splits(p, e, target, chosen.splits, launch)
 
 
 def sides_of(p: Product, run: int) -> tuple[Side, Side]:
@@ -369,24 +368,24 @@ def is_small(p: Product) -> bool:
     return slices * m * k <= SMALL_MATRIX
 
 
-def matvec_splits(p: Product, kernel: MatVec, caps: HostCaps) -> int:
+def matvec_splits(p: Product, kernel: MatVec, target: Target) -> int:
     """Into how many parts the sums are split: enough to keep a large GPU busy."""
     slices, m, _, k = p.sizes
     groups = slices * -(-m // kernel.outputs)
-    if caps.software or (is_small(p) and groups >= FEW_GROUPS and k <= FEW_LOADS * kernel.lanes * kernel.run):
+    if target.software or (is_small(p) and groups >= FEW_GROUPS and k <= FEW_LOADS * kernel.lanes * kernel.run):
         return 1
     # Each lane gets a few loads at least, in groups of four elements.
     return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
 
 
-def matvec(p: Product, e: Epilogue, caps: HostCaps) -> Lowered:
+def matvec(p: Product, e: Epilogue, target: Target) -> Lowered:
     """N = 1."""
     slices, m, n, k = p.sizes
     kernel = matvec_kernel(p)
-    chunk = -(-k // matvec_splits(p, kernel, caps) // 4) * 4
+    chunk = -(-k // matvec_splits(p, kernel, target) // 4) * 4
     chosen = Blocking(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
     w = draft(p, e if chosen.splits == 1 else None, len(e.op.args))
     grid = block_params(w.params, chosen, slices, m, n, k)
     prelude = [constant(name, value) for name, value in kernel.constants]
     launch = w.build(kernel.body, [*prelude, source(kernel.body)], MATVEC_THREADS, grid)
-    return with_splits(p, e, caps, chosen.splits, launch)
+    return with_splits(p, e, target, chosen.splits, launch)

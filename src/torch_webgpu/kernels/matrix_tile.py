@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch_webgpu.wgsl.link import HostCaps
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig, Target
 
 from .operand import RUN_BYTES, Side, run_of
 from .scaled import scale_lines
@@ -77,22 +76,22 @@ RATES = {
 }
 
 
-def config_for(caps: HostCaps, dtype: str) -> MatrixConfig | None:
+def config_for(target: Target, dtype: str) -> MatrixConfig | None:
     """The largest product of fragments of ``dtype`` whose sums are wide enough and whose sizes are whole runs; None
     where the adapter has none.
     """
     found = [
         config
-        for config in caps.matrices
+        for config in target.matrices
         if (config.operand, config.result) == (dtype, SUMS.get(dtype))
         and not any(size % run_of(dtype) for size in (config.m, config.n, config.k))
     ]
     return max(found, key=lambda config: config.m * config.n * config.k, default=None)
 
 
-def tiles_for(caps: HostCaps, config: MatrixConfig) -> list[MatrixTile]:
+def tiles_for(target: Target, config: MatrixConfig) -> list[MatrixTile]:
     """Those that the adapter holds and can multiply."""
-    return [tile for tile in TILES if tile.workgroup_bytes(config) <= caps.workgroup_bytes and tile.suits(config)]
+    return [tile for tile in TILES if tile.workgroup_bytes(config) <= target.workgroup_bytes and tile.suits(config)]
 
 
 def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -> Blocking[MatrixTile]:
@@ -200,7 +199,7 @@ def matrix_block_text(
     config: MatrixConfig,
     a_side: Side,
     b_side: Side,
-    caps: HostCaps,
+    target: Target,
     tail: bool,
     together: int = 1,
     scaled: bool = False,
@@ -219,7 +218,7 @@ def matrix_block_text(
     rows, columns = tile.m // tile.down // config.m, tile.n // tile.across // config.n
     grid = [(i, j) for i in range(rows) for j in range(columns)]
     out = _Out(tile, config, rows, columns, together, scaled or halves > 0, ahead)
-    sized = f" @subgroup_size({lanes})" if caps.subgroup_sizes else ""
+    sized = f" @subgroup_size({lanes})" if target.subgroup_sizes else ""
     lines = [
         f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
         f"alias Right = subgroup_matrix_right<{config.operand}, {config.n}, {config.k}>;",

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import ERRORS, Lowered, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, arithmetic, source
 
 COORDINATES = ("n", "h", "w")
 
 
-def lower_nll(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_nll(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     """Arguments: input (N, C, H, W), target (N, H, W), [weight (C)], loss and share (N, H, W); scalar 0 is ignored."""
     has_weight = op.n_inputs == 3
-    x, target = op.args[0], op.args[1]
+    x, labels = op.args[0], op.args[1]
     loss = op.n_inputs
-    kernel = PointKernel(op.name, caps, COORDINATES)
+    kernel = PointKernel(op.name, target, COORDINATES)
     pixels = x._replace(shape=(x.shape[0], *x.shape[2:]), strides=(x.strides[0], *x.strides[2:]))
     kernel.add(arithmetic(x.dtype))
     kernel.input("input", 0, pixels)
-    kernel.input("target", 1, target)
+    kernel.input("target", 1, labels)
     kernel.param("classes", x.shape[1])
     kernel.param("class_step", x.strides[1])
     kernel.param("ignored_low", Source("scalar", 0))

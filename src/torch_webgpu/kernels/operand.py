@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
 
 RUN_BYTES = 16
 """The most that a thread moves at once."""

@@ -14,14 +14,14 @@ from importlib.resources import files
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import is_dense
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import Packed, packed_text, per_point, store_mode
 from torch_webgpu.wgsl.indexing import split_number
 from torch_webgpu.wgsl.kernel import Binding, Kernel, ParamType
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, ParamList, Source, Value, grid_for
-from torch_webgpu.wgsl.link import HostCaps
 
 SPATIAL = ("n", "c", "d", "h", "w")
 
@@ -140,11 +140,11 @@ class PointKernel(Draft):
     """
 
     def __init__(
-        self, name: str, caps: HostCaps, coordinates: Sequence[str] = SPATIAL, absent: frozenset[str] = frozenset()
+        self, name: str, target: Target, coordinates: Sequence[str] = SPATIAL, absent: frozenset[str] = frozenset()
     ) -> None:
         super().__init__(coordinates, absent)
         self.name = name
-        self.caps = caps
+        self.target = target
         self.outputs: list[tuple[str, int, Spec]] = []
 
     def output(self, name: str, arg: int, spec: Spec) -> None:
@@ -182,7 +182,7 @@ class PointKernel(Draft):
         for name, arg, spec in self.outputs:
             members.append(f"{name}: {COMPUTE_TYPE[BY_NAME[spec.dtype].kind]}")
             linear = spec.strides == first.strides
-            mode = store_mode(spec, "linear" if linear else "strided", self.caps.float16)
+            mode = store_mode(spec, "linear" if linear else "strided", self.target.float16)
             self.bindings.append(Binding(name, spec.dtype, "read_write", mode))
             self.order.append(arg)
             if mode == "word":

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered, grid_for
-from torch_webgpu.wgsl.link import HostCaps
 
 from .epilogue import Epilogue
 from .matmul import MATVEC_THREADS, ROW_LANES, STORED
@@ -55,7 +55,7 @@ def extern(dtype: str, matrices: int, norm: Norm | None, biases: int) -> Extern:
 
 
 def lower_projections(
-    op: Operation, alias: tuple[int, ...], caps: HostCaps, matrices: int, norm: Norm | None
+    op: Operation, alias: tuple[int, ...], target: Target, matrices: int, norm: Norm | None
 ) -> Lowered:
     names = ["x", *(norm.names if norm else ()), *(f"w{j}" for j in range(matrices))]
     specs = op.args[: len(names)]

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, ParamType
 from torch_webgpu.wgsl.launch import Lowered
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import SPATIAL, PointKernel, absent, arithmetic, locator, source, spatial
 
@@ -93,11 +93,11 @@ def max_pool_backward(r: Resampling) -> Extern:
 class _Builder:
     """A point kernel over the axes of a resampling from ``x`` (the small or large side alike) to ``y``."""
 
-    def __init__(self, name: str, caps: HostCaps, r: Resampling, specs: tuple[Spec, ...], x: Spec, y: Spec) -> None:
+    def __init__(self, name: str, target: Target, r: Resampling, specs: tuple[Spec, ...], x: Spec, y: Spec) -> None:
         self.r = r
         self.batched = len(specs[0].shape) == r.dims + 2
         self.specs = [spatial(spec, r.dims, self.batched) for spec in specs]
-        self.kernel = PointKernel(name, caps, SPATIAL, absent(r.dims, self.batched))
+        self.kernel = PointKernel(name, target, SPATIAL, absent(r.dims, self.batched))
         self.kernel.add(AXIS, *(self._axis(i, x, y) for i in range(3)))
         self.kernel.add(*(f"const {key} = {_literal(value)};" for key, value in r.constants))
         self.kernel.add(source(f"axis_{r.mode}"))
@@ -131,10 +131,10 @@ def _literal(value: int | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def lower_linear(op: Operation, alias: tuple[int, ...], caps: HostCaps, resampling: Resampling, body: str) -> Lowered:
+def lower_linear(op: Operation, alias: tuple[int, ...], target: Target, resampling: Resampling, body: str) -> Lowered:
     specs = (op.args[0], op.args[1])
     x, y = specs if body == "resample" else specs[::-1]
-    b = _Builder(f"{body}_{resampling.mode}", caps, resampling, specs, x, y)
+    b = _Builder(f"{body}_{resampling.mode}", target, resampling, specs, x, y)
     dtype = op.args[1].dtype
     b.kernel.add(_numbers(resampling, dtype))
     b.kernel.add(_averaged(b, dtype))
@@ -166,10 +166,10 @@ def _averaged(b: _Builder, dtype: str) -> str:
     return f"fn averaged(sum: T, norm: Norm) -> T {{ return {text}; }}"
 
 
-def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, resampling: Resampling) -> Lowered:
+def lower_max_pool(op: Operation, alias: tuple[int, ...], target: Target, resampling: Resampling) -> Lowered:
     y, indices = op.n_inputs, op.n_inputs + 1
     specs = (op.args[0], op.args[y], op.args[indices])
-    b = _Builder(f"max_pool_{resampling.mode}", caps, resampling, specs, specs[0], specs[1])
+    b = _Builder(f"max_pool_{resampling.mode}", target, resampling, specs, specs[0], specs[1])
     b.kernel.add(arithmetic(specs[0].dtype, "gt", "isnan"))
     b.kernel.input("x", 0, b.specs[0])
     if resampling.mode == "fractional":
@@ -179,8 +179,8 @@ def lower_max_pool(op: Operation, alias: tuple[int, ...], caps: HostCaps, resamp
     return Lowered((b.kernel.launch(source("max_pool")),))
 
 
-def lower_max_pool_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, resampling: Resampling) -> Lowered:
-    b = _Builder(f"max_pool_backward_{resampling.mode}", caps, resampling, op.args, op.args[2], op.args[0])
+def lower_max_pool_backward(op: Operation, alias: tuple[int, ...], target: Target, resampling: Resampling) -> Lowered:
+    b = _Builder(f"max_pool_backward_{resampling.mode}", target, resampling, op.args, op.args[2], op.args[0])
     # Which outputs may have chosen an input does not depend on the samples.
     b.kernel.add("fn sample(n: u32, c: u32, k: u32) -> f32 { return 0.0; }")
     b.kernel.add(arithmetic(op.args[2].dtype, "add"))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered, Source
-from torch_webgpu.wgsl.link import HostCaps
 
 from .points import PointKernel, source
 
@@ -20,10 +20,10 @@ COORDINATES = ("row", "unit")
 class _Cell:
     """A point kernel over (row, unit) whose arguments go by name, in the order of the operation."""
 
-    def __init__(self, name: str, op: Operation, caps: HostCaps, names: Sequence[str]) -> None:
+    def __init__(self, name: str, op: Operation, target: Target, names: Sequence[str]) -> None:
         self.name, self.op = name, op
         self.places = {n: k for k, n in enumerate(names)}
-        self.kernel = PointKernel(name, caps, COORDINATES)
+        self.kernel = PointKernel(name, target, COORDINATES)
 
     def read(self, *names: str) -> None:
         for name in names:
@@ -63,18 +63,18 @@ class _Cell:
         return Lowered((self.kernel.launch(source(self.name)),))
 
 
-def lstm_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
+def lstm_cell(op: Operation, alias: tuple[int, ...], target: Target, *names: str) -> Lowered:
     """``names``: input_gates, hidden_gates, cx, biases input_bias and hidden_bias if any, hy, cy, workspace."""
-    cell = _Cell("lstm_cell", op, caps, names)
+    cell = _Cell("lstm_cell", op, target, names)
     cell.read("input_gates", "hidden_gates", "cx")
     cell.bias("bias", "input_bias", "hidden_bias")
     cell.write("workspace")
     return cell.lowered("hy", "cy")
 
 
-def lstm_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
+def lstm_cell_backward(op: Operation, alias: tuple[int, ...], target: Target, *names: str) -> Lowered:
     """``names``: those of grad_hy and grad_cy that are given, cx, cy, workspace, grad_cx, grad_gates."""
-    cell = _Cell("lstm_cell_backward", op, caps, names)
+    cell = _Cell("lstm_cell_backward", op, target, names)
     cell.gradient("grad_hy")
     cell.gradient("grad_cy")
     cell.read("cx", "cy", "workspace")
@@ -82,9 +82,9 @@ def lstm_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *n
     return cell.lowered("grad_cx")
 
 
-def gru_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
+def gru_cell(op: Operation, alias: tuple[int, ...], target: Target, *names: str) -> Lowered:
     """``names``: input_gates, hidden_gates, hx, biases input_bias and hidden_bias if any, hy, workspace."""
-    cell = _Cell("gru_cell", op, caps, names)
+    cell = _Cell("gru_cell", op, target, names)
     cell.read("input_gates", "hidden_gates", "hx")
     cell.bias("input_bias", "b_input")
     cell.bias("hidden_bias", "b_hidden")
@@ -92,9 +92,9 @@ def gru_cell(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str)
     return cell.lowered("hy")
 
 
-def gru_cell_backward(op: Operation, alias: tuple[int, ...], caps: HostCaps, *names: str) -> Lowered:
+def gru_cell_backward(op: Operation, alias: tuple[int, ...], target: Target, *names: str) -> Lowered:
     """``names``: grad_hy, workspace, grad_hx, grad_input_gates, grad_hidden_gates."""
-    cell = _Cell("gru_cell_backward", op, caps, names)
+    cell = _Cell("gru_cell_backward", op, target, names)
     cell.read("grad_hy", "workspace")
     cell.write("grad_input_gates", "grad_hidden_gates")
     return cell.lowered("grad_hx")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_webgpu.ir.graph import Extern, Operation, Spec
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import ERRORS, Lowered
-from torch_webgpu.wgsl.link import HostCaps
 
 from .indexed import write_mode
 from .points import PointKernel, source
@@ -33,19 +33,19 @@ def write_extern() -> Extern:
     return Extern(lower_write)
 
 
-def lower_rotary(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_rotary(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     *inputs, y = op.args
-    kernel = drafted("rotary", inputs, y.shape, caps)
+    kernel = drafted("rotary", inputs, y.shape, target)
     kernel.output("y", 3, y)
     return Lowered((kernel.launch("\n".join([source("rotary"), VALUES])),))
 
 
-def lower_write(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowered:
+def lower_write(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     *inputs, index, y = op.args
     shape = inputs[0].shape
-    kernel = drafted("rotary_write", inputs, shape, caps)
+    kernel = drafted("rotary_write", inputs, shape, target)
     kernel.input("index", 3, index._replace(shape=shape, strides=(0, 0, index.strides[0], 0)))
-    mode = write_mode(y.dtype, "set", caps)
+    mode = write_mode(y.dtype, "set", target)
     kernel.binding(Binding("y", y.dtype, "read_write", mode), 4)
     kernel.locate("y", 4, y)
     kernel.binding(Binding("errors", "u32", "read_write", "atomic"), ERRORS)
@@ -55,9 +55,9 @@ def lower_write(op: Operation, alias: tuple[int, ...], caps: HostCaps) -> Lowere
     return Lowered((kernel.visit(inputs[0], "\n".join([source("rotary"), write])),))
 
 
-def drafted(name: str, inputs: Sequence[Spec], shape: tuple[int, ...], caps: HostCaps) -> PointKernel:
+def drafted(name: str, inputs: Sequence[Spec], shape: tuple[int, ...], target: Target) -> PointKernel:
     """A kernel over elements of this shape, with x, cos and sin."""
-    kernel = PointKernel(name, caps, COORDINATES)
+    kernel = PointKernel(name, target, COORDINATES)
     for k, (x, spec) in enumerate(zip(("x", "cos", "sin"), inputs, strict=True)):
         strides = broadcast_strides(spec.shape, spec.strides, shape)
         kernel.input(x, k, spec._replace(shape=shape, strides=strides))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered
 

@@ -7,10 +7,10 @@ from importlib.resources import files
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source, Value, grid_for
-from torch_webgpu.wgsl.link import HostCaps
 
 _COMPARE = {
     "b": ("(a || !b)", "(a && !b)"),
@@ -27,7 +27,7 @@ def _text() -> str:
     return (files("torch_webgpu") / "kernels" / "search.wgsl").read_text("utf-8")
 
 
-def lower_search(op: Operation, alias: tuple[int, ...], caps: HostCaps, right: bool) -> Lowered:
+def lower_search(op: Operation, alias: tuple[int, ...], target: Target, right: bool) -> Lowered:
     """For contiguous arguments (sequence (..., n), values (..., m), [int64 sorter (..., n),] int32 or int64 places).
 
     A sequence of one dimension serves every row of values.

@@ -11,10 +11,10 @@ from functools import cache
 from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value, grid_for
-from torch_webgpu.wgsl.link import HostCaps
 
 BLOCK = 1024
 THREADS = 256
@@ -124,7 +124,7 @@ class Sorter:
         return self._launch("merge", source, sink, sizes, self.rows * per_row)
 
 
-def lower_sort(op: Operation, alias: tuple[int, ...], caps: HostCaps, descending: bool) -> Lowered:
+def lower_sort(op: Operation, alias: tuple[int, ...], target: Target, descending: bool) -> Lowered:
     """For arguments (contiguous values (rows, n), contiguous int64 indices (rows, k)): the first k places in order."""
     values, indices = op.args
     (rows, n), k = values.shape, indices.shape[1]

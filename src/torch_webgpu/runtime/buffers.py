@@ -10,14 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+from torch_webgpu.plan.steps import size_class
 from torch_webgpu.runtime.tally import Tally
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.host_memory import Budget
     from torch_webgpu.runtime.implementation import NativeDevice
 
-_SMALLEST_CLASS_BYTES = 256
-_STEPS_PER_OCTAVE = 16  # a class is at most 1/16 larger than what was asked for
 _MIB = 1 << 20
 
 
@@ -55,15 +54,6 @@ _idle_since = attrgetter("idle_since", "number")
 
 Exchange = tuple[int, int]
 """A step of :meth:`BufferPool.exchange`: a buffer's number, and the capacity it is to have, or 0 where it goes back."""
-
-
-def size_class(size_bytes: int) -> int:
-    """The size of the buffer that serves a request: at most 1/16 more above 4 KiB, and a multiple of 256 bytes."""
-    if size_bytes <= _SMALLEST_CLASS_BYTES:
-        return _SMALLEST_CLASS_BYTES
-    octave = 1 << ((size_bytes - 1).bit_length() - 1)
-    step = max(octave // _STEPS_PER_OCTAVE, _SMALLEST_CLASS_BYTES)
-    return -(-size_bytes // step) * step
 
 
 class BufferPool:

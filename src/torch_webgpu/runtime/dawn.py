@@ -22,7 +22,7 @@ from wgpudawn._lib import dawn_version, ffi, lib
 
 from torch_webgpu.runtime.implementation import Adapter, Handle
 from torch_webgpu.runtime.webgpu_h import SPIN_S, CDevice, CMark, Library, limits_by_name
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 FEATURES = {
     "shader-f16": lib.WGPUFeatureName_ShaderF16,

@@ -11,8 +11,8 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
+from torch_webgpu.runtime.adapter_target import target_of
 from torch_webgpu.runtime.buffers import Buffer, Exchange
-from torch_webgpu.runtime.caps import host_caps
 from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.implementation import Adapter, NativeDevice
@@ -22,7 +22,7 @@ from torch_webgpu.runtime.prepared import Prepared
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.runtime.timing import Stamp
-from torch_webgpu.runtime.transfer import Readback, Request, Target
+from torch_webgpu.runtime.transfer import HostMemory, Readback, Request
 from torch_webgpu.wgsl.kernel import Kernel
 
 Arguments = ParamSpec("Arguments")
@@ -47,7 +47,7 @@ class DeviceStats:
 
 
 class Device:
-    """A GPU. It is opened when it is first used; ``info``, ``features``, ``limits`` and ``caps`` need no opening.
+    """A GPU. It is opened when it is first used; ``info``, ``features``, ``limits`` and ``target`` need no opening.
 
     Not thread-safe: callers hold one lock around all devices. Errors that the GPU reports late are raised by the next
     :meth:`submit`, :meth:`download` or :meth:`synchronize`.
@@ -60,7 +60,7 @@ class Device:
         self.implementation = adapter.implementation.name
         self.features = adapter.features
         self.limits = adapter.limits
-        self.caps = host_caps(adapter)
+        self.target = target_of(adapter)
         self._adapter = adapter
         self.observer: Observer | None = None
         self.may_have_flags = False
@@ -75,7 +75,7 @@ class Device:
 
     @cached_property
     def _opened(self) -> Opened:
-        return Opened(self._adapter, self.caps)
+        return Opened(self._adapter, self.target)
 
     @property
     def opened(self) -> Opened:
@@ -242,7 +242,7 @@ class Device:
             opened.transfer.upload(buffer, offset_bytes, data)
         self.raise_errors(opened)
 
-    def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
+    def download(self, requests: Sequence[Request], into: Sequence[HostMemory] = ()) -> list[np.ndarray]:
         """Waits for the submitted work; the bytes of each ``(buffer, offset, nbytes)`` as a uint8 array.
 
         Those of the first requests are written ``into`` this memory instead.
@@ -257,14 +257,14 @@ class Device:
         self.raise_errors(opened)
         return results
 
-    def begin_readback(self, requests: Sequence[Request], into: Sequence[Target]) -> Readback | None:
+    def begin_readback(self, requests: Sequence[Request], into: Sequence[HostMemory]) -> Readback | None:
         """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large.
 
         It ends with :meth:`finish_readback`, before any other begins.
         """
         return self.opened.transfer.begin(requests, into)
 
-    def begin_readbacks(self, request: Request, into: Target) -> list[Readback]:
+    def begin_readbacks(self, request: Request, into: HostMemory) -> list[Readback]:
         """:meth:`begin_readback` of any size, in parts, with any others before they end."""
         return self.opened.transfer.begin_apart(request, into)
 

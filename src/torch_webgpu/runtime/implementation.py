@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from torch_webgpu.errors import DeviceLostError
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 Handle = Any
 """An object of the library's; what it is, only the implementation knows."""

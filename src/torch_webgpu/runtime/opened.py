@@ -15,20 +15,20 @@ from torch_webgpu.runtime.prepared import PreparedCache
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.timing import Timer
 from torch_webgpu.runtime.transfer import Transfer
-from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.target import Target
 
 
 class Opened:
     """What each part of it made, :meth:`close` releases, whatever it was used for."""
 
-    def __init__(self, adapter: Adapter, caps: HostCaps) -> None:
+    def __init__(self, adapter: Adapter, target: Target) -> None:
         try:
             self.native = adapter.open()
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.prepared = PreparedCache()
-        self.pipelines = PipelineCache(self.native, caps, self.prepared.clear)
-        budget = machine_budget() if caps.software else None
+        self.pipelines = PipelineCache(self.native, target, self.prepared.clear)
+        budget = machine_budget() if target.software else None
         largest = adapter.limits["max-buffer-size"]
         self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)
         self.memory: BufferPool | PrivatePool = self.pool

@@ -21,7 +21,7 @@ _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed,
 Request = tuple[Buffer, int, int]  # buffer, offset in bytes, number of bytes
 
 
-Target = np.ndarray | memoryview
+HostMemory = np.ndarray | memoryview
 """Host memory: bytes in one dimension that can be written."""
 
 
@@ -35,9 +35,9 @@ class Readback:
         self.size_bytes = 0
         self.copies: list[Copy] = []
         """What the GPU does first: whole words."""
-        self._targets: list[tuple[int, Target]] = []  # where their bytes begin in the staging buffer
+        self._targets: list[tuple[int, HostMemory]] = []  # where their bytes begin in the staging buffer
 
-    def add(self, buffer: Buffer, offset: int, nbytes: int, target: Target) -> None:
+    def add(self, buffer: Buffer, offset: int, nbytes: int, target: HostMemory) -> None:
         """One more part: these bytes. WebGPUError if the buffer has not that many."""
         if not 0 <= offset <= offset + nbytes <= buffer.size_bytes:
             raise WebGPUError(f"download of {nbytes} bytes at {offset} from {buffer}")
@@ -96,7 +96,7 @@ class Transfer:
         words[offset - start : offset - start + raw.size] = raw
         return words
 
-    def download(self, requests: Sequence[Request], into: Sequence[Target] = ()) -> list[np.ndarray]:
+    def download(self, requests: Sequence[Request], into: Sequence[HostMemory] = ()) -> list[np.ndarray]:
         """Waits for the submitted work and returns the bytes of each request, as uint8 arrays.
 
         Those of the first requests go ``into`` memory of the right sizes instead.
@@ -110,7 +110,7 @@ class Transfer:
                 self.finish(readback)
         return results
 
-    def begin(self, requests: Sequence[Request], into: Sequence[Target]) -> Readback | None:
+    def begin(self, requests: Sequence[Request], into: Sequence[HostMemory]) -> Readback | None:
         """A download ``into`` these arrays whose copies the caller submits itself, before :meth:`finish`.
 
         None for nothing, and for more than one staging buffer holds. There may be no other download in between.
@@ -126,7 +126,7 @@ class Transfer:
             readback.stage(self._staging_buffer(size_bytes))
         return readback
 
-    def begin_apart(self, request: Request, into: Target) -> list[Readback]:
+    def begin_apart(self, request: Request, into: HostMemory) -> list[Readback]:
         """:meth:`begin`, but with staging buffers of its own: others may come in between.
 
         The array is the caller's to keep until each part is finished.
@@ -162,7 +162,7 @@ class Transfer:
         return self._new_staging(size_bytes)
 
     @staticmethod
-    def _plan(requests: Sequence[Request], into: Sequence[Target]) -> list[Readback]:
+    def _plan(requests: Sequence[Request], into: Sequence[HostMemory]) -> list[Readback]:
         """What fills the targets, each through one staging buffer that it is yet to be given."""
         reads = [Readback()]
         for (buffer, offset, nbytes), target in zip(requests, into, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
 
 from .expr import compute_type
 from .indexing import MAIN

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Function, walk
+from torch_webgpu.ir.expr import Expr, Function, walk
 from torch_webgpu.ir.ops import TABLE
 
 from .expr import convert

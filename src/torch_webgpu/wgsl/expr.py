@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import copysign, frexp, isfinite, isinf
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
-from torch_webgpu.ir.graph import Expr, walk
+from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.ops import TABLE
 
 from .kernel import ParamType

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.combine import accumulators, pairwise
-from torch_webgpu.ir.graph import Expr, Operation, Reduction
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Operation, Reduction
 
 from .expr import compute_type, convert, emit, function
 from .indexing import ENTRY, GROUPS, ahead

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Spec
+from torch_webgpu.ir.operation import Spec
 from torch_webgpu.layout import Shape, contiguous_strides
 
 from .launch import WORKGROUP, ParamList, Source

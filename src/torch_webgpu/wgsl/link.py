@@ -12,46 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Literal
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.matrices import MatrixConfig
 from torch_webgpu.wgsl.module import Declaration, Module, reachable
 
-WINDOW_ALIGNMENT_BYTES = 256
 ACCESSOR_CACHE_SIZE = 512
 """Buffers whose accessors are kept: kernels name and declare theirs alike."""
-
-
-@dataclass(frozen=True)
-class HostCaps:
-    """What decides the text of a shader on one host: adapter features, three limits, and whose compiler reads it.
-
-    ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
-    tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for
-    one; ``subgroup_size``: one that there is, 0 where that is not known. ``workgroup_bytes``: workgroup memory.
-    """
-
-    int64: bool
-    float16: bool
-    float64: bool
-    immediates_bytes: int
-    max_binding_bytes: int
-    max_buffers: int = 8
-    dialect: Literal["naga", "tint"] = "naga"
-    float32_atomics: bool = False
-    subgroups: bool = False
-    software: bool = False
-    matrices: tuple[MatrixConfig, ...] = ()
-    subgroup_sizes: bool = False
-    subgroup_size: int = 0
-    workgroup_bytes: int = 16384
-
-    @property
-    def window_bytes(self) -> int:
-        """Bytes of a buffer that one binding covers when the buffer is bound in windows."""
-        return self.max_binding_bytes // WINDOW_ALIGNMENT_BYTES * WINDOW_ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -67,11 +35,11 @@ class LinkedKernel:
     param_bytes: int
 
 
-def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> LinkedKernel:
-    """Write the complete source of ``kernel`` for the host ``caps``.
+def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> LinkedKernel:
+    """The complete WGSL source of ``kernel`` for a target.
 
-    ``windows[k]`` is how many times binding ``k`` is bound, each time ``caps.window_bytes`` further on; an empty tuple
-    means once each. Raises ValueError for a binding that does not exist or that the host cannot hold.
+    ``windows[k]`` is how many times binding ``k`` is bound, each time ``target.window_bytes`` further on; an empty
+    tuple means once each. Raises ValueError for a binding that does not exist or that the target cannot hold.
     """
     windows = windows or (1,) * len(kernel.bindings)
     if len(windows) != len(kernel.bindings):
@@ -80,12 +48,12 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
     module = kernel.module
     mentioned = module.names
     # Dawn's devices are opened without its bounds checks: see runtime/dawn.py.
-    clamped = caps.dialect == "tint" and not kernel.trusted
+    clamped = target.dialect == "tint" and not kernel.trusted and not target.checks_bounds
     buffers = [
-        _Buffer.of(binding, caps, count, mentioned, clamped)
+        _Buffer.of(binding, target, count, mentioned, clamped)
         for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
-    table = dict(library(caps.int64))
+    table = dict(library(target.int64))
     for buffer in buffers:
         table |= _accessors(buffer)
     reached = reachable(module.mentions_of(table.keys()), table)
@@ -95,12 +63,12 @@ def link(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> Linke
         next_binding += buffer.windows
 
     param_bytes = 4 * len(kernel.params)
-    uses_immediates = 0 < param_bytes <= caps.immediates_bytes
-    variables = _library(caps.int64).variables
+    uses_immediates = 0 < param_bytes <= target.immediates_bytes
+    variables = _library(target.int64).variables
     texts = [declaration.text + variables.get(declaration.name, "") for declaration in reached]
     declared = [*_params(kernel, uses_immediates, next_binding), *declared_buffers]
     directives = _directives(
-        [module.attributes, mentioned, *[b.names for b in buffers], *[d.names for d in reached]], caps
+        [module.attributes, mentioned, *[b.names for b in buffers], *[d.names for d in reached]], target
     )
     source = "\n".join([*directives, *declared, *texts, kernel.body]) + "\n"
     return LinkedKernel(source, uses_immediates, param_bytes)
@@ -116,10 +84,10 @@ def _params(kernel: Kernel, uses_immediates: bool, binding: int) -> list[str]:
     return [f"struct Params {{\n{members}}}", variable]
 
 
-def _directives(parts: Sequence[frozenset[str]], caps: HostCaps) -> list[str]:
+def _directives(parts: Sequence[frozenset[str]], target: Target) -> list[str]:
     """`enable` lines: Tint wants one for each extension in use, naga refuses the one for subgroups."""
     found = ["enable f16;"] if any("f16" in names for names in parts) else []
-    if caps.dialect == "tint":
+    if target.dialect == "tint":
         names = frozenset().union(*parts)
         found += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, names))]
         if any(map(_TINT_EXTENSIONS[_MATRICES], names)):
@@ -209,26 +177,26 @@ class _Buffer:
     clamped: bool
 
     @classmethod
-    def of(cls, binding: Binding, caps: HostCaps, windows: int, mentioned: frozenset[str], clamped: bool) -> _Buffer:
+    def of(cls, binding: Binding, target: Target, windows: int, mentioned: frozenset[str], clamped: bool) -> _Buffer:
         try:
             dtype = BY_NAME[binding.dtype]
         except KeyError:
             raise ValueError(f"binding {binding.name}: no such dtype: {binding.dtype}") from None
-        if dtype.name == "f64" and (not caps.float64 or binding.mode == "atomic"):
+        if dtype.name == "f64" and (not target.float64 or binding.mode == "atomic"):
             raise ValueError(f"binding {binding.name}: this host has no {binding.mode} float64 buffers")
         if binding.mode == "atomic" and binding.access == "read":
             raise ValueError(f"binding {binding.name}: an atomic buffer must be read_write")
         raw = f"{binding.name}_load_words4" in mentioned
-        native_half = dtype.name == "f16" and caps.float16 and binding.mode == "plain" and not raw
+        native_half = dtype.name == "f16" and target.float16 and binding.mode == "plain" and not raw
         packed = dtype.is_subword and not native_half
         # Two threads may store into the same word: an element-wise store into a packed buffer has to be atomic.
         atomic = binding.mode == "atomic" or (packed and f"{binding.name}_store" in mentioned)
         if packed:
             element = "u32"
         elif atomic:
-            element = _atomic_element(binding.name, dtype, caps, mentioned)
+            element = _atomic_element(binding.name, dtype, target, mentioned)
         elif dtype.name == "i64":
-            element = "i64" if caps.int64 else "vec2<u32>"
+            element = "i64" if target.int64 else "vec2<u32>"
         else:
             element = "f16" if native_half else _PLAIN_ELEMENT[dtype.name]
         lanes = 1
@@ -240,7 +208,7 @@ class _Buffer:
             if not packed:
                 raise ValueError(f"binding {binding.name}: {dtype} does not lie packed in words")
             lanes = 4
-        return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, caps.window_bytes, clamped)
+        return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, target.window_bytes, clamped)
 
     @property
     def packed(self) -> bool:
@@ -404,12 +372,12 @@ def _accessors(buffer: _Buffer) -> dict[str, Declaration]:
     return Module.parse("\n".join(buffer.accessors().values())).by_name
 
 
-def _atomic_element(name: str, dtype: DType, caps: HostCaps, mentioned: frozenset[str]) -> str:
+def _atomic_element(name: str, dtype: DType, target: Target, mentioned: frozenset[str]) -> str:
     """i32 has atomics of its own; f32 where the adapter has them and only sums are wanted (there is nothing else)."""
     if dtype.name == "i32":
         return "i32"
     only_sums = not {f"{name}_atomic_{op}" for op in ("min", "max", "mul", "set")} & mentioned
-    return "f32" if dtype.name == "f32" and caps.float32_atomics and only_sums else "u32"
+    return "f32" if dtype.name == "f32" and target.float32_atomics and only_sums else "u32"
 
 
 def _packed_index(dtype: DType) -> tuple[str, str]:

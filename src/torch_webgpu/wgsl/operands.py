@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torch_webgpu.ir.combine import COMBINES, Combine
-from torch_webgpu.ir.graph import Expr, Operation, Reduction, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Operation, Reduction
 from torch_webgpu.layout import Shape
 
 from .builder import bind

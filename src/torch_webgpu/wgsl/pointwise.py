@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Expr, Operation, Pointwise, Spec, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Operation, Pointwise, Spec
 from torch_webgpu.layout import Shape, broadcast_strides, collapse, iteration_order
 
 from .builder import Packed, bind, packed_text, per_point, store_mode

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import walk
+from torch_webgpu.ir.expr import walk
 
 from .expr import struct_function
 from .indexing import GROUPS, LANES, QUAD, all_inside

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from torch_webgpu.ir.graph import Expr, Operation, Pointwise, walk
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Operation, Pointwise
 
 from .builder import bind
 from .expr import compute_type, convert, emit_stored, struct_function

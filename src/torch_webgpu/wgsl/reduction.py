@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch_webgpu.ir.combine import COMBINES, accumulators, pairwise
-from torch_webgpu.ir.graph import Expr, Operation, Reduction
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Operation, Reduction
 from torch_webgpu.ir.ops import ops
 
 from .expr import compute_type, convert, emit, scalar_function

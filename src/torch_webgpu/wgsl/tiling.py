@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from torch_webgpu.ir.combine import COMBINES
-from torch_webgpu.ir.graph import Operation, Reduction, Spec, walk
+from torch_webgpu.ir.expr import walk
+from torch_webgpu.ir.operation import Operation, Reduction, Spec
 from torch_webgpu.layout import Shape, broadcast_strides, collapse, iteration_order
 
 from .code_size import MAX_UNROLLED, code_size

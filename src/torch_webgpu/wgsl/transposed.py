@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.graph import Operation
+from torch_webgpu.ir.operation import Operation
 from torch_webgpu.layout import Shape
 
 from .indexing import GROUPS, LANES, QUAD, split_number

@@ -313,7 +313,7 @@ def test_a_python_backends_streams_and_events_still_know_one_device_and_no_time(
 def test_the_accelerators_dtypes_are_those_the_adapter_computes_with(monkeypatch: pytest.MonkeyPatch) -> None:
     found = engine().device(0)
     for float64 in (True, False):
-        monkeypatch.setattr(found, "caps", replace(found.caps, float64=float64))
+        monkeypatch.setattr(found, "target", replace(found.target, float64=float64))
         ask = torch.accelerator.get_device_capability
         dtypes = getattr(ask, "__wrapped__", ask)(0)["supported_dtypes"]  # PyTorch remembers the first answer
         assert {torch.float32, torch.int64, torch.bool} <= dtypes

@@ -123,7 +123,7 @@ def test_a_gpu_whose_driver_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> No
     from dataclasses import replace
 
     device = devices()[0]
-    monkeypatch.setattr(device, "caps", replace(device.caps, software=False))
+    monkeypatch.setattr(device, "target", replace(device.target, software=False))
     monkeypatch.setattr(device, "name", "a GPU that the loader does not know")
     with pytest.raises(RuntimeError, match="does not tell how much memory"):
         webgpu.mem_get_info()

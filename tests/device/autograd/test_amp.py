@@ -121,7 +121,7 @@ def test_autocast_by_another_devices_region_and_defaults(device):
 
 
 def _has_float64() -> bool:
-    return engine().device(0).caps.float64
+    return engine().device(0).target.float64
 
 
 def test_as_a_decorator_and_in_custom_functions(device):

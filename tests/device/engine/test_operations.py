@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.graph import Extern, Operation
+from torch_webgpu.ir.operation import Extern, Operation
 
 
 def with_gradients(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:

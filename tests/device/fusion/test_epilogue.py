@@ -242,7 +242,7 @@ def test_the_gradient_of_a_weight_is_applied_to_it(channels: int) -> None:
 def gpu_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels and sums split as on a GPU, whatever the adapter."""
     device = engine().device(0)
-    monkeypatch.setattr(device, "caps", replace(device.caps, software=False))
+    monkeypatch.setattr(device, "target", replace(device.target, software=False))
 
 
 @pytest.mark.usefixtures("gpu_plans")

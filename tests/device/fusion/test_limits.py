@@ -24,13 +24,13 @@ def limit(monkeypatch: pytest.MonkeyPatch, buffers: int) -> None:
     """What is planned from now on binds no more."""
     device = engine().device(0)
     assert device.opened  # with all that it has, for the tests that follow
-    monkeypatch.setattr(device, "caps", replace(device.caps, max_buffers=buffers))
+    monkeypatch.setattr(device, "target", replace(device.target, max_buffers=buffers))
     monkeypatch.setattr(engine(), "_limits", {})
 
 
 def test_a_split_reduction_with_many_outputs(device, monkeypatch) -> None:
     """Batch norm's gradients of large images leave partial sums between two kernels; what is filled joins the last."""
-    if engine().device(0).caps.max_buffers < BUFFERS:
+    if engine().device(0).target.max_buffers < BUFFERS:
         pytest.skip("the adapter binds fewer")
     limit(monkeypatch, BUFFERS)
     bound: list[int] = []

@@ -22,9 +22,9 @@ from torch_webgpu.kernels import halves, matrix_tile
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
 from torch_webgpu.runtime import pipelines
+from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Kernel
-from torch_webgpu.wgsl.link import HostCaps, LinkedKernel, link
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.wgsl.link import LinkedKernel, link
 
 NVIDIA = MatrixConfig("f16", "f32", 16, 16, 16, 32)
 SMALL = MatrixTile(32, 64, 32, 2, 2)
@@ -142,7 +142,7 @@ def pretend(
     Returns the blocks that were chosen since, by tile and parts of the sums.
     """
     device = engine().device(0)
-    caps = replace(device.caps, matrices=(config,), workgroup_bytes=49152, subgroup_sizes=False)
+    target = replace(device.target, matrices=(config,), workgroup_bytes=49152, subgroup_sizes=False)
     monkeypatch.setattr(matrix_tile, "TILES", (tile,))
     monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800, 1)))
     chosen: list[Blocking[MatrixTile]] = []
@@ -152,12 +152,12 @@ def pretend(
         chosen.append(blocking(*args))
         return chosen[-1]
 
-    def emulated(kernel: Kernel, caps: HostCaps, windows: tuple[int, ...] = ()) -> LinkedKernel:
-        linked = link(kernel, replace(caps, matrices=(), subgroup_sizes=False), windows)
+    def emulated(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> LinkedKernel:
+        linked = link(kernel, replace(target, matrices=(), subgroup_sizes=False), windows)
         source = without_matrices(linked.source, config.subgroup_size)
-        return replace(linked, source=source if caps.float16 else source.replace("enable f16;\n", ""))
+        return replace(linked, source=source if target.float16 else source.replace("enable f16;\n", ""))
 
-    monkeypatch.setattr(device, "caps", caps)
+    monkeypatch.setattr(device, "target", target)
     monkeypatch.setattr(matrix_tile, "blocking", noted)
     monkeypatch.setattr(pipelines, "link", emulated)
     forget(monkeypatch)

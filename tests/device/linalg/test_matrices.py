@@ -16,7 +16,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import matmul, matrix_tile
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 from .matrices_emulated import NVIDIA, laid_out, numbers, pretend
 
@@ -42,7 +42,7 @@ def test_configurations(device, monkeypatch, config, left, right):
 def test_tiles(device, monkeypatch, tile):
     """Every tile, whichever the cost model would choose here: several blocks, the last of them partly outside."""
     is_checked = torch.webgpu.get_device_properties().implementation == "dawn"
-    if is_checked and tile.workgroup_bytes(NVIDIA) > engine().device(0).caps.workgroup_bytes:
+    if is_checked and tile.workgroup_bytes(NVIDIA) > engine().device(0).target.workgroup_bytes:
         pytest.skip("the adapter has less workgroup memory than the tile takes")
     chosen = pretend(monkeypatch, NVIDIA, tile)
     check(device, torch.mm, numbers(tile.m + 40, 64), numbers(64, tile.n + 24), tol=0)
@@ -115,7 +115,7 @@ def test_epilogues(device, monkeypatch, chosen, n, ahead):
     """Outputs that are stored four at a time, in words or one by one; what they read, ahead or not, is at each place
     its own.
     """
-    monkeypatch.setattr(matmul, "reads_ahead", lambda e, widths, caps: ahead and bool(e.given(widths)))
+    monkeypatch.setattr(matmul, "reads_ahead", lambda e, widths, target: ahead and bool(e.given(widths)))
     a, b, bias, c = numbers(40, 64), numbers(64, n), numbers(n), numbers(40, n)
     check(device, lambda a, b, bias: F.relu(torch.addmm(bias, a, b)), a, b, bias, tol=0)
     check(device, lambda a, b, c: torch.addmm(c, a, b, beta=2, alpha=3) * c, a, b, c, tol=0)

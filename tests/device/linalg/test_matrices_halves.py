@@ -12,7 +12,7 @@ from tests.device.against_cpu import check
 
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 from . import matrices_emulated
 from .matrices_emulated import laid_out as laid_out_as

@@ -45,7 +45,7 @@ def force(monkeypatch: pytest.MonkeyPatch, tile: Tile, splits: int = 1) -> None:
         return Blocking(tile, splits, -(-k // splits // tile.k) * tile.k)
 
     device = engine().device(0)
-    monkeypatch.setattr(device, "caps", replace(device.caps, software=False))
+    monkeypatch.setattr(device, "target", replace(device.target, software=False))
     monkeypatch.setattr(matmul, "blocking", plan)
     forget(monkeypatch)
 

@@ -16,7 +16,7 @@ from torch_webgpu.kernels.conv_problem import Conv
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.operand import Side
 from torch_webgpu.kernels.tile import Blocking
-from torch_webgpu.wgsl.matrices import MatrixConfig
+from torch_webgpu.target import MatrixConfig
 
 Shape = tuple[int, ...]
 

@@ -41,8 +41,8 @@ def tile_kernels(fn: Callable[[], Any]) -> list[str]:
 
 @pytest.fixture
 def able() -> None:
-    caps = engine().device(0).caps
-    if caps.software and caps.dialect == "tint":
+    target = engine().device(0).target
+    if target.software and target.dialect == "tint":
         pytest.skip("the kernels are not used where they take minutes to compile")
 
 
@@ -249,12 +249,12 @@ def test_long_contexts_need_no_memory_for_scores(device, able, monkeypatch):
 
 
 def test_small_adapters_have_a_tile_and_others_keep_the_scores(device):
-    caps = replace(engine().device(0).caps, dialect="naga")
-    assert not flash.fits(1, 1, 100, 100, 128, 128, replace(caps, dialect="tint", software=True))
-    assert flash.fits(1, 1, 100, 100, 128, 128, caps)
-    assert not flash.fits(1, 1, 100, 100, 129, 64, caps)
-    assert not flash.fits(65536, 1, 100, 100, 64, 64, caps)
+    target = replace(engine().device(0).target, dialect="naga")
+    assert not flash.fits(1, 1, 100, 100, 128, 128, replace(target, dialect="tint", software=True))
+    assert flash.fits(1, 1, 100, 100, 128, 128, target)
+    assert not flash.fits(1, 1, 100, 100, 129, 64, target)
+    assert not flash.fits(65536, 1, 100, 100, 64, 64, target)
     for size_bytes in (16384, 32768, 49152):
         for kernel in flash_register.TILES:
-            tile = flash_register.tile_for(kernel, 32, replace(caps, software=False, workgroup_bytes=size_bytes))
+            tile = flash_register.tile_for(kernel, 32, replace(target, software=False, workgroup_bytes=size_bytes))
             assert tile.workgroup_bytes(32) <= size_bytes

@@ -49,7 +49,7 @@ def test_gradients(device, matrices, dtype):
     there = live(*[t.to(device) for t in qkv])
     names = kernels(lambda: torch.autograd.grad(sdpa.FUSED(*there, None)[0].sin().sum(), there))
     buffers = 8 + (dtype == torch.bfloat16)  # whose sizes are measured before
-    if buffers <= engine().device(0).caps.max_buffers:
+    if buffers <= engine().device(0).target.max_buffers:
         assert {f"{QUERY}_matrix", f"{KEY}_matrix"} <= set(names)
     check_gradients(device, qkv, None)
     check_gradients(device, qkv, None, is_causal=True, scale=0.7)
@@ -102,11 +102,11 @@ def test_what_matrices_do_not_multiply_is_multiplied_in_registers(device, matric
 
 
 def test_every_adapter_with_matrices_has_a_tile_for_usual_heads(device):
-    caps = replace(engine().device(0).caps, matrices=(NVIDIA,), workgroup_bytes=49152)
+    target = replace(engine().device(0).target, matrices=(NVIDIA,), workgroup_bytes=49152)
     for kernel, memory in flash_matrix.MEMORY.items():
         for width in (64, 80, 96, 128):
             tiles = [tile for tile in flash_matrix.TILES[kernel] if tile.suits(NVIDIA)]
-            assert any(memory(width, width, tile, NVIDIA).size_bytes <= caps.workgroup_bytes for tile in tiles)
+            assert any(memory(width, width, tile, NVIDIA).size_bytes <= target.workgroup_bytes for tile in tiles)
 
 
 @pytest.mark.parametrize("sizes", [(1e6, 1e-6, 1e20, 1e-20), (1e-12, 1e12, 1e-25, 1e-9), (1, 1, 0, 1)], ids=str)

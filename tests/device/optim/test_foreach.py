@@ -32,7 +32,7 @@ DIFFERENT = frozenset({"_foreach_pow", "_foreach_addcdiv"})
 def samples(info: Any, dtype: torch.dtype) -> list[Any]:
     random.seed(0)
     found = list(info.sample_inputs("cpu", dtype, num_input_tensors=[4]))
-    if not engine().device(0).caps.float64:
+    if not engine().device(0).target.float64:
         found = [sample for sample in found if sample.kwargs.get("dtype") != torch.float64]
     return found
 
@@ -103,7 +103,7 @@ def test_operations_on_the_same_lists_are_one_pass(device: Any, dispatches: list
     torch.webgpu.flush_batch()
     # Nobody can read the roots any more: they have no memory.
     assert sum(len(command.buffers) for command in dispatches) == 4 * 3
-    assert len(dispatches) == -(-3 // min(3, engine().device(0).caps.max_buffers // 4))
+    assert len(dispatches) == -(-3 // min(3, engine().device(0).target.max_buffers // 4))
 
 
 def test_numbers_are_not_in_the_code(device: Any, dispatches: list[Any]) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 from torch_webgpu.aten import foreach_reductions
+from torch_webgpu.compiler.lower import multi_tensor_reduction as list_reduction
 from torch_webgpu.engine.record import engine
-from torch_webgpu.lower import list_reduction
 
 from .foreach_lists import commands_from_now_on
 
@@ -24,7 +24,7 @@ INFINITY = float("inf")
 def at_most(dispatches: int) -> int:
     """For so many where a kernel binds 31 buffers. With fewer there are more dispatches; some bind the same in each."""
     shared = 8
-    return dispatches * (31 - shared) // max(3, min(31, engine().device(0).caps.max_buffers) - shared)
+    return dispatches * (31 - shared) // max(3, min(31, engine().device(0).target.max_buffers) - shared)
 
 
 def numbers(dtype: torch.dtype, shapes: Sequence[tuple[int, ...]] = SHAPES, seed: int = 0) -> list[torch.Tensor]:

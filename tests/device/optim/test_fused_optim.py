@@ -174,7 +174,7 @@ def test_a_step_is_a_few_dispatches(device: Any, submitted: list[Any], how: str)
     recorded = torch.webgpu.get_pending_count()
     torch.webgpu.flush_batch()
     assert recorded <= (7 if how == "foreach" else 2 if how == "fused" else 24)
-    buffers = engine().device(0).caps.max_buffers
+    buffers = engine().device(0).target.max_buffers
     per_parameter = {"foreach": 4, "fused": 6, "capturable": 10}[how]
     passes = 2 if how == "capturable" else 1  # the steps' bias corrections, the parameters
     assert len(submitted) <= passes * -(-40 // max(1, min(16, buffers // per_parameter))) + 2 * -(-40 // 16)

@@ -200,7 +200,7 @@ def test_optimizers_over_lists_are_traced(device: Any, how: str) -> None:
 
 
 def test_an_error_is_that_of_the_list_it_happened_in(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch_webgpu.lower import horizontal
+    from torch_webgpu.compiler.lower import multi_tensor as horizontal
 
     def fails(*args: Any) -> Any:
         raise RuntimeError("no kernel today")

@@ -210,7 +210,7 @@ FILES = [str(Path(__file__).with_name(name)) for name in ("test_pointwise.py", "
 def test_modes(setting: str) -> None:
     """The tests above on a device that pretends to have less."""
     flag, value = setting.split("=")
-    if flag == "MAX_BINDING" and engine().device(0).caps.max_buffers < 15:
+    if flag == "MAX_BINDING" and engine().device(0).target.max_buffers < 15:
         pytest.skip("three buffers in five windows each are more than the adapter binds")
     chosen = f"({MODES[setting]}) and not modes"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *FILES]

@@ -63,15 +63,15 @@ def test_known_answers(case: int, arithmetic: str) -> None:
 
     counter, key, want = KNOWN_ANSWERS[case]
     assert philox(counter, key) == want
-    caps = NATIVE if arithmetic == "native" else EMULATED
-    if not supported(caps):
+    target = NATIVE if arithmetic == "native" else EMULATED
+    if not supported(target):
         pytest.skip("the adapter lacks a feature of the native dialect")
     store = """
         let r = philox(vec4<u32>(x_load(0u), x_load(1u), x_load(2u), x_load(3u)), vec2<u32>(x_load(4u), x_load(5u)));
         y_store(0u, r.x); y_store(1u, r.y); y_store(2u, r.z); y_store(3u, r.w);"""
     kernel = kernel_over(store, Binding("x", "u32"), Binding("y", "u32", "read_write"))
     inputs = [np.array(counter + key, np.uint32), np.zeros(4, np.uint32)]
-    (got,) = run_kernel(kernel, inputs, 1, caps, params=np.array([1], np.uint32).tobytes())
+    (got,) = run_kernel(kernel, inputs, 1, target, params=np.array([1], np.uint32).tobytes())
     assert got.view(np.uint32).tolist() == want
 
 

@@ -12,7 +12,7 @@ from torch_webgpu.engine.record import engine
 
 @pytest.fixture(autouse=True)
 def size(device: torch.device) -> int:
-    found = engine().device(device.index or 0).caps.subgroup_size
+    found = engine().device(device.index or 0).target.subgroup_size
     if not found:
         pytest.skip("the adapter does not say how large its subgroups are")
     return found

@@ -92,7 +92,7 @@ def test_parameters_in_a_uniform_buffer() -> None:
             device.submit_prepared(device.opened, prepared)
         assert set(read_f32(device, x, 4)) == {16.0 + 48.0}
         assert device.prepare_again("too many", [commands[0]] * 20000) is None
-        print(device.caps.immediates_bytes)
+        print(device.target.immediates_bytes)
     """
     done = in_new_process(script, TORCH_WEBGPU_IMMEDIATES="0")
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
-from torch_webgpu.runtime.buffers import size_class
+from torch_webgpu.plan import size_class
 from torch_webgpu.runtime.runtime import Clear, Copy, Device, Dispatch, devices
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 
@@ -247,7 +247,7 @@ def test_parameters_in_a_uniform_buffer_and_buffers_in_windows(device, environme
         pairs = [(x, y), (y, x)]
         device.submit([add_scalar(*pairs[i % 2], 64, float(i % 7)) for i in range(rounds)])
         assert read_f32(device, x, 1)[0] == sum(i % 7 for i in range(rounds))
-        print(device.caps.immediates_bytes, device.caps.max_binding_bytes)
+        print(device.target.immediates_bytes, device.target.max_binding_bytes)
     """
     done = in_new_process(script, **environment)
     assert done.returncode == 0, done.stderr

@@ -193,7 +193,7 @@ def test_float64_where_the_adapter_has_none(device: torch.device, monkeypatch: p
     from torch_webgpu.engine.record import engine
 
     adapter = engine().device(0)
-    monkeypatch.setattr(adapter, "caps", dataclasses.replace(adapter.caps, float64=False))
+    monkeypatch.setattr(adapter, "target", dataclasses.replace(adapter.target, float64=False))
     monkeypatch.setattr(engine(), "templates", {})  # tensors of which were made before
     for make in (
         lambda: torch.zeros(3, dtype=torch.float64, device=device),
@@ -241,7 +241,7 @@ assert torch.equal(z.cpu()[1::2], x[::2])
     from torch_webgpu.engine.record import engine
 
     # Five windows of what is read and five of what is written; some adapters bind no more than 8.
-    few = engine().device(0).caps.max_buffers < 10
+    few = engine().device(0).target.max_buffers < 10
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "TORCH_WEBGPU_MAX_BINDING": str((512 if few else 256) << 10)},

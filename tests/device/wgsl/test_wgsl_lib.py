@@ -21,12 +21,13 @@ from tests.device.wgsl.wgsl_runner import (
 )
 
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.link import link
 
 
 @pytest.fixture(params=["native", "emulated"])
-def caps(request: pytest.FixtureRequest) -> HostCaps:
+def target(request: pytest.FixtureRequest) -> Target:
     chosen = NATIVE if request.param == "native" else EMULATED
     if not supported(chosen):
         pytest.skip("the adapter lacks shader-f16, shader-int64 or shader-f64")
@@ -49,18 +50,18 @@ def many_f32(count: int = 1 << 14) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_every_half_loads_exactly(dtype: torch.dtype, caps: HostCaps) -> None:
+def test_every_half_loads_exactly(dtype: torch.dtype, target: Target) -> None:
     halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
     name = "f16" if dtype is torch.float16 else "bf16"
     kernel = kernel_over("y_store(i, x_load(i));", Binding("x", name), Binding("y", "f32", "read_write"))
     output = np.zeros(1 << 16, np.float32)
-    (got,) = run_kernel(kernel, [as_numpy(halves), output], 1 << 16, caps, params=length(1 << 16))
+    (got,) = run_kernel(kernel, [as_numpy(halves), output], 1 << 16, target, params=length(1 << 16))
     np.testing.assert_array_equal(got, halves.float().numpy())
 
 
 @pytest.mark.parametrize("mode", ["plain", "atomic", "word"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves_round_to_nearest_even(dtype: torch.dtype, mode: str, caps: HostCaps) -> None:
+def test_halves_round_to_nearest_even(dtype: torch.dtype, mode: str, target: Target) -> None:
     values = torch.from_numpy(many_f32())
     scaled = torch.from_numpy(np.random.default_rng(1).standard_normal(1 << 14).astype(np.float32)) * 1e-5
     values = torch.cat([values, scaled, scaled * 1e9])
@@ -73,7 +74,7 @@ def test_halves_round_to_nearest_even(dtype: torch.dtype, mode: str, caps: HostC
         store = f"if (2u * i + 1u < P.n) {{ y_store_word(i, {pack}); }}"
     kernel = kernel_over(store, Binding("x", "f32"), Binding("y", name, "read_write", mode))
     n = len(values)
-    (got,) = run_kernel(kernel, [values.numpy(), as_numpy(torch.empty_like(expected))], n, caps, params=length(n))
+    (got,) = run_kernel(kernel, [values.numpy(), as_numpy(torch.empty_like(expected))], n, target, params=length(n))
     actual = as_torch(got, dtype)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(torch.signbit(actual)[expected == 0], torch.signbit(expected)[expected == 0])
@@ -84,18 +85,18 @@ def test_halves_round_to_nearest_even(dtype: torch.dtype, mode: str, caps: HostC
 )
 @pytest.mark.parametrize("windows", [1, 3])
 @pytest.mark.parametrize("mode", ["plain", "atomic"])
-def test_copies_reversed(name: str, windows: int, mode: str, caps: HostCaps) -> None:
+def test_copies_reversed(name: str, windows: int, mode: str, target: Target) -> None:
     """Loads, stores and windows of every dtype: element i of the output is element n - 1 - i of the input."""
-    if name == "f64" and (mode == "atomic" or not caps.float64):
+    if name == "f64" and (mode == "atomic" or not target.float64):
         with pytest.raises(ValueError, match="float64"):
-            link(kernel_over("", Binding("y", name, "read_write", mode)), caps)
+            link(kernel_over("", Binding("y", name, "read_write", mode)), target)
         return
     dtype = BY_NAME[name]
     count = 3 * 256 // dtype.itemsize - 5
     source = as_torch(np.random.default_rng(2).integers(0, 256, count * dtype.itemsize).astype(np.uint8), dtype.torch)
     if dtype.kind in "bfdc":  # not every bit pattern comes back: NaN payloads, bools other than 0 and 1
         source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count)).to(dtype.torch)
-    small = replace(caps, max_binding_bytes=300) if windows > 1 else caps
+    small = replace(target, max_binding_bytes=300) if windows > 1 else target
     kernel = kernel_over(
         "y_store(i, x_load(P.n - 1u - i));", Binding("x", name), Binding("y", name, "read_write", mode)
     )
@@ -106,7 +107,7 @@ def test_copies_reversed(name: str, windows: int, mode: str, caps: HostCaps) -> 
 
 
 @pytest.mark.parametrize("name", ["u8", "i8", "i16", "u16", "f16", "bf16", "bool"])
-def test_words(name: str, caps: HostCaps) -> None:
+def test_words(name: str, target: Target) -> None:
     """A thread that owns a word: unpack, change and pack each of its elements."""
     dtype = BY_NAME[name]
     per_word = 4 // dtype.itemsize
@@ -118,19 +119,19 @@ def test_words(name: str, caps: HostCaps) -> None:
       for (var k = 0u; k < {per_word}u; k += 1u) {{ result = {name}_pack(result, k, {element}); }}
       x_store_word(i, result);"""
     kernel = kernel_over(statements, Binding("x", name, "read_write", "word"))
-    (got,) = run_kernel(kernel, [as_numpy(source)], 128 // per_word, caps, params=length(128 // per_word))
+    (got,) = run_kernel(kernel, [as_numpy(source)], 128 // per_word, target, params=length(128 // per_word))
     expected = ~source if name == "bool" else (source.double() + 1).to(dtype.torch)
     np.testing.assert_array_equal(got, as_numpy(expected))
 
 
 @pytest.mark.parametrize("windows", [1, 2])
 @pytest.mark.parametrize("name", ["bool", "u8", "i8", "i16", "u16", "i32", "u32", "f16", "bf16", "f32"])
-def test_groups_of_four(name: str, windows: int, caps: HostCaps) -> None:
+def test_groups_of_four(name: str, windows: int, target: Target) -> None:
     """Four elements at a time, reversed, beside single loads from the same buffer."""
     dtype = BY_NAME[name]
     count = 480 // dtype.itemsize
     source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count) % 120).to(dtype.torch)
-    small = replace(caps, max_binding_bytes=300) if windows > 1 else caps
+    small = replace(target, max_binding_bytes=300) if windows > 1 else target
     store = "var v = x_load4(i); v.z = x_load(4u * i + 2u); y_store4(P.n - 1u - i, v.wzyx);"
     kernel = kernel_over(store, Binding("x", name), Binding("y", name, "read_write"))
     arrays = [as_numpy(source), as_numpy(torch.zeros_like(source))]
@@ -146,7 +147,7 @@ ATOMIC = ["bool", "u8", "i8", "i16", "i32", "u32", "f16", "bf16", "f32", "i64", 
     ("op", "name"),
     [("add", name) for name in ATOMIC] + [(op, name) for op in ("min", "max") for name in ATOMIC[:-2]],
 )
-def test_atomics(name: str, op: str, caps: HostCaps) -> None:
+def test_atomics(name: str, op: str, target: Target) -> None:
     """2048 threads combine into 8 elements; values are small enough for exact sums in every dtype."""
     dtype = BY_NAME[name]
     integers = torch.from_numpy(np.random.default_rng(3).integers(-3, 4, 2048))
@@ -158,7 +159,7 @@ def test_atomics(name: str, op: str, caps: HostCaps) -> None:
     kernel = kernel_over(
         f"y_atomic_{op}((i * 7u) % 8u, x_load(i));", Binding("x", name), Binding("y", name, "read_write", "atomic")
     )
-    (got,) = run_kernel(kernel, [as_numpy(values), as_numpy(start)], 2048, caps, params=length(2048))
+    (got,) = run_kernel(kernel, [as_numpy(values), as_numpy(start)], 2048, target, params=length(2048))
     rows = values.view(256, 8)[:, (torch.arange(8) * 7) % 8]
     if op == "add":
         expected = rows.any(0) if name == "bool" else rows.to(torch.complex64 if name == "c64" else torch.int64).sum(0)
@@ -171,13 +172,13 @@ def test_atomics(name: str, op: str, caps: HostCaps) -> None:
 def test_native_float_atomics() -> None:
     if "shader-float32-atomic" not in device().features:
         pytest.skip("the adapter lacks shader-float32-atomic")
-    caps = replace(NATIVE, float32_atomics=True)
+    target = replace(NATIVE, float32_atomics=True)
     kernel = kernel_over(
         "y_atomic_add(i % 2u, x_load(i));", Binding("x", "f32"), Binding("y", "f32", "read_write", "atomic")
     )
-    assert "atomic<f32>" in link(kernel, caps).source
+    assert "atomic<f32>" in link(kernel, target).source
     values = np.ones(1000, np.float32)
-    (got,) = run_kernel(kernel, [values, np.zeros(2, np.float32)], 1000, caps, params=length(1000))
+    (got,) = run_kernel(kernel, [values, np.zeros(2, np.float32)], 1000, target, params=length(1000))
     np.testing.assert_array_equal(got, [500.0, 500.0])
 
 
@@ -228,18 +229,18 @@ INT64_BINARY = {
 
 
 @pytest.mark.parametrize("function", INT64_BINARY)
-def test_int64_binary(function: str, caps: HostCaps) -> None:
+def test_int64_binary(function: str, target: Target) -> None:
     a, b = int64_pairs()
     if function in ("i64_gcd", "i64_lcm"):  # the magnitude of the smallest value overflows in CPU PyTorch too
         keep = (a != -(2**63)) & (b != -(2**63))
         a, b = a[keep], b[keep]
     np.testing.assert_array_equal(
-        call(function, a, b, result="i64", caps=caps), torch_int64(INT64_BINARY[function], a, b)
+        call(function, a, b, result="i64", target=target), torch_int64(INT64_BINARY[function], a, b)
     )
 
 
 @pytest.mark.parametrize("function", ["i64_div", "i64_rem", "i64_floordiv", "i64_mod"])
-def test_int64_division(function: str, caps: HostCaps) -> None:
+def test_int64_division(function: str, target: Target) -> None:
     a, b = int64_pairs()
 
     def exact(x: int, y: int) -> int:
@@ -250,30 +251,30 @@ def test_int64_division(function: str, caps: HostCaps) -> None:
         return (results[function] + 2**63) % 2**64 - 2**63
 
     expected = [exact(int(x), int(y)) for x, y in zip(a, b, strict=True)]
-    np.testing.assert_array_equal(call(function, a, b, result="i64", caps=caps), expected)
+    np.testing.assert_array_equal(call(function, a, b, result="i64", target=target), expected)
 
 
 @pytest.mark.parametrize("function", ["eq", "ne", "lt", "le", "gt", "ge"])
-def test_int64_comparison(function: str, caps: HostCaps) -> None:
+def test_int64_comparison(function: str, target: Target) -> None:
     a, b = int64_pairs()
     expected = getattr(torch, function)(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-    np.testing.assert_array_equal(call(f"i64_{function}", a, b, result="bool", caps=caps), expected)
+    np.testing.assert_array_equal(call(f"i64_{function}", a, b, result="bool", target=target), expected)
 
 
 @pytest.mark.parametrize("function", ["neg", "abs", "sign", "not"])
-def test_int64_unary(function: str, caps: HostCaps) -> None:
+def test_int64_unary(function: str, target: Target) -> None:
     a, _ = int64_pairs()
     operation = torch.bitwise_not if function == "not" else getattr(torch, function)
     expected = operation(torch.from_numpy(a)).numpy()
-    np.testing.assert_array_equal(call(f"i64_{function}", a, result="i64", caps=caps), expected)
+    np.testing.assert_array_equal(call(f"i64_{function}", a, result="i64", target=target), expected)
 
 
-def test_int64_power(caps: HostCaps) -> None:
+def test_int64_power(target: Target) -> None:
     a, b = int64_pairs()
     b = b % 70 - 3
     expected = torch.from_numpy(a).pow(torch.from_numpy(b)).numpy() if (b >= 0).all() else None
     expected = np.array([_power(int(x), int(n)) for x, n in zip(a, b, strict=True)]) if expected is None else expected
-    np.testing.assert_array_equal(call("i64_pow", a, b, result="i64", caps=caps), expected)
+    np.testing.assert_array_equal(call("i64_pow", a, b, result="i64", target=target), expected)
 
 
 def _power(x: int, n: int) -> int:
@@ -282,20 +283,22 @@ def _power(x: int, n: int) -> int:
     return (pow(x, n) + 2**63) % 2**64 - 2**63
 
 
-def test_int64_conversions(caps: HostCaps) -> None:
+def test_int64_conversions(target: Target) -> None:
     a, b = int64_pairs()
     a = np.concatenate([a, b, (1 << 24) + np.arange(-300, 300), (1 << 60) + (np.arange(-300, 300) << 34)])
-    np.testing.assert_array_equal(call("i64_to_f32", a, caps=caps), torch.from_numpy(a).float().numpy())
-    np.testing.assert_array_equal(call("i64_to_i32", a, result="i32", caps=caps), torch.from_numpy(a).int().numpy())
-    np.testing.assert_array_equal(call("i64_to_u32", a, result="u32", caps=caps), a.astype(np.uint32))
+    np.testing.assert_array_equal(call("i64_to_f32", a, target=target), torch.from_numpy(a).float().numpy())
+    np.testing.assert_array_equal(call("i64_to_i32", a, result="i32", target=target), torch.from_numpy(a).int().numpy())
+    np.testing.assert_array_equal(call("i64_to_u32", a, result="u32", target=target), a.astype(np.uint32))
     low = a.astype(np.int32)
-    np.testing.assert_array_equal(call("i64_from_i32", low, result="i64", caps=caps), low.astype(np.int64))
+    np.testing.assert_array_equal(call("i64_from_i32", low, result="i64", target=target), low.astype(np.int64))
     unsigned = a.astype(np.uint32)
-    np.testing.assert_array_equal(call("i64_from_u32", unsigned, result="i64", caps=caps), unsigned.astype(np.int64))
+    np.testing.assert_array_equal(
+        call("i64_from_u32", unsigned, result="i64", target=target), unsigned.astype(np.int64)
+    )
     floats = np.concatenate([many_f32(), a.astype(np.float32), np.linspace(-5, 5, 101, dtype=np.float32)])
     inside = np.abs(floats) < 2.0**63  # false for NaN
     expected = np.where(inside, np.trunc(np.where(inside, floats, 0)).astype(np.int64), -(2**63))
-    np.testing.assert_array_equal(call("i64_from_f32", floats, result="i64", caps=caps), expected)
+    np.testing.assert_array_equal(call("i64_from_f32", floats, result="i64", target=target), expected)
 
 
 @pytest.mark.parametrize("function", ["div", "rem", "floordiv", "mod", "pow", "shl", "shr", "gcd"])

@@ -15,7 +15,7 @@ import scipy.special as sp
 import torch
 from tests.device.wgsl.wgsl_runner import EMULATED, NATIVE, call, supported
 
-from torch_webgpu.wgsl.link import HostCaps
+from torch_webgpu.target import Target
 
 SPECIAL = np.array(
     [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1.2e-38, 3.4e38, -3.4e38, 0.5, -0.5, 2.0, -2.0], np.float32
@@ -346,13 +346,13 @@ def test_complex_binary() -> None:
         assert np.max(np.abs(got - exact) / np.abs(exact)) < 1e-5, name
 
 
-@pytest.mark.parametrize("caps", [NATIVE, EMULATED], ids=["native", "emulated"])
-def test_philox(caps: HostCaps) -> None:
+@pytest.mark.parametrize("target", [NATIVE, EMULATED], ids=["native", "emulated"])
+def test_philox(target: Target) -> None:
     """The known answer of the Random123 distribution."""
-    if not supported(caps):
+    if not supported(target):
         pytest.skip("the adapter lacks shader-f16, shader-int64 or shader-f64")
     zeros, index = np.zeros(4, np.uint32), np.arange(4, dtype=np.uint32)
-    got = call("random_bits", zeros, zeros, zeros, zeros, index, result="u32", caps=caps)
+    got = call("random_bits", zeros, zeros, zeros, zeros, index, result="u32", target=target)
     np.testing.assert_array_equal(got, np.array([0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], np.uint32))
 
 

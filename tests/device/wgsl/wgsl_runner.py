@@ -9,11 +9,12 @@ import numpy as np
 import torch
 import wgpu
 
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
-from torch_webgpu.wgsl.link import HostCaps, link
+from torch_webgpu.wgsl.link import link
 
 FEATURES = ("shader-f16", "shader-int64", "shader-f64", "immediates", "shader-float32-atomic")
-NATIVE = HostCaps(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
+NATIVE = Target(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
 EMULATED = replace(NATIVE, int64=False, float16=False, float64=False, immediates_bytes=0)
 
 
@@ -27,8 +28,8 @@ def device() -> wgpu.GPUDevice:
     return adapter.request_device_sync(required_features=features, required_limits=limits)
 
 
-def supported(caps: HostCaps) -> bool:
-    needs = {"shader-int64": caps.int64, "shader-f16": caps.float16, "shader-f64": caps.float64}
+def supported(target: Target) -> bool:
+    needs = {"shader-int64": target.int64, "shader-f16": target.float16, "shader-f64": target.float64}
     return all(name in device().features for name, needed in needs.items() if needed)
 
 
@@ -36,12 +37,12 @@ def run_kernel(
     kernel: Kernel,
     arrays: list[np.ndarray],
     invocations: int,
-    caps: HostCaps = NATIVE,
+    target: Target = NATIVE,
     windows: tuple[int, ...] = (),
     params: bytes = b"",
 ) -> list[np.ndarray]:
     """Run ``kernel`` over ``invocations`` threads and return the arrays of its read_write bindings, in order."""
-    linked = link(kernel, caps, windows)
+    linked = link(kernel, target, windows)
     gpu = device()
     windows = windows or (1,) * len(arrays)
     layouts, entries, written = [], [], []
@@ -53,8 +54,8 @@ def run_kernel(
         if binding.access == "read_write":
             written.append((buffer, array))
         for k in range(count):
-            start = k * caps.window_bytes if count > 1 else 0
-            size = min(caps.window_bytes, buffer.size - start) if count > 1 else buffer.size
+            start = k * target.window_bytes if count > 1 else 0
+            size = min(target.window_bytes, buffer.size - start) if count > 1 else buffer.size
             kind = "read-only-storage" if binding.access == "read" else "storage"
             layouts.append({"binding": len(layouts), "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}})
             entries.append({"binding": len(entries), "resource": {"buffer": buffer, "offset": start, "size": size}})
@@ -110,7 +111,7 @@ def as_torch(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(data.copy()).view(dtype)
 
 
-def call(function: str, *operands: np.ndarray, result: str = "f32", caps: HostCaps = NATIVE) -> np.ndarray:
+def call(function: str, *operands: np.ndarray, result: str = "f32", target: Target = NATIVE) -> np.ndarray:
     """``function`` of the library, element by element; ``result`` is the dtype of what it returns."""
     names = {"float32": "f32", "int32": "i32", "uint32": "u32", "int64": "i64", "complex64": "c64", "float64": "f64"}
     bindings = [Binding(f"x{k}", names[str(operand.dtype)]) for k, operand in enumerate(operands)]
@@ -121,5 +122,5 @@ def call(function: str, *operands: np.ndarray, result: str = "f32", caps: HostCa
     kinds = {"bool": np.int32} | {ours: np.dtype(numpys) for numpys, ours in names.items()}
     output = np.zeros(count, kinds[result])
     return run_kernel(
-        kernel_over(f"out_store(i, {stored});", *bindings), [*operands, output], count, caps, params=length(count)
+        kernel_over(f"out_store(i, {stored});", *bindings), [*operands, output], count, target, params=length(count)
     )[0]

@@ -1,0 +1,134 @@
+"""The horizontal fusion pass: independent dispatches become one, and what a dispatch costs is paid once.
+
+A step moves up to one before it if nothing between them, that one included, uses what either writes. That pays for
+dispatches that do not fill a GPU by themselves: products of one vector with several matrices (queries, keys and
+values), the same small kernel over several tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import prod
+
+from torch_webgpu.plan import Clear, Label, Plan, Step, Word
+from torch_webgpu.target import Target
+from torch_webgpu.wgsl import horizontal_fusion as kernels
+from torch_webgpu.wgsl.kernel import Binding, Kernel
+
+WINDOW = 16
+"""How many dispatches up a step may move: what it writes must be in memory for so much longer."""
+MAX_PARTS = 8
+FULL_GROUPS = 4096
+"""Workgroups that fill a large GPU a few times: beyond, a dispatch takes much longer than it costs."""
+
+
+@dataclass
+class _Bundle:
+    """Steps that run as one, and the buffers that they bind, each as it is declared; empty for a :class:`Clear`."""
+
+    steps: list[Step | Clear] = field(default_factory=list)
+    origins: tuple[int, ...] = ()
+    labels: list[Label] = field(default_factory=list)
+    buffers: dict[int, Binding] = field(default_factory=dict)
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    groups: int = 0
+
+    def conflicts(self, other: _Bundle) -> bool:
+        """Whether the order of the two matters."""
+        return not (
+            self.writes.isdisjoint(other.writes)
+            and self.writes.isdisjoint(other.reads)
+            and self.reads.isdisjoint(other.writes)
+        )
+
+
+def fuse_horizontally(plan: Plan, target: Target) -> Plan:
+    """A plan that does the same in no more steps."""
+    bundles: list[_Bundle] = []
+    for number, step in enumerate(plan.steps):
+        new = _bundle(plan, step, plan.origins[number] if plan.origins else ())
+        new.labels = list(plan.labels[number : number + 1])
+        for bundle in reversed(bundles[-WINDOW:]):
+            if _fit(plan, bundle, new, target):
+                bundle.steps += new.steps
+                bundle.origins += new.origins
+                bundle.labels += new.labels
+                bundle.buffers |= new.buffers
+                bundle.reads |= new.reads
+                bundle.writes |= new.writes
+                bundle.groups += new.groups
+                break
+            if bundle.conflicts(new):
+                bundles.append(new)
+                break
+        else:
+            bundles.append(new)
+    if len(bundles) == len(plan.steps):
+        return plan
+    numbers: dict[Kernel, int] = {}
+    steps = tuple([_step(plan, bundle, numbers) for bundle in bundles])
+    origins = tuple([bundle.origins for bundle in bundles]) if plan.origins else ()
+    labels = tuple([_label(bundle.labels) for bundle in bundles]) if plan.labels else ()
+    return replace(plan, kernels=tuple(numbers), steps=steps, origins=origins, labels=labels)
+
+
+def _label(labels: list[Label]) -> Label:
+    """Of steps that run as one."""
+    names = dict.fromkeys([label.operation for label in labels])
+    return Label("+".join(names), sum([label.size_bytes for label in labels]))
+
+
+def _bundle(plan: Plan, step: Step | Clear, origins: tuple[int, ...]) -> _Bundle:
+    if isinstance(step, Clear):
+        return _Bundle([step], origins, writes={step.buffer})
+    bound = list(zip(step.bindings, plan.kernels[step.kernel].bindings, strict=True))
+    # All kernels may raise flags, in any order.
+    used = [(buffer, binding) for buffer, binding in bound if plan.buffers[buffer].role != "errors"]
+    writes = {buffer for buffer, binding in used if binding.access == "read_write"}
+    reads = {buffer for buffer, _ in used} - writes
+    return _Bundle([step], origins, [], dict(bound), reads, writes, prod(step.grid))
+
+
+def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, target: Target) -> bool:
+    """Whether ``new``, a step, can become part of ``bundle``."""
+    first, step = bundle.steps[0], new.steps[0]
+    if isinstance(first, Clear) or isinstance(step, Clear) or bundle.conflicts(new):
+        return False
+    if len(bundle.steps) == MAX_PARTS or bundle.groups + new.groups > FULL_GROUPS:
+        return False
+    both = bundle.buffers | new.buffers
+    if len(both) > target.max_buffers or any(plan.buffers[b].size_bytes > target.max_binding_bytes for b in both):
+        return False
+    shared = bundle.buffers.keys() & new.buffers.keys()
+    if any(replace(bundle.buffers[b], name="") != replace(new.buffers[b], name="") for b in shared):
+        return False
+    parts = [plan.kernels[s.kernel] for s in (*bundle.steps, step) if isinstance(s, Step)]
+    if len(set(parts)) > 1 and any(map(kernels.has_workgroup_memory, parts)):
+        return False
+    if len({part.workgroup_size for part in parts}) > 1 or not all(map(kernels.can_be_part, parts)):
+        return False
+    return all(_is_plain(s) for s in (first, step))
+
+
+def _is_plain(step: Step) -> bool:
+    """Whether its workgroups are a row, and none of its buffers is bound twice."""
+    return step.grid[1:] == (1, 1) and len(set(step.bindings)) == len(step.bindings)
+
+
+def _step(plan: Plan, bundle: _Bundle, numbers: dict[Kernel, int]) -> Step | Clear:
+    """What a bundle has become; ``numbers``: of the kernels so far."""
+    steps = [step for step in bundle.steps if isinstance(step, Step)]
+    if not steps:
+        return bundle.steps[0]
+    parts = tuple([plan.kernels[step.kernel] for step in steps])
+    if len(steps) == 1:
+        return replace(steps[0], kernel=numbers.setdefault(parts[0], len(numbers)))
+    place = {buffer: n for n, buffer in enumerate(bundle.buffers)}
+    owners = tuple([tuple([place[buffer] for buffer in step.bindings]) for step in steps])
+    kernel = kernels.together(parts, owners)
+    ends = accumulate([step.grid[0] for step in steps[:-1]])
+    words: list[Word] = [*ends, *(word for step in steps for word in step.words)]
+    bindings = tuple(bundle.buffers)
+    return Step(numbers.setdefault(kernel, len(numbers)), bindings, tuple(words), (bundle.groups, 1, 1))

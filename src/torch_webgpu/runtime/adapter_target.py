@@ -1,0 +1,50 @@
+"""The target that an adapter is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_webgpu.config import config
+from torch_webgpu.target import Target
+
+if TYPE_CHECKING:
+    from torch_webgpu.runtime.implementation import Adapter
+
+
+def target_of(adapter: Adapter) -> Target:
+    """The target of an adapter, less what the environment tells us to pretend away."""
+    flags, features, limits = config(), adapter.features, adapter.limits
+    binding_bytes: Any = limits["max-storage-buffer-binding-size"]
+    buffers: Any = limits["max-storage-buffers-per-shader-stage"]
+    return Target(
+        int64="shader-int64" in features and not flags.emulate_int64,
+        float16="shader-f16" in features and not flags.emulate_float16,
+        float64="shader-f64" in features and flags.float64,
+        immediates_bytes=limits["max-immediate-size"] if "immediates" in features and flags.immediates else 0,
+        max_binding_bytes=min(binding_bytes, flags.max_binding_bytes or binding_bytes),
+        max_buffers=min(buffers, flags.max_buffers or buffers),
+        float32_atomics="shader-float32-atomic" in features,
+        subgroups="subgroup" in features,
+        software=adapter.info["adapter_type"] == "CPU",
+        dialect=adapter.implementation.dialect,
+        matrices=adapter.matrices,
+        subgroup_sizes="subgroup-size-control" in features,
+        subgroup_size=subgroup_size(adapter),
+        workgroup_bytes=int(limits["max-compute-workgroup-storage-size"]),
+        workgroup_threads=int(limits["max-compute-invocations-per-workgroup"]),
+        max_buffer_bytes=int(limits["max-buffer-size"]),
+        name=adapter.info["device"],
+    )
+
+
+def subgroup_size(adapter: Adapter) -> int:
+    """How many threads a subgroup has where a kernel asks for so many; 0 where it cannot ask, or there are several.
+
+    An adapter may name a range that its driver does not keep to (on NVIDIA 4 to 128, where all have 32): what its
+    matrices take is certain.
+    """
+    if "subgroup" not in adapter.features or "subgroup-size-control" not in adapter.features:
+        return 0
+    sizes = {matrix.subgroup_size for matrix in adapter.matrices}
+    sizes = sizes or {adapter.info["subgroup_min_size"], adapter.info["subgroup_max_size"]}
+    return int(sizes.pop()) if len(sizes) == 1 else 0
