@@ -1,8 +1,4 @@
-"""Small programs, and what they are compiled to for adapters that need not be there: plans and WGSL as text.
-
-A plan is traced without running, and a device that never runs anything is never opened: an adapter's features and
-limits are all there has to be.
-"""
+"""Small programs, and what they are compiled to for targets that need not be there: plans and WGSL as text."""
 
 from __future__ import annotations
 
@@ -13,18 +9,17 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch.optim.adam import adam
-from torch.utils import _pytree as pytree
 
 from torch_webgpu.plan import trace
 from torch_webgpu.runtime import runtime
 
-from .targets import ALL, devices
+from .targets import ALL, TARGETS
 from .texts import text
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function, the tensors it is traced with, and the adapters that it is compiled for."""
+    """A function, the tensors it is traced with, and the targets that it is compiled for."""
 
     run: Callable[..., object]
     inputs: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
@@ -145,23 +140,14 @@ PROGRAMS = {
 }
 
 
-def plain_results(run: Callable[..., object]) -> Callable[..., object]:
-    """``run``, returning a list of its tensors: plans name no types of PyTorch's."""
-    return lambda *args: pytree.tree_leaves(run(*args))
-
-
 def compiled() -> dict[str, str]:
-    """What each program is compiled to on each of its adapters. It is the first use of the device in its process."""
-    found = devices()
-    runtime._runtime = lambda: found
+    """What each program is compiled to for each of its targets. No adapter is looked for."""
     results = {}
     for name, program in PROGRAMS.items():
         sources: dict[str, str] = {}
         for target in program.devices:
-            index = ALL.index(target)
-            with torch.webgpu.device(index):
-                meta = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in program.inputs]
-                plan = trace(plain_results(program.run), *meta)
-            results[f"{name}.{target}"] = text(plan, found[index], sources)
-    assert not any(device.is_open for device in found)
+            meta = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in program.inputs]
+            plan = trace(program.run, *meta, target=TARGETS[target])
+            results[f"{name}.{target}"] = text(plan, target, sources)
+    assert not runtime._runtime.cache_info().misses
     return results

@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from tests.webgpu_double import CheckedWebGPU
 from torch import nn
 
-from torch_webgpu.engine.program import Program
+from torch_webgpu.engine.executable import Executable
 from torch_webgpu.engine.record import engine
 from torch_webgpu.plan import Plan
 from torch_webgpu.runtime import runtime
 from torch_webgpu.runtime.commands import Dispatch
 from torch_webgpu.runtime.device import Device
 
-from .targets import ALL, TARGETS
+from .targets import ALL, OFFERS, TARGETS
 from .texts import text
 
 
@@ -31,17 +31,17 @@ from .texts import text
 def noted_plans() -> Iterator[list[Plan]]:
     """The plans that are bound to a device in the block, in order: the one place that knows where that happens.
 
-    All that comes is new to the scheduler, whatever ran before.
+    All that comes is new to the cache, whatever ran before.
     """
     plans: list[Plan] = []
-    bind = Program.__init__
-    engine().scheduler.schedules.clear()
+    bind = Executable.__init__
+    engine().plans.clear()
 
-    def noting(self: Program, *args: Any, **kwargs: Any) -> None:
+    def noting(self: Executable, *args: Any, **kwargs: Any) -> None:
         bind(self, *args, **kwargs)
         plans.append(self.plan)
 
-    with patch.object(Program, "__init__", noting):
+    with patch.object(Executable, "__init__", noting):
         yield plans
 
 
@@ -159,9 +159,9 @@ STEPS = {
 
 def opened(index: int, target: str) -> Device:
     """A device that can be opened."""
-    implementation = CheckedWebGPU()
-    implementation.dialect = TARGETS[target].dialect
-    return Device(index, TARGETS[target].adapter(implementation))
+    device = Device(index, OFFERS[target].adapter(CheckedWebGPU()))
+    device.target = TARGETS[target]
+    return device
 
 
 def noted() -> dict[str, str]:
@@ -178,6 +178,6 @@ def noted() -> dict[str, str]:
             torch.manual_seed(0)
             with torch.webgpu.device(index), noted_plans() as plans:
                 said = steps.run()
-            parts = [text(plan, devices[index], sources) for plan in plans]
+            parts = [text(plan, target, sources) for plan in plans]
             results[f"{name}.{target}"] = "\n".join([*parts, said] if said else parts)
     return results

@@ -1,26 +1,24 @@
 """Plans and their kernels' WGSL as text.
 
-Of a program's adapters the first has all of its text; where a kernel comes out nearly the same for another one, only
+Of a program's targets the first has all of its text; where a kernel comes out nearly the same for another one, only
 the lines that differ are there.
 """
 
 from __future__ import annotations
 
 from torch_webgpu.plan import Plan
-from torch_webgpu.runtime.device import Device
 from torch_webgpu.wgsl.link import link
 
-from .targets import ALL
+from .targets import TARGETS
 
 FEW_LINES = 8
 
 
-def text(plan: Plan, device: Device, sources: dict[str, str]) -> str:
-    """A plan and its kernels' sources. ``sources``: those of the program's earlier adapters; gains these."""
+def text(plan: Plan, target: str, sources: dict[str, str]) -> str:
+    """A plan and its kernels' sources. ``sources``: those of the program's earlier targets; gains these."""
     parts, earlier = [f"{plan}\n{interface(plan)}"], dict(sources)
-    target = ALL[device.index]
     for kernel in plan.kernels:
-        source = link(kernel, device.target).source.strip()
+        source = link(kernel, TARGETS[target]).source.strip()
         sources.setdefault(source, target)
         checks = "trusted" if kernel.trusted else "with bounds checks"
         parts.append(f"// {kernel.name}, {checks}\n{abridged(source, earlier)}\n")
@@ -38,7 +36,7 @@ def interface(plan: Plan) -> str:
 
 
 def abridged(source: str, earlier: dict[str, str]) -> str:
-    """A source; only the lines that differ, where these are few, from one that another adapter has."""
+    """A source; only the lines that differ, where these are few, from one that another target has."""
     lines = source.splitlines()
     for other, target in earlier.items():
         others = other.splitlines()

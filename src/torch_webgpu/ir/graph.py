@@ -144,7 +144,8 @@ class Graph:
                 name = entry.common.get(position)
                 number = len(storages) if name is None else known.setdefault(name, len(storages))
                 members[self.tensors + n].append(Argument(ALIGNED if entry.aligned else len(owners), number))
-                storages.append(storage)
+                is_first = number == len(storages)  # what others lie in, too, has a number of its own already
+                storages.append(storage if is_first else Storage(storage.size_bytes, given=storage.given))
                 if not entry.aligned:
                     owners.append(number)
         return Layout((*storages, *self.extra), tuple(owners), members)
