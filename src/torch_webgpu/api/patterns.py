@@ -14,11 +14,7 @@ from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-<<<<<<< HEAD
 from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError, did_you_mean
-=======
-from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
->>>>>>> module
 from torch_webgpu.ir.expr import Function
 from torch_webgpu.wgsl.indices import clamp_indices
 from torch_webgpu.wgsl.kernel import Binding, Kernel
