@@ -87,11 +87,12 @@ def meant_by(message: str) -> str:
     return ""
 
 
+ON_ONE_DEVICE = "Expected all tensors to be on the same device"
+
+
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
     """PyTorch's error for an operator whose tensors are not all on one device."""
-    return RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
-    )
+    return RuntimeError(f"{ON_ONE_DEVICE}, but found at least two devices, {one} and {other}!")
 
 
 class FallbackError(NotImplementedError):
