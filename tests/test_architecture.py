@@ -186,7 +186,7 @@ def private_access(path: str, text: str) -> list[str]:
 
 ENGINE_INSIDES = frozenset(
     "lanes mailbox dying live_bytes peak_bytes freed_bytes forgotten_bytes templates operations capture graphs "
-    "scheduler "
+    "plans "
     "readbacks backpressure clock trailing waited error flush_lane flush_for collect sweep".split()
 )
 

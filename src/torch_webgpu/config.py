@@ -6,7 +6,7 @@
                                its adapter works, else wgpu-native
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
-``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, wgsl, plan, fallback;
+``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, passes, wgsl, plan, fallback;
                                ``where``: lines that use an index out of range raise, not the next read;
                                ``verify``: every plan is checked before it runs
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
@@ -41,7 +41,7 @@ T = TypeVar("T")
 PREFIX = "TORCH_WEBGPU_"
 FALLBACK_MODES = ("warn", "silent", "error")
 IMPLEMENTATIONS = ("auto", "wgpu", "dawn")
-PRINTED_STAGES = ("record", "fuse", "wgsl", "plan", "fallback")
+PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback")
 DEBUG_STAGES = (*PRINTED_STAGES, "where", "verify")
 SWITCH = {**dict.fromkeys(("1", "on", "true", "yes"), True), **dict.fromkeys(("0", "off", "false", "no"), False)}
 READ_ELSEWHERE = (

@@ -34,12 +34,26 @@ class ShaderCompileError(WebGPUError):
     """WGSL that the host's compiler refuses. The message carries the numbered source."""
 
 
+class ShaderSyntaxError(ShaderCompileError):
+    """WGSL that cannot be read: a character that begins no token, or a bracket without its other half."""
+
+    def __init__(self, problem: str, line: int, column: int, source: str) -> None:
+        """``line`` and ``column`` count from 1; ``source`` is that line."""
+        super().__init__(f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^")
+        self.line = line
+        self.column = column
+
+
 class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 
 
 class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
+
+
+class RequirementError(WebGPUError):
+    """A plan needs a feature or a limit that the adapter does not have."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -17,14 +17,14 @@ from torch_webgpu.plan import Plan
 def plans() -> Iterator[list[Plan]]:
     """The plans that compiled functions run in the block for the first time, in order."""
     found: list[Plan] = []
-    bound_plan: Any = graph.BoundPlan
+    bound_plan: Any = graph.PlanFunction
 
     def noting(engine: Any, plan: Plan, *args: Any) -> Any:
         found.append(plan)
         return bound_plan(engine, plan, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "BoundPlan", noting)
+        patch.setattr(graph, "PlanFunction", noting)
         yield found
 
 

@@ -195,3 +195,37 @@ def test_a_whole_graph_that_no_plan_can_be_made_of_runs_as_it_is() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(lambda x: torch.linalg.eigvals(x @ x.t()).real.sort().values, torch.randn(3, 3), tolerance=1e-3, cpu=None)
+
+
+DTYPES_WITHOUT_KERNELS = {
+    "complex128": lambda x: x.cdouble(),
+    "complex32": lambda x: (x * 2).chalf(),
+    "on the way": lambda x: (x * 2).cdouble().abs().float() + 1,
+    "uint64": lambda x: x.abs().long().to(torch.uint64),
+    "8-bit floats": lambda x: (x * 2).to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU", "ignore:ComplexHalf support")
+@pytest.mark.parametrize("name", DTYPES_WITHOUT_KERNELS)
+def test_results_in_dtypes_without_kernels(name: str) -> None:
+    fn = DTYPES_WITHOUT_KERNELS[name]
+    x = torch.randn(3, 4, device="webgpu")
+    compiled = torch.compile(fn)
+    for _ in range(2):
+        actual, expected = compiled(x), fn(x)
+        assert actual.dtype == expected.dtype
+        assert actual.cpu().to(torch.complex128).equal(expected.cpu().to(torch.complex128))
+
+
+def test_arguments_in_dtypes_without_kernels() -> None:
+    x = torch.randn(3, 4).to(torch.float8_e5m2)
+    compiled = torch.compile(lambda x: x.float() * 2 + 1)
+    for _ in range(2):
+        assert compiled(x.to("webgpu")).cpu().equal(x.float() * 2 + 1)
+
+
+def test_an_8_bit_float_that_stays_inside_is_part_of_the_plan() -> None:
+    with counting() as stats:
+        check(lambda x: (x * 2).to(torch.float8_e4m3fn).float() + 1, torch.randn(3, 4))
+    assert not stats.between

@@ -146,6 +146,20 @@ def test_what_makes_no_plan_keeps_none(tmp_path: Path) -> None:
     assert not files(tmp_path)
 
 
+def test_numbers_in_a_graph_are_told_apart(tmp_path: Path) -> None:
+    """Tensors without dimensions, such as ``torch.masked.cumsum`` fills with."""
+    x = torch.randn(4, 3, device="webgpu")
+    two, three = lambda t: t + torch.tensor(2.5, device="webgpu"), lambda t: t + torch.tensor(3.5, device="webgpu")
+    for add in (two, three, two):
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(add)(x), add(x))
+    assert len(files(tmp_path)) == 2
+    mask = torch.tensor([True, False, True], device="webgpu")
+    torch.testing.assert_close(
+        torch.compile(torch.masked.cumsum)(x, 1, mask=mask).cpu(), torch.masked.cumsum(x.cpu(), 1, mask=mask.cpu())
+    )
+
+
 def kept(folder: Path) -> tuple[cache.PlanFile, Plan]:
     """A plan with a trusted kernel, and the file that it is in."""
     plan = trace(lambda t: t * 2 + 1, torch.ones(8, device="webgpu"))

@@ -131,8 +131,8 @@ def test_a_fused_kernel_names_all_its_lines() -> None:
 
     compiled, x = torch.compile(f), torch.ones(3, device="webgpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph.BoundPlan, "failing_step", lambda *_: 0)
-        patch.setattr(graph.BoundPlan, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("it failed")))
+        patch.setattr(graph.PlanFunction, "failing_step", lambda *_: 0)
+        patch.setattr(graph.PlanFunction, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("it failed")))
         with pytest.raises(RuntimeError, match=rf"(?s)%sin.*%mul.*{line(f, 'sin() * 2')}.*%exp.*{line(f, 'exp()')}"):
             compiled(x)
 

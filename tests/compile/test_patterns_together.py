@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_webgpu.compiler.passes.horizontal_fusion import merged
+from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
 from torch_webgpu.engine.record import engine
 from torch_webgpu.plan import Plan, Step, bind, trace, verify
 
@@ -98,9 +98,9 @@ def test_no_more_buffers_than_the_adapter_binds(buffers: int) -> None:
     assert isinstance(parts, Step)
     assert len(whole.steps) == -(-4 // ((device.target.max_buffers - 1) // 3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch_webgpu.engine.tracing.merged", lambda plan, _: plan)
+        patch.setattr("torch_webgpu.compiler.compile.fuse_horizontally", lambda plan, target: plan)
         apart = trace(projections, x, *weights)
-    small = merged(apart, replace(target, max_buffers=buffers))
+    small = fuse_horizontally(apart, replace(target, max_buffers=buffers))
     assert len(apart.steps) == 4
     assert len(small.steps) == -(-4 // ((buffers - 1) // 3))
     assert all(len(step.bindings) <= buffers for step in small.steps if isinstance(step, Step))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_webgpu.compiler.passes.lowering import sharing_temporaries
+from torch_webgpu.compiler import compile as compiler
+from torch_webgpu.compiler.passes.share_memory import share_memory
 from torch_webgpu.plan import Plan, bind, trace, verify
 
 
@@ -19,22 +20,29 @@ def chain(x: torch.Tensor) -> list[torch.Tensor]:
     return [*kept, x.t()[2:], x.sum(0)]
 
 
-def brought_of(plan: Plan) -> int:
-    return len(plan.buffers) - 1 - sum(buffer.role == "temporary" for buffer in plan.buffers)
+def apart(fn: object, x: torch.Tensor) -> Plan:
+    """The plan of a function in which every temporary has memory of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "share_memory", lambda plan: plan)
+        return trace(fn, x)
+
+
+def temporaries(plan: Plan) -> int:
+    return sum(buffer.role == "temporary" for buffer in plan.buffers)
 
 
 @pytest.mark.parametrize("quantum", [1, 256, 1 << 20])
 def test_temporaries_share_memory(quantum: int) -> None:
     """Whatever sizes memory comes in, no two that are needed at once have the same, and results stay."""
     x = torch.randn(32, 32, device="webgpu") / 8
-    plan = trace(chain, x)
-    brought = brought_of(plan)
-    shared = sharing_temporaries(plan, brought, lambda size: -(-size // quantum) * quantum)
+    plan = apart(chain, x)
+    shared = share_memory(plan, lambda size: -(-size // quantum) * quantum)
     assert not verify(shared)
-    assert shared.buffers[:brought] == plan.buffers[:brought]
-    assert len(shared.buffers) < len(plan.buffers)
+    assert shared.arguments == plan.arguments
+    assert shared.buffers[: len(plan.arguments)] == plan.buffers[: len(plan.arguments)]
+    assert temporaries(shared) < temporaries(plan)
     for before, after in zip(plan.steps, shared.steps, strict=True):
-        for (old, _), (new, _) in zip(before.bindings, after.bindings, strict=True):  # type: ignore[union-attr]
+        for old, new in zip(before.bindings, after.bindings, strict=True):  # type: ignore[union-attr]
             assert shared.buffers[new].size_bytes >= plan.buffers[old].size_bytes
             assert shared.buffers[new].role == plan.buffers[old].role
     for got, want in zip(bind(shared)(x), chain(x), strict=True):
@@ -47,10 +55,9 @@ def test_no_more_are_there_than_are_needed_at_once() -> None:
             x = x.cumsum(0)
         return x
 
-    plan = trace(sums, torch.ones(6, 5, device="webgpu"))
-    shared = sharing_temporaries(plan, brought_of(plan), lambda size: size)
-    assert sum(buffer.role == "temporary" for buffer in plan.buffers) == 19
-    assert sum(buffer.role == "temporary" for buffer in shared.buffers) == 2
+    x = torch.ones(6, 5, device="webgpu")
+    assert temporaries(apart(sums, x)) == 19
+    assert temporaries(trace(sums, x)) == 2
 
 
 def test_a_run_gives_back_what_it_took() -> None:

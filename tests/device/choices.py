@@ -15,5 +15,5 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are lowered anew, in this test and after it; equal ones are one object for as long as it is known."""
     monkeypatch.setattr(Operation, "_interned", WeakValueDictionary())  # whoever still holds one
     monkeypatch.setattr(engine(), "operations", {})
-    engine().scheduler.schedules.clear()
+    engine().plans.clear()
     recipes.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .programs import EXPECTED, compiled
+from .processes import EXPECTED, all_texts
 
-for name, text in compiled().items():
+for name, text in all_texts().items():
     (EXPECTED / f"{name}.txt").write_text(text)

@@ -1,13 +1,15 @@
-"""The adapters that golden programs are compiled for. They need not be there: features and limits are all of them."""
+"""The targets that golden programs are compiled for, and adapters that are these."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
-from torch_webgpu.runtime.device import Device
+from torch_webgpu.runtime.adapter_target import target_of
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.target import MatrixConfig
+from torch_webgpu.target import Dialect, MatrixConfig, named
 
 LIMITS = {
     "max-buffer-size": 1 << 30,
@@ -38,37 +40,26 @@ GPU = {
 
 
 @dataclass(frozen=True)
-class NoImplementation:
-    """Whose adapters cannot be opened."""
-
-    dialect: str
-    name: str = "none"
-
-
-@dataclass(frozen=True)
-class Target:
+class Offer:
     """An adapter, as far as compiling asks about it."""
 
-    dialect: str
+    dialect: Dialect
     features: frozenset[str] = frozenset()
-    limits: Any = None
+    limits: Mapping[str, int] = field(default_factory=lambda: LIMITS)
     matrices: tuple[MatrixConfig, ...] = ()
 
-    def adapter(self, implementation: Any = None) -> Adapter:
-        """An adapter of an implementation; without one, an adapter that cannot be opened."""
-        implementation = implementation or NoImplementation(self.dialect)
-        return Adapter(implementation, None, GPU, self.features, self.limits or LIMITS, self.matrices)
+    def adapter(self, implementation: Any) -> Adapter:
+        implementation.dialect = self.dialect
+        return Adapter(implementation, None, GPU, self.features, dict(self.limits), self.matrices)
 
 
-TARGETS = {
-    "rich": Target("naga", FEATURES),
-    "plain": Target("naga"),
-    "matrices": Target("tint", MATRIX_FEATURES, matrices=MATRICES),
-    "browser": Target("tint", limits=BROWSER_LIMITS),
+OFFERS = {
+    "rich": Offer("naga", FEATURES),
+    "plain": Offer("naga"),
+    "matrices": Offer("tint", MATRIX_FEATURES, matrices=MATRICES),
+    "browser": Offer("tint", limits=BROWSER_LIMITS),
 }
 """An adapter with the usual features, one that has none of them, Dawn's where there are tensor cores, and a page's."""
+TARGETS = {name: target_of(offer.adapter(SimpleNamespace())) for name, offer in OFFERS.items()}
+TARGETS["browser"] = named("browser")
 ALL = tuple(TARGETS)
-
-
-def devices() -> tuple[Device, ...]:
-    return tuple([Device(k, target.adapter()) for k, target in enumerate(TARGETS.values())])

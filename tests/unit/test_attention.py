@@ -14,7 +14,7 @@ from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered
 
-CAPS = Target(int64=True, float16=True, float64=False, immediates_bytes=64, max_binding_bytes=1 << 27)
+TARGET = Target(int64=True, float16=True, float64=False, immediates_bytes=64, max_binding_bytes=1 << 27)
 WORKGROUP_BYTES = 16 << 10
 IMMEDIATES = 16
 """Words that every implementation passes without a buffer."""
@@ -41,7 +41,7 @@ def operation(size: tuple[int, ...], masked: bool = False, causal: bool = False)
 
 
 def lowered(op: Operation) -> Lowered:
-    return lower_few(op, tuple(range(len(op.args))), CAPS, op.body.arguments[0])
+    return lower_few(op, tuple(range(len(op.args))), TARGET, op.body.arguments[0])
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -15,7 +15,7 @@ from torch_webgpu.wgsl.quads import QUAD
 from torch_webgpu.wgsl.reduction import build_reduction
 
 X = ops.load(0, "f32")
-CAPS = Target(int64=True, float16=False, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
+TARGET = Target(int64=True, float16=False, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
 
 
 def test_operators_and_built_in_functions_are_one_each() -> None:
@@ -72,7 +72,7 @@ def test_a_reduction_of_much_code_takes_points_one_by_one() -> None:
         body = Reduction((64, 4096), (1,), (value,), ("sum",), (ops.acc(0, "f32"),))
         op = Operation("sum", (Spec("f32", (64, 4096), (4096, 1)), Spec("f32", (64,), (1,))), 1, body)
         kernel = build_reduction(op, (0, 1)).launches[0].kernel
-        assert link(kernel, CAPS).source
+        assert link(kernel, TARGET).source
         return kernel.body.count("contribution(") - 1
 
     ordinary, much = points(ops.exp(X)), points(heavy(X))

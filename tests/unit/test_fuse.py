@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from torch_webgpu.compiler.fuse import fuser as fusion
-from torch_webgpu.compiler.fuse.fuser import FusedNode, Limits, RecordedNode, Use, fuse
+from torch_webgpu.compiler.fuse.fuser import fuse
+from torch_webgpu.compiler.fuse.nodes import FusedNode, FusionLimits
 from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.operation import Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.matmul import lower_matmul
@@ -24,13 +26,13 @@ class Recording:
     """Builds recordings over allocations named by letters; a place is an allocation's start unless offset."""
 
     def __init__(self) -> None:
-        self.nodes: list[RecordedNode] = []
+        self.nodes: list[Call] = []
         self.allocations: dict[str, int] = {}
         self.places: dict[tuple[str, int], int] = {}
 
-    def use(self, name: str, offset: int = 0) -> Use:
+    def use(self, name: str, offset: int = 0) -> Argument:
         allocation = self.allocations.setdefault(name, len(self.allocations))
-        return Use(self.places.setdefault((name, offset), len(self.places)), allocation)
+        return Argument(self.places.setdefault((name, offset), len(self.places)), allocation)
 
     def pointwise(self, out: str, *inputs: str, specs: tuple[Spec, ...] | None = None, target: Spec = MATRIX) -> None:
         specs = specs or (MATRIX,) * len(inputs)
@@ -38,32 +40,32 @@ class Recording:
         for k, spec in enumerate(specs):
             total = ops.add(total, ops.load(k, spec.dtype))
         op = Operation("add", (*specs, target), 1, Pointwise((total,)))
-        self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
+        self.nodes.append(Call(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def unary(self, out: str, source: str, row: str) -> None:
         op = Operation(row, (MATRIX, MATRIX), 1, Pointwise((getattr(ops, row)(ops.load(0, "f32")),)))
-        self.nodes.append(RecordedNode(op, (self.use(source), self.use(out))))
+        self.nodes.append(Call(op, (self.use(source), self.use(out))))
 
     def total(self, out: str, source: str, target: Spec = COLUMN) -> None:
         body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (ops.acc(0, "f32"),))
-        self.nodes.append(RecordedNode(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
+        self.nodes.append(Call(Operation("sum", (MATRIX, target), 1, body), (self.use(source), self.use(out))))
 
     def extern(self, out: str, *inputs: str) -> None:
         op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, Extern(lower_matmul))
-        self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
+        self.nodes.append(Call(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def product(self, out: str, *inputs: str) -> None:
         body = Extern(lower_matmul, operands=2, epilogue=(ops.acc(0, "f32"),))
         op = Operation("mm", (MATRIX,) * (len(inputs) + 1), 1, body)
-        self.nodes.append(RecordedNode(op, tuple(self.use(name) for name in (*inputs, out))))
+        self.nodes.append(Call(op, tuple(self.use(name) for name in (*inputs, out))))
 
     def fill(self, out: str) -> None:
         op = Operation("fill", (ROW,), 1, Pointwise((ops.param(0, "f32"),)), ("f",))
-        self.nodes.append(RecordedNode(op, (self.use(out),)))
+        self.nodes.append(Call(op, (self.use(out),)))
 
     def fuse(self, live: Iterable[str], **limits: int) -> list[FusedNode]:
         alive = frozenset(self.allocations[name] for name in live)
-        return fuse(self.nodes, alive, Limits(**limits))
+        return fuse(self.nodes, alive, FusionLimits(**limits))
 
     def groups(self, live: Iterable[str], **limits: int) -> list[tuple[int, ...]]:
         return [step.nodes for step in self.fuse(live, **limits)]
@@ -386,7 +388,7 @@ def test_a_chain_of_ordinary_functions_is_one_kernel() -> None:
 def test_a_reduction_does_not_take_in_more_code_than_a_kernel_should_have() -> None:
     def steps(count: int) -> list[FusedNode]:
         r = heavy_chain(*["bessel_y0"] * count)
-        r.nodes.append(RecordedNode(heavy_sum(), (r.use(f"t{count}"), r.use("sum"))))
+        r.nodes.append(Call(heavy_sum(), (r.use(f"t{count}"), r.use("sum"))))
         return r.fuse(["sum"])
 
     assert len(steps(2)) == 1
@@ -398,7 +400,7 @@ def test_a_scan_takes_in_only_what_it_can_have_several_copies_of() -> None:
     def steps(row: str) -> list[FusedNode]:
         r = heavy_chain(row)
         body = Reduction((6, 6), (1,), (ops.load(0, "f32"),), ("sum",), (), (ops.acc(0, "f32"),), running=True)
-        r.nodes.append(RecordedNode(Operation("cumsum", (MATRIX, MATRIX), 1, body), (r.use("t1"), r.use("out"))))
+        r.nodes.append(Call(Operation("cumsum", (MATRIX, MATRIX), 1, body), (r.use("t1"), r.use("out"))))
         return r.fuse(["out"])
 
     assert len(steps("exp")) == 1

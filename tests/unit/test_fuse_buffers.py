@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_webgpu.compiler.fuse.fuser import FusedNode
+from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.operation import Pointwise, Reduction, Spec
 from torch_webgpu.wgsl.builder import bind
@@ -22,7 +22,7 @@ steps = st.tuples(st.booleans(), st.lists(reads, min_size=1, max_size=2))
 
 def bound(r: Recording, step: FusedNode) -> int:
     """What it binds, and the states that it leaves between two launches if its rows are split."""
-    places = [r.nodes[n].uses[k].place for n, k in step.sources]
+    places = [r.nodes[n].arguments[k].tensor for n, k in step.sources]
     bindings, _, _ = bind(step.op.args, tuple(places.index(p) for p in places), step.op.n_inputs)
     body = step.op.body
     return len(bindings) + (len(accumulators(body.values, body.combine)) if isinstance(body, Reduction) else 0)

@@ -10,7 +10,8 @@ import pytest
 
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
-from torch_webgpu.wgsl.link import declarations, library, link
+from torch_webgpu.wgsl.link import library, link
+from torch_webgpu.wgsl.module import Module
 
 TARGET = Target(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1000)
 
@@ -55,6 +56,10 @@ def test_a_name_the_body_declares_is_not_taken_from_the_library() -> None:
         "fn i32_div(a: i32, b: i32) -> i32 { return a; }\n@compute @workgroup_size(1) fn main() { _ = i32_div(1, 2); }"
     )
     assert declared(link(Kernel("test", body, ()), TARGET).source) == ["i32_div"]
+
+
+def test_members_and_local_variables_are_not_taken_from_the_library() -> None:
+    assert declared(link(kernel("let i64_add = 1; _ = v.i64_sub + i64_add;"), TARGET).source) == []
 
 
 def test_comments_mention_nothing() -> None:
@@ -141,7 +146,7 @@ def test_what_cannot_be_linked(ask: Kernel, message: str) -> None:
 def test_library_names_are_declared_once(int64: bool) -> None:
     folder, other = files("torch_webgpu") / "kernels" / "lib", "i64_emulated.wgsl" if int64 else "i64_native.wgsl"
     texts = [file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".wgsl") and file.name != other]
-    names = [name for text in texts for name in declarations(text)]
+    names = [d.name for text in texts for d in Module.parse(text).declarations if d.kind != "var"]
     assert sorted(names) == sorted(library(int64))
 
 

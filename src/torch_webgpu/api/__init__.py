@@ -67,10 +67,14 @@ from .graphed_callables import make_graphed_callables
 from .graphs import CUDAGraph, Graph, graph, graph_pool_handle, is_current_stream_capturing
 from .memory import (
     empty_cache,
+    get_per_process_memory_fraction,
+    list_gpu_processes,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
+    memory_cached,
     memory_reserved,
     memory_snapshot,
     memory_stats,
@@ -78,6 +82,7 @@ from .memory import (
     memory_summary,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from .patterns import add_fusion_pattern, get_fusion_patterns, remove_fusion_pattern
 from .profile import profile

@@ -19,7 +19,9 @@ def set_batch_threshold(n: int) -> None:
 
 
 def set_batch_delay(ms: float) -> None:
-    """The time in milliseconds after which an incomplete batch submits itself (default 16); 0 turns the timer off."""
+    """The time in milliseconds without an addition after which an incomplete batch submits itself (default 16); 0 turns
+    the timer off. What has gone on before when it was recorded is given longer: 250 ms, if that is more.
+    """
     engine().change(delay_ms=float(ms))
 
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_webgpu.compiler.fuse.fuser import FusedNode
+from torch_webgpu.compiler.compile import Compilation
+from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.engine.bundles import Bundle
 from torch_webgpu.engine.causes import EXPLAINED, PROFILE, Cause
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import ForEach, Node, Operation
-from torch_webgpu.runtime.commands import Command
+from torch_webgpu.plan import Step
 from torch_webgpu.runtime.observer import Observer
-from torch_webgpu.wgsl.launch import Lowered
 
 if TYPE_CHECKING:
     from torch_webgpu.engine.tensor import Allocation
@@ -118,11 +118,11 @@ class _Witness(Observer):
         super().__init__(device)
         self.flushes = flushes
         self._written = written
-        self._kernels: dict[Operation, list[ExplainedKernel]] = {}
 
-    def planned(self, nodes: Sequence[Node], steps: Sequence[FusedNode], cause: Cause) -> None:
+    def planned(self, nodes: Sequence[Node], compilation: Compilation, cause: Cause) -> None:
         number = len(self.flushes) + 1
-        kernels = [self._kernel(step, nodes) for step in steps]
+        kernels = [self._kernel(step, nodes) for step in compilation.fused]
+        self._name_dispatches(kernels, compilation)
         run = {n for kernel in kernels for n in kernel.operations}
         self.flushes.append(
             ExplainedFlush(
@@ -135,10 +135,22 @@ class _Witness(Observer):
         )
         for node in nodes:
             self._written.update(dict.fromkeys(_memory(node.allocations[node.op.n_inputs :]), number))
-        self._kernels = {}
-        for step, kernel in zip(steps, kernels, strict=True):
-            self._kernels.setdefault(step.op, []).append(kernel)
-        super().planned(nodes, steps, cause)
+        super().planned(nodes, compilation, cause)
+
+    @staticmethod
+    def _name_dispatches(kernels: Sequence[ExplainedKernel], compilation: Compilation) -> None:
+        """Says which kernels each runs; not those of what cannot be lowered, which the flush will say."""
+        try:
+            plan = compilation.plan
+        except Exception:  # noqa: BLE001  it is raised when the recording runs
+            return
+        for step, kernel in zip(compilation.fused, kernels, strict=True):
+            names = [
+                plan.kernels[s.kernel].name
+                for s, calls in zip(plan.steps, plan.origins, strict=True)
+                if isinstance(s, Step) and calls == step.nodes
+            ]
+            kernel.dispatches = tuple(map(operator_name, names))
 
     def _kernel(self, step: FusedNode, nodes: Sequence[Node]) -> ExplainedKernel:
         reason = step.reason
@@ -150,11 +162,6 @@ class _Witness(Observer):
             if before:
                 reason = f"flush {max(before)} computed its input, and ended before it was recorded"
         return ExplainedKernel(operator_name(step.op.name), _needed(step, nodes), reason)
-
-    def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
-        for kernel in self._kernels.get(op, ()):
-            kernel.dispatches = tuple([operator_name(launch.kernel.name) for launch in lowered.launches])
-        super().encoded(op, lowered, commands)
 
 
 def _memory(owners: Sequence[Allocation | Bundle]) -> list[Allocation]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import asdict
 from typing import Any
 
@@ -41,6 +43,19 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
     return engine().device(index_of(device)).memory_tallies()["reserved_bytes"].peak
 
 
+def memory_cached(device: DeviceLike = None) -> int:
+    """The former name of :func:`memory_reserved`."""
+    warnings.warn(RENAMED.format("memory_cached", "memory_reserved"), FutureWarning, stacklevel=2)
+    return memory_reserved(device)
+
+
+def max_memory_cached(device: DeviceLike = None) -> int:
+    """The former name of :func:`max_memory_reserved`."""
+    warnings.warn(RENAMED.format("max_memory_cached", "max_memory_reserved"), FutureWarning, stacklevel=2)
+    return max_memory_reserved(device)
+
+
+RENAMED = "`torch.webgpu.{}` has been renamed to `torch.webgpu.{}`"
 _NOTHING = Tally()
 # What torch.cuda counts, and an allocator that splits no buffers has none of.
 _UNKNOWN_HERE = ("inactive_split", "inactive_split_bytes")
@@ -115,6 +130,40 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
             "torch.webgpu.get_device_properties().max_buffer_size how large one tensor can be"
         )
     return found.free, found.total
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limits what this process takes of an adapter's memory: ``fraction``, from 0 to 1, of its total.
+
+    The total is that of :func:`mem_get_info`, which raises RuntimeError where nobody tells it. An operation that would
+    need more raises torch.OutOfMemoryError when it is submitted, after pooled memory was given back. What is in use
+    already stays.
+    """
+    index = index_of(device)
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    eng = engine()
+    total_bytes = mem_get_info(index)[1]
+    with Uninterrupted(), eng.lock:
+        eng.device(index).limit_memory(fraction, total_bytes)
+
+
+def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
+    """What :func:`set_per_process_memory_fraction` set; 1 where nothing was."""
+    return engine().device(index_of(device)).memory_fraction
+
+
+def list_gpu_processes(device: DeviceLike = None) -> str:
+    """The processes that use an adapter and their memory, for people. WebGPU tells of no process but this one."""
+    index = index_of(device)
+    lines, used = [f"GPU:{index}"], memory_reserved(index)
+    if used:
+        lines.append(f"process {os.getpid():>10d} uses {used / 2**20:>12.3f} MB GPU memory")
+    else:
+        lines.append("this process uses no GPU memory")
+    return "\n".join([*lines, "WebGPU does not tell of other processes"])
 
 
 def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:

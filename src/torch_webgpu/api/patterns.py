@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from textwrap import dedent
 from typing import Any
@@ -15,17 +14,17 @@ from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.errors import ShaderCompileError, did_you_mean
+from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError, did_you_mean
 from torch_webgpu.ir.expr import Function
 from torch_webgpu.wgsl.indices import clamp_indices
 from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.module import Module
+from torch_webgpu.wgsl.tokens import next_index, tokens
 
 from .records import Record
 
-_DECLARED = re.compile(r"^(?:fn|const|alias|struct)\s+(\w+)", re.MULTILINE)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Bindings and variables of a module are the kernel's that calls the function; barriers need all its threads.
-_NOT_ALLOWED = re.compile(r"@\w+|\bvar\s*<|\barray\b|\b(?:enable|requires|override|\w+Barrier|workgroupUniformLoad)\b")
+_NOT_ALLOWED = frozenset("array enable requires diagnostic override workgroupUniformLoad".split())
 
 
 def add_fusion_pattern(
@@ -89,20 +88,26 @@ def get_fusion_patterns() -> list[Record]:
 
 def _bind(name: str, text: str) -> tuple[Function, int]:
     """The function in ``text``, under names of its own, and its number of parameters."""
-    plain = _COMMENT.sub("", text)
-    head = re.search(rf"^fn\s+{re.escape(name)}\s*\(([^)]*)\)\s*->\s*f32\b", plain, re.MULTILINE)
-    parameters = [p.split(":") for p in head[1].split(",") if p.strip()] if head else []
-    if not parameters or any(len(p) != 2 or p[1].strip() != "f32" for p in parameters):
+    try:
+        module = Module.parse(text).without_comments()
+    except ShaderSyntaxError as error:
+        raise ShaderCompileError(f"the wgsl of fusion pattern {name!r} is not right: {error}") from None
+    declared = module.by_name.get(name)
+    signature = declared.signature if declared else None
+    if (
+        signature is None
+        or {signature.result, *[p.type for p in signature.parameters]} != {"f32"}
+        or not signature.parameters
+    ):
         raise ValueError(f"the wgsl of fusion pattern {name!r} must declare fn {name}(a: f32, …) -> f32")
-    if found := _NOT_ALLOWED.search(plain):
+    if refused := _refused(module.text):
         raise ValueError(
-            f"the wgsl of fusion pattern {name!r} has {found[0]!r}: it is a function of numbers, without bindings, "
+            f"the wgsl of fusion pattern {name!r} has {refused!r}: it is a function of numbers, without bindings, "
             "arrays, variables of the module, barriers or directives"
         )
     prefix = f"user_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    for declared in set(_DECLARED.findall(plain)):
-        plain = re.sub(rf"\b{declared}\b", f"{prefix}_{declared}", plain)
-    arity = len(parameters)
+    plain = module.renamed({known: f"{prefix}_{known}" for known in module.by_name}).text
+    arity = len(signature.parameters)
 
     def compiles(changed: str) -> bool:
         try:
@@ -114,6 +119,17 @@ def _bind(name: str, text: str) -> tuple[Function, int]:
     function = Function(f"{prefix}_{name}", clamp_indices(plain, compiles))
     _compile(name, function, arity)
     return function, arity
+
+
+def _refused(text: str) -> str | None:
+    """The first thing in ``text`` that is not allowed."""
+    sequence = tokens(text)
+    for k, token in enumerate(sequence):
+        if token == "var" and sequence[next_index(sequence, k + 1)].startswith("<"):
+            return "var<"
+        if token[0] == "@" or token in _NOT_ALLOWED or token.endswith("Barrier"):
+            return token
+    return None
 
 
 def _compile(name: str, function: Function, arity: int) -> None:

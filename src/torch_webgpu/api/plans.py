@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_webgpu.aten.torch_abi import compiling
-from torch_webgpu.engine.bound import BoundPlan
 from torch_webgpu.engine.current import current_device
+from torch_webgpu.engine.plan_function import PlanFunction
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import trace as trace_on
 from torch_webgpu.plan import Plan
+from torch_webgpu.target import Target, named
 
 
-def trace(fn: Callable[..., Any], *inputs: Any) -> Plan:
+def trace(fn: Callable[..., Any], *inputs: Any, target: str | Target | None = None) -> Plan:
     """What ``fn(*inputs)`` does, as one plan, without running it.
 
-    The plan's inputs are the tensors among ``inputs``: webgpu tensors, of which only the layout matters, or meta
-    tensors, which stand for tensors of the current adapter. Everything else is constant: other arguments, and the
-    tensors that ``fn`` uses besides. ``fn`` returns a tensor, or tuples, lists and dictionaries of tensors; it may
-    write into its inputs. ``torch.compiler.is_compiling()`` is true meanwhile. Raises TraceError for what cannot be a
-    plan: reading a value, drawing from a generator of one's own, writing into a tensor that is no input.
+    The plan's inputs are the tensors in ``inputs``, which may be nested in tuples, lists and dictionaries: webgpu
+    tensors, of which only the layout matters, or meta tensors, which stand for tensors of the current adapter.
+    Parameters of modules among them (for ``torch.func.functional_call``) are its weights. Everything else is constant:
+    other arguments, and the tensors that ``fn`` uses besides. ``fn`` returns a tensor, or tuples, lists and
+    dictionaries of tensors; it may write into its inputs. ``torch.compiler.is_compiling()`` is true meanwhile.
+
+    ``target``: what to compile for in place of an adapter, which need not be there: a
+    :class:`torch_webgpu.target.Target` or the name of one, as ``torch_webgpu.target.names()`` lists them. The inputs
+    may then be tensors of any device, fake ones too, and what ``fn`` uses besides is made in it.
+
+    Raises TraceError for what cannot be a plan: reading a value, drawing from a generator of one's own, writing into a
+    tensor that is no input. ValueError for a target that is not known.
     """
-    found = {a.device.index for a in inputs if isinstance(a, torch.Tensor) and a.device.type == "webgpu"}
+    names = parameter_names(fn, len(inputs))
+    if target is not None:
+        index = engine().describe(named(target) if isinstance(target, str) else target)
+        with compiling():
+            return trace_on(engine(), index, fn, inputs, names)
+    leaves = pytree.tree_leaves(inputs)
+    found = {a.device.index for a in leaves if isinstance(a, torch.Tensor) and a.device.type == "webgpu"}
     if len(found) > 1:
         raise ValueError(f"the inputs are on several adapters: {sorted(found)}")
     with compiling():
-        return trace_on(engine(), found.pop() if found else current_device(), fn, inputs)
+        return trace_on(engine(), found.pop() if found else current_device(), fn, inputs, names)
+
+
+def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """What a function calls its first positional arguments, as far as it says."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in positional][:count]
 
 
 def bind(
     plan: Plan, device: torch.device | str | int | None = None, contents: Mapping[str, bytes] | None = None
-) -> BoundPlan:
+) -> PlanFunction:
     """A function that runs ``plan`` on an adapter (the current one). Kernels are compiled at its first call.
 
     ``contents``: the bytes of constants by their SHA-256 digests, where the plan does not have them itself.
@@ -43,4 +69,4 @@ def bind(
     else:
         chosen = None if device is None else torch.device(device)
         index = current_device() if chosen is None or chosen.index is None else chosen.index
-    return BoundPlan(engine(), plan, index, {**plan.contents, **(contents or {})})
+    return PlanFunction(engine(), plan, index, {**plan.contents, **(contents or {})})

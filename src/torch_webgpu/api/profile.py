@@ -7,21 +7,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from math import prod
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.engine.causes import PROFILE
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.names import operator_name
-from torch_webgpu.ir.operation import Operation, Spec
+from torch_webgpu.plan import Label
 from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.observer import Observer
-from torch_webgpu.wgsl.launch import ERRORS, Lowered
 
 from . import profile_report as report
 from .profile_report import HostEvent, KernelEvent, KernelStats
@@ -35,19 +32,6 @@ MAX_UNREAD = 1 << 15
 CALIBRATIONS = 3
 
 _running: profile | None = None
-
-
-def spec_bytes(spec: Spec) -> int:
-    """The bytes of the distinct elements of a tensor."""
-    return prod([n for n, stride in zip(spec.shape, spec.strides) if stride or n == 0]) * BY_NAME[spec.dtype].itemsize
-
-
-def launch_bytes(op: Operation, lowered: Lowered) -> list[int]:
-    """For each launch what it reads and writes: the tensors it binds, each once; temporaries too."""
-    if len(lowered.launches) == 1 and not lowered.temporaries:
-        return [sum(map(spec_bytes, op.tensors))]
-    sizes = [*map(spec_bytes, op.tensors), *lowered.temporaries]
-    return [sum([sizes[k] for k in launch.bindings if k != ERRORS]) for launch in lowered.launches]
 
 
 class _HostClock:
@@ -91,11 +75,9 @@ class _Watch(Observer):
         self._read: list[tuple[KernelEvent, int, int, int]] = []  # begin and end by the GPU's clock; the submission
         self._offset_ns: int | None = None  # what the host's clock is ahead of the GPU's
 
-    def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
-        dispatches = [command for command in commands if isinstance(command, Dispatch)]
-        for command, size in zip(dispatches, launch_bytes(op, lowered), strict=True):
-            self._known[id(command)] = (command, operator_name(op.name), size)
-        super().encoded(op, lowered, commands)
+    def encoded(self, label: Label, command: Command) -> None:
+        self._known[id(command)] = (command, operator_name(label.operation), label.size_bytes)
+        super().encoded(label, command)
 
     @contextmanager
     def span(self, kind: str, detail: str = "") -> Iterator[None]:

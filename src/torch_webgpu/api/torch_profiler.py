@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from torch_webgpu.aten.torch_abi import profiler_range
 from torch_webgpu.engine import watch
 from torch_webgpu.ir.names import operator_name
-from torch_webgpu.ir.operation import Operation
-from torch_webgpu.runtime.commands import Command
+from torch_webgpu.plan import Label
+from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.observer import Observer
-from torch_webgpu.wgsl.launch import Lowered
 
 
 class TorchRanges(Observer):
@@ -33,12 +32,11 @@ class TorchRanges(Observer):
         with profiler_range("webgpu::submit"):
             super().submit(commands)
 
-    def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
-        for launch in lowered.launches:
-            if launch.kernel.name != op.name:
-                with profiler_range(f"webgpu::kernel {operator_name(launch.kernel.name)}"):
-                    pass
-        super().encoded(op, lowered, commands)
+    def encoded(self, label: Label, command: Command) -> None:
+        if isinstance(command, Dispatch) and command.kernel.name != label.operation:
+            with profiler_range(f"webgpu::kernel {operator_name(command.kernel.name)}"):
+                pass
+        super().encoded(label, command)
 
 
 def register() -> None:

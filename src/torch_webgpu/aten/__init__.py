@@ -39,6 +39,7 @@ FAMILIES = (
     "foreach_scope",
     "autocast",
     "flex_attention",
+    "opcheck",
     "linalg",
     "conv",
     "fold",

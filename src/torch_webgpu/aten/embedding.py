@@ -1,4 +1,4 @@
-"""Embeddings: gradients of look-ups, renormalisation, bags. The look-up itself is index_select."""
+"""Embeddings: look-ups, their gradients, renormalisation, bags."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.embedding_bag import MAX, MEAN, SUM, lower_embedding_bag
 
 from .deterministic import by_mode
-from .indexing import check_index_dtype, index_select
+from .indexing import check_index_dtype, index_select, on_dim, read, without
+from .refusals import check_as_cpu
 from .register import check_devices
 from .results import name_of
 from .torch_abi import aten, impl
 from .variants import register_functional
 
 Bags = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def look_up(weight: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """The rows of ``weight`` that ``flat`` (n) numbers, for an operator that the user knows as "embedding"."""
+    out = weight.new_empty((flat.shape[0], weight.shape[1]))
+    return read("embedding", weight, without(weight.stride(), 0), [on_dim(weight, 0, flat)], out)
+
+
+def embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    if weight.dim() != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    check_devices([weight, indices])
+    if indices.dtype not in (torch.int64, torch.int32):
+        check_as_cpu(aten.embedding.default, weight, indices)
+    return look_up(weight, indices.reshape(-1)).view(*indices.shape, weight.shape[1])
 
 
 def frequency(indices: torch.Tensor, num_weights: int, dtype: torch.dtype) -> torch.Tensor:
@@ -48,7 +70,7 @@ def embedding_renorm_(self: torch.Tensor, indices: torch.Tensor, max_norm: float
     flat = indices.reshape(-1).long()
     if flat.numel() == 0:
         return self
-    rows = index_select(self, 0, flat)
+    rows = look_up(self, flat)
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     norms = torch.linalg.vector_norm(rows, norm_type, 1, keepdim=True, dtype=dtype)
     scale = torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
@@ -68,11 +90,15 @@ def embedding_bag(
 ) -> Bags:
     """(output, the bag of each index, the size of each bag without padding, the rows of the maxima)."""
     weighted = per_sample_weights is not None
+    check_dimensions(weight, indices, offsets)
     check_devices([weight, indices, offsets] + ([per_sample_weights] if per_sample_weights is not None else []))
     check_index_dtype("embedding_bag: expected int32 or int64 indices and offsets", indices, offsets)
     if weighted and mode != SUM:
         raise RuntimeError("embedding_bag: per_sample_weights was not None. It is only supported for mode='sum'")
     check_weights(weight, per_sample_weights, indices)
+    if include_last_offset and not offsets.shape[0]:
+        raise RuntimeError("include_last_offset: number of offset should be at least 1")
+    indices = indices.reshape(-1)
     bags = offsets.shape[0] - include_last_offset
     output = weight.new_empty((bags, weight.shape[1]))
     bag_size = indices.new_empty(bags, dtype=torch.int64)
@@ -87,6 +113,21 @@ def embedding_bag(
         body = Extern(lower_embedding_bag, (mode, padding_idx, weighted))
         engine().record("embedding_bag", inputs, [output, bag_size, largest], body)
     return output, bag_of, bag_size, largest if mode == MAX else bag_size.clone()
+
+
+def check_dimensions(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> None:
+    if indices.dim() not in (1, 2):
+        raise RuntimeError(f"input has to be a 1D or 2D Tensor, but got Tensor of dimension {indices.dim()}")
+    if indices.dim() == 1 and offsets.dim() != 1:
+        raise RuntimeError(f"offsets has to be a 1D Tensor, but got Tensor of dimension {offsets.dim()}")
+    if weight.dim() != 2:
+        raise RuntimeError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
+
+
+UNMET = (
+    "Expected per_sample_weights.value().{} to be true, but got false.  (Could this error message be improved?  If so, "
+    "please report an enhancement request to PyTorch.)"
+)
 
 
 def check_weights(weight: torch.Tensor, per_sample_weights: torch.Tensor | None, indices: torch.Tensor) -> None:
@@ -104,8 +145,10 @@ def check_weights(weight: torch.Tensor, per_sample_weights: torch.Tensor | None,
             f"'per_sample_weights'; but type torch.{name_of(weight.dtype)}Tensor does not equal "
             f"torch.{name_of(per_sample_weights.dtype)}Tensor {while_checking}"
         )
+    if per_sample_weights.dim() != 1:
+        raise RuntimeError(UNMET.format("dim() == 1"))
     if per_sample_weights.numel() != indices.numel():
-        raise RuntimeError("Expected per_sample_weights.value().numel() == indices.numel() to be true, but got false.")
+        raise RuntimeError(UNMET.format("numel() == indices.numel()"))
 
 
 def embedding_bag_dense_backward(
@@ -183,6 +226,7 @@ def per_sample_weights_backward(
 def register() -> None:
     impl(aten.embedding_renorm_.default, embedding_renorm_)
     impl(aten._embedding_bag_backward.default, embedding_bag_backward)
+    register_functional(aten.embedding.default, embedding)
     for overload, fn in (
         (aten.embedding_dense_backward.default, embedding_dense_backward),
         (aten._embedding_bag.default, embedding_bag),

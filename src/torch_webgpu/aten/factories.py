@@ -117,7 +117,7 @@ filling_with_small = cache(filling_with)
 
 def fill(self: torch.Tensor, value: Any) -> torch.Tensor:
     if self.dtype not in BY_TORCH:
-        return self.copy_(torch.tensor(value, dtype=self.dtype, device="cpu"))
+        return self.copy_(torch.full((), value, dtype=self.dtype, device="cpu"))
     dtype = opmath(self.dtype)
 
     def body(specs: tuple[Spec, ...]) -> Body:

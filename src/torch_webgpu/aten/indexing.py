@@ -16,7 +16,7 @@ from torch_webgpu.kernels import compact, indexed
 from torch_webgpu.kernels.indexed import Geometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
-from .deterministic import by_mode, is_deterministic, last_of_each_key, sums_by_key
+from .deterministic import alert_not_deterministic, by_mode, is_deterministic, last_of_each_key, sums_by_key
 from .fallback import run_on_cpu
 from .register import check_devices, check_writable, warn_of_expanded
 from .results import name_of
@@ -65,12 +65,13 @@ def write(
     combine: str = "set",
     serial_dim: int | None = None,
     in_order: bool = False,
+    rounded: str = "",
 ) -> torch.Tensor:
     """``data[p · strides + Σ index[p] · term.stride]`` combined with ``source[p]`` for every point ``p`` of ``shape``.
 
     ``combine``: see :func:`indexed.lower_write`. ``serial_dim``: the dimension in which alone points may collide, for
-    dtypes whose combination is not atomic, or with ``in_order``, which combines in the points' order. A source is
-    broadcast to ``shape``.
+    dtypes whose combination is not atomic, or with ``in_order``, which combines in the points' order, and rounds to the
+    half type ``rounded`` each time. A source is broadcast to ``shape``.
     """
     if name in ON_EXPANDED and any(s == 0 and n > 1 for s, n in zip(data.stride(), data.shape)):
         warn_of_expanded(f"{name}_", ON_EXPANDED[name])
@@ -93,7 +94,7 @@ def write(
     if atomic or serial_dim is None:
         body = Extern(indexed.lower_write, (geometry, combine))
     else:
-        body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine))
+        body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine, *([rounded] if rounded else [])))
     engine().record(name, inputs, [data], body, scalars=scalars)
     return data
 
@@ -141,14 +142,17 @@ def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Ten
     return read("index_select", self, without(self.stride(), dim), [on_dim(self, dim, index)], out)
 
 
-def gather(self: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> torch.Tensor:
+def gather(
+    self: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, name: str = "gather"
+) -> torch.Tensor:
+    """``name``: the operator that is called."""
     check_devices([self, index])
     if index.numel():
         check_index_dtype("gather(): Expected dtype int32/int64 for index", index)
     (out,) = outputs_of(aten.gather.default, self, dim, index)
     dim = wrap_dim(dim, self.dim())
     strides = self.stride() if self.dim() else (0,) * index.dim()
-    return read("gather", self, without(strides, dim), [along(self, dim, index)], out)
+    return read(name, self, without(strides, dim), [along(self, dim, index)], out)
 
 
 def check_index_dtype(message: str, *indices: torch.Tensor) -> None:
@@ -277,8 +281,8 @@ def index_put_(
         ) from None
     if values.dtype != self.dtype:
         raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination "
-            f"and {values.dtype} for the source."
+            f"Index put requires the source and destination dtypes match, got {name_of(self.dtype)} for the "
+            f"destination and {name_of(values.dtype)} for the source."
         )
     if is_deterministic() and (not accumulate or self.is_floating_point() or self.is_complex()):
         return put_in_order(self, expanded, values, where, accumulate)
@@ -330,6 +334,8 @@ def squeeze_to(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    if not accumulate:
+        alert_not_deterministic("put_")  # as on every device of PyTorch's, though the last of several stays here
     if accumulate and self.dtype == torch.float64:
         return run_on_cpu(aten.put_.default, (self, index, source, accumulate), {}, NO_ATOMICS)
     check_devices([self, index, source])

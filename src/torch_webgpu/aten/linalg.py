@@ -101,8 +101,9 @@ def addbmm(
 ) -> torch.Tensor:
     """The sum over the batch is part of the inner dimension: one product of (M, B*K) and (B*K, N)."""
     infer(aten.addbmm.default, self, batch1, batch2)
-    a = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
-    return torch.addmm(self, a, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
+    (b, m, k), n = batch1.shape, batch2.shape[2]
+    a = batch1.transpose(0, 1).reshape(m, b * k)
+    return torch.addmm(self, a, batch2.reshape(b * k, n), beta=beta, alpha=alpha)
 
 
 def addmm_activation(
@@ -115,7 +116,7 @@ def addmm_activation(
     use_gelu: bool = False,
 ) -> torch.Tensor:
     result = torch.addmm(self, mat1, mat2, beta=beta, alpha=alpha)
-    return torch.nn.functional.gelu(result, approximate="tanh") if use_gelu else result.relu()
+    return torch.nn.functional.gelu(result) if use_gelu else result.relu()
 
 
 def register() -> None:

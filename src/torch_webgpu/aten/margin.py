@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 
 from .fallback import decompose_with
-from .torch_abi import aten
+from .indexing import gather
+from .torch_abi import aten, outputs_of
 
 MEAN, SUM = 1, 2
 
@@ -39,7 +40,7 @@ def labels_of(self: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, t
 def label_margins(self: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(margins (N, labels, classes), 0 where not violated; labels (N, C); whether a class is a label (N, C))."""
     labels, given, is_label = labels_of(self, target)
-    margins = 1 - self.gather(1, labels).unsqueeze(-1) + self.unsqueeze(1)
+    margins = 1 - gather(self, 1, labels, name="multilabel_margin_loss").unsqueeze(-1) + self.unsqueeze(1)
     counted = given.unsqueeze(-1) & ~is_label.unsqueeze(1)
     return torch.where(counted, margins.clamp_min(0), 0), labels, is_label
 
@@ -72,6 +73,24 @@ def multilabel_backward(
     return (grad * share(grad_output, scores, reduction)).reshape(self.shape)
 
 
+def multi_forward(
+    self: torch.Tensor,
+    target: torch.Tensor,
+    p: float = 1,
+    margin: float = 1,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    (out,) = outputs_of(aten.multi_margin_loss.default, self, target, p, margin, weight, reduction)
+    scores, label = torch.atleast_2d(self), target.reshape(-1, 1)
+    losses = (margin - gather(scores, 1, label, name="multi_margin_loss") + scores).clamp_min(0)
+    losses = losses if p == 1 else losses * losses
+    losses = losses if weight is None else losses * weight[label]
+    is_other = torch.arange(scores.shape[1], device=self.device) != label
+    losses = torch.where(is_other, losses, 0).sum(1) / scores.shape[1]
+    return reduced(losses, reduction).view(out.shape)
+
+
 def multi_backward(
     grad_output: torch.Tensor,
     self: torch.Tensor,
@@ -95,6 +114,7 @@ def register() -> None:
         {
             aten.multilabel_margin_loss_forward.default: multilabel_forward,
             aten.multilabel_margin_loss_backward.default: multilabel_backward,
+            aten.multi_margin_loss.default: multi_forward,
             aten.multi_margin_loss_backward.default: multi_backward,
         }
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
@@ -17,8 +17,10 @@ from torch_webgpu.kernels.resample import Axis, Resampling
 from torch_webgpu.layout import contiguous_strides
 
 from .computed import computed
+from .deterministic import alert_not_deterministic, by_mode
 from .refusals import check_as_cpu
 from .results import not_implemented
+from .scatter import scatter_
 from .torch_abi import Meta, aten, impl, infer
 from .variants import out_variant, register_functional
 
@@ -241,16 +243,33 @@ def adaptive_avg_pool(dims: int) -> None:
     impl(public, out_variant(public, pool))
 
 
-def max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """PyTorch's decomposition, but in the memory format of the input, as its kernels do."""
-    if indices.shape != self.shape:
-        check_as_cpu(aten.max_unpool2d.default, self, indices, output_size)
-    out = decomposition_table[aten.max_unpool2d.default](self, indices, output_size)
-    return out.contiguous(memory_format=suggest_memory_format(self))
+def max_unpool(overload: OpOverload, dims: int) -> None:
+    """Registers ``max_unpool<dims>d``: elements go to where they were in each plane.
+
+    PyTorch's decomposition numbers the elements of all planes, so that an index beyond a plane is one in the next.
+    """
+    name = f"max_unpool{dims}d"
+
+    def unpool(
+        self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int], *options: Sequence[int]
+    ) -> torch.Tensor:
+        if indices.shape != self.shape:
+            check_as_cpu(overload, self, indices, output_size, *options)
+        alert_not_deterministic(f"max_unpooling{dims}d_forward_out")
+        ((shape, _, dtype),) = infer(overload, self, indices, output_size, *options)
+        out = torch.zeros(shape, dtype=dtype, device=self.device)
+        if out.numel() and self.numel():
+            planes = prod(self.shape[:-dims])
+            points = [t.reshape(planes, -1) for t in (indices, self)]
+            scatter_(out.view(planes, -1), 1, *points, name=name)
+        return out.contiguous(memory_format=suggest_memory_format(self)) if dims == 2 else out
+
+    register_functional(overload, by_mode(unpool))
 
 
 def register() -> None:
-    register_functional(aten.max_unpool2d.default, max_unpool2d)
+    max_unpool(aten.max_unpool2d.default, 2)
+    max_unpool(aten.max_unpool3d.default, 3)
     for dims in (2, 3):
         max_pool(dims)
         adaptive_max_pool(dims)

@@ -134,8 +134,17 @@ def empty_quantized(
     return empty(size, dtype or qtensor.dtype, place, quantizer_of(qtensor, place))
 
 
+def refuse_strides(*args: Any, **kwargs: Any) -> Any:
+    """Raises what PyTorch does, on every device, for strides of a quantized dtype, so for ``x.to(torch.quint8)``."""
+    raise RuntimeError(
+        "empty_strided not supported on quantized tensors yet see https://github.com/pytorch/pytorch/issues/74540"
+    )
+
+
 def quantized_to_device(self: torch.Tensor, *, device: Any = None, **_: Any) -> QuantizedTensor:
     """A CPU tensor's ``to("webgpu")``. PyTorch's kernel would read the quantizer off the result's C++ object."""
+    if not self.is_quantized:  # converted by its dtype, which PyTorch has no kernel for
+        refuse_strides()
     place = torch.device("webgpu", device_index(device))
     return QuantizedTensor(self.int_repr().to(place), self.dtype, quantizer_of(self, place))
 
@@ -329,6 +338,7 @@ FACTORIES: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten._empty_per_channel_affine_quantized.default, empty_per_channel),
     (aten.empty_quantized.default, empty_quantized),
     (aten._to_copy.default, quantized_to_device),
+    (aten.empty_strided.default, refuse_strides),
 )
 
 

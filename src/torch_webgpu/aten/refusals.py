@@ -19,9 +19,11 @@ MAX_BYTES = 1 << 24
 """Of all tensors together; for larger arguments asking would take time and memory that nobody expects of an error."""
 
 
-def refusal(overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
+def refusal(
+    overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], of_dtypes: bool = False
+) -> Exception | None:
     """What ``overload`` raises on the CPU for arguments with these layouts; None if nothing, or only that it has no
-    kernel for a dtype, which says nothing about other devices.
+    kernel for a dtype, which says nothing about other devices, unless asked for (``of_dtypes``).
     """
     given = [v for v in tree_leaves((tuple(args), kwargs)) if isinstance(v, torch.Tensor)]
     if sum(t.numel() * t.element_size() for t in given) > MAX_BYTES:
@@ -31,8 +33,8 @@ def refusal(overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             overload(*host_args, **host_kwargs)
-    except NotImplementedError:
-        return None
+    except NotImplementedError as error:
+        return error.with_traceback(None) if of_dtypes else None
     except Exception as error:  # noqa: BLE001  whatever it is, it is the answer
         return error.with_traceback(None)
     return None

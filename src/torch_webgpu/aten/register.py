@@ -47,6 +47,7 @@ from .torch_abi import (
     is_webgpu,
     is_wrapped_number,
     overloads,
+    takes_numbers,
 )
 from .torch_abi import check_devices as check_devices  # the kernels of every family import it from here
 
@@ -157,6 +158,7 @@ class PointwiseKernel:
         self.inplace = is_inplace(overload)
         self.out = [i for i, p in enumerate(self.parameters) if p.role == "out"]
         self.name = str(overload)
+        self.takes_numbers = takes_numbers(overload)
         self.recipes: Recipes[Recipe | str] = Recipes()
         self.kernel = self.recipes.kernel(self.call)
 
@@ -262,9 +264,13 @@ class PointwiseKernel:
         check_devices(values)
         if self.rule.check is not None:
             self.rule.check(*[v for v, p in zip(values, self.parameters) if p.role != "out"])
+        # Numbers that vary decide no layout; PyTorch's own code for it may trip over some (an integer from NaN).
+        asked = [v.__class__(1) if self.varies(p, v) else v for v, p in zip(values, self.parameters)]
+        if not self.takes_numbers:  # C++ that calls it wraps them
+            tensors = [p.role == "tensor" and isinstance(v, NUMBERS) for v, p in zip(asked, self.parameters)]
+            asked = [torch.tensor(v, device="cpu") if wrap else v for v, wrap in zip(asked, tensors)]
         try:
-            # Numbers that vary decide no layout; PyTorch's own code for it may trip over some (an integer from NaN).
-            return self.layouts([v.__class__(1) if self.varies(p, v) else v for v, p in zip(values, self.parameters)])
+            return self.layouts(asked)
         except NotImplementedError as reason:
             return f"PyTorch cannot tell its result's shape: {reason}"
 

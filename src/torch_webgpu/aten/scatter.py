@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar
+from torch_webgpu.engine.sync import ONE_HOT
 from torch_webgpu.kernels.indexed import drop
 from torch_webgpu.layout import Shape
 
@@ -57,7 +58,7 @@ def reduce_into(
 ) -> torch.Tensor:
     """Reduces ``source`` into the elements of ``self`` that ``place`` names; the half types accumulate in float32."""
     if self.dtype in HALF and reduce in ("sum", "mean", "prod"):
-        return self.copy_(reduce_into(name, self.float(), place, source, dim, reduce, include_self))
+        return reduce_into_halves(name, self, place, source, dim, reduce, include_self)
     strides, indices = place(self)
     shape = tuple(source.shape)
     if self.dtype == torch.int64 and reduce in ("amax", "amin"):
@@ -69,14 +70,37 @@ def reduce_into(
     else:
         in_order = is_deterministic() and reduce == "prod"
         write(name, self, strides, indices, source, shape, COMBINE[reduce], dim, in_order)
-    if reduce == "mean":
-        make = torch.ones_like if include_self else torch.zeros_like
-        number = self.real.dtype if self.is_complex() else self.dtype
-        count = make(self, dtype=number, memory_format=torch.contiguous_format)
-        strides, indices = place(count)
-        write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
-        self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
-    return self
+    return divide_by_counts(name, self, place, shape, dim, include_self) if reduce == "mean" else self
+
+
+def divide_by_counts(
+    name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int, include_self: bool
+) -> torch.Tensor:
+    """Divides each element of ``self`` by the number of points that name it; with ``include_self`` by one more."""
+    make = torch.ones_like if include_self else torch.zeros_like
+    number = self.real.dtype if self.is_complex() else torch.float32 if self.dtype in HALF else self.dtype
+    count = make(self, dtype=number, memory_format=torch.contiguous_format)
+    strides, indices = place(count)
+    write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
+    return self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
+
+
+def reduce_into_halves(
+    name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int, reduce: str, include_self: bool
+) -> torch.Tensor:
+    """:func:`reduce_into` for half types, in float32: as on the CPU, ``index_reduce`` rounds each partial result, the
+    others the last one, and means are divided after that.
+    """
+    wide, combined = self.float(), "sum" if reduce == "mean" else reduce
+    if name == "index_reduce":
+        shape, half = tuple(source.shape), dtype_of(self.dtype).name
+        if not include_self:
+            write(name, wide, *place(wide), ("f", identity(reduce, self.dtype)), shape)
+        write(name, wide, *place(wide), source, shape, COMBINE[reduce], dim, in_order=True, rounded=half)
+    else:
+        reduce_into(name, wide, place, source, dim, combined, include_self)
+    self.copy_(wide)
+    return divide_by_counts(name, self, place, tuple(source.shape), dim, include_self) if reduce == "mean" else self
 
 
 def keys_of(name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int) -> tuple[torch.Tensor, bool]:
@@ -161,7 +185,9 @@ def scatter_(
     *,
     reduce: str | None = None,
     include_self: bool = True,
+    name: str = "scatter",
 ) -> torch.Tensor:
+    """``name``: the operator that is called."""
     if reduce is not None and reduce not in REDUCE_NAMES and reduce not in COMBINE:
         raise RuntimeError("reduce argument must be either sum, prod, mean, amax or amin")
     if self.is_complex() and reduce in ("amax", "amin"):
@@ -174,7 +200,7 @@ def scatter_(
     dim = wrap_dim(dim, target.dim())
     if reduce is None and not isinstance(source, torch.Tensor):
         strides, indices = points_of(dim, index)(target)
-        write("scatter", target, strides, indices, element(self, source), index.shape)
+        write(name, target, strides, indices, element(self, source), index.shape)
         return self
     if isinstance(source, torch.Tensor):
         (source,) = lifted(source)
@@ -183,23 +209,40 @@ def scatter_(
         source = self.new_full((), source).expand(index.shape)
     if reduce is None:
         if is_deterministic():
-            source = last_writes("scatter", target, points_of(dim, index), source, dim)
+            source = last_writes(name, target, points_of(dim, index), source, dim)
         strides, indices = points_of(dim, index)(target)
-        write("scatter", target, strides, indices, source, index.shape)
+        write(name, target, strides, indices, source, index.shape)
     else:
         reduction = REDUCE_NAMES.get(reduce, reduce)
-        reduce_into("scatter_reduce", target, points_of(dim, index), source, dim, reduction, include_self)
+        reduce_into(name, target, points_of(dim, index), source, dim, reduction, include_self)
     return self
 
 
 def scatter_add_(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return scatter_(self, dim, index, source, reduce="sum")
+    return scatter_(self, dim, index, source, reduce="sum", name="scatter_add")
 
 
 def scatter_reduce_(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    return scatter_(self, dim, index, source, reduce=reduce, include_self=include_self)
+    return scatter_(self, dim, index, source, reduce=reduce, include_self=include_self, name="scatter_reduce")
+
+
+def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """As PyTorch's, whose errors would name the operators that it is composed of."""
+    if self.dtype != torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    if not self.numel() and num_classes <= 0:
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    if num_classes == -1:
+        least, largest = torch.stack(torch.aminmax(self)).tolist()
+        if least < 0:
+            raise RuntimeError(ONE_HOT.of_negative)
+        num_classes = largest + 1
+    elif self.numel() and num_classes < 1:
+        raise RuntimeError(ONE_HOT.words)
+    result = self.new_zeros((*self.shape, num_classes))
+    return scatter_(result, -1, self.unsqueeze(-1), 1, name="one_hot")
 
 
 # index_*: a 1-D index tensor along one dimension of the points -------------------------------------------------------
@@ -377,3 +420,4 @@ def register() -> None:
         register_mutation(functional, fn)
     impl(aten.index_fill_.int_Scalar, traced(index_fill_scalar_))
     impl(aten.index_fill_.int_Tensor, index_fill_tensor_)
+    impl(aten.one_hot.default, traced(one_hot))

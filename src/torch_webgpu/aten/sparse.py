@@ -52,7 +52,7 @@ def on_cpu(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
 @cache
 def kernel_of(key: str, overload: OpOverload) -> Callable[..., Any]:
     # A program without sparse tensors does not pay for them.
-    from . import sparse_softmax  # noqa: F401  adds its kernels
+    from . import sparse_reduce, sparse_softmax  # noqa: F401  add their kernels
     from .sparse_kernels import COMPRESSED, COO
 
     own = COO if key == "SparsePrivateUse1" else COMPRESSED

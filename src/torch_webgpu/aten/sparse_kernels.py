@@ -114,14 +114,19 @@ def add(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Ten
     if not isinstance(other, torch.Tensor) or not other.is_sparse:
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
     check_same_shape(self, other)
+    if not other._nnz():
+        return coo(self, self._indices().clone(), self._values().to(dtype, copy=True), self.is_coalesced())
+    added = other._values().to(dtype) if alpha == 1 else other._values().to(dtype) * alpha
+    if not self._nnz():
+        return coo(other, other._indices().clone(), added.clone(), other.is_coalesced())
     if self.sparse_dim() != other.sparse_dim():
         raise RuntimeError(
-            f"add: expected 'self' and 'other' to have same number of sparse dimensions, but {self.sparse_dim()} != "
-            f"{other.sparse_dim()}"
+            f"add: expected 'self' and 'other' to have same density, but 'self' has {self.sparse_dim()} sparse "
+            f"dimensions while 'other' has {other.sparse_dim()} sparse dimensions"
         )
-    added = other._values().to(dtype)
-    values = [self._values().to(dtype), added if alpha == 1 else added * alpha]
-    return coo(self, torch.cat([self._indices(), other._indices()], 1), torch.cat(values))
+    values = torch.cat([self._values().to(dtype), added])
+    result = coo(self, torch.cat([self._indices(), other._indices()], 1), values)
+    return coalesce(result) if self.is_coalesced() and other.is_coalesced() else result
 
 
 def write(result: torch.Tensor, out: torch.Tensor, name: str) -> torch.Tensor:
@@ -164,6 +169,9 @@ def sub_(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Te
 @kernel(aten.mul.Tensor)
 def mul(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     sparse, factor = (self, other) if isinstance(self, torch.Tensor) and self.is_sparse else (other, self)
+    if isinstance(factor, torch.Tensor) and factor.is_sparse and factor.dim() != sparse.dim():
+        sparse, factor = (sparse, factor) if sparse.dim() else (factor, sparse)
+        factor = factor if factor.dim() else factor.to_dense()
     if not isinstance(factor, torch.Tensor) or (factor.dim() == 0 and not factor.is_sparse):
         return coo(sparse, sparse._indices().clone(), sparse._values() * factor, sparse.is_coalesced())
     check_devices([self, other])
@@ -194,6 +202,9 @@ def located(self: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torc
 
 def common_products(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """The products of two COO tensors where both have an element."""
+    if self.shape == other.shape and not (self._nnz() and other._nnz()):
+        nothing = self._values()[:0].to(torch.result_type(self, other), copy=True)
+        return coo(self, self._indices()[:, :0].clone(), nothing, coalesced=True)
     if self.shape != other.shape or self.sparse_dim() != other.sparse_dim():
         raise RuntimeError(
             "sparse_binary_op_intersection_cpu(): expects sparse inputs with equal dimensionality, number of sparse "
@@ -356,24 +367,53 @@ def in_layout(t: torch.Tensor, layout: torch.layout) -> torch.Tensor:
     return t.to_sparse_csc() if layout == torch.sparse_csc else t
 
 
-def flipped(self: torch.Tensor) -> torch.Tensor:
-    """A CSR or CSC matrix as a COO one."""
-    rows, columns, values = entries(self)
-    return of_shape(self.shape, torch.stack([rows, columns]).long(), values)
+COMPRESSED_ROWS = {torch.sparse_csr: torch.sparse_csc, torch.sparse_bsr: torch.sparse_bsc}
+"""Layouts whose rows are compressed → the same of columns."""
 
 
-@kernel(aten._to_sparse_csr.default, COMPRESSED)
-def to_csr(self: torch.Tensor, dense_dim: int | None = None) -> torch.Tensor:
-    if self.layout != torch.sparse_csc or self.dim() != 2:
-        return shared_kernel(aten._to_sparse_csr.default, "SparseCsrCPU")(self, dense_dim)
-    return flipped(self).to_sparse_csr(dense_dim)
+def flipped(self: torch.Tensor, layout: torch.layout) -> torch.Tensor:
+    """Matrices of compressed rows as ones of compressed columns, or the reverse, with the same blocks."""
+    by_rows = self.layout in COMPRESSED_ROWS
+    starts, plain = (self.crow_indices(), self.col_indices()) if by_rows else (self.ccol_indices(), self.row_indices())
+    values, batch = self.values(), starts.dim() - 1
+    compressed = rows_of(starts, plain).to(plain.dtype)
+    plain, order = plain.sort(stable=True)
+    block = values.shape[batch + 1 : batch + 3] if self.layout in (torch.sparse_bsr, torch.sparse_bsc) else (1, 1)
+    size = self.shape[batch + 1] // block[1] if by_rows else self.shape[batch] // block[0]
+    bounds = torch.arange(size + 1, device=self.device, dtype=plain.dtype)
+    starts = torch.searchsorted(plain, bounds.expand(*plain.shape[:-1], -1).contiguous()).to(plain.dtype)
+    spread = order.view(*order.shape, *[1] * (values.dim() - order.dim())).expand(values.shape)
+    return torch.sparse_compressed_tensor(
+        starts, compressed.gather(-1, order), values.gather(batch, spread), self.shape, layout=layout,
+        check_invariants=False,
+    )  # fmt: skip
 
 
-@kernel(aten._to_sparse_csc.default, COMPRESSED)
-def to_csc(self: torch.Tensor, dense_dim: int | None = None) -> torch.Tensor:
-    if self.layout != torch.sparse_csr or self.dim() != 2:
-        return shared_kernel(aten._to_sparse_csc.default, "SparseCsrCPU")(self, dense_dim)
-    return flipped(self).to_sparse_csc(dense_dim)
+def conversion(overload: OpOverload, source: torch.layout, target: torch.layout) -> None:
+    """Registers a conversion to a compressed layout; from that of the other direction PyTorch's reads memory."""
+    shared = shared_kernel(overload, "SparseCsrCPU")
+
+    def convert(self: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
+        if self.layout == source and is_as_it_is(self, *options, **named):
+            return flipped(self, target)
+        return shared(self, *options, **named)
+
+    COMPRESSED[overload] = convert
+
+
+def is_as_it_is(self: torch.Tensor, *options: Any, **named: Any) -> bool:
+    """Whether the blocks and dense dimensions asked for are those of a compressed tensor."""
+    dense_dim = named.get("dense_dim", next((v for v in options if isinstance(v, int)), None))
+    blocks = named.get("blocksize", next((v for v in options if isinstance(v, (list, tuple))), None))
+    batch = self.values().dim() - self.dense_dim() - (3 if blocks is not None else 1)
+    same_blocks = blocks is None or tuple(blocks) == tuple(self.values().shape[batch + 1 : batch + 3])
+    return same_blocks and dense_dim in (None, self.dense_dim())
+
+
+for rows, columns in COMPRESSED_ROWS.items():
+    to_rows, to_columns = (f"_to_{str(layout).removeprefix('torch.')}" for layout in (rows, columns))
+    conversion(getattr(aten, to_rows).default, columns, rows)
+    conversion(getattr(aten, to_columns).default, rows, columns)
 
 
 @kernel(aten.add.Tensor, COMPRESSED)

@@ -102,11 +102,6 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
-def on_cpu_nested_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """The same for nested tensors."""
-    return overload._op_dk(torch._C.DispatchKey.NestedTensorCPU, *args, **kwargs)
-
-
 def composite(overload: OpOverload) -> Callable[..., Any]:
     """PyTorch's composition of an operator of others, with their derivatives, whatever is registered for it."""
     return partial(overload._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -208,6 +203,11 @@ def is_composite(overload: OpOverload) -> bool:
     """Whether PyTorch composes it of other operators on every device: a kernel of our own would have no autograd."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return has_kernel(overload.name(), "CompositeImplicitAutograd") and not has_kernel(overload.name(), "CPU")
+
+
+def takes_numbers(overload: OpOverload) -> bool:
+    """Whether calls from Python may have numbers where the schema has tensors."""
+    return torch._C._should_allow_numbers_as_tensors(overload._schema.name.split("::")[1])
 
 
 @cache

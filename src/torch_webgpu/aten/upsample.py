@@ -17,7 +17,8 @@ from torch_webgpu.layout import contiguous_strides
 from .computed import computed
 from .fallback import run_on_cpu
 from .pool import resampled
-from .results import name_of
+from .refusals import refusal
+from .results import not_implemented
 from .torch_abi import Meta, aten, infer
 from .variants import register_functional
 
@@ -79,18 +80,16 @@ METHODS = (
 )
 
 
-def unsupported(m: Method, t: torch.Tensor) -> str | None:
-    """Why these values cannot be interpolated here; raises where PyTorch cannot either."""
-    if not m.aligns or t.dtype in (torch.float32, torch.float16, torch.bfloat16):
-        return None
-    if t.dtype == torch.uint8 and m.dims == 2:
-        return None
-    if t.dtype == torch.float64:
-        return "interpolation weights are computed in float32"
-    cpu_function = f"compute_indices_weights_{'linear' if m.taps == 2 else 'cubic'}"
-    if m.mode == "antialias":
-        cpu_function = "compute_index_ranges_weights"
-    raise NotImplementedError(f"\"{cpu_function}\" not implemented for '{name_of(t.dtype)}'")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def unsupported(m: Method, overload: OpOverload, values: Sequence[Any]) -> str | None:
+    """Why what comes first among the arguments cannot be interpolated here; raises where the CPU cannot either."""
+    dtype = values[0].dtype
+    is_image = overload._schema.name.endswith(m.name) and (m.dims == 2 or not m.aligns)
+    if dtype not in FLOATS and not (dtype == torch.uint8 and is_image):
+        raise refusal(overload, values, {}, of_dtypes=True) or not_implemented(m.name, dtype)
+    return "interpolation weights are computed in float32" if dtype == torch.float64 and m.aligns else None
 
 
 def layouts(forward: OpOverload, self: torch.Tensor, *rest: Any) -> list[Meta]:
@@ -146,10 +145,9 @@ def method_kernels(
         return [*given, *(kwargs.get(a.name, a.default_value) for a in schema[len(given) :])]
 
     def upsample(*args: Any, **kwargs: Any) -> Any:
-        self, output_size, *rest = arguments(forward, args, kwargs)
-        if reason := unsupported(m, self):
+        values = self, output_size, *rest = arguments(forward, args, kwargs)
+        if reason := unsupported(m, forward, values):
             return run_on_cpu(forward, args, kwargs, reason)
-        values = (self, output_size, *rest)
         if m.dims == 2 and m.aligns and self.dtype == torch.uint8:
             return resampled_bytes(m, forward, values, *split(rest))
         return resampled(
@@ -162,10 +160,9 @@ def method_kernels(
         )[0]
 
     def upsample_backward(*args: Any, **kwargs: Any) -> Any:
-        grad, output_size, input_size, *rest = arguments(backward, args, kwargs)
-        if reason := unsupported(m, grad):
+        values = grad, output_size, input_size, *rest = arguments(backward, args, kwargs)
+        if reason := unsupported(m, backward, values):
             return run_on_cpu(backward, args, kwargs, reason)
-        values = (grad, output_size, input_size, *rest)
         return resampled(
             backward,
             values,

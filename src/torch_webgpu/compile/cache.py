@@ -174,7 +174,7 @@ def digest_of(gm: GraphModule) -> str | None:
             if not isinstance(value, torch.Tensor):
                 return None
             with without_fakes():
-                content = value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
             digest = sha256(content).hexdigest()
             lines.append(f"{node.op} {_argument(value)} {value.device} {digest}")
         else:

@@ -18,10 +18,10 @@ from torch.fx.node import map_arg
 from torch_webgpu.aten.precision import float32_matmul_precision
 from torch_webgpu.aten.torch_abi import compiling
 from torch_webgpu.engine import causes
-from torch_webgpu.engine.bound import BoundPlan
+from torch_webgpu.engine.plan_function import PlanFunction
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning, trace
-from torch_webgpu.errors import DeviceLostError, ForkError, TraceError
+from torch_webgpu.errors import DeviceLostError, ForkError, TraceError, UnsupportedDtypeError
 from torch_webgpu.plan import Plan
 
 from . import faults
@@ -31,7 +31,7 @@ from .dynamo import is_webgpu, suppresses_errors
 from .faults import naming
 from .in_place import any_symbols
 from .inputs import addresses_of, bring, copied, in_memory, shared
-from .partition import Part, first_line, refuse, split, unplanned
+from .partition import Part, first_line, refuse, refuse_storage_only, split, unplanned
 
 MAX_PLANS = 64
 """Shapes that a graph keeps plans for; the most recently used stay."""
@@ -103,12 +103,12 @@ class _Planned:
     GIVEN.
     """
 
-    def __init__(self, bound: BoundPlan, values: Sequence[Any]) -> None:
+    def __init__(self, bound: PlanFunction, values: Sequence[Any]) -> None:
         self._bound = bound
         self._results = list(values)
         self._places = [k for k, value in enumerate(values) if value == TENSOR]
         plan = bound.plan
-        self.written = [n for n, spec in enumerate(plan.inputs) if plan.buffers[spec.buffer].role == "inout"]
+        self.written = [n for n, spec in enumerate(plan.inputs) if plan.buffers[spec.buffer].role == "state"]
 
     def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
         results = self._results.copy()
@@ -276,7 +276,7 @@ class Region:
             kept = self._trace(given, _Recorder(self._gm, index))
             file.write(*kept)
         plan, values = kept
-        return _Planned(BoundPlan(engine(), plan, index, plan.contents), values)
+        return _Planned(PlanFunction(engine(), plan, index, plan.contents), values)
 
     def _trace(self, given: Sequence[Any], recorder: _Recorder) -> tuple[Plan, list[Any]]:
         """The plan for arguments like these, and of each of the graph's results the value, TENSOR or GIVEN."""
@@ -295,11 +295,16 @@ class Region:
         blamed: list[Node] = []
         try:
             with compiling(), engine().lock:
-                plan = trace(engine(), recorder.index, run, given, lambda ops: blamed.extend(recorder.nodes_of(ops)))
+                blame = lambda ops: blamed.extend(recorder.nodes_of(ops))  # noqa: E731
+                plan = trace(engine(), recorder.index, run, given, blame=blame)
         except TraceError as error:
             if recorder.current is not None:
                 refuse(recorder.current, error)
             raise
+        except UnsupportedDtypeError as error:
+            if not refuse_storage_only(self._gm, error):
+                raise
+            raise TraceError(str(error)) from error
         except Exception as error:
             faults.name(error, blamed)
             raise

@@ -8,7 +8,7 @@ from operator import or_
 
 import torch
 
-from torch_webgpu.engine.bound import INPUT_ALIGNMENT_BYTES
+from torch_webgpu.engine.plan_function import INPUT_ALIGNMENT_BYTES
 from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_ADDRESS, as_strided
 from torch_webgpu.layout import extent
 

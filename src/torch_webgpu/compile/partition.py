@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from torch_webgpu.dtypes import BY_TORCH
+
 from .dynamo import unknown_sizes
 from .in_place import makes_alias
 
@@ -24,6 +26,25 @@ REFUSED = "webgpu_refused"
 def refuse(node: Node, error: Exception) -> None:
     """From now on the node runs between plans."""
     node.meta[REFUSED] = first_line(error)
+
+
+def refuse_storage_only(gm: GraphModule, error: Exception) -> bool:
+    """Has whatever takes or makes tensors of dtypes that kernels do not compute with (complex128, 8-bit floats) run
+    between plans: none of a plan's inputs and results can be one. Whether there is any.
+    """
+    found = [
+        node
+        for node in gm.graph.nodes
+        if node.op != "output" and any(map(holds_storage_only, (node, *node.all_input_nodes)))
+    ]
+    for node in found:
+        refuse(node, error)
+    return bool(found)
+
+
+def holds_storage_only(node: Node) -> bool:
+    """Whether it stands for a tensor, or several, of a dtype without kernels."""
+    return any(isinstance(v, torch.Tensor) and v.dtype not in BY_TORCH for v in values(node.meta.get("val")))
 
 
 def first_line(error: Exception) -> str:

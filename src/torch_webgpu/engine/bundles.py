@@ -82,6 +82,11 @@ class Bundle(int):
         self._apart: set[int] = set()
 
     @property
+    def sizes(self) -> Sequence[int]:
+        """The bytes of each tensor's storage."""
+        return [a.size_bytes for a in self.allocations]
+
+    @property
     def is_alive(self) -> bool:
         """Whether all its tensors' storages live."""
         return all([a.alive for a in self.allocations])  # noqa: C419  a generator takes three times as long
@@ -121,6 +126,10 @@ class Intermediate(Bundle):
         made._look(geometry, dtype, image.device, numbers)
         made.image, made.held = image, True
         return made
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return self.image.sizes
 
     @property
     def is_readable(self) -> bool:

@@ -1,8 +1,9 @@
 """Captures: while one is underway, what is flushed for its device becomes a graph instead of running.
 
-A graph is the commands of its flushes in order, over the buffers they had: replaying it runs the same kernels on the
-same memory. That memory is the graph's as long as it lives. What changes between replays are the contents of tensors
-from outside, and the places in the streams of random numbers, which go on from replay to replay as in eager mode.
+A graph is the executables of its flushes in order, over the buffers they had: replaying it runs the same kernels on
+the same memory. That memory is the graph's as long as it lives. What changes between replays are the contents of
+tensors from outside, and the places in the streams of random numbers, which go on from replay to replay as in eager
+mode.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.plan import WORD_BYTES
 from torch_webgpu.runtime.commands import Command, Copy
 
 from . import causes
+from .executable import Executable, Numbers
 from .flush import materialise
 from .graph_memory import PoolHandle, Reservation
 from .interrupt import Uninterrupted
@@ -24,11 +27,11 @@ from .random import RandomState, RandomWord, default_state, random_words
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.graph import EncodedGraph
+    from torch_webgpu.runtime.observer import Observer
     from torch_webgpu.runtime.runtime import Device
 
-    from .lane import Recording
     from .record import Engine
-    from .schedule import Schedule
+    from .recording import Recording
     from .tensor import Allocation
 
 _write_word = struct.Struct("<I").pack_into
@@ -43,8 +46,7 @@ class Capture:
         self.handle = handle
         self.error: Exception | None = None  # what made the capture worthless
         self._memory = Reservation(device, engine.graphs.pool(handle, device))
-        self._commands: list[Command] = []
-        self._words: list[tuple[int, int, RandomWord]] = []  # command, byte of its parameters, what belongs there
+        self._calls: list[GraphCall] = []
         self._drawn: dict[RandomState, int] = {}
         default_state(device.index)  # is made at its first use, which is not to happen here
         self._settings = RandomState.settings
@@ -69,11 +71,15 @@ class Capture:
 
     def run(self, recording: Recording) -> None:
         """Takes in a flush of the captured device. Its errors end the capture."""
-        schedule = self.engine.schedule(recording, self.device)
-        memory = recording.memory(schedule.lists)
+        cached = self.engine.plan_of(recording, self.device)
+        memory = recording.memory(cached.lists)
         with self._taking_in(memory):
-            if self.error is None and schedule.steps:
-                self._take_in(schedule, recording, memory)
+            if self.error is None and not cached.is_empty:
+                executable = cached.bind(self.device)
+                executable.check(memory)
+                starts, numbers = recording.starts(cached.lists), recording.numbers
+                made = self.device.with_room(executable.commands, memory, starts, numbers)
+                self._calls.append(GraphCall(executable, made, random_words_of(executable, numbers)))
 
     @contextmanager
     def _taking_in(self, allocations: Iterable[Allocation]) -> Iterator[None]:
@@ -91,17 +97,6 @@ class Capture:
         except Exception as error:
             self.invalidate(error)
             raise
-
-    def _take_in(self, schedule: Schedule, recording: Recording, memory: Sequence[Allocation]) -> None:
-        """Keeps a schedule's commands, over the graph's memory."""
-        program = schedule.program(recording, self.device)
-        program.check(memory)
-        numbers, first = recording.numbers, len(self._commands)
-        self._commands += self.device.with_room(program.commands, memory, recording.starts(schedule.lists), numbers)
-        for command, byte, _, row, parts in program.scalar_words:
-            for position, number in enumerate(numbers[row][parts]):
-                if isinstance(number, RandomWord):
-                    self._words.append((first + command, byte + position * WORD_BYTES, number))
 
     def stream_words(self, state: RandomState, blocks: int) -> list[RandomWord]:
         with self.engine.lock:
@@ -126,7 +121,7 @@ class Capture:
             if self.error is None:
                 target, source = materialise(self.device, allocation), self._memory.constant(len(words))
                 self.device.upload(source, 0, words)
-                self._commands.append(Copy(source, 0, target, offset_bytes, len(words)))
+                self._calls.append(GraphCall(None, [Copy(source, 0, target, offset_bytes, len(words))], []))
         return True
 
     def may_move(self, allocations: Sequence[Allocation]) -> bool:
@@ -185,7 +180,7 @@ class Capture:
             return
         self.error = copy(error)  # without the frames of the traceback, and their tensors
         self._poison()
-        self._commands, self._words, self._inputs = [], [], {}
+        self._calls, self._inputs = [], {}
 
     def _poison(self) -> None:
         poison = RuntimeError(f"this tensor belongs to a capture that failed: {self.error}")
@@ -208,15 +203,34 @@ class Capture:
                 self._memory.release()
 
 
+class GraphCall(NamedTuple):
+    """One call of a captured graph: an executable over the memory and the parameters that it was captured with; without
+    one, a copy of what the host wrote. ``random_words``: the command, the byte of its parameters, what belongs there.
+    """
+
+    executable: Executable | None
+    commands: list[Command]
+    random_words: list[tuple[int, int, RandomWord]]
+
+
+def random_words_of(executable: Executable, numbers: Numbers) -> list[tuple[int, int, RandomWord]]:
+    """Which parameters of an executable's commands are numbers of a random stream: see :class:`GraphCall`."""
+    return [
+        (command, byte + position * WORD_BYTES, number)
+        for command, byte, _, row, parts in executable.scalar_words
+        for position, number in enumerate(numbers[row][parts])
+        if isinstance(number, RandomWord)
+    ]
+
+
 class CapturedGraph:
-    """A graph that can be replayed. Every method is thread-safe."""
+    """A graph that can be replayed: a list of executables with their arguments. Every method is thread-safe."""
 
     def __init__(self, capture: Capture) -> None:
         self._engine = capture.engine
         self._device = capture.device
         self._memory: Reservation | None = capture._memory
-        self.commands = capture._commands
-        self._words = capture._words
+        self.calls = capture._calls
         self._drawn = capture._drawn
         self._inputs = list(capture._inputs.values())
         self._encoded: EncodedGraph | None = None
@@ -229,8 +243,18 @@ class CapturedGraph:
                 raise RuntimeError("the graph was reset")
             if self._encoded is None:
                 encoded = self._encoded = self._device.encode_graph(self.commands)
-                self._places = [(*encoded.place(command, byte), word) for command, byte, word in self._words]
+                starts = accumulate([len(call.commands) for call in self.calls], initial=0)
+                self._places = [
+                    (*encoded.place(start + command, byte), word)
+                    for start, call in zip(starts, self.calls)
+                    for command, byte, word in call.random_words
+                ]
             return self._encoded
+
+    @property
+    def commands(self) -> list[Command]:
+        """What its calls come down to, with the parameters that they were captured with."""
+        return [command for call in self.calls for command in call.commands]
 
     @property
     def dead_inputs(self) -> int:
@@ -254,8 +278,18 @@ class CapturedGraph:
                 start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
                 for data, byte, word in self._places:
                     _write_word(data, byte, word.source.at(*start[word.state]))
+            if device.observer is not None:
+                self._show(device.observer, encoded)
             device.replay(encoded)
             engine.backpressure.submitted(device)
+
+    def _show(self, observer: Observer, encoded: EncodedGraph) -> None:
+        """Tells an observer what the commands of the next replay are part of."""
+        commands = encoded.current()
+        for call in self.calls:
+            if call.executable is not None:
+                call.executable.show(observer, commands[: len(call.commands)])
+            del commands[: len(call.commands)]
 
     def release(self) -> None:
         """Gives the graph's memory back; tensors that are still there keep theirs."""
@@ -266,7 +300,7 @@ class CapturedGraph:
                 if encoded is not None:
                     encoded.release()
                 memory.release()
-            self.commands, self._inputs, self._places = [], [], []
+            self.calls, self._inputs, self._places = [], [], []
 
     def discard(self) -> None:
         """:meth:`release`, soon. May be called anywhere."""

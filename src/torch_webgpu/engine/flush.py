@@ -16,14 +16,14 @@ from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError
 from .tensor import Allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch_webgpu.compiler.fuse.nodes import FusedNode
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.runtime import Buffer, Device
 
-    from .lane import Recording
-    from .schedule import Placement, Schedule
+    from .plan_cache import CachedPlan
+    from .recording import Recording
 
 
 def materialise(device: Device, allocation: Allocation) -> Buffer:
@@ -44,23 +44,22 @@ class Trailing(Protocol):
         """Asked for when everything before them is encoded."""
 
 
-def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trailing | None = None) -> None:
-    """Runs a recording by its schedule, and in the same submission the ``trailing`` commands if nothing is wrong.
+def run(device: Device, cached: CachedPlan, recording: Recording, trailing: Trailing | None = None) -> None:
+    """Runs a recording by its plan, and in the same submission the ``trailing`` commands if nothing is wrong.
 
     Raises the first error after everything that could run was submitted.
     """
-    if not schedule.steps:
+    if cached.is_empty:
         return
     submitted = None
     try:
         opened = device.opened
         submitted = opened.encoder.submissions
-        program = schedule.programs.get(device.index) or schedule.program(recording, device)
-        lists = schedule.lists
+        executable, lists = cached.executable or cached.bind(device), cached.lists
         allocations = recording.memory(lists) if lists else recording.allocations
-        program.check(allocations)
+        executable.check(allocations)
         last = None if trailing is None else trailing.commands
-        program.run(opened, allocations, recording.starts(lists), recording.numbers, last)
+        executable.run(opened, allocations, recording.starts(lists), recording.numbers, last)
         if trailing is not None:
             trailing.submitted = True
     except (DeviceLostError, ForkError):
@@ -70,18 +69,18 @@ def run(device: Device, schedule: Schedule, recording: Recording, trailing: Trai
             raise
     else:
         return
-    run_apart(device, schedule, recording)  # outside of the handler: what it raises is not about the exception
+    run_apart(device, cached, recording)  # outside of the handler: what it raises is not about the exception
 
 
-def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
-    """Runs each step of a schedule in a submission of its own; raises the first error at the end."""
-    placement = schedule.placement(recording)
-    memory, failures = placement.memory, Failures(placement)
-    for number, step in enumerate(schedule.steps):
+def run_apart(device: Device, cached: CachedPlan, recording: Recording) -> None:
+    """Runs each fused call of a plan in a submission of its own; raises the first error at the end."""
+    memory, starts = recording.memory(cached.lists), recording.starts(cached.lists)
+    failures = Failures(cached, memory)
+    for number, step in enumerate(cached.compilation.fused):
         try:
-            program = placement.program([step], device, later=schedule.steps[number + 1 :])
-            program.check(memory)
-            device.with_room(program.run, device.opened, memory, placement.starts, recording.numbers)
+            executable = cached.apart(number, device)
+            executable.check(memory)
+            device.with_room(executable.run, device.opened, memory, starts, recording.numbers)
         except (DeviceLostError, ForkError):
             raise
         except Exception as error:
@@ -98,17 +97,17 @@ def run_apart(device: Device, schedule: Schedule, recording: Recording) -> None:
 class Failures:
     """What went wrong in a flush, and what had no value before it."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, cached: CachedPlan, memory: Sequence[Allocation]) -> None:
         self.first: list[Exception] = []  # or none
-        self._placement = placement
-        self._new = {n for n, allocation in enumerate(placement.memory) if allocation.buffer is None}
+        self._compilation, self._memory = cached.compilation, memory
+        self._new = {n for n, allocation in enumerate(memory) if allocation.buffer is None}
 
     def add(self, step: FusedNode, error: Exception) -> None:
         """Makes ``error`` what reading the outputs of ``step`` raises, as far as they have no earlier value."""
         if isinstance(error, OutOfMemoryError):
             error = OutOfMemoryError(f"{step.op.name}: {error}")
-        for n in self._new.intersection(self._placement.written(step)):
+        for n in self._new.intersection(self._compilation.written(step)):
             # Without the traceback, whose frames would keep the tensors alive.
-            self._placement.memory[n].error = copy(error)
+            self._memory[n].error = copy(error)
         if not self.first:
             self.first.append(error)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
-    from .lane import Recording
     from .random import RandomState
+    from .recording import Recording
     from .tensor import Allocation
 
 

@@ -10,15 +10,15 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from torch_webgpu.compiler.fuse.fuser import Limits
 from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
@@ -29,18 +29,19 @@ from . import addressing, causes
 from .backpressure import Backpressure
 from .bundles import bury
 from .causes import Cause
-from .clock import FlushClock
+from .clock import Content, FlushClock
 from .flush import Trailing, run
 from .graph_memory import Graphs, PoolHandle
 from .intake import Intake
 from .interrupt import Uninterrupted
-from .lane import NOTHING, Lane, Lanes, Recording, numbers_of
+from .lane import NOTHING, Lane, Lanes, numbers_of
 from .layouts import copy_body, layout_key, spec_of, tangled
+from .plan_cache import CachedPlan, FusionCounts, PlanCache
 from .random import RandomState
 from .readbacks import Readbacks
-from .schedule import FusionCounts, Schedule, Scheduler
+from .recording import Recording
 from .settings import Settings
-from .store import Store
+from .store import FIRST_DESCRIBED, Store
 from .tensor import ADDRESS_BITS, Allocation
 from .watch import is_watched, print_recording, run_watched
 
@@ -54,8 +55,6 @@ Scalar = tuple[str, int | float | bool | complex]
 EXIT_S = 0.05
 """How long daemon threads may run on at exit until they next use the device, and wait there."""
 OPERATION_CACHE_SIZE = 20_000
-MAX_FUSED_BUFFERS = 31
-"""Of one fused kernel. Adapters may allow half a million, but the wider a kernel, the fewer recordings it serves."""
 
 
 def ends_batch(op: Operation, fullness: float) -> bool:
@@ -80,15 +79,14 @@ class Engine(Store):
         """How often living tensors that had memory got other memory, or an error instead: what was known of theirs is
         known as long as this number."""
         self.settings = Settings()
-        self._limits: dict[int, Limits | None] = {}  # of fusion as it is set, by device; None where there is none
-        self.scheduler = Scheduler()
+        self.plans = PlanCache()
         self.backpressure = Backpressure()
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
         self.graphs = Graphs()
         self.readbacks = Readbacks()
         self._waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
-        self.clock = FlushClock(self.lanes_pending, self.flush_idle)
+        self.clock = FlushClock(lambda: self.lanes.on(None), self.goes_on, self.flush_idle)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -151,7 +149,7 @@ class Engine(Store):
                     self.flush(causes.SETTING)
             finally:
                 self.settings = new
-                self._limits.clear()
+                self.plans.settings_changed()
 
     @contextmanager
     def using(self, **settings: Any) -> Iterator[None]:
@@ -307,14 +305,10 @@ class Engine(Store):
         seed, offset = state.reserve(blocks)
         return [half & 0xFFFFFFFF for number in (seed, offset) for half in (number, number >> 32)]
 
-    def lanes_pending(self) -> dict[Lane, int]:
-        """How many operations wait for a flush in each lane."""
-        return {lane: len(lane) for lane in self.lanes.busy.copy()}
-
     @property
     def pending_count(self) -> int:
         """How many operations wait for a flush, of all threads and on all devices."""
-        return sum(self.lanes_pending().values())
+        return sum(map(len, self.lanes.on(None)))
 
     def flush(self, cause: Cause, device: int | None = None, trailing: Trailing | None = None) -> None:
         """Submits what is pending (of one device, or of all) without waiting for it, and ``trailing`` after it."""
@@ -328,12 +322,25 @@ class Engine(Store):
                 self.collect()
                 self.sweep()
 
-    def flush_idle(self, lane: Lane, size: int) -> None:
-        """Submits what a lane holds, if that is still so much; what goes wrong is raised at the next use."""
+    def goes_on(self, lane: Lane) -> bool:
+        """Whether what a lane holds was recorded before and went on, or ended when other tensors were alive."""
+        with self.lock:
+            held = tuple([op for op, _, _ in lane.entries])
+            known = [plans for (device, _), plans in self.plans.plans.items() if device == lane.device]
+            keys = cast("Iterable[tuple[tuple[Operation, ...], ...]]", chain.from_iterable(known))
+            again = [len(ops) for ops, *_ in keys if ops[: len(held)] == held]
+            if not again or max(again) > len(held):
+                return bool(again)
+            self.collect()
+            recording = Recording(lane.entries, self.mailbox.allocations, self.lanes.needed_beside(lane))
+            return not any(recording.key in plans for plans in known)
+
+    def flush_idle(self, lane: Lane, content: Content) -> None:
+        """Submits what a lane holds, if that is still all; what goes wrong is raised at the next use."""
         try:
             with self.lock:
                 # It may have been turned off meanwhile.
-                if self.capture is None and self.settings.delay_ms > 0 and len(lane) == size:
+                if self.capture is None and self.settings.delay_ms > 0 and Content.of(lane) == content:
                     self.flush_lane(lane, causes.IDLE)
         except Exception as error:
             self.error = self.error or error
@@ -355,7 +362,8 @@ class Engine(Store):
             self._flush_whole(lane, cause, None)
 
     def _flush_whole(self, lane: Lane, cause: Cause, trailing: Trailing | None) -> None:
-        device = self.devices[lane.device]
+        index = lane.device
+        device = self.devices[index] if index < FIRST_DESCRIBED else self.described[index]
         self.collect()
         try:
             if lane.entries:
@@ -368,9 +376,9 @@ class Engine(Store):
                 if self.capture is not None and self.capture.device is device:
                     self.capture.run(recording)
                 elif is_watched(device):
-                    run_watched(device, recording, cause, self.schedule)
+                    run_watched(device, recording, cause, self.plan_of)
                 else:
-                    run(device, self.schedule(recording, device), recording, trailing)
+                    run(device, self.plan_of(recording, device), recording, trailing)
                     self.backpressure.submitted(device)
         finally:
             if lane in self.lanes.busy:
@@ -378,46 +386,33 @@ class Engine(Store):
             if self.dying:
                 self.sweep()
 
-    def schedule(self, recording: Recording, device: Device) -> Schedule:
+    def plan_of(self, recording: Recording, device: Device) -> CachedPlan:
         """How a recording runs. What it needs in memory has allocations from then on."""
-        try:
-            limits = self._limits[device.index]
-        except KeyError:
-            settings = self.settings
-            limits = self.limits(device, settings.fusion_window) if settings.fusion else None
-            self._limits[device.index] = limits
-        schedule = self.scheduler.schedule(recording, limits)
+        cached = self.plans.look_up(recording, device, self.settings)
         if recording.lists:
-            for n in schedule.lists:
+            for n in cached.lists:
                 recording.lists[n].settle(self.mailbox)
             bury(self.dying)
-        return schedule
+        return cached
 
     @property
     def patterns(self) -> dict[str, Pattern]:
         """The chains that have a name."""
-        return dict(self.scheduler.patterns)
+        return dict(self.plans.patterns)
 
     def set_pattern(self, name: str, pattern: Pattern | None) -> None:
-        """See :meth:`Scheduler.set_pattern`. What was recorded before runs as it did."""
+        """See :meth:`PlanCache.set_pattern`. What was recorded before runs as it did."""
         with Uninterrupted(), self.lock:
             self.flush(causes.SETTING)
-            self.scheduler.set_pattern(name, pattern)
+            self.plans.set_pattern(name, pattern)
 
     def fusion_counts(self) -> FusionCounts:
         """What became of the operations so far."""
-        return self.scheduler.counts()
+        return self.plans.counts()
 
     def new_pool_handle(self) -> PoolHandle:
         """A new name for a pool of graph memory."""
         return self.graphs.new_handle()
-
-    def limits(self, device: Device, window: int) -> Limits:
-        """What fusion may do on a device, looking ``window`` kernels back."""
-        # One buffer is the kernel's error flags.
-        buffers = min(device.target.max_buffers - 1, MAX_FUSED_BUFFERS)
-        binding_bytes = device.limits["max-storage-buffer-binding-size"]
-        return Limits(buffers, window, self.settings.fusion_min_size, binding_bytes)
 
     def make_room(self, index: int, size_bytes: int) -> None:
         """Called before an upload takes memory: flushes if that gives back more than may be held."""

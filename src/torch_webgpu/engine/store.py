@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
 from torch_webgpu.dtypes import BY_TORCH
-from torch_webgpu.errors import AddressError, ForkError, NoAdapterError, OutOfMemoryError, UnsupportedDtypeError
+from torch_webgpu.errors import (
+    AddressError,
+    ForkError,
+    NoAdapterError,
+    OutOfMemoryError,
+    UnsupportedDtypeError,
+    WebGPUError,
+)
 from torch_webgpu.layout import MAX_BYTES, MAX_INDEX, contiguous_strides
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.runtime.tally import Tally
+from torch_webgpu.target import Target
 
 from .interrupt import Uninterrupted
 from .lane import Lanes
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Buffer, Device
 
 TEMPLATE_CACHE_SIZE = 50_000
+FIRST_DESCRIBED, LAST_INDEX = 64, 127
+"""Indices from the first on are of devices that stand for targets; PyTorch has 8 bits for one."""
 FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 
 
@@ -53,6 +64,8 @@ class Store:
         """Those whose storages have died, until nothing recorded needs their memory."""
         self.templates: dict[Hashable, Template] = {}
         self._is_mixed = False  # whether tensors may be of several devices
+        self.described: dict[int, Device] = {}
+        """Devices that stand for targets, by index: plans are traced on them, and nothing runs."""
 
     @cached_property
     def devices(self) -> list[Device]:
@@ -69,12 +82,30 @@ class Store:
 
     def device(self, index: int) -> Device:
         self.check_process()
+        if index >= FIRST_DESCRIBED:
+            return self.described[index]
         try:
             return self.devices[index]
         except IndexError:
             raise RuntimeError(
                 f"webgpu:{index} does not exist: this machine has {len(self.devices)} WebGPU adapter(s)"
             ) from None
+
+    def describe(self, target: Target) -> int:
+        """The index of the device that stands for a target. WebGPUError where there are too many of them."""
+        with self.lock:
+            for index, device in self.described.items():
+                if device.target == target:
+                    return index
+            index = FIRST_DESCRIBED + len(self.described)
+            if index > LAST_INDEX:
+                raise WebGPUError(f"one process compiles for at most {LAST_INDEX + 1 - FIRST_DESCRIBED} targets")
+            if not self.described:
+                self.mailbox.self_test()
+            from torch_webgpu.runtime.described import DescribedDevice
+
+            self.described[index] = DescribedDevice(index, target)
+            return index
 
     def check_process(self) -> None:
         if self.is_forked:
@@ -109,7 +140,7 @@ class Store:
             if device not in self.live_bytes:
                 self.device(device)
                 self.live_bytes[device] = self.peak_bytes[device] = 0
-                self._is_mixed = len(self.live_bytes) > 1
+                self._is_mixed = len([n for n in self.live_bytes if n < FIRST_DESCRIBED]) > 1
         if dtype in FLOAT64_TYPES:
             self._check_float64(dtype, device)
         if dtype not in BY_TORCH:
@@ -209,6 +240,15 @@ class Store:
     def repeats_addresses(self) -> bool:
         """Whether an address may stand for another allocation than it once did."""
         return self.mailbox.rounds > 0
+
+    @contextmanager
+    def telling_devices_apart(self) -> Iterator[None]:
+        """Refuses operations over tensors of several devices meanwhile, also where one of them is only described."""
+        before, self._is_mixed = self._is_mixed, True
+        try:
+            yield
+        finally:
+            self._is_mixed = before
 
     def addresses(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Where these tensors start, all of one webgpu device; RuntimeError if they are not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -32,8 +32,32 @@ _FLAGS = Struct("<IIqq")
 """Code, operation id, offending index, size."""
 INDEX_OUT_OF_RANGE = 1
 HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=where that line raises this"
-TOO_FEW = {"masked_scatter": "Number of elements of source < number of ones in mask"}
-"""What an index out of range means where it counts elements that an argument should have had, in PyTorch's words."""
+
+
+class Words(NamedTuple):
+    """PyTorch's error for an index out of range, in which ``{value}`` is the index; of a negative one, if not None,
+    ``of_negative``.
+    """
+
+    error: type[Exception]
+    words: str
+    of_negative: str | None = None
+
+
+ONE_HOT = Words(RuntimeError, "Class values must be smaller than num_classes.", "Class values must be non-negative.")
+_TARGET = Words(IndexError, "Target {value} is out of bounds.")
+_UNPOOLED = Words(RuntimeError, "Found an invalid max index: {value}")
+PYTORCHS_WORDS = {
+    "masked_scatter": Words(RuntimeError, "Number of elements of source < number of ones in mask"),
+    "one_hot": ONE_HOT,
+    "nll_loss_forward": _TARGET,
+    "nll_loss2d_forward": _TARGET,
+    "multi_margin_loss": Words(RuntimeError, "target out of range"),
+    "multilabel_margin_loss": Words(RuntimeError, "argument #2 'target' is out of range"),
+    "max_unpool2d": _UNPOOLED,
+    "max_unpool3d": _UNPOOLED,
+}
+"""Operators whose indices are something of its own to who calls them: classes, targets, counts."""
 
 
 _view = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -87,7 +111,7 @@ def download(t: torch.Tensor, host: memoryview) -> None:
     eng = engine()
     with Uninterrupted(), eng.lock:
         t, allocation, offset = _source(eng, t)
-        device = eng.devices[allocation.device]
+        device = eng.device(allocation.device)
         read = _Read(device, allocation, offset, host)
         eng.flush_for(allocation, read, causes.why_read())
         if eng.error is not None:
@@ -101,7 +125,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
     eng = engine()
     with Uninterrupted(), eng.lock:
         t, allocation, offset = _source(eng, t)
-        device, target = eng.devices[allocation.device], host_bytes(host)
+        device, target = eng.device(allocation.device), host_bytes(host)
         read = _LaterRead(device, allocation, offset, target)
         eng.readbacks.make_room(device, len(target))
         eng.flush_for(allocation, read, causes.why_read())
@@ -216,10 +240,13 @@ def check_flags(device: Device, flags: bytearray) -> None:
     if not code:
         return
     device.upload(device.error_buffer, 0, bytes(ERROR_BYTES))
-    op = operation_name(number)
+    op = operation_name(number).removeprefix("aten::")
     hint = "" if "where" in config().debug else f" ({HINT})"
-    if op in TOO_FEW:
-        raise RuntimeError(TOO_FEW[op] + hint)
+    if code == INDEX_OUT_OF_RANGE and op in PYTORCHS_WORDS:
+        error, words, of_negative = PYTORCHS_WORDS[op]
+        words = words if of_negative is None or value >= 0 else of_negative
+        called = op.removesuffix("_forward")
+        raise error(f"{words.format(value=value)} ({called}{f'; {HINT}' if hint else ''})")
     if code == INDEX_OUT_OF_RANGE:
         raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}{hint}")
     raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size}){hint}")

@@ -1,35 +1,34 @@
 """Tracing: what a function does, as one plan, without running it.
 
 The function runs on stand-ins for its inputs, tensors of their layouts without contents. Everything it records stays in
-one batch, however long, which is fused as a whole. What would have to be known meanwhile (a value that is read, memory
-that is resized) makes a plan impossible, and is said.
+one batch, however long, which is compiled as a whole, for an adapter or for a target that is only described. What would
+have to be known meanwhile (a value that is read, memory that is resized) makes a plan impossible, and is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_webgpu.compiler.fuse.fuser import fuse
-from torch_webgpu.compiler.fuse.nodes import FusedNode
-from torch_webgpu.compiler.passes.horizontal_fusion import merged
-from torch_webgpu.compiler.passes.lowering import Span, arranged, make_plan, tensors_of
+from torch_webgpu.compiler.compile import Blame, Compilation
+from torch_webgpu.compiler.options import Options
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import TraceError
-from torch_webgpu.plan import Buffer, Plan, Role, TensorSpec
+from torch_webgpu.ir.graph import Graph, Interface, Storage, TensorView
+from torch_webgpu.plan import Plan, Structure, structure_of
 
 from . import causes
+from .current import current_device, set_current_device
 from .flush import materialise
-from .lane import Recording
 from .random import RandomState, RandomWord, default_state, random_words
-from .schedule import Placement
+from .recording import Recording, graph_of
 from .settings import UNBOUNDED
-from .store import offset_in_allocation
+from .store import FIRST_DESCRIBED, offset_in_allocation
 from .tensor import Allocation
 
 if TYPE_CHECKING:
@@ -38,10 +37,11 @@ if TYPE_CHECKING:
     from .record import Engine
 
 
-Blame = Callable[[tuple[int, ...]], None]
-"""Is told which of the recorded operations cannot be lowered, before the error is raised."""
-BROUGHT: tuple[tuple[Role, ...], ...] = (("input", "inout"), ("constant",), ("output",))
-"""The order of the buffers that whoever runs a traced plan brings."""
+class Input:
+    """An input of what is traced: its stand-in, what the function calls it, whether it is a module's parameter."""
+
+    def __init__(self, tensor: torch.Tensor, name: str, is_weight: bool) -> None:
+        self.tensor, self.name, self.is_weight = tensor, name, is_weight
 
 
 class Tracing:
@@ -54,6 +54,7 @@ class Tracing:
         self.drawn = 0  # blocks of the random stream
         self.first_number = engine.mailbox.mark  # of the allocations made meanwhile
         self.inputs: set[int] = set()  # the numbers of their allocations
+        self._written_by_host: dict[Allocation, bytearray] = {}  # constants of the function's own
 
     def may_move(self, allocations: Sequence[Allocation]) -> bool:
         """Inputs: a plan runs on tensors that start at any multiple of 16 bytes."""
@@ -70,10 +71,14 @@ class Tracing:
         self.refuse(self.device.index, f"what was recorded (last: {names}) would have to run")
 
     def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:
-        """False: contents from the host are written now, into a tensor that nothing recorded uses: a constant."""
+        """Keeps contents from the host that go into a new tensor which nothing recorded uses: a constant."""
         if self.engine.lanes.touching(self.device.index, allocation.number):
             self.refuse(self.device.index, "a CPU tensor cannot be copied into a tensor that the plan uses before")
-        return False
+        if allocation.number < self.first_number:
+            return False  # a tensor of the program's, which is written now
+        contents = self._written_by_host.setdefault(allocation, bytearray(padded_bytes(allocation)))
+        contents[offset_bytes : offset_bytes + len(data)] = data
+        return True
 
     def stream_words(self, state: RandomState, blocks: int) -> list[RandomWord]:
         if state is not default_state(self.device.index):
@@ -82,93 +87,86 @@ class Tracing:
         RandomState.draws += 1
         return random_words(state, ahead)
 
-    def finish(self, inputs: Sequence[torch.Tensor], result: Any) -> Plan:
+    def finish(self, inputs: Sequence[Input], result: Any) -> Plan:
         """What was recorded, as a plan of these stand-ins whose outputs are the tensors in ``result``."""
-        engine = self.engine
-        leaves, tree = pytree.tree_flatten(result)
+        leaves, structure = structure_of(result)
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor) or leaf.device != torch.device("webgpu", self.device.index):
                 raise TraceError(f"what is traced must return tensors of webgpu:{self.device.index}, not {leaf!r}")
-        engine.collect()
-        recording = Recording(engine.lane(self.device.index).take(), engine.mailbox.allocations)
+        self.engine.collect()
+        recording = Recording(self.engine.lane(self.device.index).take(), self.engine.mailbox.allocations)
         for bundle in recording.lists:
-            bundle.settle(engine.mailbox)
-        placement = Placement(recording, range(len(recording.lists)))
-        nodes, members = placement.nodes, placement.members
-        given = {engine.allocation(t): k for k, t in enumerate(inputs)}
-        returned = dict.fromkeys([engine.allocation(t) for t in leaves])
+            bundle.settle(self.engine.mailbox)
+        graph = self._graph(recording, inputs, leaves, structure)
+        return Compilation(graph, self.device.target, self._options, self.blame).plan
+
+    @property
+    def _options(self) -> Options:
+        return self.engine.plans.whole_function_options(self.engine.settings)
+
+    def _graph(
+        self, recording: Recording, inputs: Sequence[Input], outputs: Sequence[torch.Tensor], structure: Structure
+    ) -> Graph:
+        """The graph of a recording with this interface."""
+        engine = self.engine
+        given = {engine.allocation(one.tensor): one for one in inputs}
+        returned = dict.fromkeys([engine.allocation(t) for t in outputs])
         outside = given.keys() | returned.keys()
-        allocations = placement.memory.copy()
-        allocations += [a for a in dict.fromkeys([*given, *returned]) if a not in set(allocations)]
-        first: dict[Allocation, int] = {}  # tensors that are in several lists come up several times
-        for n, a in enumerate(allocations):
-            first.setdefault(a, n)
-        written = {t.allocation for node in nodes for t in tensors_of(node.uses[node.op.n_inputs :], members)}
-        roles = [self._role(a, n in written, given, returned) for n, a in enumerate(allocations)]
+        lists = range(len(recording.lists))
+        memory = recording.memory(lists)
+        known = set(memory)
+        extra = [a for a in dict.fromkeys([*given, *returned]) if a not in known]
+        number = dict(reversed([(a, n) for n, a in enumerate((*memory, *extra))]))  # the first of several
         owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
-        live = frozenset([n for n, memory in enumerate(owners) if not outside.isdisjoint(memory)])
-        limits = engine.limits(self.device, max(1, len(nodes)))
-        steps = fuse(nodes, live, limits, engine.scheduler.matcher())
-        buffers = [Buffer(a.size_bytes, role) for a, role in zip(allocations, roles)]
+        live = [not outside.isdisjoint(some) for some in owners]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
-        plan, spans = self._lowered(steps, nodes, buffers, scalars, members)
-        origins = tuple([steps[n].nodes for n, span in enumerate(spans) for _ in range(span.start, span.stop)])
-        brought = [n for role in BROUGHT for n, a in enumerate(allocations) if roles[n] in role and first[a] == n]
-        places = [allocations[owner] for owner in plan.tensors]
-        starts = [(given.get(a, -1), start) for a, start in zip(places, placement.starts, strict=True)]
-        plan, numbers = arranged(replace(plan, origins=origins), brought, starts)
-        plan = merged(plan, self.device.target)
-        number = {a: numbers[n] for n, a in enumerate(allocations) if n in numbers}
-        contents = {number[a]: self._contents(a) for a, role in zip(allocations, roles) if role == "constant"}
-        digests = {n: sha256(data).hexdigest() for n, data in contents.items()}
-        return replace(
-            plan,
-            tensors=tuple([number[a] for a in given]),
-            inputs=tuple([self._spec(t, number) for t in inputs]),
-            outputs=tuple([self._spec(t, number) for t in leaves]),
-            constants=tuple(digests.items()),
-            random_blocks=self.drawn,
-            result=pytree.treespec_dumps(tree),
-            contents={digests[n]: data for n, data in contents.items()},
-        )
+        plain = graph_of(recording, live=live, scalars=scalars)
+        layout = plain.laid_out(lists)
+        written = {a.storage for op, args in plain.calls for a in layout.tensors_of(args[op.n_inputs :])}
+        described: set[Allocation] = set()
 
-    def _lowered(self, steps: Sequence[FusedNode], *args: Any) -> tuple[Plan, tuple[Span, ...]]:
-        """The plan of these steps: see :func:`make_plan`. Blames the first one that cannot be lowered."""
-        nodes, buffers, scalars, members = args
-        try:
-            return make_plan(steps, nodes, buffers, scalars, self.device.target, members)
-        except Exception:
-            if self.blame is None:
-                raise
-            for step in steps:
-                try:
-                    make_plan([step], nodes, buffers, scalars, self.device.target, members)
-                except Exception:
-                    self.blame(step.nodes)
-                    break
-            raise
+        def storage_of(a: Allocation, _: bool) -> Storage:
+            if a in described:
+                return Storage(a.size_bytes, given=False)  # of a list's tensor: others have it by its first number
+            described.add(a)
+            return self._storage(a, number[a] in written, given.get(a), a in returned)
 
-    def _role(
-        self, a: Allocation, is_written: bool, given: Container[Allocation], returned: Container[Allocation]
-    ) -> Role:
-        if a in given:
-            return "inout" if is_written else "input"
-        if a.buffer is None and a.number >= self.first_number:
-            return "output" if a in returned else "temporary"
+        graph = graph_of(recording, storage_of, scalars, live)
+        graph = replace(graph, extra=tuple([storage_of(a, True) for a in extra]))
+        constants = {number[a]: self._contents(a) for a in (*memory, *extra) if self._is_constant(a, given)}
+        order = {a: k for k, a in enumerate(given)}
+        places = [memory[owner] for owner in layout.owners]
+        starts = [(order.get(a, -1), start) for a, start in zip(places, recording.starts(lists), strict=True)]
+        views = [[self._view(t, number) for t in some] for some in ([one.tensor for one in inputs], outputs)]
+        interface = Interface(tuple(views[0]), tuple(views[1]), starts, structure, constants, self.drawn)
+        return replace(graph, interface=interface)
+
+    def _is_constant(self, a: Allocation, given: Any) -> bool:
+        """Whether its contents are known when the function is traced."""
+        is_new = a.buffer is None and a.number >= self.first_number and a not in self._written_by_host
+        return a not in given and not is_new
+
+    def _storage(self, a: Allocation, is_written: bool, one: Input | None, is_returned: bool) -> Storage:
+        if one is not None:
+            return Storage(a.size_bytes, "weight" if one.is_weight else "input", live=True, name=one.name)
+        if not self._is_constant(a, ()):
+            return Storage(a.size_bytes, "new", live=is_returned, given=is_returned)
         if is_written:
             raise TraceError(
                 f"what is traced writes into a tensor of {a.size_bytes} bytes that is none of its inputs: make it one"
             )
-        return "constant"
+        return Storage(a.size_bytes, "constant")
 
-    def _spec(self, t: torch.Tensor, number: Mapping[Allocation, int]) -> TensorSpec:
-        return TensorSpec(
-            number[self.engine.allocation(t)], offset_in_allocation(t), of(t.dtype).name, tuple(t.shape), t.stride()
-        )
+    def _view(self, t: torch.Tensor, number: dict[Allocation, int]) -> TensorView:
+        storage = number[self.engine.allocation(t)]
+        return TensorView(storage, offset_in_allocation(t), of(t.dtype).name, tuple(t.shape), t.stride())
 
     def _contents(self, a: Allocation) -> bytes:
         """The bytes of an allocation that nothing recorded writes."""
-        (data,) = self.device.download([(materialise(self.device, a), 0, -(-a.size_bytes // 4) * 4)])
+        if a in self._written_by_host:
+            return bytes(self._written_by_host[a])
+        device = self.engine.device(a.device)
+        (data,) = device.download([(materialise(device, a), 0, padded_bytes(a))])
         return data.tobytes()
 
     def poison(self) -> None:
@@ -179,39 +177,73 @@ class Tracing:
                 allocation.error = error
 
 
+def padded_bytes(a: Allocation) -> int:
+    """The size of an allocation in whole words."""
+    return -(-a.size_bytes // 4) * 4
+
+
 def planning(engine: Engine, index: int) -> tuple[object, ...]:
     """What decides, beside a function and its inputs, the plan that :func:`trace` makes of it."""
-    patterns = list(engine.scheduler.patterns.values())
-    return engine.device(index).target, engine.settings.planning, patterns
+    return engine.device(index).target, engine.plans.whole_function_options(engine.settings)
 
 
-def trace(engine: Engine, index: int, fn: Callable[..., Any], args: Sequence[Any], blame: Blame | None = None) -> Plan:
-    """The plan of ``fn(*args)`` on an adapter, whose inputs are the tensors among ``args``, of that adapter or meta.
+def trace(
+    engine: Engine,
+    index: int,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    names: Sequence[str] = (),
+    blame: Blame | None = None,
+) -> Plan:
+    """The plan of ``fn(*args)`` on a device, whose inputs are the tensors in ``args``, of that device or meta; on one
+    that is only described, of any device.
 
-    What ``fn`` uses beside them is constant. Raises TraceError where no plan can be made.
+    What ``fn`` uses beside them is constant. ``names``: what ``fn`` calls its arguments. Raises TraceError where no
+    plan can be made.
     """
-    with engine.lock:
+    with engine.lock, ExitStack() as after:
         device = engine.device(index)
         engine.refuse("nothing can be traced")
         engine.flush(causes.PLAN)
         engine.raise_pending()
         default_state(index)  # is made at its first use, which is not to happen here
         tracing = Tracing(engine, device, blame)
-        stand_ins = [stand_in(engine, a, index) if isinstance(a, torch.Tensor) else a for a in args]
-        tracing.inputs = {engine.allocation(t).number for t in stand_ins if isinstance(t, torch.Tensor)}
+        leaves, tree = pytree.tree_flatten(tuple(args))
+        inputs = stand_ins(engine, index, args, names)
+        tracing.inputs = {engine.allocation(one.tensor).number for one in inputs.values()}
+        arguments = pytree.tree_unflatten([inputs[k].tensor if k in inputs else x for k, x in enumerate(leaves)], tree)
         engine.capture = tracing
-        try:
-            with engine.using(threshold=UNBOUNDED):
-                result = fn(*stand_ins)
-                return tracing.finish([t for t in stand_ins if isinstance(t, torch.Tensor)], result)
-        finally:
-            engine.capture = None
-            engine.lanes.clear(index)
-            tracing.poison()
+        after.callback(tracing.poison)
+        after.callback(engine.lanes.clear, index)
+        after.callback(setattr, engine, "capture", None)
+        after.callback(set_current_device, current_device())
+        set_current_device(index)
+        after.enter_context(engine.using(threshold=UNBOUNDED))
+        if index >= FIRST_DESCRIBED:
+            after.enter_context(engine.telling_devices_apart())
+        return tracing.finish(list(inputs.values()), fn(*arguments))
+
+
+def stand_ins(engine: Engine, index: int, args: Sequence[Any], names: Sequence[str]) -> dict[int, Input]:
+    """The inputs among the leaves of ``args``, by their numbers."""
+    found = {}
+    leaves, _ = pytree.tree_flatten_with_path(tuple(args))
+    for k, (path, leaf) in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            first, *keys = map(_key, path)
+            name = names[first] if first < len(names) else f"args.{first}"
+            tensor = stand_in(engine, leaf, index)
+            found[k] = Input(tensor, ".".join([name, *map(str, keys)]), isinstance(leaf, torch.nn.Parameter))
+    return found
+
+
+def _key(entry: Any) -> Any:
+    """The key, the index or the attribute that an entry of a path in a tree is."""
+    return getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))
 
 
 def stand_in(engine: Engine, t: torch.Tensor, index: int) -> torch.Tensor:
     """A tensor of the layout of ``t`` without contents."""
-    if t.device.type == "meta" or t.device == torch.device("webgpu", index):
+    if index >= FIRST_DESCRIBED or t.device.type == "meta" or t.device == torch.device("webgpu", index):
         return engine.empty(t.shape, t.dtype, index, t.stride()).requires_grad_(t.requires_grad)
     raise TraceError(f"an input must be a tensor of webgpu:{index} or a meta tensor, not one of {t.device}")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.device import Device
 
     from .causes import Cause
-    from .lane import Recording
-    from .schedule import Schedule
+    from .plan_cache import CachedPlan
+    from .recording import Recording
 
-    ScheduleOf = Callable[[Recording, Device], Schedule]
+    LookUp = Callable[[Recording, Device], CachedPlan]
 
 observer_for_torch_profiler: Callable[[Device], Observer] = Observer
 """Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
@@ -39,13 +39,13 @@ def is_watched(device: Device) -> bool:
     return device.observer is not None or profiler._is_profiler_enabled
 
 
-def run_watched(device: Device, recording: Recording, cause: Cause, schedule_of: ScheduleOf) -> None:
+def run_watched(device: Device, recording: Recording, cause: Cause, look_up: LookUp) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()
     with observer_for_torch_profiler(device) if profiler._is_profiler_enabled else nullcontext():
         observer = device.observer
         assert observer is not None
         with observer.span("flush", f"{len(nodes)} operations"):
-            schedule = schedule_of(recording, device)
-            observer.planned(nodes, schedule.steps, cause)
-            run(device, schedule, recording)
+            cached = look_up(recording, device)
+            observer.planned(nodes, cached.compilation, cause)
+            run(device, cached, recording)

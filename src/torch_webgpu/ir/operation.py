@@ -7,7 +7,7 @@ an operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -164,6 +164,14 @@ def operation_name(op_id: int) -> str:
     return _names.get(op_id, "an operation")
 
 
+def remember_names(operators: Iterable[tuple[int, str]]) -> None:
+    """Makes these names of operations, by their ids, known to :func:`operation_name`."""
+    for op_id, name in operators:
+        _names.setdefault(op_id, name)
+        if len(_names) > REMEMBERED_NAMES:
+            del _names[next(iter(_names))]
+
+
 class Operation:
     """One ATen call without its storages: ``args`` are the input layouts, then the output layouts.
 
@@ -202,9 +210,7 @@ class Operation:
             n = found.n_inputs
             alike = [(k, o) for o in range(n, len(args)) for k in range(n) if args[k] == args[o]]
             found.alike = frozenset(alike)
-            _names[found.id] = name
-            if len(_names) > REMEMBERED_NAMES:
-                del _names[next(iter(_names))]
+            remember_names([(found.id, name)])
             found = cls._interned.setdefault(key, found)
         return found
 

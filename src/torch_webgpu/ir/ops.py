@@ -258,7 +258,8 @@ class MissingKindError(NotImplementedError):
         super().__init__(op, dtype)  # what a copy is made from
 
     def __str__(self) -> str:
-        return "the op table has no {} for {}".format(*self.args)
+        op, dtype = self.args
+        return f"no kernel computes {op} in {str(dtypes.BY_NAME[dtype].torch).removeprefix('torch.')}"
 
 
 ops = Ops()

@@ -234,12 +234,19 @@ def alias_of_rest(alias: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def lower_serial_write(
-    op: Operation, alias: tuple[int, ...], target: Target, geometry: Geometry, dim: int, combine: str
+    op: Operation,
+    alias: tuple[int, ...],
+    target: Target,
+    geometry: Geometry,
+    dim: int,
+    combine: str,
+    rounded: str = "",
 ) -> Lowered:
     """:func:`lower_write` for types without the atomics: a thread owns all points that differ in ``dim`` only.
 
     Two points that name one element must not differ in any other dimension, as is so for scatters along ``dim``. Writes
-    to an element happen in order, so this is exact where addition is not associative, too.
+    to an element happen in order, so this is exact where addition is not associative, too. ``rounded``: "f16" or
+    "bf16", to which each result is rounded in a target of float32.
     """
     count = geometry.shape[dim]
     rest = Geometry(
@@ -261,6 +268,7 @@ def lower_serial_write(
     combined = (
         TABLE[ROWS[combine]].wgsl[BY_NAME[dtype].kind].format(f"{y}_load(e)", f"{names[written - 1]}_load({source})")
     )
+    combined = f"round_{rounded}({combined})" if rounded else combined
     lines = [
         *walk.coordinates(),
         f"  for (var k = 0u; k < {walk.params.add('count', count)}; k += 1u) {{",

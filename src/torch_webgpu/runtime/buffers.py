@@ -10,14 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+from torch_webgpu.plan.steps import size_class
 from torch_webgpu.runtime.tally import Tally
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.host_memory import Budget
     from torch_webgpu.runtime.implementation import NativeDevice
 
-_SMALLEST_CLASS_BYTES = 256
-_STEPS_PER_OCTAVE = 16  # a class is at most 1/16 larger than what was asked for
 _MIB = 1 << 20
 
 
@@ -57,15 +56,6 @@ Exchange = tuple[int, int]
 """A step of :meth:`BufferPool.exchange`: a buffer's number, and the capacity it is to have, or 0 where it goes back."""
 
 
-def size_class(size_bytes: int) -> int:
-    """The size of the buffer that serves a request: at most 1/16 more above 4 KiB, and a multiple of 256 bytes."""
-    if size_bytes <= _SMALLEST_CLASS_BYTES:
-        return _SMALLEST_CLASS_BYTES
-    octave = 1 << ((size_bytes - 1).bit_length() - 1)
-    step = max(octave // _STEPS_PER_OCTAVE, _SMALLEST_CLASS_BYTES)
-    return -(-size_bytes // step) * step
-
-
 class BufferPool:
     """Buffers of one device. Freed ones wait for a request of their size class; the longest unused go first.
 
@@ -98,6 +88,8 @@ class BufferPool:
         self._clock = 0  # counts releases
         self._gone: Counter[int] = Counter()  # by size, evicted buffers that nothing was made for since
         self._missed_bytes = 0  # of evicted buffers that had to be made again
+        self.limit_bytes: int | None = None
+        """The most that this process takes of the adapter's memory; None where nobody has set a limit."""
         self.evicted: list[Buffer] = []
         """Buffers for :meth:`retire`."""
         self.allocated_bytes = 0
@@ -318,6 +310,11 @@ class BufferPool:
             raise OutOfMemoryError(
                 f"WebGPU out of memory. A buffer of {_human(size_bytes)} exceeds this adapter's limit of "
                 f"{_human(self._max_buffer_bytes)} for one buffer (max-buffer-size).\n{self.summary()}"
+            )
+        if self.limit_bytes is not None and self.reserved_bytes + capacity > self.limit_bytes:
+            raise OutOfMemoryError(
+                f"WebGPU out of memory. Tried to allocate {_human(size_bytes)}, but this process may use no more than "
+                f"{_human(self.limit_bytes)} (see torch.webgpu.set_per_process_memory_fraction).\n{self.summary()}"
             )
         if self._budget is not None and (refusal := self._budget.refusal(capacity)):
             raise OutOfMemoryError(f"webgpu: tried to allocate {_human(size_bytes)}, but {refusal}.\n{self.summary()}")

@@ -69,13 +69,17 @@ class Device:
         self._out_of_memory = 0
         self._unusable: WebGPUError | None = None  # why nothing can be done any more
         self._former: list[NativeDevice] = []
+        self.memory_fraction = 1.0
+        self._memory_limit_bytes: int | None = None
 
     def __repr__(self) -> str:
         return f"<Device webgpu:{self.index} {self.name}>"
 
     @cached_property
     def _opened(self) -> Opened:
-        return Opened(self._adapter, self.target)
+        opened = Opened(self._adapter, self.target)
+        opened.pool.limit_bytes = self._memory_limit_bytes
+        return opened
 
     @property
     def opened(self) -> Opened:
@@ -92,6 +96,12 @@ class Device:
     @property
     def is_open(self) -> bool:
         return "_opened" in self.__dict__
+
+    def limit_memory(self, fraction: float, total_bytes: int) -> None:
+        """Has :meth:`allocate` raise OutOfMemoryError where more of the adapter's memory would be in use or pooled."""
+        self.memory_fraction, self._memory_limit_bytes = fraction, int(fraction * total_bytes)
+        if self.is_open:
+            self._opened.pool.limit_bytes = self._memory_limit_bytes
 
     @property
     def error_buffer(self) -> Buffer:

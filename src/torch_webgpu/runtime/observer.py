@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from torch_webgpu.ir.operation import Operation
+    from torch_webgpu.plan import Label
     from torch_webgpu.runtime.commands import Command
-    from torch_webgpu.wgsl.launch import Lowered
 
 
 class Observed(Protocol):
@@ -60,18 +59,18 @@ class Observer:
         else:
             self.device.submit_unobserved(commands)
 
-    def planned(self, nodes: Sequence[Any], steps: Sequence[Any], cause: Any) -> None:
-        """A recording (of ``ir.graph.Node``) is about to run as these ``lower.fuse.FusedNode``.
+    def planned(self, nodes: Sequence[Any], compilation: Any, cause: Any) -> None:
+        """A recording (of ``ir.operation.Node``) is about to run as this ``compiler.compile.Compilation`` says.
 
         ``cause``: why now, an ``engine.causes.Cause``.
         """
         if self.inner is not None:
-            self.inner.planned(nodes, steps, cause)
+            self.inner.planned(nodes, compilation, cause)
 
-    def encoded(self, op: Operation, lowered: Lowered, commands: Sequence[Command]) -> None:
-        """An operation was lowered to ``commands``, which will be submitted later."""
+    def encoded(self, label: Label, command: Command) -> None:
+        """A step of a plan has become ``command``, which will be submitted later."""
         if self.inner is not None:
-            self.inner.encoded(op, lowered, commands)
+            self.inner.encoded(label, command)
 
     def span(self, kind: str, detail: str = "") -> AbstractContextManager[Any]:
         """Surrounds what the host does: ``kind`` is "flush", "encode", "submit", "upload" or "wait"."""

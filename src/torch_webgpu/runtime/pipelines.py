@@ -87,7 +87,7 @@ class PipelineCache:
     ) -> None:
         self._native = native
         self._max_pipelines = pipelines or (MAX_SOFTWARE_PIPELINES if target.software else MAX_PIPELINES)
-        self._caps = target
+        self._target = target
         self._uniform: Buffer | None = None
         self._generation_size = bind_groups // 2
         self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
@@ -224,16 +224,16 @@ class PipelineCache:
         return source.pipeline(pipeline)
 
     def _link(self, kernel: Kernel, windows: tuple[int, ...]) -> _Source:
-        linked = link(kernel, self._caps, windows)
+        linked = link(kernel, self._target, windows)
         writable = tuple(
             binding.access == "read_write"
             for binding, count in zip(kernel.bindings, windows or (1,) * len(kernel.bindings), strict=True)
             for _ in range(count)
         )
-        if len(writable) > self._caps.max_buffers:
+        if len(writable) > self._target.max_buffers:
             raise WebGPUError(
                 f"kernel {kernel.name} binds {len(writable)} storage buffers (windows {windows}); "
-                f"this adapter allows {self._caps.max_buffers}"
+                f"this adapter allows {self._target.max_buffers}"
             )
         uniform = bool(linked.param_bytes) and not linked.uses_immediates
         return _Source(linked.source, self._layout(writable, uniform), linked.uses_immediates, linked.param_bytes)
@@ -283,7 +283,7 @@ class PipelineCache:
         _check_buffers(kernel, buffers)
         windows = self._windows_of(buffers)
         pipeline = self.pipeline(kernel, windows)
-        width = self._caps.window_bytes
+        width = self._target.window_bytes
         ranges: list[Range] = []
         for buffer, count in zip(buffers, windows or (1,) * len(buffers), strict=True):
             if count == 1:
@@ -310,9 +310,9 @@ class PipelineCache:
         return windows if any(count > 1 for count in windows) else ()
 
     def _windows(self, buffer: Buffer) -> int:
-        if buffer.size_bytes <= self._caps.max_binding_bytes:
+        if buffer.size_bytes <= self._target.max_binding_bytes:
             return 1
-        return -(-buffer.size_bytes // self._caps.window_bytes)
+        return -(-buffer.size_bytes // self._target.window_bytes)
 
 
 def _check_buffers(kernel: Kernel, buffers: tuple[Buffer, ...]) -> None:

@@ -6,7 +6,6 @@ GPU compilers, Mesa's among them, inline every function, so a kernel's code is n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -15,7 +14,9 @@ from torch_webgpu.ir.expr import Expr, Function, walk
 from torch_webgpu.ir.ops import TABLE
 
 from .expr import convert
-from .link import declarations, function_body, library_function
+from .link import library_function
+from .module import Module
+from .tokens import is_name, is_number, is_operator, next_index, tokens
 
 MAX_CODE = 8192
 """The most that one kernel should have: Mesa's software adapter compiles it in a second or two."""
@@ -23,8 +24,6 @@ MAX_UNROLLED = MAX_CODE // 2
 """The most that several points side by side should have, which take compilers longer. With more, threads compute their
 points one after another: memory is not what such a kernel waits for."""
 
-_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
-_OPERATOR = re.compile(r"[-+*/%<>=!&|^~]+")
 _KEYWORDS = frozenset({"if", "else", "while", "for", "switch", "return"})
 
 
@@ -41,10 +40,10 @@ def code_size(roots: Sequence[Expr]) -> int:
 
 def _call_size(function: Function) -> int:
     """The code of a call of a program's own function."""
-    own = {name: function_body(text) or "" for name, text in declarations(function.text).items()}
+    own = Module.parse(function.text).by_name
 
     def size(name: str) -> int:
-        return _text_size(own[name], size) if name in own else _function_size(name)
+        return _text_size(own[name].body or "", size) if name in own else _function_size(name)
 
     return size(function.name)
 
@@ -58,8 +57,14 @@ def _own_size(op: str, dtype: str, operands: tuple[str, ...]) -> int:
 
 
 def _text_size(text: str, function_size: Callable[[str], int] | None = None) -> int:
-    calls = [name for name in _CALL.findall(text) if name not in _KEYWORDS]
-    return len(_OPERATOR.findall(text)) + sum(map(function_size or _function_size, calls))
+    sequence = tokens(text)
+    before_call = [
+        k for k, t in enumerate(sequence[:-1]) if is_name(t) and sequence[next_index(sequence, k + 1)] == "("
+    ]
+    calls = [sequence[k] for k in before_call if sequence[k] not in _KEYWORDS]
+    # The limits above were measured with the sign of a literal's exponent as an operator.
+    signed = [token for token in sequence if is_number(token) and ("-" in token or "+" in token)]
+    return sum(map(is_operator, sequence)) + len(signed) + sum(map(function_size or _function_size, calls))
 
 
 @cache

@@ -6,27 +6,18 @@ end. Each part keeps its parameters; what equal parts declare alike, workgroup m
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import lru_cache
 
 from .kernel import Binding, Kernel, Param
+from .module import Declaration, Module
 
 KERNEL_CACHE_SIZE = 512
 ERRORS = "errors"
 """The binding that library functions know by its name, so that it keeps it."""
 
-_TOKEN = re.compile(r"\bP\.(\w+)|\b[A-Za-z_]\w*")
-_COMMENT = re.compile(r"[ \t]*//.*")
-_DECLARATION = re.compile(r"^(?:fn|const|alias|struct|var<\w+>)\s+(\w+)", re.MULTILINE)
-_ENTRY = re.compile(
-    r"^@compute\s+@workgroup_size\([^()]*\)(?P<sized>\s*@subgroup_size\(\d+\))?"
-    r"\s*fn main\((?P<given>(?:[^()]|\([^()]*\))*)\)",
-    re.MULTILINE,
-)
-_BUILTIN = re.compile(r"@builtin\((\w+)\)\s*(\w+)\s*:\s*([^,]+)")
-_ACCESSOR = re.compile(r"(\w+?)_(?:load4?|load_words?4?|store4?|store_word|atomic_\w+)")
-_SWIZZLE = re.compile(r"[xyzw]{1,4}|[rgba]{1,4}")
+PARAMS = "P"
+_ACCESSES = frozenset("load load4 load_word load_words4 store store4 store_word".split())
 # What a part's entry point is given; the grid is a row.
 _GIVEN = {
     "workgroup_id": "vec3<u32>(wid.x - {begin}, 0u, 0u)",
@@ -37,16 +28,15 @@ _GIVEN = {
 
 @lru_cache(maxsize=KERNEL_CACHE_SIZE)
 def can_be_part(kernel: Kernel) -> bool:
-    """Whether it is written as :func:`together` can read it."""
-    body = _COMMENT.sub("", kernel.body)
-    entry = _ENTRY.search(body)
-    if not kernel.trusted or entry is None or any(map(_SWIZZLE.fullmatch, _DECLARATION.findall(body))):
+    """Whether its entry point is given nothing that :func:`together` cannot give it."""
+    entry = kernel.module.entry
+    if not kernel.trusted or entry is None or entry.signature is None:
         return False
-    return all(name in _GIVEN for name, _, _ in _BUILTIN.findall(entry["given"]))
+    return all(parameter.builtin in _GIVEN for parameter in entry.signature.parameters)
 
 
 def has_workgroup_memory(kernel: Kernel) -> bool:
-    return "var<workgroup>" in kernel.body
+    return any(declaration.address_space == "workgroup" for declaration in kernel.module.declarations)
 
 
 @lru_cache(maxsize=KERNEL_CACHE_SIZE)
@@ -87,50 +77,58 @@ def together(parts: tuple[Kernel, ...], owners: tuple[tuple[int, ...], ...]) -> 
 
 def _sized(part: Kernel) -> str:
     """How a part's entry point asks for a size of its subgroups, if it does."""
-    entry = _ENTRY.search(part.body)
-    assert entry is not None
-    return entry["sized"] or ""
+    size = _entry(part.module).attributes.get("subgroup_size")
+    return "" if size is None else f" @subgroup_size({size})"
+
+
+def _entry(module: Module) -> Declaration:
+    assert module.entry is not None
+    return module.entry
 
 
 def _renamed(part: Kernel, p: int, owners: Sequence[int], equal: bool) -> tuple[list[str], list[str]]:
     """The part's declarations in names that no other part has, and what its entry point takes. ``equal``: parts share
     what depends on neither parameters nor buffers.
     """
-    body = _COMMENT.sub("", part.body)
-    entry = _ENTRY.search(body)
-    assert entry is not None
-    builtins = _BUILTIN.findall(entry["given"])
-    signature = ", ".join([f"{name}: {type_.strip()}" for _, name, type_ in builtins])
-    body = f"{body[: entry.start()]}fn main({signature}){body[entry.end() :]}"
-    found = list(_DECLARATION.finditer(body))
-    ends = [match.start() for match in found[1:]] + [len(body)]
-    texts = {match[1]: body[match.start() : end].strip() for match, end in zip(found, ends, strict=True)}
-    buffers = {binding.name: owner for binding, owner in zip(part.bindings, owners, strict=True)}
-    own = _own(texts, buffers) if equal else texts.keys()
-
-    def rename(match: re.Match[str]) -> str:
-        name = match[0]
-        if match[1] is not None or name in own:
-            return f"{name}_{p}"
-        buffer = None if name in texts else _buffer(name, buffers)
-        return name if buffer in (None, ERRORS) else f"b{buffers[buffer]}{name[len(buffer) :]}"
-
-    return [_TOKEN.sub(rename, text) for text in texts.values()], [name for name, _, _ in builtins]
+    module = part.module.without_comments()
+    entry = _entry(module)
+    assert entry.signature is not None
+    takes = entry.signature.parameters
+    function = Module.parse(f"fn main({', '.join([f'{t.name}: {t.type}' for t in takes])}) {entry.body}").declarations[
+        0
+    ]
+    declarations = [function if declaration is entry else declaration for declaration in module.declarations]
+    accessors = _accessors(declarations, [binding.name for binding in part.bindings])
+    own = _own(declarations, accessors.keys()) if equal else {declaration.name for declaration in declarations}
+    names = {name: f"{name}_{p}" for name in own} | {
+        f"{PARAMS}.{q.name}": f"{PARAMS}.{q.name}_{p}" for q in part.params
+    }
+    for name, k in accessors.items():
+        if part.bindings[k].name != ERRORS:
+            names[name] = f"b{owners[k]}{name.removeprefix(part.bindings[k].name)}"
+    return [declaration.renamed(names) for declaration in declarations], [t.builtin for t in takes]
 
 
-def _buffer(name: str, buffers: Mapping[str, int]) -> str | None:
-    """The buffer that this function accesses."""
-    match = _ACCESSOR.fullmatch(name)
-    return match[1] if match is not None and match[1] in buffers else None
+def _accessors(declarations: Sequence[Declaration], bindings: Sequence[str]) -> dict[str, int]:
+    """The functions that access buffers and are used, each with the number of its binding."""
+    used = frozenset().union(*[declaration.mentions for declaration in declarations])
+    return {
+        name: k
+        for k, binding in enumerate(bindings)
+        for name in sorted(used - {declaration.name for declaration in declarations})
+        if name.startswith(f"{binding}_") and _is_access(name.removeprefix(f"{binding}_"))
+    }
 
 
-def _own(texts: Mapping[str, str], buffers: Mapping[str, int]) -> Set[str]:
+def _is_access(name: str) -> bool:
+    return name in _ACCESSES or name.startswith("atomic_")
+
+
+def _own(declarations: Sequence[Declaration], accessors: Set[str]) -> Set[str]:
     """The entry point, and what depends on parameters or buffers."""
-    mentioned = {name: [match[0] for match in _TOKEN.finditer(text)] for name, text in texts.items()}
-    own, size = {"main"}, 0
-    while len(own) > size:
-        size = len(own)
-        for name, tokens in mentioned.items():
-            if any(t.startswith("P.") or t in own or (t not in texts and _buffer(t, buffers)) for t in tokens):
-                own.add(name)
-    return own
+    depends = {PARAMS, "main", *accessors}
+    size = 0
+    while len(depends) > size:
+        size = len(depends)
+        depends |= {declaration.name for declaration in declarations if not depends.isdisjoint(declaration.mentions)}
+    return depends & {declaration.name for declaration in declarations}

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from .module import Module
+
 Access = Literal["read", "read_write"]
 Mode = Literal["plain", "word", "atomic"]
 ParamType = Literal["u32", "i32", "f32"]
@@ -66,6 +68,11 @@ class Kernel:
         """A digest of everything that decides the compiled pipeline; stable across processes."""
         parts = (self.body, repr(self.bindings), repr(self.params), repr(self.trusted))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+    @property
+    def module(self) -> Module:
+        """The body, parsed. Raises ShaderSyntaxError."""
+        return Module.parse(self.body)
 
     def __hash__(self) -> int:
         return hash(self.key)

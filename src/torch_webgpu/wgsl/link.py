@@ -8,15 +8,18 @@ nothing else, so that sources stay small for the driver's compiler.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.module import Declaration, Module, reachable
+
+ACCESSOR_CACHE_SIZE = 512
+"""Buffers whose accessors are kept: kernels name and declare theirs alike."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     if len(windows) != len(kernel.bindings):
         raise ValueError(f"kernel {kernel.name}: {len(windows)} window counts for {len(kernel.bindings)} bindings")
 
-    mentioned = _identifiers(kernel.body)
+    module = kernel.module
+    mentioned = module.names
     # Dawn's devices are opened without its bounds checks: see runtime/dawn.py.
     clamped = target.dialect == "tint" and not kernel.trusted and not target.checks_bounds
     buffers = [
@@ -51,8 +55,8 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     ]
     table = dict(library(target.int64))
     for buffer in buffers:
-        table |= buffer.accessors()
-    found = _reachable(mentioned - _declared(kernel.body), table)
+        table |= _accessors(buffer)
+    reached = reachable(module.mentions_of(table.keys()), table)
     declared_buffers, next_binding = [], 0
     for buffer in buffers:
         declared_buffers += buffer.declarations(next_binding)
@@ -60,8 +64,13 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
 
     param_bytes = 4 * len(kernel.params)
     uses_immediates = 0 < param_bytes <= target.immediates_bytes
-    text = [*_params(kernel, uses_immediates, next_binding), *declared_buffers, *found, kernel.body]
-    source = "\n".join([*_directives(text, target), *text]) + "\n"
+    variables = _library(target.int64).variables
+    texts = [declaration.text + variables.get(declaration.name, "") for declaration in reached]
+    declared = [*_params(kernel, uses_immediates, next_binding), *declared_buffers]
+    directives = _directives(
+        [module.attributes, mentioned, *[b.names for b in buffers], *[d.names for d in reached]], target
+    )
+    source = "\n".join([*directives, *declared, *texts, kernel.body]) + "\n"
     return LinkedKernel(source, uses_immediates, param_bytes)
 
 
@@ -75,13 +84,13 @@ def _params(kernel: Kernel, uses_immediates: bool, binding: int) -> list[str]:
     return [f"struct Params {{\n{members}}}", variable]
 
 
-def _directives(text: Iterable[str], target: Target) -> list[str]:
+def _directives(parts: Sequence[frozenset[str]], target: Target) -> list[str]:
     """`enable` lines: Tint wants one for each extension in use, naga refuses the one for subgroups."""
-    mentioned = _identifiers("\n".join(text))
-    found = ["enable f16;"] if "f16" in mentioned else []
+    found = ["enable f16;"] if any("f16" in names for names in parts) else []
     if target.dialect == "tint":
-        found += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, mentioned))]
-        if any(map(_TINT_EXTENSIONS[_MATRICES], mentioned)):
+        names = frozenset().union(*parts)
+        found += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, names))]
+        if any(map(_TINT_EXTENSIONS[_MATRICES], names)):
             # Dawn cannot see that a subgroup's number is the same for all of it.
             found.append("diagnostic(off, chromium.subgroup_matrix_uniformity);")
     return found
@@ -98,61 +107,49 @@ _TINT_EXTENSIONS: dict[str, Callable[[str], bool]] = {
 }
 
 
-# Library and reachability
-
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_COMMENT = re.compile(r"//.*")
-_DECLARATION = re.compile(r"^(?:fn|const|alias|struct)\s+(\w+)", re.MULTILINE)
-
-
-def _identifiers(text: str) -> frozenset[str]:
-    return frozenset(_IDENTIFIER.findall(_COMMENT.sub("", text)))
-
-
-def _declared(text: str) -> frozenset[str]:
-    return frozenset(_DECLARATION.findall(_COMMENT.sub("", text)))
-
-
-def declarations(text: str) -> dict[str, str]:
-    """Top-level declarations by name, without comments: each starts in column 0."""
-    text = re.sub(r"[ \t]*//.*", "", text)
-    found = list(_DECLARATION.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    return {match[1]: text[match.start() : end].strip() for match, end in zip(found, ends, strict=True)}
-
+# The library
 
 _INT64_VARIANTS = {True: "i64_native", False: "i64_emulated"}
 
 
+@dataclass(frozen=True)
+class _Library:
+    """The declarations of ``kernels/lib`` by name, and the text of the variables that come with some of them."""
+
+    table: dict[str, Declaration]
+    variables: dict[str, str]
+
+
 @cache
-def library(int64: bool) -> dict[str, str]:
-    """Every declaration of ``kernels/lib`` for a host with or without native 64-bit integers, by name."""
+def _library(int64: bool) -> _Library:
     folder = files("torch_webgpu") / "kernels" / "lib"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".wgsl"))
     names.remove(f"{_INT64_VARIANTS[not int64]}.wgsl")
-    return {name: text for file in names for name, text in declarations((folder / file).read_text("utf-8")).items()}
+    result = _Library({}, {})
+    owner = ""
+    for name in names:
+        module = Module.parse((folder / name).read_text("utf-8")).without_comments()
+        for gap, declaration in zip(module.gaps, module.declarations):
+            if declaration.kind == "var":
+                result.variables[owner] = result.variables.get(owner, "") + gap + declaration.text
+            else:
+                owner = declaration.name
+                result.table[owner] = declaration
+    return result
+
+
+def library(int64: bool) -> dict[str, Declaration]:
+    """Every declaration of ``kernels/lib`` for a host with or without native 64-bit integers, by name. Its variables
+    come with the declaration before them.
+    """
+    return _library(int64).table
 
 
 def library_function(name: str) -> str | None:
     """The body of a library function, for hosts with 64-bit integers; None where the library has none of this name."""
-    return function_body(library(True).get(name, ""))
-
-
-def function_body(declaration: str) -> str | None:
-    """The body of a declared function; None for what is none."""
-    return declaration[declaration.index("{") :] if declaration.startswith("fn ") else None
-
-
-def _reachable(names: Iterable[str], table: dict[str, str]) -> list[str]:
-    """The declarations of ``table`` that ``names`` lead to, each once, in the order of the table."""
-    found: set[str] = set()
-    pending = [name for name in names if name in table]
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending += _identifiers(table[name]) & table.keys() - found
-    return [text for name, text in table.items() if name in found]
+    declaration = library(True).get(name)
+    body = None if declaration is None else declaration.body
+    return None if body is None else body + _library(True).variables.get(name, "")
 
 
 # Storage buffers
@@ -240,6 +237,11 @@ class _Buffer:
             f"@group(0) @binding({first_binding + k}) var<storage, {self.access}> {variable}: array<{element}>;"
             for k, variable in enumerate(self.variables)
         ]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its declaration mentions."""
+        return frozenset({self.element})
 
     def accessors(self) -> dict[str, str]:
         """Every accessor this buffer can have, by name. ``x_raw_*`` count ``element``s, ``x_raw_*_vector`` vectors."""
@@ -363,6 +365,11 @@ class _Buffer:
                 x=x, op=op, t=t, word=word, decode=decode, encode=encode, combine=combine
             )
         return table
+
+
+@lru_cache(maxsize=ACCESSOR_CACHE_SIZE)
+def _accessors(buffer: _Buffer) -> dict[str, Declaration]:
+    return Module.parse("\n".join(buffer.accessors().values())).by_name
 
 
 def _atomic_element(name: str, dtype: DType, target: Target, mentioned: frozenset[str]) -> str:

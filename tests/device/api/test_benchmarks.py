@@ -37,6 +37,22 @@ def test_fusion(device, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_host():
+    """Counts are the same in every run, and a program in steady state makes no plans anew."""
+    pytest.importorskip("wgpudawn")
+    rows = []
+    for _ in range(2):
+        found = run("host.py", "--only", "mlp-training", "--json")
+        assert found.returncode == 0, found.stderr
+        rows.append(json.loads(found.stdout))
+    names = ("operations", "python_calls", "c_calls", "flushes", "plan_hits", "plan_misses", "dispatches")
+    first, second = ({name: row[name] for name in names} for row in rows)
+    assert first == second
+    assert first["plan_misses"] == 0 < first["flushes"] == first["plan_hits"]
+    assert 0 < first["dispatches"] < first["operations"] < first["python_calls"]
+    assert all(row["ratio"] > 0 and row["fallbacks"] == 0 for row in rows)
+
+
 @pytest.mark.slow
 def test_soak(device, tmp_path):
     """Two threads for half a minute: nothing differs from the CPU, nothing is left recorded or alive."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
+from tests.device.processes import assert_ends_well
 
 from torch_webgpu.errors import OutOfMemoryError
 from torch_webgpu.runtime.runtime import devices
@@ -128,6 +132,76 @@ def test_a_gpu_whose_driver_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(RuntimeError, match="does not tell how much memory"):
         webgpu.mem_get_info()
     assert webgpu.get_device_properties().total_memory == 0
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[int], None]]:
+    """Limits this process to so many bytes more than it has."""
+    webgpu.empty_cache()
+    total = webgpu.mem_get_info()[1]
+    yield lambda size_bytes: webgpu.set_per_process_memory_fraction((webgpu.memory_reserved() + size_bytes) / total)
+    webgpu.set_per_process_memory_fraction(1.0)
+
+
+def test_a_process_takes_no_more_than_its_fraction(limit: Callable[[int], None]) -> None:
+    assert webgpu.get_per_process_memory_fraction() == 1
+    limit(16 * MIB)
+    x = torch.ones(2 * MIB, device="webgpu")
+    webgpu.synchronize()
+    y = torch.ones(3 * MIB, device="webgpu")  # 20 MiB in all
+    with pytest.raises(torch.OutOfMemoryError, match=r"this process may use no more than .*set_per_process_memory"):
+        y.cpu()
+    del y
+    z = x[: MIB // 2] + 1  # the program goes on
+    assert z.sum().item() == MIB
+    assert webgpu.memory_reserved() <= webgpu.get_per_process_memory_fraction() * webgpu.mem_get_info()[1]
+    webgpu.set_per_process_memory_fraction(1.0, "webgpu:0")
+    assert torch.ones(3 * MIB, device="webgpu").sum().item() == 3 * MIB
+
+
+def test_what_is_pooled_makes_room_below_the_limit(limit: Callable[[int], None]) -> None:
+    limit(16 * MIB)
+    for size in (3, 2, 3):  # 12 and 8 MiB: never both
+        assert torch.ones(size * MIB, device="webgpu").sum().item() == size * MIB
+
+
+def test_fractions_that_are_none() -> None:
+    for fraction, error, words in (
+        (1, TypeError, "Invalid type for fraction argument, must be `float`"),
+        (1.5, ValueError, "Invalid fraction value: 1.5. Allowed range: 0~1"),
+        (-0.1, ValueError, "Invalid fraction value: -0.1. Allowed range: 0~1"),
+    ):
+        with pytest.raises(error) as raised:
+            webgpu.set_per_process_memory_fraction(fraction)
+        assert str(raised.value) == words
+    assert webgpu.get_per_process_memory_fraction() == 1
+
+
+def test_a_limit_is_set_before_the_adapter_is_used() -> None:
+    script = """
+        torch.webgpu.set_per_process_memory_fraction(0.0)
+        with pytest.raises(torch.OutOfMemoryError, match="no more than 0 B"):
+            torch.ones(1 << 20, device="webgpu").cpu()
+        torch.webgpu.set_per_process_memory_fraction(1.0)
+        assert torch.ones(3, device="webgpu").tolist() == [1, 1, 1]
+    """
+    assert_ends_well(script)
+
+
+def test_this_process_is_listed() -> None:
+    x = torch.ones(MIB, device="webgpu")
+    webgpu.synchronize()
+    first, own, *rest = webgpu.list_gpu_processes().splitlines()
+    assert first == "GPU:0"
+    assert own == f"process {os.getpid():>10d} uses {webgpu.memory_reserved() / MIB:>12.3f} MB GPU memory"
+    assert rest == ["WebGPU does not tell of other processes"]
+    assert x.sum().item() == MIB
+
+
+def test_former_names() -> None:
+    for old, new in (("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")):
+        with pytest.warns(FutureWarning, match=f"`torch.webgpu.{old}` has been renamed to `torch.webgpu.{new}`"):
+            assert getattr(webgpu, old)() == getattr(webgpu, new)()
 
 
 def test_failures_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

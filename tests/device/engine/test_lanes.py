@@ -109,7 +109,7 @@ def test_plans_come_back_however_threads_interleave(device):
         for step in range(steps):
             if step == warm_up:
                 start.wait()
-                misses.append(engine().scheduler.misses)
+                misses.append(engine().plans.misses)
             optimizer.zero_grad()
             loss = (x @ weights[0]).tanh().mm(weights[1]).square().mean()
             loss.backward()
@@ -119,7 +119,7 @@ def test_plans_come_back_however_threads_interleave(device):
 
     with patient(), ThreadPoolExecutor(2) as pool:
         together = list(pool.map(train, range(2)))
-        after = engine().scheduler.misses
+        after = engine().plans.misses
         start = threading.Barrier(1)
         alone = [train(seed) for seed in range(2)]
     # In a batch shared by both, hardly two recordings were alike: hundreds.

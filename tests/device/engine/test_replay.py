@@ -13,7 +13,7 @@ from torch import nn
 
 from torch_webgpu.engine import program as programs
 from torch_webgpu.engine import tensor as engine_tensor
-from torch_webgpu.engine.program import Program
+from torch_webgpu.engine.executable import Executable
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Mailbox, Template
 from torch_webgpu.errors import WebGPUError
@@ -73,7 +73,7 @@ def test_a_program_that_fails_is_undone_and_run_step_by_step(
     torch.webgpu.synchronize()
     torch.webgpu.empty_cache()  # buffers and bind groups are to be made anew
     before = torch.webgpu.memory_allocated(), torch.webgpu.memory_stats()["active.all.current"]
-    real, run, calls = getattr(owner, part), Program.run, []
+    real, run, calls = getattr(owner, part), Executable.run, []
 
     def fail_once(self: object, *args: object, **kwargs: object) -> object:
         calls.append(in_program[-1])
@@ -91,7 +91,7 @@ def test_a_program_that_fails_is_undone_and_run_step_by_step(
             in_program.pop()
 
     monkeypatch.setattr(owner, part, fail_once)
-    monkeypatch.setattr(Program, "run", run_program)
+    monkeypatch.setattr(Executable, "run", run_program)
     results = program(on_device)
     torch.webgpu.flush_batch()
     monkeypatch.undo()
@@ -114,7 +114,7 @@ def test_a_program_follows_moving_offsets_changing_numbers_and_other_buffers(dev
         torch.webgpu.flush_batch()
         if step % 3 == 2:
             del kept[:-2]
-    assert engine().scheduler.hits
+    assert engine().plans.hits
     for actual, expected in zip(kept[::2], kept[1::2], strict=True):
         for a, e in zip(actual, expected, strict=True):
             torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
@@ -176,7 +176,7 @@ def test_a_loop_finds_its_plans_and_bind_groups_again_wherever_its_first_batch_b
         optimizer.step()
 
     extra = torch.zeros(3, device=device)
-    scheduler, stats = engine().scheduler, engine().device(0)
+    scheduler, stats = engine().plans, engine().device(0)
     for _ in range(2):
         extra = extra * 1.5 + 1  # moves the beginning of what follows
         for _ in range(40):

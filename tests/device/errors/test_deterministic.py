@@ -83,7 +83,6 @@ WRITES: dict[str, Callable[..., torch.Tensor]] = {
     ).t(),
     "index_copy": lambda x, i, s: x.index_copy(0, i, s),
     "scatter": lambda x, i, s: x.scatter(0, i[:, None].expand(s.shape), s),
-    "put": lambda x, i, s: x.put(i[:, None] * 2 + torch.arange(2, device=x.device), s),
 }  # fmt: skip
 
 
@@ -146,6 +145,22 @@ def test_alerts_where_there_is_no_such_kernel(device: torch.device) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert backward() == 4
+
+
+def test_writes_of_put_alert_as_on_the_cpu(device: torch.device) -> None:
+    """Which of several values stays; sums do not, but on CUDA."""
+
+    def put(d: Any, accumulate: bool) -> Any:
+        x = torch.zeros(4, device=d)
+        return x.put_(torch.tensor([1, 3, 1], device=d), torch.tensor([1.0, 2.0, 5.0], device=d), accumulate)
+
+    for d in (device, "cpu"):
+        with pytest.raises(RuntimeError, match=r"put_ does not have a deterministic implementation, but you set"):
+            put(d, False)
+        assert put(d, True).tolist() == [0, 6, 0, 2]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
+        assert put(device, False).tolist() == [0, 5, 0, 2]
 
 
 def test_medians_alert_of_nothing(device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -114,21 +115,21 @@ def test_an_adapter_that_is_not_there(device):
 
 
 @pytest.mark.parametrize(
-    ("name", "use"),
+    ("words", "use"),
     [
-        ("index", lambda x, i: x[i]),
-        ("index_select", lambda x, i: x.index_select(0, i)),
-        ("gather", lambda x, i: x.gather(0, i)),
-        ("embedding|index_select", lambda x, i: F.embedding(i, x.view(4, 1))),
-        ("index_put", lambda x, i: x.index_put_((i,), torch.ones(3, device=x.device))),
-        ("scatter", lambda x, i: x.scatter(0, i, 1.0)),
-        ("nll", lambda x, i: F.cross_entropy(x.view(1, 4).expand(3, 4), i)),
+        ("index: index 7", lambda x, i: x[i]),
+        ("index_select: index 7", lambda x, i: x.index_select(0, i)),
+        ("gather: index 7", lambda x, i: x.gather(0, i)),
+        ("embedding: index 7", lambda x, i: F.embedding(i, x.view(4, 1))),
+        ("index_put: index 7", lambda x, i: x.index_put_((i,), torch.ones(3, device=x.device))),
+        ("scatter: index 7", lambda x, i: x.scatter(0, i, 1.0)),
+        ("Target 7 is out of bounds. (nll_loss;", lambda x, i: F.cross_entropy(x.view(1, 4).expand(3, 4), i)),
     ],
 )
-def test_an_index_out_of_range_is_raised_at_the_next_synchronisation(device, name, use):
+def test_an_index_out_of_range_is_raised_at_the_next_synchronisation(device, words, use):
     x, index = torch.arange(4.0, device=device), torch.tensor([0, 7, 1], device=device)
     use(x, index)
-    with pytest.raises(IndexError, match=f"({name}).*(7|target)"):
+    with pytest.raises(IndexError, match=re.escape(words)):
         torch.webgpu.synchronize()
     assert use(torch.arange(4.0, device=device), index.clamp(max=3)).sum().isfinite().item()
 
@@ -421,5 +422,5 @@ def test_the_line_that_used_an_index_raises_when_that_is_asked_for(debug):
     here, later = (n for n, text in enumerate(WHERE.splitlines(), 1) if text.endswith(("# here", "# later")))
     assert shape == "torch.Size([2, 3])"
     assert int(line) == (here if debug else later)
-    assert message.startswith("index_select: index 9 is out of bounds for dimension with size 4")
+    assert message.startswith("embedding: index 9 is out of bounds for dimension with size 4")
     assert ("TORCH_WEBGPU_DEBUG=where" in message) == (not debug)

@@ -26,11 +26,11 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 def kernels(run: Callable[[], object]) -> tuple[object, int]:
     """The result of ``run``, and how many operations were left of what it recorded."""
     eng = engine()
-    eng.scheduler.schedules.clear()
+    eng.plans.clear()
     with eng.using(threshold=10_000):
         result = run()
         eng.flush(ASKED)
-    return result, sum(len(schedule.steps) for schedule in eng.scheduler.schedules.values())
+    return result, sum(len(cached.compilation.fused) for plans in eng.plans.plans.values() for cached in plans.values())
 
 
 def check(fn: Fn, *tensors: torch.Tensor, steps: int | None = 1, tol: float | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.device import against_cpu
-from tests.device.against_cpu import HALF_TYPES, layouts
+from tests.device.against_cpu import HALF_TYPES, layouts, same
 from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -339,7 +339,10 @@ def test_embedding_renorm(device, dtype):
         ("index", lambda x, i: x[i], -8, True),
         ("take", lambda x, i: x.take(i), 35, True),
         ("scatter", lambda x, i: x.scatter(0, i[:, None], 1), 7, False),
-        ("scatter_reduce", lambda x, i: x.scatter_add(0, i[:, None], x), 2**40, False),
+        ("scatter_add", lambda x, i: x.scatter_add(0, i[:, None], x), 2**40, False),
+        ("scatter_reduce", lambda x, i: x.scatter_reduce(0, i[:, None], x, "amax"), 7, False),
+        ("index_put", lambda x, i: (y := x.clone()).__setitem__(i, x[:2]) or y, 7, True),
+        ("embedding", lambda x, i: F.embedding(i, x), 7, False),
         ("index_put", lambda x, i: x.index_put((i,), x[:2]), 7, True),
         ("index_copy", lambda x, i: x.index_copy(0, i, x[:2]), -1, False),
         ("index_add", lambda x, i: x.index_add(0, i, x[:2]), -(2**40), False),
@@ -357,6 +360,52 @@ def test_out_of_range(device, name, fn, bad, wraps, dtype):
     assert fn(x, torch.tensor([0, -1 if wraps else 1], device=device)).isfinite().all()
 
 
+PYTORCHS_WORDS = {
+    "one_hot": lambda d: F.one_hot(torch.tensor([0, 5], device=d), 3),
+    "one_hot of a negative class": lambda d: F.one_hot(torch.tensor([0, -1], device=d), 3),
+    "one_hot, classes counted": lambda d: F.one_hot(torch.tensor([0, -1], device=d)),
+    "one_hot of no class": lambda d: F.one_hot(torch.tensor([0, 1], device=d), 0),
+    "cross_entropy": lambda d: F.cross_entropy(torch.zeros(2, 3, device=d), torch.tensor([0, 5], device=d)),
+    "cross_entropy of images": lambda d: F.cross_entropy(
+        torch.zeros(2, 3, 4, 4, device=d), torch.full((2, 4, 4), 7, device=d)
+    ),
+    "multi_margin_loss": lambda d: F.multi_margin_loss(torch.zeros(2, 3, device=d), torch.tensor([0, 5], device=d)),
+    "multilabel_margin_loss": lambda d: F.multilabel_margin_loss(
+        torch.zeros(1, 3, device=d), torch.tensor([[0, 5, -1]], device=d)
+    ),
+    "max_unpool2d": lambda d: F.max_unpool2d(torch.ones(1, 2, 1, 1, device=d), torch.full((1, 2, 1, 1), 5).to(d), 2),
+    "max_unpool3d": lambda d: F.max_unpool3d(
+        torch.ones(1, 2, 1, 1, 1, device=d), torch.full((1, 2, 1, 1, 1), 9).to(d), 2
+    ),
+}
+
+
+def synchronized(call, device):
+    call(device)
+    torch.webgpu.synchronize()
+
+
+@pytest.mark.parametrize("call", PYTORCHS_WORDS.values(), ids=PYTORCHS_WORDS)
+def test_what_is_out_of_range_has_pytorchs_words(device, call):
+    """Where an index is a class, a target, a place to the user. Indices of planes must not reach the next plane."""
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        call("cpu")
+    with pytest.raises(expected.type) as actual:
+        synchronized(call, device)
+    words = str(expected.value).split(" (output")[0]
+    assert str(actual.value).startswith(words)
+    assert (torch.ones(2, device=device) + 1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("classes", [-1, 3, 7])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)], ids=str)
+def test_one_hot(device, shape, classes):
+    if classes > 0 or shape != (0,):
+        assert same(device, lambda x: F.one_hot(x, classes), torch.randint(0, 3, shape))
+    for bad in (torch.randint(0, 3, shape).int(), torch.zeros(0, dtype=torch.int64)):
+        same(device, lambda x: F.one_hot(x, classes), bad)
+
+
 def test_no_index_is_in_a_dimension_of_size_0(device):
     """Seen by the shapes: raised at once, in PyTorch's words."""
     for use in (
@@ -368,6 +417,35 @@ def test_no_index_is_in_a_dimension_of_size_0(device):
         with pytest.raises(IndexError, match="index is out of bounds for dimension with size 0"):
             use(device)
     assert torch.ones(10, 0, device=device)[:, []].shape == (10, 0)
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("reduce", ["mean", "prod"])
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+def test_half_types_are_rounded_where_the_cpu_rounds_them(device, dtype, reduce, include_self, dim):
+    """``index_reduce`` rounds each partial result, the others what is divided by a mean's count: bit for bit."""
+    x, source = torch.randn(12, 12).to(dtype), torch.randn(12, 40).to(dtype)
+    index = torch.randint(0, 12, (40,))
+    if dim is None:
+        x, source, dim = x[0], source[0], 0
+    elif dim == 0:
+        source = source.T
+    points = index.view(-1, *[1] * (source.dim() - 1 - dim)).expand(source.shape)
+    for call in (
+        lambda x, i, p, s: x.index_reduce(dim, i, s, reduce, include_self=include_self),
+        lambda x, i, p, s: x.scatter_reduce(dim, p, s, reduce, include_self=include_self),
+    ):
+        tensors = x, index, points, source
+        actual, expected = call(*(t.to(device) for t in tensors)).cpu(), call(*tensors)
+        assert torch.equal(actual, expected)
+
+
+def test_values_of_another_dtype_are_refused_in_pytorchs_words(device):
+    values = torch.tensor(2j, dtype=torch.complex128)
+    for dtype in (torch.complex64, torch.float32):
+        x, index = torch.zeros(5, dtype=dtype), torch.tensor([0, 2])
+        assert not same(device, lambda x, i: x.index_put((i,), values), x, index)
 
 
 def test_byte_masks_are_warned_of(device):
@@ -411,3 +489,39 @@ def test_index_into_nothing(device):
     with pytest.raises(IndexError, match="size 0"):
         torch.webgpu.synchronize()
     assert x.index_select(0, torch.empty(0, dtype=torch.int64, device=device)).shape == (0, 4)
+
+
+BAGS = [
+    ((2, 6), (2, 0, 0, 6, 6), (2, 0, 0)),
+    ((2, 2), (), (1,)),
+    ((2, 2), (2,), (2, 0, 0)),
+    ((2, 2), (2,), (1, 1)),
+    ((2, 2), (2,), ()),
+    ((2, 2, 2), (2,), (2,)),
+    ((2,), (2,), (2,)),
+]
+
+
+@pytest.mark.parametrize("shapes", BAGS, ids=str)
+@pytest.mark.parametrize("name", ["embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"])
+def test_dimensions_of_embedding_bags(device, shapes, name):
+    weight, indices, offsets = shapes
+    arguments = torch.zeros(weight), torch.ones(indices).long(), torch.zeros(offsets).long()
+    assert not same(device, lambda *a: getattr(torch, name)(*a)[0], *arguments)
+
+
+def test_embedding_bags_of_rows_of_indices(device):
+    """Without ``torch.nn.functional``, which flattens them: offsets count elements."""
+    weight, indices, offsets = torch.randn(4, 3), torch.tensor([[1, 2], [3, 0]]), torch.tensor([0, 1])
+    assert same(device, lambda *a: torch.embedding_bag(*a)[0], weight, indices, offsets)
+    per_sample = torch.ones(2, 2), torch.ones(3)
+    for weights in per_sample:
+        assert not same(
+            device, lambda w, i, o, p: torch._embedding_bag(w, i, o, False, 0, False, p)[0],
+            weight, indices.view(-1), offsets, weights,
+        )  # fmt: skip
+    none = offsets[:0]
+    assert not same(
+        device, lambda w, i, o: torch._embedding_bag(w, i, o, False, 0, False, None, True)[0],
+        weight, indices.view(-1), none,
+    )  # fmt: skip

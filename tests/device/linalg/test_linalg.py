@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
+
 import pytest
 import torch
 from tests.device.against_cpu import HALF_TYPES, check, layouts
@@ -149,6 +152,20 @@ def test_beta_zero_ignores_the_input(device, dtype):
     c = torch.full((4, 6), float("nan"), dtype=dtype)
     a, b = numbers(4, 5, dtype=dtype), numbers(5, 6, dtype=dtype)
     check(device, lambda c, a, b: torch.addmm(c, a, b, beta=0), c, a, b, tol=tolerance(dtype))
+
+
+@pytest.mark.parametrize("sizes", list(product((0, 2), (0, 3), (0, 4), (0, 5))), ids=str)
+def test_add_forms_of_no_elements(device, sizes):
+    b, m, k, n = sizes
+    operands = numbers(m, n), numbers(b, m, k), numbers(b, k, n)
+    check(device, lambda c, x, y: torch.addbmm(c, x, y, beta=2), *operands, backward=True, tol=1e-4)
+    check(device, lambda c, x, y: torch.baddbmm(c, x, y, beta=2), *operands, backward=True, tol=1e-4)
+
+
+def test_gelu_after_a_product_is_the_exact_one(device):
+    for use_gelu in (True, False):
+        activation = partial(torch._addmm_activation, use_gelu=use_gelu)
+        check(device, activation, numbers(6), numbers(5, 7), numbers(7, 6), tol=1e-5)
 
 
 def test_add_forms(device):

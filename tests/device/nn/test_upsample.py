@@ -72,6 +72,46 @@ def test_bytes_of_other_dimensions_are_refused(device):
         assert not same(device, lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m), x)
 
 
+DTYPES = [torch.int8, torch.int64, torch.uint8, torch.bool, torch.complex64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes_that_the_cpu_refuses(device, dtype):
+    """In its words, which depend on the layout."""
+    volume = torch.ones(2, 5, 4, 4, 4).to(dtype)
+    for x, modes in (
+        (volume[:, :, 0, 0], ["nearest", "nearest-exact", "linear"]),
+        (volume[:, :, 0].contiguous(), TWO_DIMS[:4]),
+        (volume[:, :1, 0].contiguous(memory_format=torch.channels_last), TWO_DIMS[:4]),
+        (volume[:0, :, 0], ["nearest", "bilinear"]),
+        (volume, ["nearest", "nearest-exact", "trilinear"]),
+    ):
+        for mode in modes:
+            accepted = same(device, lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m), x)
+            assert accepted == (dtype == torch.uint8 and (x.dim() == 4 or "nearest" in mode))
+    for mode in ("bilinear", "bicubic"):
+        x = volume[:, :, 0].contiguous()
+        accepted = same(device, lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m, antialias=True), x)
+        assert accepted == (dtype == torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["upsample_nearest", "_upsample_nearest_exact", "upsample_bi", "_upsample_bi"])
+def test_no_gradients_but_floats(device, dtype, name):
+    grad = torch.ones(1, 2, 8, 8).to(dtype)
+    ops = torch.ops.aten
+    if "nearest" in name:
+        calls = [lambda g: getattr(ops, f"{name}2d_backward")(g, [8, 8], [1, 2, 4, 4])]
+    else:
+        suffix = "_aa" if name[0] == "_" else ""
+        calls = [
+            lambda g, m=mode: getattr(ops, f"{name[:-2]}{m}2d{suffix}_backward")(g, [8, 8], [1, 2, 4, 4], False)
+            for mode in ("bilinear", "bicubic")
+        ]
+    for call in calls:
+        assert not same(device, call, grad)
+
+
 def test_layouts(device):
     x = torch.randn(2, 4, 8, 9)
     for value in (

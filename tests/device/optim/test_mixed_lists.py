@@ -138,11 +138,11 @@ def test_profiles_name_lists(device: Any) -> None:
 def test_lists_are_counted_among_what_fuses(device: Any) -> None:
     (a,) = lists(device, 0)
     webgpu.synchronize()
-    before = engine().scheduler.fusions
+    before = engine().plans.fusions
     torch._foreach_add_(a, 1.0)
     torch._foreach_mul_(a, 2.0)
     webgpu.synchronize()
-    assert engine().scheduler.fusions == before + 2
+    assert engine().plans.fusions == before + 2
 
 
 # Traced

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
-from torch_webgpu.runtime.buffers import size_class
+from torch_webgpu.plan import size_class
 from torch_webgpu.runtime.runtime import Clear, Copy, Device, Dispatch, devices
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 

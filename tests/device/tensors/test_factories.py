@@ -250,6 +250,12 @@ def test_filled_integers_wrap_or_are_refused(dtype: torch.dtype, value: float, d
         assert torch.equal(found, expected) if isinstance(found, torch.Tensor) else found == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.uint64, torch.complex128], ids=str)
+def test_numbers_in_dtypes_without_kernels(dtype: torch.dtype, device: torch.device) -> None:
+    for make in (torch.ones, torch.zeros, lambda *n, **options: torch.full(n, 7, **options)):
+        assert torch.equal(make(2, 3, dtype=dtype, device=device).cpu(), make(2, 3, dtype=dtype))
+
+
 def test_filling_an_expanded_tensor(device: torch.device) -> None:
     for dtype in (torch.float32, torch.uint8):
         x = torch.zeros(2, 1, dtype=dtype, device=device)

@@ -66,6 +66,13 @@ def test_padding_a_nested_tensor(device):
     assert torch.equal(made.to_padded_tensor(0.0).cpu(), x[:, :4].masked_fill(~kept[:, :4, None], 0))
 
 
+def test_a_nested_tensor_of_a_mask_is_packed(device):
+    """As on the CPU: operators that look at the whole buffer see the sequences' elements and no others."""
+    made = torch._nested_tensor_from_mask(torch.randn(3, 5, 4).to(device), ~PADDED.to(device))
+    assert made.is_contiguous()
+    assert made.untyped_storage().nbytes() == made.numel() * 4 == (~PADDED).sum() * 16
+
+
 def test_masks_that_make_no_nested_tensor(device):
     x = torch.randn(3, 5, 4)
     for mask in (~GAPS, torch.ones(3, 5), torch.ones(3, 4).bool(), torch.ones(5).bool()):

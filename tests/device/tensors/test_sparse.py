@@ -180,6 +180,53 @@ def test_gradients_of_sparse_leaves(device, layout):
     torch.testing.assert_close(run(device), run("cpu"))
 
 
+INF, NAN = float("inf"), float("nan")
+REDUCED: dict[str, list[list[float]]] = {
+    "rows without elements": [[0, 1, -2, 3], [0, 0, 0, 0], [5, 0, 0, -6], [0, 0, 0, 0]],
+    "ties": [[1, 1, 1, 1], [2, 2, 0, 0]],
+    "infinities": [[INF, 1, -INF, 2], [-INF, 0, 0, 0]],
+    "NaN": [[NAN, 1, NAN, 2], [0, 3, 0, 1]],
+    "nothing": [[0, 0, 0, 0]],
+}
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin", "max"])
+@pytest.mark.parametrize("rows", REDUCED.values(), ids=REDUCED)
+def test_products_reduced_otherwise(device, rows, reduce, no_fallback):
+    """``torch.sparse.mm(a, b, reduce)``: the backward pass of maxima on the CPU's copies ended the process."""
+    dense = torch.tensor([[1.0, -1.0, 2.0], [1.0, 1.0, -3.0], [1.0, 2.0, 0.5], [1.0, -2.0, 4.0]])
+    seeds = torch.arange(1.0, 3 * len(rows) + 1).view(-1, 3)
+
+    def run(place: Any, index: torch.dtype) -> Any:
+        made = torch.tensor(rows, dtype=torch.float32).to_sparse_csr()
+        made = torch.sparse_csr_tensor(
+            made.crow_indices().to(index), made.col_indices().to(index), made.values(), made.shape
+        )
+        sparse, other = (t.to(place, copy=True).requires_grad_() for t in (made, dense))
+        out = torch.sparse.mm(sparse, other, reduce)
+        gradients = torch.autograd.grad(out, [sparse, other], seeds.to(place))
+        assert gradients[0].crow_indices().dtype == index
+        return plain([out, gradients[0].values(), gradients[1]])
+
+    for index in (torch.int64, torch.int32):
+        torch.testing.assert_close(run(device, index), run("cpu", index), equal_nan=True)
+
+
+def test_products_reduced_otherwise_in_half_types(device, no_fallback):
+    def run(place: Any) -> Any:
+        sparse, other = coo("cpu").coalesce().to_sparse_csr().bfloat16().to(place), DENSE.bfloat16().to(place)
+        return plain([torch.sparse.mm(sparse, other, reduce) for reduce in ("sum", "mean", "amax")])
+
+    torch.testing.assert_close(run(device), run("cpu"), rtol=1e-2, atol=1e-2)
+
+
+def test_a_maximum_that_kept_nothing_has_no_backward(device):
+    sparse, other = coo("cpu").coalesce().to_sparse_csr().to(device), DENSE.to(device)
+    out, kept = torch.ops.aten._sparse_mm_reduce_impl(sparse, other, "amax")
+    with pytest.raises(RuntimeError, match="kept nothing for its backward pass"):
+        torch.ops.aten._sparse_mm_reduce_impl_backward(sparse, out, other, "amax", kept, [True, True])
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
 def test_graph_network_trains_as_on_cpu(device, layout, no_fallback):
     edges, features, labels = torch.randint(0, 30, (2, 120)), torch.randn(30, 8), torch.randint(0, 3, (30,))
@@ -278,6 +325,11 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "a number subtracted in place": lambda s, d, q: s.sub_(1),
     "in-place cast": lambda s, d, q: q.long().add_(s),
     "product of shapes": lambda s, d, q: s * torch.eye(4, device=s.device).to_sparse(),
+    "reduced by a product": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d, "prod"),
+    "reduced product of sizes": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d[:3], "sum"),
+    "reduced product of dtypes": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d.double(), "sum"),
+    "reduced product of CSC": lambda s, d, q: torch.sparse.mm(s.to_sparse_csc(), d, "amax"),
+    "reduced by nothing known": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d, "median"),
     "bmm of sizes": lambda s, d, q: torch.bmm(torch.stack([q, q]).to_sparse(), torch.stack([d, d])[:, :3]),
     "dense optimizer": lambda s, d, q: sparse_adam_refused(s.device),
 }  # fmt: skip

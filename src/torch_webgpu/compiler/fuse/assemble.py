@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.graph import Call
 from torch_webgpu.ir.names import fused_name
 from torch_webgpu.ir.operation import Body, Operation, Pointwise, Spec
 
 from .group import Group, GroupLoad, GroupValue
-from .nodes import FusedNode, RecordedNode
+from .nodes import FusedNode
 from .rewrite import renumber
 
 
-def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[GroupValue]) -> FusedNode:
+def assemble(recorded: Sequence[Call], group: Group, values: Sequence[GroupValue]) -> FusedNode:
     """The step that does what ``group`` does and stores ``values``, which somebody outside of it will see."""
     if len(group.nodes) == 1 and not group.folded:
         return FusedNode.alone(group.nodes[0], recorded[group.nodes[0]].op, group.reason)
@@ -44,7 +45,7 @@ def assemble(recorded: Sequence[RecordedNode], group: Group, values: Sequence[Gr
     return FusedNode(op, tuple(sources), tuple(group.scalars), tuple(group.nodes), group.reason, group.folded)
 
 
-def input_spec(recorded: Sequence[RecordedNode], group: Group, access: GroupLoad, source: tuple[int, int]) -> Spec:
+def input_spec(recorded: Sequence[Call], group: Group, access: GroupLoad, source: tuple[int, int]) -> Spec:
     """The layout of a fused argument, over the group's shape."""
     spec = recorded[source[0]].op.args[source[1]]
     shape = tuple([n if s else 1 for n, s in zip(group.shape, access.strides, strict=True)])

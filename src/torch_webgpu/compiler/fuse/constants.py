@@ -6,12 +6,13 @@ from math import prod
 from typing import NamedTuple
 
 from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.graph import Call
 from torch_webgpu.ir.operation import Pointwise
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import extent, is_dense
 
 from .group import uses
-from .nodes import RecordedNode, touched
+from .nodes import touched
 
 
 class Constant(NamedTuple):
@@ -19,7 +20,7 @@ class Constant(NamedTuple):
 
     expr: Expr
     node: int
-    allocation: int
+    storage: int
     numel: int
 
 
@@ -29,25 +30,25 @@ class Constants:
     def __init__(self) -> None:
         self.by_place: dict[int, Constant] = {}
 
-    def note(self, i: int, node: RecordedNode) -> None:
+    def note(self, i: int, node: Call) -> None:
         """Node ``i`` has run."""
-        written = node.uses[node.op.n_inputs :]
+        written = node.arguments[node.op.n_inputs :]
         allocations = touched(written)
         if self.by_place:
-            self.by_place = {p: c for p, c in self.by_place.items() if c.allocation not in allocations}
+            self.by_place = {p: c for p, c in self.by_place.items() if c.storage not in allocations}
         body = node.op.body
         if not isinstance(body, Pointwise) or uses(node.op, "load", "index", "linear"):
             return
         for root, spec, use in zip(body.roots, node.op.outputs, written, strict=True):
             if is_dense(spec.shape, spec.strides):
                 value = ops.to_dtype(root, spec.dtype)
-                self.by_place[use.place] = Constant(value, i, use.allocation, prod(spec.shape))
+                self.by_place[use.tensor] = Constant(value, i, use.storage, prod(spec.shape))
 
-    def inputs(self, node: RecordedNode) -> dict[int, Constant]:
+    def inputs(self, node: Call) -> dict[int, Constant]:
         """The inputs of ``node`` that are constants."""
         found: dict[int, Constant] = {}
         for k, spec in enumerate(node.op.inputs):
-            constant = self.by_place.get(node.uses[k].place)
+            constant = self.by_place.get(node.arguments[k].tensor)
             if constant is None or constant.expr.dtype != spec.dtype:
                 continue
             if extent(spec.shape, spec.strides) <= constant.numel:

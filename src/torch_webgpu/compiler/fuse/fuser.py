@@ -4,10 +4,6 @@ Per-element operations over one iteration shape become one operation with severa
 per-element operations before it as its prologue and those after it as its maps and epilogue; a matrix product or a
 convolution takes those after it as its epilogue. What is written and never read again outside its group is not written
 at all.
-
-A *place* is where a tensor starts: allocation, offset and dtype. Two arguments are the same elements in the same order
-if their place is the same and they step through the iteration shape alike. Whatever else shares an allocation with a
-write may overlap it, and keeps its order relative to it.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import Extern, ForEach, Pointwise, Reduction
 from torch_webgpu.ir.ops import ops
@@ -30,11 +27,9 @@ from .assemble import assemble
 from .constants import Constants
 from .group import Group, GroupLoad, GroupValue, PointMap, innermost, uses
 from .list_group import ListGroup
-from .nodes import FusedNode, Limits, RecordedNode, Use, allocations, numel, product, touched
+from .nodes import FusedNode, FusionLimits, allocations, numel, product, touched
 from .patterns import Matcher
 from .rewrite import substitute
-
-__all__ = ["FusedNode", "Limits", "RecordedNode", "Use", "fuse"]
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
@@ -58,7 +53,7 @@ class Fuser:
     """One pass over a recording. ``live``: the allocations whose contents can be seen afterwards."""
 
     def __init__(
-        self, recorded: Sequence[RecordedNode], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
+        self, recorded: Sequence[Call], live: frozenset[int], limits: FusionLimits, matcher: Matcher | None = None
     ) -> None:
         self.matcher = matcher
         self.recorded = recorded
@@ -66,10 +61,10 @@ class Fuser:
         self.limits = limits
         self.groups: list[Group] = []
         self.current = 0  # the node being placed
-        self.owners = {use.place: use.allocation for node in recorded for use in node.uses}
+        self.owners = {use.tensor: use.storage for node in recorded for use in node.arguments}
         self.users: dict[int, set[int]] = {}
         for i, node in enumerate(recorded):
-            for allocation in touched(node.uses):
+            for allocation in touched(node.arguments):
                 self.users.setdefault(allocation, set()).add(i)
         self.constants = Constants()
         self.bindings = {} if limits.binding_bytes == 0 else bindings(recorded, limits.binding_bytes)
@@ -101,12 +96,12 @@ class Fuser:
 
     # Placing a node
 
-    def place_alone(self, i: int, node: RecordedNode, reason: str) -> None:
+    def place_alone(self, i: int, node: Call, reason: str) -> None:
         group = Group((), closed=True, reason=reason)
         note(group, i, node)
         self.groups.append(group)
 
-    def place_pointwise(self, i: int, node: RecordedNode) -> None:
+    def place_pointwise(self, i: int, node: Call) -> None:
         reads, writes = allocations(node, self.constants.inputs(node))
         reason = ""
         for back in range(1, len(self.groups) + 1):
@@ -129,7 +124,7 @@ class Fuser:
         self.join(group, i, node, mapping)
         self.groups.append(group)
 
-    def find_room(self, group: Group, node: RecordedNode) -> tuple[Group, PointMap | None, str]:
+    def find_room(self, group: Group, node: Call) -> tuple[Group, PointMap | None, str]:
         """The group, perhaps over the node's shape, and how ``node`` becomes part of it; or it as it is and why not."""
         if group.closed:
             return group, None, "the operation before it has a kernel of its own"
@@ -145,24 +140,24 @@ class Fuser:
                 reason = reason or refusal
         return group, None, reason or f"its shape {shape} is not the group's {group.shape}"
 
-    def refusal(self, group: Group, node: RecordedNode, mapping: PointMap) -> str:
+    def refusal(self, group: Group, node: Call, mapping: PointMap) -> str:
         """Why ``node`` cannot become part of ``group`` with this mapping; empty if it can."""
         body = node.op.body
         assert isinstance(body, Pointwise)
         if mapping.row and uses(node.op, "index", "linear"):
             return "it depends on positions, which a reduction numbers its own way"
         inputs, known = node.op.n_inputs, self.constants.inputs(node)
-        for k, (spec, use, strides) in enumerate(zip(node.op.args, node.uses, mapping.strides, strict=True)):
+        for k, (spec, use, strides) in enumerate(zip(node.op.args, node.arguments, mapping.strides, strict=True)):
             if k in known:
                 continue
-            value = group.values.get(use.place)
+            value = group.values.get(use.tensor)
             if value is not None:
                 row = k >= inputs and value.row != mapping.row
                 if value.strides != strides or value.expr.dtype != spec.dtype or row:
                     return "it uses a tensor of the group in another order"
-            elif use.allocation in group.writes:
+            elif use.storage in group.writes:
                 return "it uses other elements of a tensor that the group writes"
-            if k >= inputs and self.read_otherwise(group, node, use, GroupLoad(use.place, strides, spec.dtype)):
+            if k >= inputs and self.read_otherwise(group, node, use, GroupLoad(use.tensor, strides, spec.dtype)):
                 return "it writes a tensor that the group reads in another order"
         if self.strays(group, node, mapping):
             return "it goes through memory in another order"
@@ -178,17 +173,17 @@ class Fuser:
             return "the kernel would grow too large"
         return self.too_much_code(group, body.roots)
 
-    def strays(self, group: Group, node: RecordedNode, mapping: PointMap) -> bool:
+    def strays(self, group: Group, node: Call, mapping: PointMap) -> bool:
         """Whether the node's neighbours would be far apart in memory for the group's threads, for little in common.
 
         A reduction visits its points in one order, and so do kernels that share nothing but their size.
         """
         if mapping.row or numel(node) < ORDERED_NUMEL or (own := group.innermost()) is None:
             return False
-        read = {use.place for use in node.uses[: node.op.n_inputs]}
-        if group.reduction is None and not read.isdisjoint([*group.values, *[a.place for a in group.inputs]]):
+        read = {use.tensor for use in node.arguments[: node.op.n_inputs]}
+        if group.reduction is None and not read.isdisjoint([*group.values, *[a.tensor for a in group.inputs]]):
             return False
-        steps = [s for use, s in zip(node.uses, mapping.strides, strict=True) if use.place not in group.values]
+        steps = [s for use, s in zip(node.arguments, mapping.strides, strict=True) if use.tensor not in group.values]
         return any(self.is_whole(group, strides) and innermost(strides) != own for strides in steps)
 
     def too_much_code(self, group: Group, roots: Sequence[Expr]) -> str:
@@ -205,20 +200,20 @@ class Fuser:
             return "a product's kernel with it would take long to compile" if EPILOGUE_COPIES * both > MAX_CODE else ""
         return "together they would take long to compile" if both > MAX_CODE and both - own > LIGHT_CODE else ""
 
-    def not_an_epilogue(self, group: Group, node: RecordedNode, mapping: PointMap) -> str:
+    def not_an_epilogue(self, group: Group, node: Call, mapping: PointMap) -> str:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
         inputs, known = node.op.n_inputs, self.constants.inputs(node)
-        read = {(node.uses[k].place, mapping.strides[k]) for k in range(inputs) if k not in known}
+        read = {(node.arguments[k].tensor, mapping.strides[k]) for k in range(inputs) if k not in known}
         if all(place not in group.values for place, _ in read):
             return "it does not use the product before it"
         if uses(node.op, "index"):
             return "it depends on coordinates, which a product numbers its own way"
         if not all(is_dense(spec.shape, spec.strides) for spec in mapping.outputs):
             return "it writes a tensor with gaps"
-        operands = {self.use(source).allocation for source in group.operands}
-        if not operands.isdisjoint(use.allocation for use in node.uses[inputs:]):
+        operands = {self.use(source).storage for source in group.operands}
+        if not operands.isdisjoint(use.storage for use in node.arguments[inputs:]):
             return "it writes an operand of the product"
-        read |= {(access.place, access.strides) for access in group.inputs}
+        read |= {(access.tensor, access.strides) for access in group.inputs}
         whole = [place for place, strides in read if place not in group.values and self.is_whole(group, strides)]
         most = MAX_EPILOGUE_TENSORS if numel(node) < LARGE_NUMEL else MAX_LARGE_EPILOGUE_TENSORS
         if len(whole) > most:
@@ -230,7 +225,7 @@ class Fuser:
         """Whether something that steps through the group's shape like this is as large as that."""
         return all(stride or size == 1 for stride, size in zip(strides, group.shape, strict=True))
 
-    def buffers(self, group: Group, node: RecordedNode, strides: Sequence[Shape]) -> int:
+    def buffers(self, group: Group, node: Call, strides: Sequence[Shape]) -> int:
         """How many buffers the group would bind with ``node``, whose inputs step through its points by ``strides``.
 
         What is read in two orders is bound twice, what is written once. A reduction whose rows are split leaves states.
@@ -238,11 +233,11 @@ class Fuser:
         known = self.constants.inputs(node)
         read = {*group.inputs}
         for k, spec in enumerate(node.op.inputs):
-            if k not in known and node.uses[k].place not in group.values:
-                read.add(GroupLoad(node.uses[k].place, strides[k], spec.dtype))
-        written = group.values.keys() | {use.place for use in node.uses[node.op.n_inputs :]}
-        bound = [access.place for access in read if access.place not in written]
-        bound += [self.use(source).place for source in group.operands]
+            if k not in known and node.arguments[k].tensor not in group.values:
+                read.add(GroupLoad(node.arguments[k].tensor, strides[k], spec.dtype))
+        written = group.values.keys() | {use.tensor for use in node.arguments[node.op.n_inputs :]}
+        bound = [access.tensor for access in read if access.tensor not in written]
+        bound += [self.use(source).tensor for source in group.operands]
         body = node.op.body if isinstance(node.op.body, Reduction) else group.reduction
         states = 0 if body is None else len(accumulators(body.values, body.combine))
         count = states + sum(self.bindings.get(place, 1) for place in (*bound, *written))
@@ -252,34 +247,34 @@ class Fuser:
 
     def unseen(self, group: Group) -> set[int]:
         """The places that nobody but the group and the node being placed will ever read: they are not stored."""
-        members, loaded = {*group.nodes, self.current}, {access.place for access in group.inputs}
+        members, loaded = {*group.nodes, self.current}, {access.tensor for access in group.inputs}
         return {
             place
             for place in group.values.keys() - loaded
             if self.owners[place] not in self.live and self.users[self.owners[place]] <= members
         }
 
-    def read_otherwise(self, group: Group, node: RecordedNode, use: Use, written: GroupLoad) -> bool:
+    def read_otherwise(self, group: Group, node: Call, use: Argument, written: GroupLoad) -> bool:
         """Whether the group, or the node itself, reads the allocation of an output other than element on element."""
-        if any(self.use(s).allocation == use.allocation and a != written for a, s in group.inputs.items()):
+        if any(self.use(s).storage == use.storage and a != written for a, s in group.inputs.items()):
             return True
-        return any(u.allocation == use.allocation and u.place != use.place for u in node.uses)
+        return any(u.storage == use.storage and u.tensor != use.tensor for u in node.arguments)
 
-    def too_late(self, group: Group, node: RecordedNode, row: bool) -> bool:
+    def too_late(self, group: Group, node: Call, row: bool) -> bool:
         """Whether the maps would load a place that the rows overwrite: rows are stored before maps are computed."""
-        places = [access.place for access in group.inputs]
+        places = [access.tensor for access in group.inputs]
 
         def loaded(expr: Expr) -> set[int]:
             return {places[e.args[0]] for e in walk([expr]) if e.op == "load"}
 
-        used, written = node.uses[: node.op.n_inputs], {u.place for u in node.uses[node.op.n_inputs :]}
+        used, written = node.arguments[: node.op.n_inputs], {u.tensor for u in node.arguments[node.op.n_inputs :]}
         rows = {place for place, value in group.values.items() if value.row}
         if row:
             return any(not v.row and not written.isdisjoint(loaded(v.expr)) for v in group.values.values())
-        values = [group.values.get(use.place) for use in used]
+        values = [group.values.get(use.tensor) for use in used]
         return any(value is not None and not rows.isdisjoint(loaded(value.expr)) for value in values)
 
-    def place_lists(self, i: int, node: RecordedNode, body: ForEach) -> None:
+    def place_lists(self, i: int, node: Call, body: ForEach) -> None:
         """A group that stands before others it has nothing to do with may move behind them."""
         reads, writes = allocations(node)
         reason, is_free = "", True  # whether nothing between conflicts with the node
@@ -308,7 +303,7 @@ class Fuser:
         note(group, i, node)
         self.groups.append(group)
 
-    def place_reduction(self, i: int, node: RecordedNode, body: Reduction) -> None:
+    def place_reduction(self, i: int, node: Call, body: Reduction) -> None:
         group, reason = self.absorbed(node, body)
         if group is None:
             group = Group(body.shape, reason=reason)
@@ -327,17 +322,19 @@ class Fuser:
             row = k < first_out + len(roots)
             spec = node.op.args[k]
             strides = group.strides(spec, row)
-            group.values[node.uses[k].place] = GroupValue(ops.to_dtype(expr, spec.dtype), strides, (i, k), row, spec)
+            group.values[node.arguments[k].tensor] = GroupValue(
+                ops.to_dtype(expr, spec.dtype), strides, (i, k), row, spec
+            )
         self.groups.append(group)
 
-    def absorbed(self, node: RecordedNode, body: Reduction) -> tuple[Group | None, str]:
+    def absorbed(self, node: Call, body: Reduction) -> tuple[Group | None, str]:
         """The group that computes the reduction's inputs point by point, taken out of its place; or why not."""
         known = self.constants.inputs(node)
-        inputs = [(spec, node.uses[k]) for k, spec in enumerate(node.op.inputs) if k not in known]
-        written = {u.allocation for u in node.uses[node.op.n_inputs :]}
+        inputs = [(spec, node.arguments[k]) for k, spec in enumerate(node.op.inputs) if k not in known]
+        written = {u.storage for u in node.arguments[node.op.n_inputs :]}
         for position in range(len(self.groups) - 1, -1, -1):
             found = self.groups[position]
-            feeds = [(spec, use) for spec, use in inputs if use.allocation in found.writes]
+            feeds = [(spec, use) for spec, use in inputs if use.storage in found.writes]
             if not feeds:
                 continue
             if found.product is not None:
@@ -346,12 +343,12 @@ class Fuser:
             if group is None:
                 return None, "what feeds it has a kernel of another shape"
             for spec, use in feeds:
-                value = group.values.get(use.place)
+                value = group.values.get(use.tensor)
                 if value is None or value.strides != group.strides(spec, row=False) or value.expr.dtype != spec.dtype:
                     return None, "it reads what feeds it in another order"
-            if any(self.use(value.writer).allocation in self.live for value in group.values.values()):
+            if any(self.use(value.writer).storage in self.live for value in group.values.values()):
                 return None, "what feeds it is needed by itself"
-            loaded = {self.use(source).allocation for source in group.inputs.values()}
+            loaded = {self.use(source).storage for source in group.inputs.values()}
             if not written.isdisjoint(group.reads | group.writes) or not group.writes.isdisjoint(loaded):
                 return None, "it writes what feeds it"
             if refusal := self.too_much_code(group, (*body.values, *body.roots, *body.maps)):
@@ -368,7 +365,7 @@ class Fuser:
             return group, ""
         return None, ""
 
-    def place_product(self, i: int, node: RecordedNode, body: Extern) -> None:
+    def place_product(self, i: int, node: Call, body: Extern) -> None:
         group = Group(node.op.outputs[0].shape, product=body, reason="its kernel is hand-written")
         group.operands = [(i, k) for k in range(body.operands)]
         # The operands have shapes of their own.
@@ -383,7 +380,7 @@ class Fuser:
 
     # Joining
 
-    def join(self, group: Group, i: int, node: RecordedNode, mapping: PointMap) -> None:
+    def join(self, group: Group, i: int, node: Call, mapping: PointMap) -> None:
         body = node.op.body
         assert isinstance(body, Pointwise)
         loads = self.loads(group, i, node, mapping.strides)
@@ -395,35 +392,33 @@ class Fuser:
         note(group, i, node, self.constants.inputs(node))
         self.add_values(group, i, node, mapping, results)
 
-    def loads(
-        self, group: Group, i: int, node: RecordedNode, strides: Sequence[Shape], first: int = 0
-    ) -> dict[int, Expr]:
+    def loads(self, group: Group, i: int, node: Call, strides: Sequence[Shape], first: int = 0) -> dict[int, Expr]:
         """What each input from ``first`` on is inside the group: a value that it has, or a load of (place, strides)."""
         loads: dict[int, Expr] = {}
         known = self.constants.inputs(node)
         for k, spec in enumerate(node.op.inputs[first:], first):
-            use = node.uses[k]
+            use = node.arguments[k]
             if (constant := known.get(k)) is not None:
                 loads[k] = substitute(constant.expr, {}, len(group.kinds), {})
                 group.folded = True
                 add_scalars(group, constant.node, self.recorded[constant.node])
                 continue
-            value = group.values.get(use.place)
+            value = group.values.get(use.tensor)
             if value is not None:
                 loads[k] = value.expr
                 continue
-            access = GroupLoad(use.place, strides[k], spec.dtype)
+            access = GroupLoad(use.tensor, strides[k], spec.dtype)
             group.inputs.setdefault(access, (i, k))
             loads[k] = ops.load(list(group.inputs).index(access), spec.dtype)
         return loads
 
     @staticmethod
-    def add_values(group: Group, i: int, node: RecordedNode, mapping: PointMap, results: Sequence[Expr]) -> None:
+    def add_values(group: Group, i: int, node: Call, mapping: PointMap, results: Sequence[Expr]) -> None:
         inputs = node.op.n_inputs
         for k, result in enumerate(results, inputs):
             value = ops.to_dtype(result, node.op.args[k].dtype)
             spec = mapping.outputs[k - inputs]
-            group.values[node.uses[k].place] = GroupValue(value, mapping.strides[k], (i, k), mapping.row, spec)
+            group.values[node.arguments[k].tensor] = GroupValue(value, mapping.strides[k], (i, k), mapping.row, spec)
 
     # Finishing
 
@@ -431,16 +426,16 @@ class Fuser:
         """The group as one operation; None if nobody sees what it does. ``seen``: what others see when it has run."""
         if group.lists is not None:
             return group.lists.finish(self.recorded, group.nodes, group.scalars, group.reason, seen)
-        values = [value for value in group.values.values() if self.use(value.writer).allocation in seen]
+        values = [value for value in group.values.values() if self.use(value.writer).storage in seen]
         return assemble(self.recorded, group, values) if values or group.closed else None
 
-    def use(self, source: tuple[int, int]) -> Use:
+    def use(self, source: tuple[int, int]) -> Argument:
         """Where an argument of a node lies."""
         n, k = source
-        return self.recorded[n].uses[k]
+        return self.recorded[n].arguments[k]
 
 
-def alternatives(group: Group, node: RecordedNode) -> Iterator[Group]:
+def alternatives(group: Group, node: Call) -> Iterator[Group]:
     """The group, and the ways to see its points in which ``node`` may fit in better.
 
     Only what uses the group's values turns it: nodes on the same transposed tensors are yet to come.
@@ -449,22 +444,22 @@ def alternatives(group: Group, node: RecordedNode) -> Iterator[Group]:
     yield group
     if group.shape != shape and (viewed := group.viewed(shape)) is not None:
         yield viewed
-    if any(use.place in group.values for use in node.uses) and (arranged := group.in_memory_order()) is not None:
+    if any(use.tensor in group.values for use in node.arguments) and (arranged := group.in_memory_order()) is not None:
         yield arranged
 
 
-def bindings(recorded: Sequence[RecordedNode], binding_bytes: int) -> dict[int, int]:
+def bindings(recorded: Sequence[Call], binding_bytes: int) -> dict[int, int]:
     """How often each place that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
     found: dict[int, int] = {}
     for node in recorded:
-        for spec, use in zip(node.op.args, node.uses, strict=True):
+        for spec, use in zip(node.op.args, node.arguments, strict=True):
             size_bytes = extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
             if size_bytes > binding_bytes:
-                found[use.place] = max(found.get(use.place, 1), -(-size_bytes // binding_bytes))
+                found[use.tensor] = max(found.get(use.tensor, 1), -(-size_bytes // binding_bytes))
     return found
 
 
-def note(group: Group, i: int, node: RecordedNode, known: Container[int] = ()) -> None:
+def note(group: Group, i: int, node: Call, known: Container[int] = ()) -> None:
     """Adds a node to a group's books; what the inputs in ``known`` are is known without reading them."""
     reads, writes = allocations(node, known)
     group.nodes.append(i)
@@ -473,25 +468,26 @@ def note(group: Group, i: int, node: RecordedNode, known: Container[int] = ()) -
     add_scalars(group, i, node)
 
 
-def add_scalars(group: Group, i: int, node: RecordedNode) -> None:
+def add_scalars(group: Group, i: int, node: Call) -> None:
     group.kinds += node.op.param_kinds
     if node.op.param_kinds:
         group.scalars.append(i)
 
 
 def fuse(
-    recorded: Sequence[RecordedNode], live: frozenset[int], limits: Limits, matcher: Matcher | None = None
+    calls: Sequence[Call], live: frozenset[int], limits: FusionLimits, matcher: Matcher | None = None
 ) -> list[FusedNode]:
-    """The steps that do what ``recorded`` does, as far as the allocations in ``live`` can show.
+    """The operations that do what ``calls`` do, as far as the storages in ``live`` can show.
 
     ``matcher`` looks for chains that have a name.
     """
-    steps = Fuser(recorded, live, limits, matcher).run()
+    steps = Fuser(calls, live, limits, matcher).run()
     if is_printed("fuse"):
-        print_stage("fuse", f"{len(recorded)} operations become {len(steps)}", *map(_described, steps))
+        print_stage("fuse", f"{len(calls)} operations become {len(steps)}", *map(described, steps))
     return steps
 
 
-def _described(step: FusedNode) -> str:
+def described(step: FusedNode) -> str:
+    """A fused call, for people."""
     apart = f", does not join what came before: {step.reason}" if step.reason else ""
     return f"  {operator_name(step.op.name)} ← {', '.join(map(str, step.nodes))}{apart}"

@@ -39,7 +39,7 @@ class GroupValue(NamedTuple):
 class GroupLoad(NamedTuple):
     """What a group loads: a place, stepping through the group's shape."""
 
-    place: int
+    tensor: int
     strides: Shape
     dtype: str
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.names import fused_name
 from torch_webgpu.ir.operation import ForEach, Number, Operation
 from torch_webgpu.ir.ops import ops
 
-from .nodes import FusedNode, RecordedNode, Use
+from .nodes import FusedNode
 from .rewrite import renumber, substitute
 
 MAX_NUMBERS = 64
@@ -30,45 +31,48 @@ class ListValue(NamedTuple):
 
 @dataclass
 class ListGroup:
-    """``inputs``: which node's argument each load is, by its list's place. ``uses``: of every list, by place."""
+    """``inputs``: which node's argument each load is, by its list's number. ``arguments``: of every list, by number."""
 
     domain: ForEach
     inputs: dict[int, tuple[int, int]] = field(default_factory=dict)
     values: dict[int, ListValue] = field(default_factory=dict)
-    uses: dict[int, Use] = field(default_factory=dict)
+    arguments: dict[int, Argument] = field(default_factory=dict)
     numbers: list[Number] = field(default_factory=list)
 
-    def refusal(self, node: RecordedNode, recorded: Sequence[RecordedNode], max_buffers: int) -> str:
+    def refusal(self, node: Call, recorded: Sequence[Call], max_buffers: int) -> str:
         """Why ``node`` cannot become part of it; empty if it can."""
         body = body_of(node)
         if (body.shapes, body.strides) != (self.domain.shapes, self.domain.strides):
             return "its tensors are not laid out like those of the operation before it"
-        own = {use.place: use for use in node.uses}
-        if len(self.uses.keys() | own.keys()) > max_buffers:
+        own = {use.tensor: use for use in node.arguments}
+        if len(self.arguments.keys() | own.keys()) > max_buffers:
             return f"a kernel has at most {max_buffers} buffers here"
         if len(self.numbers) + len(body.numbers) > MAX_NUMBERS:
             return "the kernel would have too many numbers"
-        for k, use in enumerate(node.uses):
-            if use.place in self.uses and self.kind_of(use.place, recorded) != (node.op.args[k].dtype, body.layouts[k]):
+        for k, use in enumerate(node.arguments):
+            if use.tensor in self.arguments and self.kind_of(use.tensor, recorded) != (
+                node.op.args[k].dtype,
+                body.layouts[k],
+            ):
                 return "it uses a list of the operation before it otherwise"
-        written = self.values.keys() | {use.place for use in node.uses[node.op.n_inputs :]}
+        written = self.values.keys() | {use.tensor for use in node.arguments[node.op.n_inputs :]}
         for place, use in own.items():
-            for other, known in self.uses.items():
-                if other != place and (place in written or other in written) and use.allocations & known.allocations:
+            for other, known in self.arguments.items():
+                if other != place and (place in written or other in written) and use.storages & known.storages:
                     return "its lists share tensors with those of the operation before it"
         return ""
 
-    def kind_of(self, place: int, recorded: Sequence[RecordedNode]) -> tuple[str, str]:
+    def kind_of(self, place: int, recorded: Sequence[Call]) -> tuple[str, str]:
         """The dtype of a list and what a tuple has of it."""
         n, k = self.values[place].writer if place in self.values else self.inputs[place]
         return recorded[n].op.args[k].dtype, body_of(recorded[n]).layouts[k]
 
-    def add(self, i: int, node: RecordedNode) -> None:
+    def add(self, i: int, node: Call) -> None:
         """Makes node ``i`` part of it."""
         op, body = node.op, body_of(node)
         loads: dict[int, Expr] = {}
         for k, spec in enumerate(op.inputs):
-            place = node.uses[k].place
+            place = node.arguments[k].tensor
             value = self.values.get(place)
             if value is None:
                 self.inputs.setdefault(place, (i, k))
@@ -78,20 +82,20 @@ class ListGroup:
         memo: dict[Expr, Expr] = {}
         results = [substitute(root, loads, len(self.numbers), memo) for root in body.roots]
         for k, result in enumerate(results, op.n_inputs):
-            self.values[node.uses[k].place] = ListValue(ops.to_dtype(result, op.args[k].dtype), (i, k))
+            self.values[node.arguments[k].tensor] = ListValue(ops.to_dtype(result, op.args[k].dtype), (i, k))
         self.numbers += body.numbers
-        self.uses |= {use.place: use for use in node.uses}
+        self.arguments |= {use.tensor: use for use in node.arguments}
 
     def finish(
         self,
-        recorded: Sequence[RecordedNode],
+        recorded: Sequence[Call],
         nodes: Sequence[int],
         scalars: Sequence[int],
         reason: str,
         seen: Container[int],
     ) -> FusedNode | None:
         """It as one operation that stores what lies in the allocations ``seen``; None if nothing does."""
-        kept = [value for place, value in self.values.items() if any(a in seen for a in self.uses[place].allocations)]
+        kept = [value for place, value in self.values.items() if any(a in seen for a in self.arguments[place].storages)]
         if not kept:
             return None
         if len(nodes) == 1:
@@ -110,6 +114,6 @@ class ListGroup:
         return FusedNode(op, tuple(sources), tuple(scalars), tuple(nodes), reason)
 
 
-def body_of(node: RecordedNode) -> ForEach:
+def body_of(node: Call) -> ForEach:
     assert isinstance(node.op.body, ForEach)
     return node.op.body

@@ -1,4 +1,4 @@
-"""What the fuser is given and what it returns: recorded nodes without their tensors, and the steps of a plan."""
+"""What fusion makes of a graph's calls, and what it asks of them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.operation import Extern, ForEach, Operation, Pointwise, Reduction
 
 
-class Use(NamedTuple):
-    """One argument of a recorded node: the number of its place and of its allocation.
-
-    A list has a number in place of an allocation's; those that it has tensors in and that have numbers, too, since
-    other arguments lie in them, are its ``members``.
-    """
-
-    place: int
-    allocation: int
-    members: frozenset[int] = frozenset()
-
-    @property
-    def allocations(self) -> frozenset[int]:
-        """All that it touches."""
-        return self.members | {self.allocation}
-
-
-class RecordedNode(NamedTuple):
-    """One node of a recording: its operation, and a :class:`Use` for each argument."""
-
-    op: Operation
-    uses: tuple[Use, ...]
-
-
-class Limits(NamedTuple):
-    """What fusion may do: a kernel's buffers, how many groups back a node looks, elements from which it pays.
+class FusionLimits(NamedTuple):
+    """A kernel's buffers, how many groups back a call looks for one to join, elements from which fusing pays.
 
     ``binding_bytes``: what lies in a larger buffer takes several of the kernel's buffers; 0 if nothing does.
     """
@@ -48,7 +25,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class FusedNode:
-    """One operation of a plan.
+    """One or several calls as one operation.
 
     ``sources[k]``: the (node, argument) whose tensor is argument ``k``. ``scalars``: the nodes whose scalars, one after
     the other, are the operation's. ``nodes``: what it stands for. ``reason``: why it did not join what came before.
@@ -78,27 +55,27 @@ def product(op: Operation) -> Extern | None:
     return op.body if isinstance(op.body, Extern) and op.body.epilogue else None
 
 
-def allocations(node: RecordedNode, known: Container[int] = ()) -> tuple[set[int], set[int]]:
+def allocations(node: Call, known: Container[int] = ()) -> tuple[set[int], set[int]]:
     """What a node reads, but for the inputs in ``known``, and what it writes. An output that may not be written whole
     counts as both.
     """
     n = node.op.n_inputs
-    writes = touched(node.uses[n:])
-    reads = touched([u for k, u in enumerate(node.uses[:n]) if k not in known])
+    writes = touched(node.arguments[n:])
+    reads = touched([u for k, u in enumerate(node.arguments[:n]) if k not in known])
     if not isinstance(node.op.body, (Pointwise, Reduction, ForEach)) and product(node.op) is None:
         reads |= writes
     return reads, writes
 
 
-def touched(uses: Iterable[Use]) -> set[int]:
+def touched(uses: Iterable[Argument]) -> set[int]:
     """The allocations that these arguments lie in."""
     found = set()
     for use in uses:
-        found.add(use.allocation)
+        found.add(use.storage)
         if use.members:
             found |= use.members
     return found
 
 
-def numel(node: RecordedNode) -> int:
+def numel(node: Call) -> int:
     return prod(node.op.outputs[0].shape)

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.ir.expr import Expr, Function, walk
+from torch_webgpu.ir.graph import Call
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import Pointwise
 from torch_webgpu.ir.ops import ops
-
-from .nodes import RecordedNode
 
 if TYPE_CHECKING:
     from .group import Group
@@ -61,12 +60,12 @@ class Matcher:
     _joined: dict[int, _Joined] = field(default_factory=dict)
 
     def join(
-        self, group: Group, i: int, node: RecordedNode, loads: dict[int, Expr], first_number: int, results: list[Expr]
+        self, group: Group, i: int, node: Call, loads: dict[int, Expr], first_number: int, results: list[Expr]
     ) -> list[Expr]:
         """The ``results`` of node ``i``, which is about to become part of ``group``; a bound pattern's are its own."""
         if len(results) != 1:
             return results
-        values = [group.values.get(use.place) for use in node.uses[: node.op.n_inputs]]
+        values = [group.values.get(use.tensor) for use in node.arguments[: node.op.n_inputs]]
         writers = tuple([None if value is None else value.writer[0] for value in values])
         kinds = node.op.param_kinds
         numbers = tuple([ops.param(first_number + n, "f32" if kind == "f" else kind) for n, kind in enumerate(kinds)])
@@ -109,7 +108,7 @@ class Matcher:
         return found
 
 
-def names_of(node: RecordedNode) -> frozenset[str]:
+def names_of(node: Call) -> frozenset[str]:
     """The names that a node goes by in patterns: its operator's, without the underscore of one in place."""
     name = operator_name(node.op.name).removesuffix("_")
     body = node.op.body

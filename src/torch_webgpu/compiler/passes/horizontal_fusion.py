@@ -1,4 +1,4 @@
-"""Independent dispatches of a plan as one: what a dispatch costs, host and GPU, is paid once.
+"""The horizontal fusion pass: independent dispatches become one, and what a dispatch costs is paid once.
 
 A step moves up to one before it if nothing between them, that one included, uses what either writes. That pays for
 dispatches that do not fill a GPU by themselves: products of one vector with several matrices (queries, keys and
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import prod
 
-from torch_webgpu.plan import Clear, Plan, Step, Word
+from torch_webgpu.plan import Clear, Label, Plan, Step, Word
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl import horizontal_fusion as kernels
 from torch_webgpu.wgsl.kernel import Binding, Kernel
@@ -29,6 +29,7 @@ class _Bundle:
 
     steps: list[Step | Clear] = field(default_factory=list)
     origins: tuple[int, ...] = ()
+    labels: list[Label] = field(default_factory=list)
     buffers: dict[int, Binding] = field(default_factory=dict)
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
@@ -43,15 +44,17 @@ class _Bundle:
         )
 
 
-def merged(plan: Plan, target: Target) -> Plan:
+def fuse_horizontally(plan: Plan, target: Target) -> Plan:
     """A plan that does the same in no more steps."""
     bundles: list[_Bundle] = []
     for number, step in enumerate(plan.steps):
         new = _bundle(plan, step, plan.origins[number] if plan.origins else ())
+        new.labels = list(plan.labels[number : number + 1])
         for bundle in reversed(bundles[-WINDOW:]):
             if _fit(plan, bundle, new, target):
                 bundle.steps += new.steps
                 bundle.origins += new.origins
+                bundle.labels += new.labels
                 bundle.buffers |= new.buffers
                 bundle.reads |= new.reads
                 bundle.writes |= new.writes
@@ -67,18 +70,25 @@ def merged(plan: Plan, target: Target) -> Plan:
     numbers: dict[Kernel, int] = {}
     steps = tuple([_step(plan, bundle, numbers) for bundle in bundles])
     origins = tuple([bundle.origins for bundle in bundles]) if plan.origins else ()
-    return replace(plan, kernels=tuple(numbers), steps=steps, origins=origins)
+    labels = tuple([_label(bundle.labels) for bundle in bundles]) if plan.labels else ()
+    return replace(plan, kernels=tuple(numbers), steps=steps, origins=origins, labels=labels)
+
+
+def _label(labels: list[Label]) -> Label:
+    """Of steps that run as one."""
+    names = dict.fromkeys([label.operation for label in labels])
+    return Label("+".join(names), sum([label.size_bytes for label in labels]))
 
 
 def _bundle(plan: Plan, step: Step | Clear, origins: tuple[int, ...]) -> _Bundle:
     if isinstance(step, Clear):
         return _Bundle([step], origins, writes={step.buffer})
-    bound = list(zip([buffer for buffer, _ in step.bindings], plan.kernels[step.kernel].bindings, strict=True))
+    bound = list(zip(step.bindings, plan.kernels[step.kernel].bindings, strict=True))
     # All kernels may raise flags, in any order.
     used = [(buffer, binding) for buffer, binding in bound if plan.buffers[buffer].role != "errors"]
     writes = {buffer for buffer, binding in used if binding.access == "read_write"}
     reads = {buffer for buffer, _ in used} - writes
-    return _Bundle([step], origins, dict(bound), reads, writes, prod(step.grid))
+    return _Bundle([step], origins, [], dict(bound), reads, writes, prod(step.grid))
 
 
 def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, target: Target) -> bool:
@@ -103,12 +113,8 @@ def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, target: Target) -> bool:
 
 
 def _is_plain(step: Step) -> bool:
-    """Whether its workgroups are a row, and its buffers, of which none is bound twice, are bound from their start."""
-    return (
-        step.grid[1:] == (1, 1)
-        and not any(start for _, start in step.bindings)
-        and len(dict(step.bindings)) == len(step.bindings)
-    )
+    """Whether its workgroups are a row, and none of its buffers is bound twice."""
+    return step.grid[1:] == (1, 1) and len(set(step.bindings)) == len(step.bindings)
 
 
 def _step(plan: Plan, bundle: _Bundle, numbers: dict[Kernel, int]) -> Step | Clear:
@@ -120,9 +126,9 @@ def _step(plan: Plan, bundle: _Bundle, numbers: dict[Kernel, int]) -> Step | Cle
     if len(steps) == 1:
         return replace(steps[0], kernel=numbers.setdefault(parts[0], len(numbers)))
     place = {buffer: n for n, buffer in enumerate(bundle.buffers)}
-    owners = tuple([tuple([place[buffer] for buffer, _ in step.bindings]) for step in steps])
+    owners = tuple([tuple([place[buffer] for buffer in step.bindings]) for step in steps])
     kernel = kernels.together(parts, owners)
     ends = accumulate([step.grid[0] for step in steps[:-1]])
     words: list[Word] = [*ends, *(word for step in steps for word in step.words)]
-    bindings = tuple([(buffer, 0) for buffer in bundle.buffers])
+    bindings = tuple(bundle.buffers)
     return Step(numbers.setdefault(kernel, len(numbers)), bindings, tuple(words), (bundle.groups, 1, 1))

@@ -1,49 +1,58 @@
-"""From fused operations to a plan: their kernels' dispatches in order, over numbered buffers."""
+"""The lowering pass: from fused calls to a plan, their kernels' dispatches in order over buffers with roles."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from hashlib import sha256
+from math import prod
 from typing import NamedTuple
 
-from torch_webgpu.compiler.fuse.nodes import FusedNode, RecordedNode, Use
+from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.compiler.lower.lower import lower
-from torch_webgpu.ir.operation import ForEach, Operation
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.graph import Argument, Graph, Layout, Storage, TensorView
+from torch_webgpu.ir.operation import ForEach, Spec
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
     Buffer,
     Clear,
+    Label,
     Offset,
     Plan,
-    Scalar,
+    Role,
     Step,
+    TensorSpec,
     Word,
     bits,
-    rebound,
-    renumbered,
+    restarted,
     touched,
 )
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
 
-
-def arguments(node: FusedNode, recorded: Sequence[RecordedNode]) -> list[Use]:
-    """Where each argument of a fused node lies."""
-    return [recorded[n].uses[k] for n, k in node.sources]
+ORDER: tuple[tuple[Role, ...], ...] = (("input", "weight", "state"), ("constant",), ("output",), ("temporary",))
+"""In which buffers are numbered; the error flags are last."""
 
 
-Members = Mapping[int, Sequence[Use]]
-"""Where the tensors of lists lie, by the lists' places: nowhere, for a list that nothing uses."""
-NOWHERE = -1
-"""The place of a tensor that nobody asks for the start of, since it is its allocation's."""
+class Part(NamedTuple):
+    """What a fused call is in a plan: the steps from ``start`` to before ``stop``."""
+
+    lowered: Lowered
+    start: int
+    stop: int
 
 
-def tensors_of(uses: Iterable[Use], members: Members) -> list[Use]:
-    """Where each tensor of these arguments lies, those of lists one by one."""
-    return [tensor for use in uses for tensor in members.get(use.place, (use,))]
+def arguments_of(step: FusedNode, graph: Graph) -> list[Argument]:
+    """Where each argument of a fused call lies."""
+    return [graph.calls[n].arguments[k] for n, k in step.sources]
+
+
+def lists_of(steps: Sequence[FusedNode], graph: Graph) -> tuple[int, ...]:
+    """The numbers of the lists that fused calls use, which have to lie in memory."""
+    tensors = {a.tensor for step in steps for a in arguments_of(step, graph)}
+    return tuple(sorted([tensor - graph.tensors for tensor in tensors if tensor >= graph.tensors]))
 
 
 def alias_pattern(owners: Sequence[object]) -> tuple[int, ...]:
@@ -52,126 +61,171 @@ def alias_pattern(owners: Sequence[object]) -> tuple[int, ...]:
     return tuple([first.setdefault(owner, k) for k, owner in enumerate(owners)])
 
 
-ScalarWord = Word | float
-"""A scalar of a recorded operation: a number that will always be the same, or where it comes from."""
+def aliases(step: FusedNode, graph: Graph) -> tuple[int, ...]:
+    """For each argument the first one in its storage, or, for operations over lists, that is it."""
+    lists = isinstance(step.op.body, ForEach)
+    return alias_pattern([a.tensor if lists else a.storage for a in arguments_of(step, graph)])
 
 
-def scalar_words(widths: Sequence[int]) -> list[list[ScalarWord]]:
-    """Scalars that each run is given anew: so many for each recorded operation."""
-    numbers = count()
-    return [[Scalar(next(numbers)) for _ in range(width)] for width in widths]
-
-
-class Span(NamedTuple):
-    """What an operation has become: the plan's steps from ``start`` to before ``stop``."""
-
-    op: Operation
-    lowered: Lowered
-    start: int
-    stop: int
-
-
-def make_plan(
-    fused: Sequence[FusedNode],
-    recorded: Sequence[RecordedNode],
-    buffers: Sequence[Buffer],
-    scalars: Sequence[Sequence[ScalarWord]],
-    target: Target,
-    members: Members,
-) -> tuple[Plan, tuple[Span, ...]]:
-    """The plan of ``fused`` nodes over what was recorded, and what each of them has become.
-
-    ``buffers``: of each allocation, those of lists' tensors included. ``scalars``: of each recorded operation. The
-    plan's tensors are the recorded places but for lists, then those of lists' tensors. After the allocations' buffers
-    come temporaries, the last buffer is the device's error flags.
-    """
-    places = [use for node in recorded for use in node.uses if use.place not in members]
-    places += [use for uses in members.values() for use in uses if use.place != NOWHERE]
-    owners = {use.place: use.allocation for use in places}
-    found = [lower(node.op, aliases(node, recorded), target) for node in fused]
-    planned = list(buffers)
-    errors = len(buffers) + sum(len(lowered.temporaries) for lowered in found)
+def lower_graph(
+    graph: Graph, layout: Layout, fused: Sequence[FusedNode], target: Target
+) -> tuple[Plan, tuple[Part, ...]]:
+    """The plan of fused calls, and what each of them is in it."""
+    lowered = [lower(step.op, aliases(step, graph), target) for step in fused]
+    sizes = [size for one in lowered for size in one.temporaries]
+    storages = len(layout.storages)
+    errors = storages + len(sizes)
     kernels: dict[Kernel, int] = {}
     steps: list[Step | Clear] = []
-    spans: list[Span] = []
-    for node, lowered in zip(fused, found, strict=True):
+    parts: list[Part] = []
+    origins: list[tuple[int, ...]] = []
+    labels: list[Label] = []
+    operators: dict[int, str] = {}
+    base = storages
+    for step, one in zip(fused, lowered, strict=True):
         start = len(steps)
-        uses, shifts = tensors_of(arguments(node, recorded), members), node.op.shifts
-        if isinstance(node.op.body, ForEach):
-            shifts = tuple([s for s, n in zip(shifts, node.op.body.counts, strict=True) for _ in range(n)])
-        base = len(planned)
-        planned += [Buffer(size, "temporary") for size in lowered.temporaries]
-        known = [*(use.allocation for use in uses), *range(base, len(planned))]
-        numbers = [number for n in node.scalars for number in scalars[n]]
-        steps += [Clear(base + t, lowered.temporaries[t]) for t in lowered.cleared]
-        for launch in lowered.launches:
-            kernel = kernels.setdefault(launch.kernel, len(kernels))
-            bindings = tuple([(errors if k == ERRORS else known[k], 0) for k in launch.bindings])
-            steps.append(Step(kernel, bindings, _words(launch, uses, shifts, numbers), launch.grid))
-        spans.append(Span(node.op, lowered, start, len(steps)))
-    planned.append(Buffer(ERROR_FLAG_BYTES, "errors"))
-    lie_in = tuple([owners[place] for place in range(len(owners))])
-    return Plan(tuple(planned), tuple(kernels), tuple(steps), lie_in), tuple(spans)
+        steps += _steps(graph, layout, step, one, base, errors, kernels)
+        base += len(one.temporaries)
+        parts.append(Part(one, start, len(steps)))
+        origins += [step.nodes] * (len(steps) - start)
+        labels += _labels(step, one)
+        if any(ERRORS in launch.bindings for launch in one.launches):
+            operators[step.op.id] = step.op.name
+    buffers = [*_buffers(graph, layout, fused), *[Buffer(size, "temporary") for size in sizes]]
+    buffers.append(Buffer(ERROR_FLAG_BYTES, "errors"))
+    steps += _untouched_outputs(graph, buffers, steps)
+    origins += [()] * (len(steps) - len(origins))
+    labels += [Label("zeros", step.size_bytes) for step in steps[len(labels) :] if isinstance(step, Clear)]
+    plan = _numbered(graph, layout, buffers, kernels, steps)
+    plan = replace(plan, origins=tuple(origins), labels=tuple(labels), operators=tuple(sorted(operators.items())))
+    return plan, tuple(parts)
 
 
-def aliases(node: FusedNode, recorded: Sequence[RecordedNode]) -> tuple[int, ...]:
-    """For each argument the first one in its allocation, or, for operations over lists, that is it."""
-    lists = isinstance(node.op.body, ForEach)
-    return alias_pattern([use.place if lists else use.allocation for use in arguments(node, recorded)])
+def _labels(step: FusedNode, lowered: Lowered) -> Iterator[Label]:
+    """Of each step of a fused call. What it reads and writes are the tensors that it binds, each once."""
+    yield from [Label(step.op.name, lowered.temporaries[t]) for t in lowered.cleared]
+    sizes = [*map(tensor_bytes, step.op.tensors), *lowered.temporaries]
+    if len(lowered.launches) == 1 and not lowered.temporaries:
+        yield Label(step.op.name, sum(sizes))
+        return
+    for launch in lowered.launches:
+        yield Label(step.op.name, sum([sizes[k] for k in launch.bindings if k != ERRORS]))
+
+
+def tensor_bytes(spec: Spec) -> int:
+    """The bytes of the distinct elements of a tensor."""
+    return prod([n for n, stride in zip(spec.shape, spec.strides) if stride or n == 0]) * BY_NAME[spec.dtype].itemsize
+
+
+def _steps(
+    graph: Graph, layout: Layout, step: FusedNode, lowered: Lowered, base: int, errors: int, kernels: dict[Kernel, int]
+) -> Iterator[Step | Clear]:
+    """The steps of a fused call whose temporaries are numbered from ``base`` on. ``kernels``: gains its own."""
+    tensors, shifts = layout.tensors_of(arguments_of(step, graph)), step.op.shifts
+    if isinstance(step.op.body, ForEach):
+        shifts = tuple([s for s, n in zip(shifts, step.op.body.counts, strict=True) for _ in range(n)])
+    known = [*[a.storage for a in tensors], *range(base, base + len(lowered.temporaries))]
+    scalars = [scalar for n in step.scalars for scalar in graph.scalars[n]]
+    for t in lowered.cleared:
+        yield Clear(base + t, lowered.temporaries[t])
+    for launch in lowered.launches:
+        kernel = kernels.setdefault(launch.kernel, len(kernels))
+        bindings = tuple([errors if k == ERRORS else known[k] for k in launch.bindings])
+        words = _words(launch, [a.tensor for a in tensors], shifts, scalars)
+        if graph.interface is not None:
+            words = tuple([restarted(word, graph.interface.starts) for word in words])
+        yield Step(kernel, bindings, words, launch.grid)
 
 
 def _words(
-    launch: Launch, uses: Sequence[Use], shifts: Sequence[int], numbers: Sequence[ScalarWord]
+    launch: Launch, tensors: Sequence[int], shifts: Sequence[int], scalars: Sequence[Word | float]
 ) -> tuple[Word, ...]:
     words: list[Word] = []
     for value, param in zip(launch.values, launch.kernel.params):
         if isinstance(value, Source) and value.kind == "offset":
-            words.append(Offset(uses[value.index].place, shifts[value.index]))
+            words.append(Offset(tensors[value.index], shifts[value.index]))
             continue
-        number = numbers[value.index] if isinstance(value, Source) else value
+        number = scalars[value.index] if isinstance(value, Source) else value
         words.append(bits(number, param.type) if isinstance(number, (int, float)) else number)
     return tuple(words)
 
 
-def arranged(plan: Plan, brought: Sequence[int], starts: Sequence[tuple[int, int]]) -> tuple[Plan, dict[int, int]]:
-    """The plan with the buffers ``brought`` first, then its temporaries, and without those that nothing touches.
+def _buffers(graph: Graph, layout: Layout, fused: Sequence[FusedNode]) -> list[Buffer]:
+    """The buffers of the storages. What is read before it is written is an input, also memory that nobody wrote."""
+    read_first: set[int] = set()
+    written: set[int] = set()
+    for step in fused:
+        arguments, inputs = arguments_of(step, graph), step.op.n_inputs
+        read = {a.storage for a in layout.tensors_of(arguments[:inputs])}
+        read_first |= read - written
+        written |= {a.storage for a in layout.tensors_of(arguments[inputs:])}
+    return [_buffer(storage, number in read_first, number in written) for number, storage in enumerate(layout.storages)]
 
-    ``starts``: of each of its tensors, see :func:`restarted`. Also gives the new number of each old buffer.
-    """
-    last = len(plan.buffers) - 1
-    rest = [b for b in sorted(plan.lifetimes) if b not in brought and b != last]
-    order = [*brought, *rest, last]
+
+def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> Buffer:
+    if storage.origin == "constant":
+        return Buffer(storage.size_bytes, "constant")
+    if storage.origin == "new" and not is_read_first:
+        return Buffer(storage.size_bytes, "output" if storage.live else "temporary")
+    role: Role = "state" if is_written else "weight" if storage.origin == "weight" else "input"
+    return Buffer(storage.size_bytes, role, not storage.live, storage.name)
+
+
+def _untouched_outputs(graph: Graph, buffers: Sequence[Buffer], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
+    """What fills the outputs of a function that it made and did not write."""
+    if graph.interface is not None:
+        used = {buffer for step in steps for buffer in touched(step)}
+        for number in dict.fromkeys([output.storage for output in graph.interface.outputs]):
+            if buffers[number].role == "output" and number not in used and buffers[number].size_bytes:
+                yield Clear(number, -(-buffers[number].size_bytes // 4) * 4)
+
+
+def _numbered(
+    graph: Graph,
+    layout: Layout,
+    buffers: Sequence[Buffer],
+    kernels: Mapping[Kernel, int],
+    steps: Sequence[Step | Clear],
+) -> Plan:
+    """The plan, its buffers numbered by role, without temporaries that nothing touches."""
+    used = {buffer for step in steps for buffer in touched(step)}
+    given = [number for number, storage in enumerate(layout.storages) if _is_given(storage, buffers[number].role)]
+    kept = used.union(given)
+    order = [n for roles in ORDER for n, buffer in enumerate(buffers) if buffer.role in roles and n in kept]
+    order.append(len(buffers) - 1)
     numbers = {old: new for new, old in enumerate(order)}
-    steps = tuple([renumbered(step, numbers, starts) for step in plan.steps])
-    return replace(plan, buffers=tuple([plan.buffers[b] for b in order]), steps=steps), numbers
+    interface = graph.interface
+    if interface is None:
+        tensors: Sequence[int] = [numbers[owner] for owner in layout.owners]
+    else:
+        tensors = [numbers[view.storage] for view in interface.inputs]
+        given.sort(key=numbers.__getitem__)
+    constants = {} if interface is None else {numbers[n]: data for n, data in interface.constants.items()}
+    digests = {number: sha256(data).hexdigest() for number, data in constants.items()}
+    return Plan(
+        buffers=tuple([buffers[n] for n in order]),
+        kernels=tuple(kernels),
+        steps=tuple([_renumbered(step, numbers) for step in steps]),
+        arguments=tuple([numbers[n] for n in given]),
+        tensors=tuple(tensors),
+        inputs=() if interface is None else _specs(interface.inputs, numbers),
+        outputs=() if interface is None else _specs(interface.outputs, numbers),
+        constants=tuple(sorted(digests.items())),
+        random_blocks=0 if interface is None else interface.random_blocks,
+        result=None if interface is None else interface.result,
+        contents={digests[number]: data for number, data in constants.items()},
+    )
 
 
-def sharing_temporaries(plan: Plan, brought: int, capacity: Callable[[int], int]) -> Plan:
-    """The plan with one temporary for several that are never needed at the same time.
+def _is_given(storage: Storage, role: Role) -> bool:
+    return storage.given or role not in ("temporary", "output")
 
-    ``brought``: how many buffers come before the temporaries, of which the error flags are the last. ``capacity``: the
-    size of the memory that a buffer of some size is given; those share that are given memory of one size.
-    """
-    last = len(plan.buffers) - 1
-    numbers = {b: b for b in range(brought)}
-    buffers, free = list(plan.buffers[:brought]), defaultdict[int, list[int]](list)
-    for number, step in enumerate(plan.steps):
-        ended = []
-        for b in dict.fromkeys(touched(step)):
-            if not brought <= b < last:
-                continue
-            start, stop = plan.lifetimes[b]
-            unused = free[capacity(plan.buffers[b].size_bytes)]
-            if start == number and unused:
-                numbers[b] = unused.pop()
-                buffers[numbers[b]] = max(buffers[numbers[b]], plan.buffers[b], key=lambda buffer: buffer.size_bytes)
-            elif start == number:
-                numbers[b] = len(buffers)
-                buffers.append(plan.buffers[b])
-            if stop == number:
-                ended.append((unused, numbers[b]))
-        for unused, shared in ended:
-            unused.append(shared)
-    numbers[last] = len(buffers)
-    steps = tuple([rebound(step, numbers) for step in plan.steps])
-    return replace(plan, buffers=(*buffers, plan.buffers[last]), steps=steps)
+
+def _renumbered(step: Step | Clear, numbers: Mapping[int, int]) -> Step | Clear:
+    if isinstance(step, Clear):
+        return Clear(numbers[step.buffer], step.size_bytes)
+    return Step(step.kernel, tuple([numbers[b] for b in step.bindings]), step.words, step.grid)
+
+
+def _specs(views: Sequence[TensorView], numbers: Mapping[int, int]) -> tuple[TensorSpec, ...]:
+    return tuple([TensorSpec(numbers[view.storage], *view[1:]) for view in views])

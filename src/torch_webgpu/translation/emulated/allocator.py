@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -45,6 +45,13 @@ def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
     """1: no limit is set."""
     HERE.index(device)
     return 1.0
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """As webgpu's own, but no error where nobody tells how much memory the adapter has: there is no limit then."""
+    index = HERE.index(device)
+    with suppress(RuntimeError):
+        torch.webgpu.set_per_process_memory_fraction(fraction, index)  # type: ignore[attr-defined]
 
 
 class MemPool:

@@ -43,7 +43,7 @@ def device(module: str) -> Iterator[Row]:
     yield from rows(module, "ipc_collect", unshared)
     note = error(NOT_TOLD)
     yield from rows(module, "clock_rate power_draw temperature utilization memory_usage", note, xpu=OWN)
-    yield from rows(module, "list_gpu_processes", note)
+    yield from rows(module, "list_gpu_processes", note, webgpu=OWN)
     yield from rows(module, "current_blas_handle current_solver_handle", error(HANDLE))
 
 
@@ -91,8 +91,9 @@ def memory(module: str) -> Iterator[Row]:
     pool = "tensors come from the device's one pool"
     yield from rows(module, "MemPool use_mem_pool", emulated("allocator:{leaf}", pool), xpu=OWN)
     limit = nothing("the device's memory is not divided between programs; other programs' use does not change")
-    yield from rows(module, "set_per_process_memory_fraction", limit, xpu=OWN, mps=OWN)
-    yield from rows(module, "get_per_process_memory_fraction", emulated("allocator:{leaf}", "1: no limit"), xpu=OWN)
+    limited = emulated("allocator:{leaf}", "no limit where nobody tells how much memory the adapter has")
+    yield from rows(module, "set_per_process_memory_fraction", limit, webgpu=limited, xpu=OWN, mps=OWN)
+    yield from rows(module, "get_per_process_memory_fraction", emulated("allocator:{leaf}", "1: no limit"), **own)
 
 
 def snapshots() -> Iterator[Row]:

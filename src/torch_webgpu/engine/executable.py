@@ -1,26 +1,28 @@
-"""Programs: plans bound to a device, with everything worked out that runs over other tensors share.
+"""Executables: plans bound to a device, with everything worked out that runs over other tensors share.
 
-Which buffers a dispatch binds, and when memory is taken and given back, are look-ups by number. When the pool gives a
-program buffers that it had before, as it does in a loop, only the parameters that changed are written, and the commands
-are encoded as they were.
+Which buffers a dispatch binds, and when memory is taken and given back, are look-ups by number. When the pool gives an
+executable buffers that it had before, as it does in a loop, only the parameters that changed are written, and the
+commands are encoded as they were.
+
+An executable numbers its memory by *slots*: the plan's arguments in their order, then the memory that it takes for a
+run, then the device's error flags.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_webgpu.compiler.passes.lowering import sharing_temporaries
-from torch_webgpu.errors import OutOfMemoryError, WebGPUError
+from torch_webgpu.errors import OutOfMemoryError, RequirementError, WebGPUError
+from torch_webgpu.ir.operation import remember_names
 from torch_webgpu.plan import WORD_BYTES, Clear, Offset, Plan, Random, Scalar, Step, touched
 from torch_webgpu.runtime import commands
 from torch_webgpu.wgsl.kernel import Kernel
 
 if TYPE_CHECKING:
-    from torch_webgpu.compiler.passes.lowering import Span
     from torch_webgpu.runtime.buffers import Exchange
     from torch_webgpu.runtime.commands import Command
     from torch_webgpu.runtime.observer import Observer
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Dispatch(NamedTuple):
-    """A dispatch over buffers by number, its parameters those that are always the same, the others zero."""
+    """A dispatch over buffers by slot, its parameters those that are always the same, the others zero."""
 
     kernel: Kernel
     buffers: Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -39,12 +41,19 @@ class _Dispatch(NamedTuple):
     grid: tuple[int, int, int]
 
 
+class _Clear(NamedTuple):
+    """Zeros in the first bytes of the buffer in a slot."""
+
+    slot: int
+    size_bytes: int
+
+
 class _OffsetWord(NamedTuple):
-    """A parameter of command ``command``, at ``byte``, that says where a place starts: see :class:`plan.Offset`."""
+    """A parameter of command ``command``, at ``byte``, that says where a tensor starts: see :class:`plan.Offset`."""
 
     command: int
     byte: int
-    place: int
+    tensor: int
     shift: int
     ahead: int
 
@@ -60,8 +69,8 @@ class ScalarWords(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a run finds: the plan's buffers, as far as they have memory, and the allocations that it uses and that have
-    none, by number, with their sizes in bytes.
+    """What a run finds: the buffers of all slots, as far as they have memory, and the arguments that it uses and that
+    have none, by slot, with their sizes in bytes.
     """
 
     buffers: list[Buffer | None]
@@ -74,47 +83,48 @@ _buffer_of, _size_of, _error_of = attrgetter("buffer"), attrgetter("size_bytes")
 _write_word = struct.Struct("<I").pack_into
 
 
-class Program:
-    """The commands of a plan on one device.
+class Executable:
+    """A plan on one device. ``widths``: how many scalars each row of a run's numbers has.
 
-    The first ``brought`` of the plan's buffers are allocations that each run is given, the last one is the error flags,
-    those between are its temporaries. ``kept``: the numbers of the allocations that can be read when it has run; the
-    others' memory goes back after their last step. ``widths``: how many scalars each row of numbers has. ``spans``:
-    what an observer is told about the plan's steps.
+    The memory of arguments with the role temporary, and of those that are donated, goes back after their last step.
+    Raises RequirementError where the device lacks what the plan requires.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        device: Device,
-        brought: int,
-        kept: Container[int],
-        widths: Sequence[int],
-        spans: Sequence[Span] = (),
-    ) -> None:
-        self.plan = plan = sharing_temporaries(plan, brought, device.capacity)
+    def __init__(self, plan: Plan, device: Device, widths: Sequence[int] = ()) -> None:
+        if lacks := plan.requires.missing(device.target):
+            raise RequirementError(
+                f"webgpu:{device.index} ({device.name}) cannot run this plan: it needs {'; '.join(lacks)}"
+            )
+        remember_names(plan.operators)
+        self.plan = plan
         self._device = device
-        self._spans = spans
         self._has_run = False
-        self._temporaries = {n: b.size_bytes for n, b in enumerate(plan.buffers[:-1]) if n >= brought}
-        self._no_temporaries = [None] * len(self._temporaries)
-        lifetimes = {b: ends for b, ends in plan.lifetimes.items() if b < len(plan.buffers) - 1}
-        self._used = tuple([b for b in lifetimes if b < brought])
-        self._lost = tuple([n for n in self._used if n not in kept])
+        buffers, given = plan.buffers, len(plan.arguments)
+        arguments = set(plan.arguments)
+        own = [n for n, b in enumerate(buffers) if b.role != "errors" and n not in arguments]
+        flags = [n for n, b in enumerate(buffers) if b.role == "errors"]
+        slots = {number: slot for slot, number in enumerate((*plan.arguments, *own, *flags))}
+        self._temporaries = {slots[n]: buffers[n].size_bytes for n in own}
+        self._no_temporaries = [None] * len(own)
+        errors = given + len(own)
+        lifetimes = {slots[n]: ends for n, ends in plan.lifetimes.items() if slots[n] < errors}
+        lost = {slots[n] for n in plan.arguments if buffers[n].role == "temporary" or buffers[n].donated}
+        self._used = tuple([slot for slot in lifetimes if slot < given])
+        self._lost = tuple([slot for slot in self._used if slot in lost])
         self._takes: list[tuple[int, bool, int]] = []  # what memory is needed for, or not any more, by which step
         for number, step in enumerate(plan.steps):
-            buffers = [b for b in dict.fromkeys(touched(step)) if b in lifetimes]
-            self._takes += [(b, True, number) for b in buffers if lifetimes[b][0] == number]
-            ended = [b for b in buffers if lifetimes[b][1] == number and (b >= brought or b not in kept)]
-            self._takes += [(b, False, number) for b in ended]
-        self._may_flag = any(len(plan.buffers) - 1 in touched(step) for step in plan.steps)
+            used = [slot for slot in dict.fromkeys([slots[n] for n in touched(step)]) if slot in lifetimes]
+            self._takes += [(slot, True, number) for slot in used if lifetimes[slot][0] == number]
+            ended = [slot for slot in used if lifetimes[slot][1] == number and (slot >= given or slot in lost)]
+            self._takes += [(slot, False, number) for slot in ended]
+        self._may_flag = any(slots[n] == errors for step in plan.steps for n in touched(step))
         self._gives_back = any(not taken for _, taken, _ in self._takes)
-        self._commands = [_command(plan, step) for step in plan.steps]
+        self._commands = [_command(plan, step, slots) for step in plan.steps]
         self._offset_words: list[_OffsetWord] = []
         self.scalar_words: list[ScalarWords] = []
         self._random_words: list[tuple[int, int, Random]] = []  # the command, the byte of its parameters
         self._find_words(plan, widths)
-        self._missing: list[tuple[int, int]] = []  # allocations that had no memory the last time, and their sizes
+        self._missing: list[tuple[int, int]] = []  # arguments that had no memory the last time, and their sizes
         self._memory: list[Exchange] | None = None  # of that run
 
     def _find_words(self, plan: Plan, widths: Sequence[int]) -> None:
@@ -231,7 +241,7 @@ class Program:
         return Memory(buffers, self._missing_of(allocations, buffers))
 
     def _buffers_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
-        """The plan's buffers over these allocations, as far as they have memory."""
+        """The buffers of all slots over these allocations, as far as they have memory."""
         return [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
 
     def _exchange(
@@ -241,7 +251,7 @@ class Program:
         before: list[Buffer | None],
         missing: list[tuple[int, int]],
     ) -> list[Buffer | None]:
-        """Takes and gives back memory as the commands need it; what the plan's buffers are then."""
+        """Takes and gives back memory as the commands need it; what the buffers of all slots are then."""
         if self._memory is None or missing != self._missing:
             self._missing, self._memory = missing, [exchange for exchange, _ in self._exchanges(missing)]
         buffers = opened.memory.exchange(self._memory, before)
@@ -252,7 +262,7 @@ class Program:
         return buffers
 
     def _missing_of(self, allocations: Sequence[Allocation], before: Sequence[Buffer | None]) -> list[tuple[int, int]]:
-        """The allocations that the plan uses and that have no memory, by number, and their sizes in bytes."""
+        """The arguments that the plan uses and that have no memory, by slot, and their sizes in bytes."""
         return [(n, allocations[n].size_bytes) for n in self._used if before[n] is None]
 
     def _undo_memory(
@@ -275,7 +285,7 @@ class Program:
         device, made = self._device, self._made(buffers, starts, numbers, stream)
         prepared = None
         if device.observer is not None:
-            self._show(device.observer, made)
+            self.show(device.observer, made)
         elif self._has_run:
             prepared = device.prepare_again((self, tuple(buffers)), made)
         else:  # much runs once only: it is not worth to be kept
@@ -295,17 +305,17 @@ class Program:
         self._write(params, starts, numbers, stream)
         return [_with_buffers(c, buffers, words) for c, words in zip(self._commands, params)]
 
-    def _show(self, observer: Observer, made: Sequence[Command]) -> None:
-        """Tells an observer which operations these commands are."""
-        for op, lowered, start, stop in self._spans:
-            with observer.span("encode", op.name):
-                observer.encoded(op, lowered, made[start:stop])
+    def show(self, observer: Observer, made: Sequence[Command]) -> None:
+        """Tells an observer what these commands, the plan's, are part of."""
+        for label, command in zip(self.plan.labels, made):
+            with observer.span("encode", label.operation):
+                observer.encoded(label, command)
 
     def _write(self, params: Any, starts: Sequence[int] | None, numbers: Numbers, stream: tuple[int, int]) -> None:
         """Writes the parameters that are only known now into those of each command; the places, unless None."""
         if starts is not None:
-            for command, byte, place, shift, ahead in self._offset_words:
-                _write_word(params[command], byte, (starts[place] >> shift) + ahead)
+            for command, byte, tensor, shift, ahead in self._offset_words:
+                _write_word(params[command], byte, (starts[tensor] >> shift) + ahead)
         for command, byte, write, row, parts in self.scalar_words:
             write(params[command], byte, *numbers[row][parts])
         for command, byte, source in self._random_words:
@@ -332,16 +342,16 @@ def in_a_row(words: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int,
     return runs
 
 
-def _command(plan: Plan, step: Step | Clear) -> _Dispatch | Clear:
+def _command(plan: Plan, step: Step | Clear, slots: dict[int, int]) -> _Dispatch | _Clear:
     if isinstance(step, Clear):
-        return step
+        return _Clear(slots[step.buffer], step.size_bytes)
     words = struct.pack(f"<{len(step.words)}I", *[w if isinstance(w, int) else 0 for w in step.words])
-    return _Dispatch(plan.kernels[step.kernel], _picker([buffer for buffer, _ in step.bindings]), words, step.grid)
+    return _Dispatch(plan.kernels[step.kernel], _picker([slots[n] for n in step.bindings]), words, step.grid)
 
 
-def _with_buffers(command: _Dispatch | Clear, buffers: Sequence[Any], words: bytearray) -> Command:
-    if isinstance(command, Clear):
-        return commands.Clear(buffers[command.buffer], 0, command.size_bytes)
+def _with_buffers(command: _Dispatch | _Clear, buffers: Sequence[Any], words: bytearray) -> Command:
+    if isinstance(command, _Clear):
+        return commands.Clear(buffers[command.slot], 0, command.size_bytes)
     return commands.Dispatch(command.kernel, command.buffers(buffers), bytes(words), command.grid)
 
 

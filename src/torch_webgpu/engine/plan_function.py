@@ -1,4 +1,4 @@
-"""Traced plans bound to a device: functions of tensors that replay a plan."""
+"""Traced plans as functions of tensors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.ir.operation import Spec, check_addressable
 from torch_webgpu.layout import MAX_INDEX, extent
-from torch_webgpu.plan import Plan, TensorSpec
+from torch_webgpu.plan import Plan, TensorSpec, arranged
 
 from . import causes
+from .executable import Executable, Memory
 from .interrupt import Uninterrupted
 from .lists import make_tensors
-from .program import Memory, Program
 from .random import default_state
 from .store import address_of, offset_in_allocation
 from .sync import upload
@@ -34,11 +34,12 @@ MANY = 8
 """Outputs that are made faster together than one by one."""
 
 
-class BoundPlan:
-    """``bound(*inputs)`` runs the plan on webgpu tensors of its inputs' dtypes, shapes and strides, without waiting.
+class PlanFunction:
+    """A plan as a function of tensors: ``function(*inputs)`` runs it on webgpu tensors, without waiting.
 
-    Returns new tensors arranged as the traced function returned them; what that wrote into its inputs is written.
-    ValueError for other tensors. Every method is thread-safe.
+    The inputs have the plan's dtypes, shapes and strides, and may be nested in tuples, lists and dictionaries as those
+    were that were traced. Returns new tensors arranged as the traced function returned them; what that wrote into its
+    inputs is written. ValueError for other tensors. Every method is thread-safe.
     """
 
     def __init__(self, engine: Engine, plan: Plan, index: int, contents: Mapping[str, bytes]) -> None:
@@ -46,32 +47,33 @@ class BoundPlan:
         self._engine = engine
         self._index = index
         self._device = engine.device(index)
-        self._tree = pytree.treespec_loads(plan.result)
+        if plan.scalars:
+            raise WebGPUError(f"this plan is of a batch: it needs {plan.scalars} numbers with each run")
         missing = [digest for _, digest in plan.constants if digest not in contents]
         if missing:
             raise WebGPUError(
                 f"this plan has {len(plan.constants)} constants and {len(missing)} are not at hand, such as "
                 f"{missing[0][:12]}…: load it with Plan.load, which has them, or pass their bytes as contents"
             )
+        self._executable = Executable(plan, self._device)
         self._constants = {number: self._constant(contents[digest]) for number, digest in plan.constants}
-        made = sorted({t.buffer for t in plan.outputs if plan.buffers[t.buffer].role == "output"})
+        roles = [plan.buffers[number].role for number in plan.arguments]
+        made = [number for number, role in zip(plan.arguments, roles) if role == "output"]
         alone = {number: self._alone(number) for number in made}
         self._templates = [self._template(number, spec) for number, spec in alone.items()]
         self._image = Image(self._templates) if len(made) >= MANY else None
         self._given = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
-        self._brought = sorted({*plan.tensors, *self._constants, *made})
-        self._program = Program(plan, self._device, len(self._brought), range(len(self._brought)), ())
-        self._pointers: list[int] = []  # of the last run's inputs; a program never sees one address twice
-        self._places = {number: place for place, number in enumerate(self._brought)}
-        self._input_places = [self._places[spec.buffer] for spec in plan.inputs]
-        self._made_places = [self._places[number] for number in made]
+        self._pointers: list[int] = []  # of the last run's inputs; an executable never sees one address twice
+        places = {number: place for place, number in enumerate(plan.arguments)}
+        self._input_places = [places[spec.buffer] for spec in plan.inputs]
+        self._made_places = [places[number] for number in made]
         self._order = {number: k for k, number in enumerate(made)}
         # Of each output which of the new tensors it is, or where it lies.
         self._outputs = [self._order[t.buffer] if alone.get(t.buffer) else t for t in plan.outputs]
         self._new = frozenset(self._made_places)
-        self._allocations: list[Any] = [None] * len(self._brought)  # of the last run
+        self._allocations: list[Any] = [None] * len(plan.arguments)  # of the last run
         for number, t in self._constants.items():
-            self._allocations[self._places[number]] = engine.allocation(t)
+            self._allocations[places[number]] = engine.allocation(t)
         self._starts: list[int] = []
         self._memory: Memory | None = None  # of the last run, where all but its outputs had memory
         self._relocations = 0  # the engine's then
@@ -96,9 +98,11 @@ class BoundPlan:
             return self._engine.template((self.plan.buffers[number].size_bytes,), torch.uint8, self._index)
         return self._engine.template(spec.shape, BY_NAME[spec.dtype].torch, self._index, spec.strides)
 
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        self._check(inputs)
-        return pytree.tree_unflatten(self.run(inputs, [t.data_ptr() for t in inputs]), self._tree)
+    def __call__(self, *inputs: Any) -> Any:
+        tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        self._check(tensors)
+        outputs = self.run(tensors, [t.data_ptr() for t in tensors])
+        return None if self.plan.result is None else arranged(self.plan.result, outputs)
 
     def run(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> list[torch.Tensor]:
         """The outputs in order, for tensors at these addresses that are known to be what was traced."""
@@ -115,7 +119,9 @@ class BoundPlan:
             random = default_state(index) if plan.random_blocks else None
             stream = random.reserve(plan.random_blocks) if random else (0, 0)
             try:
-                device.with_room(self._program.run, opened, allocations, self._starts, (), stream=stream, found=memory)
+                device.with_room(
+                    self._executable.run, opened, allocations, self._starts, (), stream=stream, found=memory
+                )
             except BaseException:
                 if random:
                     random.give_back(stream, plan.random_blocks)
@@ -124,30 +130,30 @@ class BoundPlan:
         return [made[spec] if isinstance(spec, int) else self._output(spec, made, inputs) for spec in self._outputs]
 
     def _found(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
-        """What :meth:`Program.memory` says. Raises the error that is an input's value.
+        """What :meth:`Executable.memory` says. Raises the error that is an input's value.
 
         Inputs that had memory in the last run have it still, and no error, as long as nothing was relocated.
         """
         memory, relocations = self._memory, self._engine.relocations
         if memory is None or relocations != self._relocations:
-            self._program.check(allocations)
-            memory = self._program.memory(opened, allocations)
+            self._executable.check(allocations)
+            memory = self._executable.memory(opened, allocations)
             if self._new.issuperset([place for place, _ in memory.missing]):
                 self._memory, self._relocations = memory, relocations
         return memory
 
     def failing_step(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> int | None:
-        """Whose fault an exception of :meth:`run` is: see :meth:`Program.failing_step`. Nothing runs."""
+        """Whose fault an exception of :meth:`run` is: see :meth:`Executable.failing_step`. Nothing runs."""
         with Uninterrupted(), self._engine.lock:
             _, allocations = self._bring(inputs, pointers)
             if any(allocation.error is not None for allocation in allocations):
                 return None  # an input that was never computed
-            return self._program.failing_step(allocations, self._starts, ())
+            return self._executable.failing_step(allocations, self._starts, ())
 
     def _bring(
         self, inputs: Sequence[torch.Tensor], pointers: list[int]
     ) -> tuple[list[torch.Tensor], list[Allocation]]:
-        """New tensors for the outputs; the allocations that the program is given."""
+        """New tensors for the outputs; the allocations that the executable is given."""
         if pointers is not self._pointers and pointers != self._pointers:
             self._locate(inputs, pointers)
         engine, found = self._engine, self._allocations
@@ -198,7 +204,7 @@ class BoundPlan:
                 )
         storages = [address_of(t) >> ADDRESS_BITS for t in inputs]
         for k, spec in enumerate(self.plan.inputs):
-            if self.plan.buffers[spec.buffer].role == "inout" and storages.count(storages[k]) > 1:
+            if self.plan.buffers[spec.buffer].role == "state" and storages.count(storages[k]) > 1:
                 raise ValueError(f"input {k}, which the plan writes, shares its storage with another input")
 
     def _output(self, spec: TensorSpec, made: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,0 +1,201 @@
+"""Plans: what a piece of work comes down to on a GPU, as plain data.
+
+A plan is a list of steps over numbered buffers: which kernel runs on what, with which parameters, on how large a grid.
+It knows no process, no device and no tensor; what it needs of them it names: the buffers that its user brings and
+takes, the numbers that are only known when it runs, the features of a GPU. Equal work gives equal plans in every
+process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from os import PathLike
+from zipfile import BadZipFile
+
+import numpy as np
+
+from torch_webgpu.errors import WebGPUError
+from torch_webgpu.wgsl.kernel import Kernel
+
+from .parts_json import (
+    kernel_from_data,
+    kernel_to_data,
+    spec_from_data,
+    step_from_data,
+    step_to_data,
+)
+from .requirements import NO_REQUIREMENTS, Requirements
+from .steps import STRUCT_FORMATS, Buffer, Clear, Label, Offset, Random, Scalar, Step, TensorSpec, touched
+from .structure import Structure
+from .verify import verify
+
+FORMAT = 2
+"""Of :meth:`Plan.to_json`; what another version wrote is refused."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order, each seeing what those before it wrote.
+
+    ``arguments``: the buffers that each run is given, in the order in which it is given them; the others are made for a
+    run, but for the error flags, which are the device's. ``tensors``: the buffer that each of the tensors lies in which
+    :class:`Offset` words ask about; of a traced plan they are its inputs. ``constants``: the SHA-256 digests of the
+    contents of buffers, by their numbers; ``contents`` has these, as far as they are at hand. ``random_blocks``: how
+    much of the random stream a run uses. ``result``: how the outputs are arranged; None without outputs. ``requires``:
+    what it needs of a GPU. ``operators``: the names of the operators whose kernels raise flags, by the numbers that
+    these carry. ``labels``: of each step what it is part of; empty where nobody knows. ``origins``: of a plan that was
+    made in this process, which of the graph's calls each step computes. Contents and origins take no part in
+    comparisons.
+    """
+
+    buffers: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
+    steps: tuple[Step | Clear, ...]
+    arguments: tuple[int, ...] = ()
+    tensors: tuple[int, ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    constants: tuple[tuple[int, str], ...] = ()
+    random_blocks: int = 0
+    result: Structure | None = None
+    requires: Requirements = NO_REQUIREMENTS
+    operators: tuple[tuple[int, str], ...] = ()
+    labels: tuple[Label, ...] = ()
+    contents: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    origins: tuple[tuple[int, ...], ...] = field(default=(), compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        return hash((self.buffers, self.kernels, self.steps, self.arguments, self.tensors))
+
+    @cached_property
+    def lifetimes(self) -> dict[int, tuple[int, int]]:
+        """The first and the last step that touches each buffer, for those that one touches."""
+        found: dict[int, tuple[int, int]] = {}
+        for number, step in enumerate(self.steps):
+            for buffer in touched(step):
+                found[buffer] = found.get(buffer, (number, number))[0], number
+        return found
+
+    @cached_property
+    def scalars(self) -> int:
+        """How many numbers a run needs."""
+        return max((w.index + 1 for _, _, w in self.variable_words() if isinstance(w, Scalar)), default=0)
+
+    def variable_words(self) -> Iterator[tuple[int, int, Offset | Scalar | Random]]:
+        """The parameters that are only known at a run: step, position among its words, source."""
+        for number, step in enumerate(self.steps):
+            if isinstance(step, Step):
+                for position, word in enumerate(step.words):
+                    if not isinstance(word, int):
+                        yield number, position, word
+
+    def word_format(self, step: Step, position: int) -> str:
+        """The ``struct`` format of one of a step's parameters."""
+        return STRUCT_FORMATS[self.kernels[step.kernel].params[position].type]
+
+    def __str__(self) -> str:
+        """A line for each buffer and each step, for people."""
+        lines = [
+            f"b{n}: {b.size_bytes} bytes, {b.role}{f' {b.name}' if b.name else ''}{', donated' if b.donated else ''}"
+            for n, b in enumerate(self.buffers)
+        ]
+        for step in self.steps:
+            if isinstance(step, Clear):
+                lines.append(f"clear b{step.buffer}")
+                continue
+            kernel = self.kernels[step.kernel]
+            bound = [f"{b.name}=b{n}" for b, n in zip(kernel.bindings, step.bindings)]
+            words = [f"{p.name}={w}" for p, w in zip(kernel.params, step.words)]
+            lines.append(f"{kernel.name} {step.grid} {', '.join(bound)}; {', '.join(words)}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The plan as JSON; equal plans give equal text."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "requires": self.requires.to_data(),
+                "buffers": [[b.size_bytes, b.role, int(b.donated), b.name] for b in self.buffers],
+                "kernels": [kernel_to_data(k) for k in self.kernels],
+                "steps": [step_to_data(s) for s in self.steps],
+                "arguments": self.arguments,
+                "tensors": self.tensors,
+                "inputs": [astuple(t) for t in self.inputs],
+                "outputs": [astuple(t) for t in self.outputs],
+                "constants": self.constants,
+                "random_blocks": self.random_blocks,
+                "result": self.result,
+                "operators": self.operators,
+                "labels": [astuple(label) for label in self.labels],
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str, *, trusted: bool = False) -> Plan:
+        """The plan that :meth:`to_json` wrote. Raises WebGPUError for anything else.
+
+        Its kernels are compiled with bounds checks, whatever it says, unless whoever calls this knows that the text is
+        what this package wrote: ``trusted``.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT:
+                raise WebGPUError(f"this plan is of format {data['format']}; this version reads format {FORMAT}")
+            plan = cls(
+                tuple([Buffer(size, role, donated == 1, name) for size, role, donated, name in data["buffers"]]),
+                tuple([kernel_from_data(k, trusted) for k in data["kernels"]]),
+                tuple([step_from_data(s) for s in data["steps"]]),
+                tuple(data["arguments"]),
+                tuple(data["tensors"]),
+                tuple([spec_from_data(t) for t in data["inputs"]]),
+                tuple([spec_from_data(t) for t in data["outputs"]]),
+                tuple([(buffer, digest) for buffer, digest in data["constants"]]),
+                data["random_blocks"],
+                data["result"],
+                Requirements.from_data(data["requires"]),
+                tuple([(number, name) for number, name in data["operators"]]),
+                tuple([Label(operation, size) for operation, size in data["labels"]]),
+            )
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise WebGPUError(f"not a plan: {type(error).__name__}: {error}") from None
+        return check(plan)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the plan and the contents of its constants into one file (numpy's ``.npz``)."""
+        missing = {digest for _, digest in self.constants} - self.contents.keys()
+        if missing:
+            raise WebGPUError(f"the contents of {len(missing)} constants of this plan are not at hand")
+        arrays = {digest: np.frombuffer(self.contents[digest], np.uint8) for _, digest in self.constants}
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, plan=np.array(self.to_json()), **arrays)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, trusted: bool = False) -> Plan:
+        """The plan that :meth:`save` wrote, with its constants. Raises WebGPUError for anything else.
+
+        ``trusted``: see :meth:`from_json`.
+        """
+        try:
+            with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
+                plan = cls.from_json(str(file["plan"]), trusted=trusted)
+                contents = {digest: file[digest].tobytes() for _, digest in plan.constants}
+        except (ValueError, KeyError, OSError, BadZipFile) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise WebGPUError(f"{path} holds no plan: {type(error).__name__}: {error}") from None
+        for digest, content in contents.items():
+            if sha256(content).hexdigest() != digest:
+                raise WebGPUError(f"{path}: the constant {digest[:12]}… is not what was saved")
+        return replace(plan, contents=contents)
+
+
+def check(plan: Plan) -> Plan:
+    """The plan, if nothing is wrong with it. Raises WebGPUError, which says what is."""
+    if problems := verify(plan):
+        raise WebGPUError(f"not a valid plan: {'; '.join(problems)}")
+    return plan
