@@ -66,7 +66,8 @@ def test_the_nearest_name_is_offered(name: str, meant: str, capsys: pytest.Captu
 
 
 def test_the_page_says_what_is_so_of_mlx_nested_tensors_and_quantization() -> None:
-    sections = dict(part.partition("\n")[::2] for part in compat.page().split("\n## "))
+    parts = (part.partition("\n") for part in compat.page().split("\n## "))
+    sections = {name: " ".join(text.split()) for name, _, text in parts}
     headers = [line for line in compat.page().splitlines() if line.startswith("| | webgpu")]
     assert headers
     assert all(line.split("|")[2:-2] == [f" {target} " for target in (*TARGETS, "mlx")] for line in headers)

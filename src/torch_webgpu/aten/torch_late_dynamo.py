@@ -25,7 +25,7 @@ KEPT = "__dynamo_disable"
 
 def hidden_from_dynamo() -> set[Callable[..., Any]]:
     """The functions below the decorator in PyTorch's references and decompositions, of which meta kernels are made."""
-    decorated: Any = _disable_dynamo(lambda: None)
+    decorated: Any = _disable_dynamo(register)
     modules = ("torch._refs", "torch._refs.nn.functional", "torch._refs.special", "torch._decomp.decompositions")
     functions = {f for name in modules for f in vars(sys.modules[name]).values() if isinstance(f, FunctionType)}
     found, waiting = set(), list(functions)
