@@ -40,8 +40,8 @@ def add_fusion_pattern(
     counts it under ``name``. A mapping with these names as its keys will do, as will a name that is there already: the
     new pattern takes its place.
 
-    ``wgsl`` declares ``fn <name>(…) -> f32``, over ``f32`` parameters, and whatever functions and constants that needs;
-    each declaration starts its line. Where the chain fuses, its last result is this function, called at every element,
+    ``wgsl`` declares ``fn <name>(…) -> f32``, over ``f32`` parameters, and whatever functions and constants that needs.
+    Where the chain fuses, its last result is this function, called at every element,
     instead of what the operators would compute (what lies in between is still computed if somebody else sees it).
     Its parameters are the chain's arguments: of each operator in turn the tensors, in the order of its signature,
     without the result of the one before; then those of its numbers that are not its defaults. ``x * 2`` has the tensor

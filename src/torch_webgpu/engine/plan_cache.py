@@ -33,19 +33,15 @@ EVICTED_PART = 16
 class CachedPlan:
     """What recordings of one key are compiled to, and bound to a device once they run. ``lists``: of the recording's
     lists those that must lie in memory. ``counts``: operations that joined another's kernel, that have one of their
-    own, that are not run at all.
+    own, that are not run at all; None where nothing could join. ``is_empty``: nobody sees what was recorded.
     """
 
     compilation: Compilation
     lists: tuple[int, ...]
-    counts: tuple[int, int, int]
+    counts: tuple[int, int, int] | None
+    is_empty: bool
     executable: Executable | None = None
     last_use: int = 0  # on the cache's clock
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody sees what was recorded."""
-        return not self.compilation.fused
 
     def bind(self, device: Device) -> Executable:
         """Its executable, made the first time. Raises what lowering it raises."""
@@ -129,7 +125,7 @@ class PlanCache:
                 evict(plans)
             cached = plans[recording.key] = compiled(recording, device, options)
         self._clock = cached.last_use = self._clock + 1
-        if options.fusion and len(recording.ops) > 1:
+        if cached.counts is not None:
             fused, alone, dropped = cached.counts
             self.fusions += fused
             self.bypasses += alone
@@ -166,4 +162,6 @@ def compiled(recording: Recording, device: Device, options: Options) -> CachedPl
     fused = compilation.fused
     alone = sum(step.unchanged for step in fused)
     run = sum(len(step.nodes) for step in fused)
-    return CachedPlan(compilation, compilation.lists, (run - alone, alone, len(recording.ops) - run))
+    recorded = len(recording.ops)
+    counts = (run - alone, alone, recorded - run) if options.fusion and recorded > 1 else None
+    return CachedPlan(compilation, compilation.lists, counts, not fused)

@@ -163,6 +163,19 @@ def test_the_longest_pattern_wins_and_a_new_one_replaces() -> None:
     assert torch.tanh(x * z).cpu().eq(-8).all()
 
 
+def test_members_and_local_variables_may_have_the_names_of_functions() -> None:
+    """And declarations may stand as they like."""
+    text = """
+    struct Pair { /* not the /* function */ */ short: f32, half: f32 } const half = 0.5; fn twice(v: f32) -> f32
+    { let half = half * 4.0; return half * v; }
+      fn
+    short(a: f32, b: f32) -> f32 { let p = Pair(twice(a), half); return p.short * p.half + b; }
+    """
+    webgpu.add_fusion_pattern("short", ["mul", "tanh"], wgsl=text)
+    x, y = vectors(2)
+    torch.testing.assert_close(torch.tanh(x * y).cpu(), x.cpu() + y.cpu())
+
+
 def test_gradients_are_the_operators() -> None:
     text = "fn gate(a: f32, b: f32, c: f32) -> f32 { return 1.0 / (1.0 + exp(-(a * b + c))); }"
     webgpu.add_fusion_pattern("gate", ["mul", "add", "sigmoid"], wgsl=text)
@@ -186,6 +199,11 @@ def test_wgsl_that_does_not_compile_is_refused_with_its_source() -> None:
     assert "broken" not in webgpu.get_fusion_stats().patterns
     x, y, z = vectors(3)
     torch.testing.assert_close(((x + y) * z).cpu(), (x.cpu() + y.cpu()) * z.cpu())
+
+
+def test_wgsl_that_cannot_be_read_is_refused_with_the_position() -> None:
+    with pytest.raises(ShaderCompileError, match=r"fusion pattern 'broken'.*line 2, column 8: '\(' is not closed"):
+        webgpu.add_fusion_pattern("broken", ["add", "mul"], wgsl="fn broken(a: f32, b: f32) -> f32 {\nreturn (a + b; }")
 
 
 OUT_OF_BOUNDS = """
