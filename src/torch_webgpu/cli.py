@@ -117,7 +117,7 @@ def print_target(which: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(prog="torch-webgpu", description="PyTorch on every GPU, through WebGPU.")
+    root = argparse.ArgumentParser(prog="torch-webgpu", description="PyTorch through WebGPU.")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
