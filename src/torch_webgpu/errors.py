@@ -39,9 +39,13 @@ class ShaderSyntaxError(ShaderCompileError):
 
     def __init__(self, problem: str, line: int, column: int, source: str) -> None:
         """``line`` and ``column`` count from 1; ``source`` is that line."""
-        super().__init__(f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^")
+        super().__init__(problem, line, column, source)  # as they are: an error that is kept is copied
         self.line = line
         self.column = column
+
+    def __str__(self) -> str:
+        problem, line, column, source = self.args
+        return f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^"
 
 
 class ForkError(WebGPUError):
