@@ -107,7 +107,7 @@ class _Watch(Observer):
         known = self._known.get(id(command))
         if known is not None:
             _, operation, size = known
-        else:  # a captured graph's
+        else:  # of a copy, or of a plan without labels
             operation, size = operator_name(kernel.name), sum([buffer.size_bytes for buffer in command.buffers])
         return KernelEvent(
             operator_name(kernel.name),
@@ -177,8 +177,7 @@ class profile:  # noqa: N801 torch.profiler's name
     that was profiled), :meth:`table`, :meth:`export_chrome_trace`, :meth:`plot`. One profile can run at a time.
 
     Bytes are what the tensors that a kernel reads and writes hold, each counted once: a matrix product that reads a
-    tile twice moves more, a look-up in a table that touches a few rows less. In the replay of a captured graph they are
-    the sizes of its buffers, and the operation is not known. Bandwidth is bytes over the kernel's time.
+    tile twice moves more, a look-up in a table that touches a few rows less. Bandwidth is bytes over the kernel's time.
     """
 
     def __init__(self, *, record_ops: bool = False) -> None:

@@ -278,18 +278,19 @@ class CapturedGraph:
                 start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
                 for data, byte, word in self._places:
                     _write_word(data, byte, word.source.at(*start[word.state]))
-            if device.observer is not None:
-                self._show(device.observer, encoded)
-            device.replay(encoded)
+            device.replay(encoded, None if device.observer is None else self._shown(device.observer, encoded))
             engine.backpressure.submitted(device)
 
-    def _show(self, observer: Observer, encoded: EncodedGraph) -> None:
-        """Tells an observer what the commands of the next replay are part of."""
+    def _shown(self, observer: Observer, encoded: EncodedGraph) -> list[Command]:
+        """The commands of the next replay, after an observer was told what they are part of."""
         commands = encoded.current()
+        start = 0
         for call in self.calls:
+            stop = start + len(call.commands)
             if call.executable is not None:
-                call.executable.show(observer, commands[: len(call.commands)])
-            del commands[: len(call.commands)]
+                call.executable.show(observer, commands[start:stop])
+            start = stop
+        return commands
 
     def release(self) -> None:
         """Gives the graph's memory back; tensors that are still there keep theirs."""

@@ -9,6 +9,7 @@ say) keep it.
 from __future__ import annotations
 
 from copy import copy
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from .plan_cache import CachedPlan
     from .recording import Recording
+
+
+_error_of = attrgetter("error")
 
 
 def materialise(device: Device, allocation: Allocation) -> Buffer:
@@ -57,7 +61,8 @@ def run(device: Device, cached: CachedPlan, recording: Recording, trailing: Trai
         submitted = opened.encoder.submissions
         executable, lists = cached.executable or cached.bind(device), cached.lists
         allocations = recording.memory(lists) if lists else recording.allocations
-        executable.check(allocations)
+        if any(map(_error_of, allocations)):
+            executable.check(allocations)
         last = None if trailing is None else trailing.commands
         executable.run(opened, allocations, recording.starts(lists), recording.numbers, last)
         if trailing is not None:

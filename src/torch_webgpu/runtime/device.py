@@ -223,14 +223,17 @@ class Device:
         opened = self.opened
         return EncodedGraph(opened.native, opened.pipelines, opened.encoder, self.limits, commands, opened.graphs)
 
-    def replay(self, graph: EncodedGraph) -> None:
-        """Queues a graph's commands, without waiting. DeviceLostError for one from before :meth:`reopen`."""
+    def replay(self, graph: EncodedGraph, commands: Sequence[Command] | None = None) -> None:
+        """Queues a graph's commands, without waiting. DeviceLostError for one from before :meth:`reopen`.
+
+        ``commands``: those of the graph as they are now, where an observer was told what they are part of.
+        """
         opened = self.opened
         if not self.owns(graph):
             raise DeviceLostError(f"webgpu:{self.index} was reset, and this captured graph is lost with what it held")
         self.may_have_flags = True
         if self.observer is not None:
-            self.observer.submit(graph.current())
+            self.observer.submit(graph.current() if commands is None else commands)
         else:
             graph.submit()
         self.raise_errors(opened)

@@ -336,3 +336,36 @@ def test_the_code_of_the_documentation_runs():
     assert len(blocks) >= 6
     output = assert_ends_well("\n".join(blocks))
     assert "cannot be read on the host while a graph is being captured" in output
+
+
+def test_a_graph_is_executables_with_their_arguments(device: torch.device) -> None:
+    x = torch.randn(4, 8, device=device)
+    graph = torch.webgpu.Graph()
+    with torch.webgpu.graph(graph):
+        y = (x @ x.t()).relu()
+        torch.webgpu.flush_batch()
+        z = y.cumsum(0) * 2
+    calls = graph._captured.calls
+    executables = [call.executable for call in calls if call.executable is not None]
+    assert len(executables) == 2
+    for call in calls:
+        assert call.executable is None or len(call.commands) == len(call.executable.plan.steps)
+    graph.replay()
+    torch.testing.assert_close(z.cpu(), ((x.cpu() @ x.cpu().t()).relu()).cumsum(0) * 2, rtol=1e-4, atol=1e-5)
+
+
+def test_a_profile_names_what_a_replay_runs(device: torch.device) -> None:
+    """Each kernel by its operation, with the bytes of the tensors that it reads and writes."""
+    x = torch.randn(64, 32, device=device)
+    graph = torch.webgpu.Graph()
+    with torch.webgpu.graph(graph):
+        captured = (x @ x.t() + 1).sum(1)
+    with torch.webgpu.profile() as eager:
+        computed = (x @ x.t() + 1).sum(1)
+    with torch.webgpu.profile() as replayed:
+        graph.replay()
+    named = [(event.name, event.operation, event.size_bytes) for event in eager.events]
+    assert named[0][0] != "mm+add"
+    assert named[0][1:] == ("mm+add", (2 * 64 * 32 + 64 * 64) * 4)
+    assert [(event.name, event.operation, event.size_bytes) for event in replayed.events] == named
+    assert torch.equal(captured, computed)
