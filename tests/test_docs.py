@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,3 +21,11 @@ def test_the_generated_pages_are_current() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "docs.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_page_on_plans_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plans.md").read_text("utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), {})
+    assert (tmp_path / "step.npz").exists()
