@@ -20,7 +20,9 @@ ADD = Kernel(
     workgroup_size=(64, 1, 1),
     trusted=True,
 )
-NOISE = Kernel("noise", "fn main() {}", (Binding("out", "f32", "read_write"),), (Param("seed"),))
+NOISE = Kernel(
+    "noise", "@compute @workgroup_size(256) fn main() {}", (Binding("out", "f32", "read_write"),), (Param("seed"),)
+)
 
 
 def plan() -> Plan:
@@ -35,6 +37,7 @@ def plan() -> Plan:
         ),
         arguments=(0, 1),
         tensors=(0,),
+        random_blocks=4,
     )
 
 
@@ -119,7 +122,7 @@ def test_what_is_wrong_is_said(broken: Plan, complaint: str) -> None:
         Plan.from_json(broken.to_json())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 99}', plan().to_json()[:-40]])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3}', '{"format": 99}', plan().to_json()[:-40]])
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(WebGPUError, match="plan"):
         Plan.from_json(text)

@@ -70,7 +70,7 @@ def test_nothing_runs_while_it_is_traced(device: torch.device) -> None:
     plan = trace(in_place, x, torch.empty(8, device="meta"))
     assert engine().device(0).submissions <= submissions + 1  # what was recorded before
     assert torch.equal(x.cpu(), torch.ones(8))
-    assert [b.role for b in plan.buffers].count("inout") == 2
+    assert [b.role for b in plan.buffers].count("state") == 2
 
 
 def test_inputs_may_lie_in_the_middle_of_a_storage(device: torch.device) -> None:
