@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -189,7 +190,8 @@ def a_number(draw: Draw, data: Data) -> tuple[str, Any, Any]:
 
 def swap(draw: Draw, data: Data, tame: bool) -> None:
     one = a_list(draw, data, 2)
-    a, b = pick(draw, range(len(one))), pick(draw, range(len(one)))
+    a = pick(draw, range(1, len(one)))
+    b = pick(draw, range(a))
     one[a], one[b] = one[b], one[a]
 
 
@@ -378,9 +380,12 @@ KINDS: dict[str, Callable[[Draw, Data, bool], None]] = {
 @st.composite
 def mutants(draw: Draw, kind: str, targets: tuple[str | None, ...], tame: bool = False) -> str:
     """The text of a plan with one fault of that kind."""
-    data = data_of(pick(draw, PROGRAMS), pick(draw, targets))
+    name, target = pick(draw, PROGRAMS), pick(draw, targets)
+    data = data_of(name, target)
     KINDS[kind](draw, data, tame)
-    return sealed(data)
+    text = sealed(data)
+    assume(text != _text(name, target))
+    return text
 
 
 @st.composite

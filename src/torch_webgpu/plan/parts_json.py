@@ -44,7 +44,7 @@ def unsealed(text: str, format_: int, keys: Sequence[str]) -> dict[str, Any]:
         if digest is None:
             raise ValueError("it has no digest: its end is missing")
         if digest != _digest(json.dumps(data, separators=(",", ":"))):
-            raise ValueError("it was changed after it was written: its digest is that of another text")
+            raise ValueError("this plan was changed after it was written: its digest is of another text")
     except RecursionError:
         raise ValueError("its text is nested too deeply") from None
     _check_keys(data, keys, "it")
@@ -123,10 +123,11 @@ def buffer_to_data(buffer: Buffer) -> list[Any]:
 
 
 def buffer_from_data(data: Any, what: str) -> Buffer:
-    size, role, donated, name = items(data, what, 4)
+    size, role_text, donated, name = items(data, what, 4)
+    role: Any = text(role_text, f"the role of {what}")  # which ones there are is for verify to say
     return Buffer(
         integer(size, f"the size of {what}"),
-        text(role, f"the role of {what}"),  # type: ignore[arg-type]  which ones there are is for verify to say
+        role,
         flag(donated, f"whether {what} is donated"),
         text(name, f"the name of {what}"),
     )

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from os import PathLike
+from reprlib import repr as shown
 from zipfile import BadZipFile
 
 import numpy as np
@@ -31,7 +32,6 @@ from .parts_json import (
     number_and_text,
     parts,
     sealed,
-    shown,
     spec_from_data,
     step_from_data,
     step_to_data,

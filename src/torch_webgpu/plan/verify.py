@@ -125,7 +125,7 @@ def _references(plan: PlanParts) -> Iterator[str]:
     for number, _ in plan.constants:
         if number not in buffers or roles[number] != "constant":
             yield f"buffer {number}, of which there are contents, is no constant"
-    if {n for n, role in enumerate(roles) if role == "constant"} != {n for n, _ in plan.constants}:
+    if [n for n, role in enumerate(roles) if role == "constant"] != sorted([n for n, _ in plan.constants]):
         yield "a constant has no contents, or several"
     if roles.count("errors") > 1 or any(b.size_bytes != ERROR_FLAG_BYTES for b in plan.buffers if b.role == "errors"):
         yield f"its error flags are not one buffer of {ERROR_FLAG_BYTES} bytes"

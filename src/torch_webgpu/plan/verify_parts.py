@@ -136,7 +136,7 @@ def verify_text(kernel: Kernel) -> Iterator[str]:
     except ShaderSyntaxError as error:
         yield f"kernel {kernel.name} cannot be read: {error}"
         return
-    if module.entry is None:
+    if "compute" not in module.attributes:
         yield f"kernel {kernel.name} has no entry point"
     if resources := module.attributes & {"group", "binding", "id"}:
         yield f"kernel {kernel.name} declares resources of its own: {', '.join(sorted(resources))}"
