@@ -76,7 +76,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[torch.dtype, tuple[int
     "softmax": (lambda x: x.softmax(-1), ((f32, (3, 20)),)),
     "training step": (training_step, ((f32, (16, 8)), (f32, (4, 16)))),
     "selection": (selection, ((f32, (6, 5)), (i64, (3,)))),
-    "split sums": (split_sums, ((f32, (400, 30)),)),
+    "split sums": (split_sums, ((f32, (400, 300)),)),
     "random numbers": (random_numbers, ((f32, (64,)),)),
     "constants": (constants, ((f32, (3,)),)),
     "empty tensors": (empty_tensors, ((f32, (4, 4)), (f32, (0, 3)))),
