@@ -41,8 +41,8 @@ TORCH_PYTHON = frozenset({
     "torch._higher_order_ops.flex_attention", "torch.utils._pytree", "torch.utils._python_dispatch",
 })  # fmt: skip
 TORCH_INTERNALS = (
-    "aten/torch_abi.py", "aten/torch_guard.py", "aten/torch_patches.py", "compile/autograd_cache.py",
-    "engine/tensor.py",
+    "aten/torch_abi.py", "aten/torch_guard.py", "aten/torch_late_dynamo.py", "aten/torch_patches.py",
+    "compile/autograd_cache.py", "engine/tensor.py",
 )  # fmt: skip
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -1,4 +1,4 @@
-"""PyTorch on every GPU, through WebGPU, in pure Python: ``device="webgpu"``.
+"""PyTorch through WebGPU, in pure Python: ``device="webgpu"``.
 
 ``import torch`` is enough where PyTorch has no accelerator of its own; elsewhere, ``import torch_webgpu`` as well.
 """

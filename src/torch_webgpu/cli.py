@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from .doctor import AdapterReport, ImplementationReport, Report, diagnose
 from .integrations.report import Library
+from .runtime.runtime import devices
+from .target import named, names
 from .translation import compat, launch, migrate
 
 SHOWN_LIMITS = (
@@ -86,7 +88,9 @@ def print_report(report: Report) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Prints the diagnosis; 1 if something is wrong or there is no adapter."""
+    """Prints the diagnosis, or a target; 1 if something is wrong or there is no adapter."""
+    if options.target is not None:
+        return print_target(options.target)
     report = diagnose()
     if options.json:
         print(json.dumps(report.to_dict(), indent=2))
@@ -95,11 +99,36 @@ def doctor(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
+def print_target(which: str) -> int:
+    """Prints a target as JSON: of an adapter by its index, or of a description by its name."""
+    if not which.isdigit():
+        try:
+            print(named(which).to_json(indent=2))
+        except ValueError as error:
+            print(f"torch-webgpu: {error}", file=sys.stderr)
+            return 1
+        return 0
+    found = devices()
+    if int(which) >= len(found):
+        print(f"torch-webgpu: there is no webgpu:{which}: this machine has {len(found)} adapter(s)", file=sys.stderr)
+        return 1
+    print(found[int(which)].target.to_json(indent=2))
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(prog="torch-webgpu", description="PyTorch on every GPU, through WebGPU.")
+    root = argparse.ArgumentParser(prog="torch-webgpu", description="PyTorch through WebGPU.")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.add_argument(
+        "--target",
+        nargs="?",
+        const="0",
+        metavar="WHICH",
+        help="print only what plans are compiled for, as JSON: webgpu:WHICH's features and limits (0), or those of a "
+        f"description, of {', '.join(names())}",
+    )
     command.set_defaults(run=doctor)
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))

@@ -39,9 +39,13 @@ class ShaderSyntaxError(ShaderCompileError):
 
     def __init__(self, problem: str, line: int, column: int, source: str) -> None:
         """``line`` and ``column`` count from 1; ``source`` is that line."""
-        super().__init__(f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^")
+        super().__init__(problem, line, column, source)  # as they are: an error that is kept is copied
         self.line = line
         self.column = column
+
+    def __str__(self) -> str:
+        problem, line, column, source = self.args
+        return f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^"
 
 
 class BindingError(WebGPUError, ValueError):
@@ -91,11 +95,12 @@ def meant_by(message: str) -> str:
     return ""
 
 
+ON_ONE_DEVICE = "Expected all tensors to be on the same device"
+
+
 def different_devices(one: torch.device, other: torch.device) -> RuntimeError:
     """PyTorch's error for an operator whose tensors are not all on one device."""
-    return RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
-    )
+    return RuntimeError(f"{ON_ONE_DEVICE}, but found at least two devices, {one} and {other}!")
 
 
 class FallbackError(NotImplementedError):

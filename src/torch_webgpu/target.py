@@ -116,8 +116,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _matrix(entry: Any) -> MatrixConfig:
-    texts, sizes = entry[:2], entry[2:]
-    if len(entry) != 6 or not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in sizes):
+    if not isinstance(entry, list) or tuple(map(type, entry)) != (str, str, int, int, int, int):
         raise WebGPUError(f"not a target: {entry!r} is no configuration of matrices")
     return MatrixConfig(*entry)
 

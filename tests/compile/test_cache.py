@@ -26,10 +26,10 @@ from torch_webgpu.compile import graph
 made = 0
 trace = graph.trace
 
-def counting(*args):
+def counting(*args, **kwargs):
     global made
     made += 1
-    return trace(*args)
+    return trace(*args, **kwargs)
 
 graph.trace = counting
 torch.manual_seed(0)
@@ -72,7 +72,7 @@ def compiled_results(x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[
     made = []
     trace = graph.trace
     with monkeypatch.context() as patch:
-        patch.setattr(graph, "trace", lambda *args: made.append(args) or trace(*args))
+        patch.setattr(graph, "trace", lambda *args, **kwargs: made.append(args) or trace(*args, **kwargs))
         torch._dynamo.reset()
         return torch.compile(lambda t: (t * 2).sin().sum(0))(x), len(made)
 
@@ -136,7 +136,7 @@ def test_off_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_makes_no_plan_keeps_none(tmp_path: Path) -> None:
-    def refuse(*args: object) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
         raise TraceError("no")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,6 @@ _ON_HOST = "Tensor.map_ and map2_ are only implemented on CPU tensors, as on CUD
 _LATER = "an index out of range is noticed when the kernel runs, and raised with the next read: docs/architecture.md"
 _OVERLAP = "results may go where inputs lie, and are what they would be elsewhere: PyTorch refuses that"
 _ROUNDED_ONCE = "sums and products of half types are taken in float32 and rounded once; the test rounds every step"
-_IN_ORDER = "put_ has a deterministic form here; PyTorch's has none on any device"
 _AS_ON_CUDA = "gradients of grid_sample are summed by atomics, as on CUDA, of which alone the test expects the alert"
 _LEGACY = (
     "torch.webgpu has no legacy classes of tensors, storages and gradient scalers; the test knows CUDA's and the CPU's"
@@ -30,7 +29,6 @@ EXPECTED_FAILURES: tuple[tuple[str, str], ...] = (
     (r"nn/test_embedding\.py::.*::test_embedding_bag_out_of_bounds_idx_.*", _LATER),
     (r"test_torch\.py::.*::test_((shift|masked_fill|index_put)_mem_overlap|copy_mem_overlap_float64)", _OVERLAP),
     (r"test_torch\.py::.*::test_index_reduce_reduce_(mean_(b?float16)|prod_float16)", _ROUNDED_ONCE),
-    (r"test_torch\.py::.*::test_nondeterministic_alert_put", _IN_ORDER),
     (r"test_torch\.py::.*::test_nondeterministic_alert_grid_sample_[23]d", _AS_ON_CUDA),
     (r"test_torch\.py::.*::test_tensor_storage_type_.*", _LEGACY),
     (r"test_torch\.py::.*::test_grad_(scaler_deprecated_warning|scaling_state_dict)", _LEGACY),

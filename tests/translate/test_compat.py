@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from torch_webgpu import cli
 from torch_webgpu.translation import compat, matrix
@@ -62,6 +63,29 @@ def test_the_nearest_name_is_offered(name: str, meant: str, capsys: pytest.Captu
     text = told(capsys, name, status=1)
     assert repr(name) in text
     assert (f"(did you mean {meant!r}?)" in text) is bool(meant)
+
+
+def test_the_page_says_what_is_so_of_mlx_nested_tensors_and_quantization() -> None:
+    parts = (part.partition("\n") for part in compat.page().split("\n## "))
+    sections = {name: " ".join(text.split()) for name, _, text in parts}
+    headers = [line for line in compat.page().splitlines() if line.startswith("| | webgpu")]
+    assert headers
+    assert all(line.split("|")[2:-2] == [f" {target} " for target in (*TARGETS, "mlx")] for line in headers)
+    assert "an operator that has no nested kernel raises" in sections["torch.nested"]
+    assert "static quantization does not work" in sections["torch.quantization"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_static_quantization_is_as_the_page_says() -> None:
+    quantization = torch.ao.quantization
+    model = torch.nn.Sequential(quantization.QuantStub(), torch.nn.Linear(4, 4), quantization.DeQuantStub()).eval()
+    model.qconfig = quantization.get_default_qconfig(torch.backends.quantized.engine)
+    prepared = quantization.prepare(model).to("webgpu")
+    prepared(torch.randn(3, 4, device="webgpu"))
+    with pytest.raises(NotImplementedError, match="no kernel for quantized webgpu tensors"):
+        quantization.convert(prepared)(torch.randn(3, 4, device="webgpu"))
+    converted = quantization.convert(prepared.cpu())
+    assert converted(torch.randn(3, 4)).shape == (3, 4)
 
 
 def test_the_page_has_every_name() -> None:

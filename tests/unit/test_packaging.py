@@ -34,3 +34,14 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     assert f'"{version}"' in (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
     assert f"version_info < (3, {oldest()})" in (ROOT / "scripts/setup.sh").read_text("utf-8")
     assert f"Python ≥ {version}" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_readme_promises_what_was_tried() -> None:
+    """Systems that nobody has run this on are in the table of those."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    tried = readme[readme.index("### Where it was run") :]
+    assert re.search(r"^\| Windows, macOS, Linux on ARM \| – \| never", tried, re.MULTILINE)
+    assert re.search(r"^\| AMD, Intel, Apple, Qualcomm GPUs \| – \| never", tried, re.MULTILINE)
+    assert "git clone" not in readme
+    assert "compiled once per process" not in readme
+    assert re.search(r"integrated GPU\? Not known", readme)

@@ -66,7 +66,9 @@ FAMILIES = (
 
 def register() -> None:
     """Registers every operator family and the fallback for the rest."""
-    from . import fallback, torch_abi, torch_patches
+    from . import fallback, torch_abi, torch_late_dynamo, torch_patches
+
+    torch_late_dynamo.register()
 
     for family in FAMILIES:
         module = import_module(f"{__name__}.{family}")

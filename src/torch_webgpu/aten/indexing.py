@@ -267,6 +267,7 @@ def index_put_(
         return run_on_cpu(aten._index_put_impl_.default, (self, indices, values, accumulate, unsafe), {}, NO_ATOMICS)
     expanded = expand_masks(self, indices)
     if values.device != self.device and values.dim() == 0:
+        check_put_dtypes(self, values)  # before the device is asked for one that it may not hold
         values = values.to(self.device)
     check_devices([self, values, *(i for i in expanded if i is not None)])
     if all(i is None for i in expanded):
@@ -279,11 +280,7 @@ def index_put_(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result "
             f"of shape {list(where.shape)}"
         ) from None
-    if values.dtype != self.dtype:
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {name_of(self.dtype)} for the "
-            f"destination and {name_of(values.dtype)} for the source."
-        )
+    check_put_dtypes(self, values)
     if is_deterministic() and (not accumulate or self.is_floating_point() or self.is_complex()):
         return put_in_order(self, expanded, values, where, accumulate)
     if accumulate and self.dtype in (torch.float16, torch.bfloat16):
@@ -292,6 +289,14 @@ def index_put_(
         write("index_put", wide, where.strides, where.indices, values, where.shape, "add")
         return self.copy_(wide)
     return write("index_put", self, where.strides, where.indices, values, where.shape, "add" if accumulate else "set")
+
+
+def check_put_dtypes(self: torch.Tensor, values: torch.Tensor) -> None:
+    if values.dtype != self.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {name_of(self.dtype)} for the "
+            f"destination and {name_of(values.dtype)} for the source."
+        )
 
 
 def put_in_order(

@@ -235,7 +235,8 @@ class PointwiseKernel:
             kinds = tuple([slot.kind for slot in c.scalars])
             instructions = (Instruction.of(Operation(self.name, specs, len(c.outputs), c.body, kinds), places),)
         results = tuple([-1 - i for i in c.written] or range(len(c.outputs)))
-        numbers = parameters_for(c.scalars) if c.scalars else None
+        slots = c.scalars if instructions else [slot._replace(divides=False) for slot in c.scalars]
+        numbers = parameters_for(slots) if slots else None
         # Of several outputs each must be apart from everything; one may be an input.
         aliasing, overlapping = () if len(c.written) > 1 else None, partial(self.record_overlapping, c)
         return Recipe(device, n, instructions, fresh, results, len(results) > 1, numbers, aliasing, overlapping)

@@ -7,8 +7,8 @@
 ``fuse_horizontally``     independent dispatches that do not fill a GPU become one, where the options say so
 ``share_memory``          temporaries that are never needed at the same time become one
 ``require``               what the plan needs of a target
-``verify``                nothing is wrong with it: always for a function's plan, for batches under
-                          ``TORCH_WEBGPU_DEBUG=verify``
+``verify``                nothing is wrong with it. These two are for plans of whole functions, which travel; for
+                          batches, which run where they were compiled, under ``TORCH_WEBGPU_DEBUG=verify``
 ========================= ==============================================================================================
 
 ``TORCH_WEBGPU_DEBUG=passes`` prints what each was given and what it made of it.
@@ -68,11 +68,12 @@ class Compilation:
         Raises what a kernel raises that cannot be written for the target, after ``blame`` was told whose it is.
         """
         plan = _shown("lower", self.fused, self._lower())
-        passes: list[tuple[str, PlanPass]] = [("share_memory", share_memory), ("require", self._require)]
+        passes: list[tuple[str, PlanPass]] = []
         if self.options.horizontal:
-            passes.insert(0, ("fuse_horizontally", partial(fuse_horizontally, target=self.target)))
+            passes.append(("fuse_horizontally", partial(fuse_horizontally, target=self.target)))
+        passes.append(("share_memory", share_memory))
         if self.graph.interface is not None or "verify" in config().debug:
-            passes.append(("verify", check))
+            passes += [("require", self._require), ("verify", check)]
         for name, plan_pass in passes:
             plan = _shown(name, plan, plan_pass(plan))
         return plan

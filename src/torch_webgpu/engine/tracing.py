@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch_webgpu.compiler.compile import Blame, Compilation
 from torch_webgpu.compiler.options import Options
 from torch_webgpu.dtypes import of
-from torch_webgpu.errors import TraceError
+from torch_webgpu.errors import ON_ONE_DEVICE, TraceError, WebGPUError
 from torch_webgpu.ir.graph import Graph, Interface, Storage, TensorView
 from torch_webgpu.plan import Plan, Structure, structure_of
 
@@ -56,6 +56,12 @@ class Tracing:
         self.inputs: set[int] = set()  # the numbers of their allocations
         self._written_by_host: dict[Allocation, bytearray] = {}  # constants of the function's own
 
+    @property
+    def where(self) -> str:
+        """What the plan is for, in an error."""
+        index = self.device.index
+        return f"on webgpu:{index}" if index < FIRST_DESCRIBED else f"for the target {self.device.name!r}"
+
     def may_move(self, allocations: Sequence[Allocation]) -> bool:
         """Inputs: a plan runs on tensors that start at any multiple of 16 bytes."""
         return not self.inputs.isdisjoint([a.number for a in allocations])
@@ -63,7 +69,7 @@ class Tracing:
     def refuse(self, index: int, what: str) -> None:
         """Raises, if it is on this device: ``what`` cannot be part of a plan."""
         if index == self.device.index:
-            raise TraceError(f"{what} while a plan is traced on webgpu:{index}: nothing has run yet. Do it outside")
+            raise TraceError(f"{what} while a plan is traced {self.where}: nothing has run yet. Do it outside")
 
     def run(self, recording: Recording) -> None:
         """A flush before the trace's end."""
@@ -92,7 +98,7 @@ class Tracing:
         leaves, structure = structure_of(result)
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor) or leaf.device != torch.device("webgpu", self.device.index):
-                raise TraceError(f"what is traced must return tensors of webgpu:{self.device.index}, not {leaf!r}")
+                raise TraceError(f"what is traced {self.where} must return tensors of its inputs' device, not {leaf!r}")
         self.engine.collect()
         recording = Recording(self.engine.lane(self.device.index).take(), self.engine.mailbox.allocations)
         for bundle in recording.lists:
@@ -219,9 +225,18 @@ def trace(
         after.callback(set_current_device, current_device())
         set_current_device(index)
         after.enter_context(engine.using(threshold=UNBOUNDED))
-        if index >= FIRST_DESCRIBED:
-            after.enter_context(engine.telling_devices_apart())
-        return tracing.finish(list(inputs.values()), fn(*arguments))
+        if index < FIRST_DESCRIBED:
+            return tracing.finish(list(inputs.values()), fn(*arguments))
+        after.enter_context(engine.telling_devices_apart())
+        try:
+            return tracing.finish(list(inputs.values()), fn(*arguments))
+        except RuntimeError as error:
+            if isinstance(error, WebGPUError) or not str(error).startswith(ON_ONE_DEVICE):
+                raise
+            raise TraceError(
+                f"what is traced {tracing.where} uses a tensor that is neither one of its inputs nor made in it: "
+                f"{error} Make it an input (a module's parameters by torch.func.functional_call), or in the function"
+            ) from error
 
 
 def stand_ins(engine: Engine, index: int, args: Sequence[Any], names: Sequence[str]) -> dict[int, Input]:

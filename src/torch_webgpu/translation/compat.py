@@ -19,7 +19,8 @@ from .matrix import table
 from .missing import INSTEAD, PACKAGES
 from .monitor import Answer
 
-WIDTH = 100
+WIDTH, PAGE_WIDTH = 100, 118
+NO_DEVICE = "–"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -131,10 +132,14 @@ def page() -> str:
         "",
         "† to the program's own code; libraries hear the truth.",
         "",
+        "MLX has no column of answers, only dashes: it is no device of PyTorch's but a library of its own, so that no",
+        "PyTorch program runs on it. On Apple's GPUs programs run on `mps` or `webgpu`; arrays go over by NumPy.",
+        "",
         f"| {len(rows)} names | " + " | ".join(answer.value for answer in Answer) + " |",
         "|---" * (len(Answer) + 1) + "|",
     ]
     lines += [f"| {target} | {' | '.join(str(n) for n in counts(rows, target).values())} |" for target in TARGETS]
+    lines += ["| mlx " + f"| {NO_DEVICE} " * len(Answer) + "|"]
     for module, listed in groupby(sorted(rows, key=module_of), module_of):
         lines += _section(module, list(listed))
     lines += ["", "## Packages of CUDA code", "", "Importing one that is not installed says what to use instead.", ""]
@@ -149,11 +154,12 @@ def _section(module: str, rows: Sequence[Row]) -> Iterator[str]:
     own = [row for row in rows if all(reply.answer is Answer.SAME for reply in row.replies.values())]
     for note, alike in groupby(own, lambda row: row.replies["webgpu"].note):
         names = ", ".join(f"`{row.leaf}`" for row in alike)
-        yield from (f"same: {names}{f' ({note})' if note else ''}", "")
+        text = f"same: {names}{f' ({note})' if note else ''}"
+        yield from (*textwrap.wrap(text, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False), "")
     rest = [row for row in rows if row not in own]
     if rest:
-        yield f"| | {' | '.join(TARGETS)} | |"
-        yield "|---" * (len(TARGETS) + 2) + "|"
+        yield f"| | {' | '.join(TARGETS)} | mlx | |"
+        yield "|---" * (len(TARGETS) + 3) + "|"
         yield from map(_line, rest)
 
 
@@ -167,7 +173,7 @@ def _line(row: Row) -> str:
     said = [note if len(of) == len(TARGETS) else f"{', '.join(of)}: {note}" for note, of in notes.items()]
     by = said_by(row.replies["webgpu"])
     said = [f"`{by}`"] * bool(by) + said
-    return f"| `{row.leaf}`{'†' * row.asks} | {' | '.join(cells)} | {_cell('; '.join(said))} |"
+    return f"| `{row.leaf}`{'†' * row.asks} | {' | '.join(cells)} | {NO_DEVICE} | {_cell('; '.join(said))} |"
 
 
 def _cell(text: str) -> str:

@@ -94,15 +94,12 @@ def _renamed(part: Kernel, p: int, owners: Sequence[int], equal: bool) -> tuple[
     entry = _entry(module)
     assert entry.signature is not None
     takes = entry.signature.parameters
-    function = Module.parse(f"fn main({', '.join([f'{t.name}: {t.type}' for t in takes])}) {entry.body}").declarations[
-        0
-    ]
+    parameters = ", ".join([f"{parameter.name}: {parameter.type}" for parameter in takes])
+    (function,) = Module.parse(f"fn main({parameters}) {entry.body}").declarations
     declarations = [function if declaration is entry else declaration for declaration in module.declarations]
     accessors = _accessors(declarations, [binding.name for binding in part.bindings])
     own = _own(declarations, accessors.keys()) if equal else {declaration.name for declaration in declarations}
-    names = {name: f"{name}_{p}" for name in own} | {
-        f"{PARAMS}.{q.name}": f"{PARAMS}.{q.name}_{p}" for q in part.params
-    }
+    names = {name: f"{name}_{p}" for name in [*own, *[f"{PARAMS}.{param.name}" for param in part.params]]}
     for name, k in accessors.items():
         if part.bindings[k].name != ERRORS:
             names[name] = f"b{owners[k]}{name.removeprefix(part.bindings[k].name)}"

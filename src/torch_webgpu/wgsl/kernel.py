@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
+
 from .module import Module
 
 Access = Literal["read", "read_write"]
@@ -71,8 +73,11 @@ class Kernel:
 
     @property
     def module(self) -> Module:
-        """The body, parsed. Raises ShaderSyntaxError."""
-        return Module.parse(self.body)
+        """The body, parsed. Raises ShaderCompileError, which says where it cannot be read."""
+        try:
+            return Module.parse(self.body)
+        except ShaderSyntaxError as error:
+            raise ShaderCompileError(f"kernel {self.name} does not compile:\n{error}") from None
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -237,6 +238,32 @@ def test_unscaling_without_float64():
         assert p.tolist() == [-1, -1, -1] and scaler.get_scale() == 8.0
     """
     assert_ends_well(script, TORCH_WEBGPU_FLOAT64="off")
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_states_of_scalers_are_loaded(device: torch.device, is_used: bool) -> None:
+    """PyTorch's test_grad_scaling_state_dict, without the legacy class of the scale, and the steps that follow."""
+
+    def states(d: Any) -> list[Any]:
+        kind = torch.device(d).type
+        saved = torch.amp.GradScaler(kind, init_scale=3.0, growth_factor=4.0, backoff_factor=0.5, growth_interval=2)
+        scaler = torch.amp.GradScaler(kind, init_scale=6.0, growth_factor=7.0, backoff_factor=0.8, growth_interval=1)
+        scaler._init_growth_tracker = 7
+        if is_used:
+            scaler.scale(torch.full((1,), 4.0, device=d))
+        scaler.load_state_dict(saved.state_dict())
+        found: list[Any] = [scaler.state_dict()]
+        p = torch.ones(3, device=d, requires_grad=True)
+        optimizer = torch.optim.SGD([p], lr=1.0)
+        for factor in (1.0, 1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale((p * p).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            found.append((scaler.get_scale(), scaler.state_dict(), p.tolist()))
+        return found
+
+    assert states(device) == states("cpu")
 
 
 def test_unscaling_still_asks_for_float64():

@@ -1,4 +1,4 @@
-"""Recordings that come back: programs, where batches end, what is the same every time."""
+"""Recordings that come back: executables, where batches end, what is the same every time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.device.processes import assert_ends_well
 from torch import nn
 
-from torch_webgpu.engine import program as programs
+from torch_webgpu.engine import executable as executables
 from torch_webgpu.engine import tensor as engine_tensor
 from torch_webgpu.engine.executable import Executable
 from torch_webgpu.engine.record import engine
@@ -134,8 +134,8 @@ def test_parameters_that_were_written_in_part_are_written_again(
     def run(start: int, fails: bool) -> None:
         results = products(on_device[start : start + 40].view(8, 5))
         if fails:
-            write, calls = programs._write_word, count()
-            monkeypatch.setattr(programs, "_write_word", lambda *a: write(*a) if next(calls) != 1 else 1 / 0)
+            write, calls = executables._write_word, count()
+            monkeypatch.setattr(executables, "_write_word", lambda *a: write(*a) if next(calls) != 1 else 1 / 0)
         torch.webgpu.flush_batch()
         monkeypatch.undo()
         for actual, expected in zip(results, products(base[start : start + 40].view(8, 5)), strict=True):

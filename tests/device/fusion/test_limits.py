@@ -12,6 +12,7 @@ from tests.device.choices import forget
 
 from torch_webgpu.aten import sdpa
 from torch_webgpu.aten.attention_products import Dropout, kept
+from torch_webgpu.engine.plan_cache import PlanCache
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime import pipelines
 
@@ -25,7 +26,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, buffers: int) -> None:
     device = engine().device(0)
     assert device.opened  # with all that it has, for the tests that follow
     monkeypatch.setattr(device, "target", replace(device.target, max_buffers=buffers))
-    monkeypatch.setattr(engine(), "_limits", {})
+    monkeypatch.setattr(engine(), "plans", PlanCache())
 
 
 def test_a_split_reduction_with_many_outputs(device, monkeypatch) -> None:

@@ -457,6 +457,12 @@ def test_integers_divided_by_the_number_zero_raise(device, divide, dtype):
 
 
 @pytest.mark.parametrize("divide", INTEGER_DIVISIONS)
+def test_no_integers_are_divided_by_zero(device, divide):
+    for where in ("cpu", device, device):
+        assert divide(torch.empty(0, 5, dtype=torch.int64, device=where), 0).shape == (0, 5)
+
+
+@pytest.mark.parametrize("divide", INTEGER_DIVISIONS)
 def test_a_zero_among_divisors_gives_zero(device, divide):
     """As with CUDA, nothing is raised; the other quotients are right."""
     x, d = torch.tensor([7, -7, 9, 0]), torch.tensor([2, 0, -4, 0])

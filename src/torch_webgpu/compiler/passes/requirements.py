@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
+from math import prod
 
 from torch_webgpu.plan import Plan, Requirements
 from torch_webgpu.target import Target
+from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.link import library
+from torch_webgpu.wgsl.workgroup_memory import workgroup_bytes
 
-_SUBGROUP_SIZE = re.compile(r"@subgroup_size\((\d+)\)")
+KERNEL_CACHE_SIZE = 1024
 
 
 def requirements(plan: Plan, target: Target) -> Requirements:
-    """Features and limits without which the plan cannot run; ``target``: what it was compiled for."""
-    return Requirements()
+    """Features and limits without which the plan cannot run; ``target``: what it was compiled for.
+
+    What linking makes up for is none: parameters in place of immediates, two words in place of 64-bit integers, bits in
+    place of half precision in buffers, windows in place of large bindings.
+    """
+    if not plan.kernels:
+        return Requirements()
+    needs = [of_kernel(kernel, target) for kernel in plan.kernels]
+    return Requirements(
+        features=tuple(sorted({name for need in needs for name in need.features})),
+        matrices=tuple(sorted({config for need in needs for config in need.matrices})),
+        subgroup_size=max([need.subgroup_size for need in needs]),
+        max_buffers=max([need.max_buffers for need in needs]),
+        workgroup_bytes=max([need.workgroup_bytes for need in needs]),
+        workgroup_threads=max([need.workgroup_threads for need in needs]),
+        max_buffer_bytes=max([buffer.size_bytes for buffer in plan.buffers]),
+    )
+
+
+@lru_cache(maxsize=KERNEL_CACHE_SIZE)
+def of_kernel(kernel: Kernel, target: Target) -> Requirements:
+    """What one kernel needs."""
+    module = kernel.module
+    names = module.names
+    features = {"float64"} if "f64" in names or any(b.dtype == "f64" for b in kernel.bindings) else set()
+    features |= {name for name, mark in (("float16", "f16"), ("int64", "i64")) if mark in names}
+    sized = module.entry.attributes.get("subgroup_size") if module.entry is not None else None
+    if any(name.startswith("subgroup") for name in names):
+        features.add("subgroups")
+    if sized is not None:
+        features.add("subgroup_sizes")
+    try:
+        memory = workgroup_bytes(module, library(target.int64))
+    except ValueError:  # a program's own function: what it was compiled for has enough
+        memory = target.workgroup_bytes
+    return Requirements(
+        features=tuple(features),
+        matrices=target.matrices if any(name.startswith("subgroup_matrix") for name in names) else (),
+        subgroup_size=int(sized) if sized is not None else 0,
+        max_buffers=len(kernel.bindings),
+        workgroup_bytes=memory,
+        workgroup_threads=prod(kernel.workgroup_size),
+    )

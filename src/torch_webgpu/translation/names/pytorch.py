@@ -66,9 +66,18 @@ NAMES = {
 """Module → names that work on the target as they are."""
 
 GLOO = "on the CPU: there are no collectives of several processes on the device yet"
-QUANTIZED = "PyTorch quantizes on the CPU: move the result's inputs there, or convert before moving the rest"
+QUANTIZED = (
+    "of models on the CPU. On webgpu observers, fake quantization and quantized tensors work, a model that was "
+    "quantized dynamically runs its products on the CPU (counted), and static quantization does not work: what "
+    "`convert` makes raises NotImplementedError when it packs its weights; `model.cpu()` before `convert`, and keep it "
+    "there"
+)
+NESTED = (
+    "strided and jagged: what PyTorch's kernels of nested tensors compute from their buffers is right; an operator "
+    "that has no nested kernel raises"
+)
 
-NOTES = {"torch.distributed": GLOO, "torch.quantization": QUANTIZED}
+NOTES = {"torch.distributed": GLOO, "torch.quantization": QUANTIZED, "torch.nested": NESTED}
 
 REMOVED = {
     "torch.export.export_for_training": "torch.export.export",
