@@ -51,6 +51,7 @@ def plan() -> Plan:
         arguments=(0, 1),
         tensors=(0,),
         random_blocks=4,
+        requires=Requirements(max_buffers=3, workgroup_threads=256, max_buffer_bytes=4096),
     )
 
 
@@ -145,6 +146,7 @@ TAKE = Kernel(
     (Param("numel"), Param("op"), Param("x_offset"), Param("seed")),
 )  # fmt: skip
 DIGEST = "0" * 64
+REQUIRES = Requirements(max_buffers=4, workgroup_threads=256, max_buffer_bytes=4096)
 
 
 def of_a_function() -> Plan:
@@ -164,6 +166,7 @@ def of_a_function() -> Plan:
         random_blocks=4,
         result=["tuple", 0, 1],
         operators=((77, "take"),),
+        requires=REQUIRES,
     )  # fmt: skip
 
 
@@ -217,9 +220,9 @@ def with_binding(binding: Binding) -> Plan:
         (with_binding(Binding("errors", "f32", "read_write")), "the error flags, are f32"),
         (with_binding(Binding("errors", "u32", "read", "atomic")), "cannot be atomic"),
         (with_step(Step(0, (0, 1, 2, 4), (64, 77, 0, 0), (65535, 65535, 2))), "is not a grid"),
-        (other(requires=Requirements(max_buffers=3)), "requires max_buffers 3, and uses 4"),
-        (other(requires=Requirements(workgroup_threads=64)), "requires workgroup_threads 64, and uses 256"),
-        (other(requires=Requirements(max_buffer_bytes=511)), "requires max_buffer_bytes 511, and uses 512"),
+        (other(requires=replace(REQUIRES, max_buffers=3)), "requires max_buffers 3, and uses 4"),
+        (other(requires=replace(REQUIRES, workgroup_threads=64)), "requires workgroup_threads 64, and uses 256"),
+        (other(requires=replace(REQUIRES, max_buffer_bytes=511)), "requires max_buffer_bytes 511, and uses 512"),
         (other(result=None, inputs=(), outputs=(), tensors=()), "asks where tensor 0"),
         (other(result=["dict", ["a", 0], ["a", 1]]), "twice"),
         (other(outputs=(TensorSpec(2, 0, "f32", (1 << 40, 1 << 40), (0, 0)),), result=0), "more elements than any"),
@@ -243,7 +246,7 @@ def test_what_is_wrong_with_a_functions_plan_is_said(broken: Plan, complaint: st
             "@group(0) @binding(7) var<storage> z: array<u32>; @compute @workgroup_size(256) fn main() {}",
             "declares resources of its own: binding, group",
         ),
-        ("@compute @workgroup_size(256) fn main() {", "cannot be read"),
+        ("@compute @workgroup_size(256) fn main() {", "take does not compile:\nline 1, column 41"),
     ],
 )
 def test_a_strangers_kernel_keeps_to_what_checks_bounds(body: str, complaint: str) -> None:

@@ -143,6 +143,8 @@ def _references(plan: PlanParts) -> Iterator[str]:
 
 def _required(plan: PlanParts) -> Iterator[str]:
     """Limits that are less than what the plan's own parts need."""
+    if not plan.kernels:
+        return
     requires = plan.requires
     needs = (
         ("max_buffers", requires.max_buffers, [len(kernel.bindings) for kernel in plan.kernels]),
@@ -150,8 +152,8 @@ def _required(plan: PlanParts) -> Iterator[str]:
         ("max_buffer_bytes", requires.max_buffer_bytes, [buffer.size_bytes for buffer in plan.buffers]),
     )
     for name, limit, sizes in needs:
-        if limit and limit < (needed := max(sizes, default=0)):
-            yield f"it requires {name} {limit}, and uses {needed}"
+        if not is_number(limit, needed := max(sizes, default=0)):
+            yield f"it requires {name} {limit!r}, and uses {needed}"
 
 
 def _dispatch(plan: PlanParts, number: int, step: Step) -> Iterator[str]:

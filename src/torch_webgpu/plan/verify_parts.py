@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, get_args
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.errors import ShaderSyntaxError
+from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.wgsl.kernel import Access, Binding, Kernel, Mode
 
 from .steps import (
@@ -133,8 +133,8 @@ def verify_text(kernel: Kernel) -> Iterator[str]:
     """
     try:
         module = kernel.module
-    except ShaderSyntaxError as error:
-        yield f"kernel {kernel.name} cannot be read: {error}"
+    except ShaderCompileError as error:
+        yield str(error)
         return
     if "compute" not in module.attributes:
         yield f"kernel {kernel.name} has no entry point"
