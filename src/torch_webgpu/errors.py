@@ -48,6 +48,10 @@ class ShaderSyntaxError(ShaderCompileError):
         return f"line {line}, column {column}: {problem}\n  {source}\n  {' ' * (column - 1)}^"
 
 
+class BindingError(WebGPUError, ValueError):
+    """A kernel's binding that does not exist, that its text cannot use like this, or that a target cannot hold."""
+
+
 class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 

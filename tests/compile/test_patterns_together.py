@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
+from torch_webgpu.compiler.passes.requirements import requirements
 from torch_webgpu.engine.record import engine
 from torch_webgpu.plan import Plan, Step, bind, trace, verify
 
@@ -101,6 +102,7 @@ def test_no_more_buffers_than_the_adapter_binds(buffers: int) -> None:
         patch.setattr("torch_webgpu.compiler.compile.fuse_horizontally", lambda plan, target: plan)
         apart = trace(projections, x, *weights)
     small = fuse_horizontally(apart, replace(target, max_buffers=buffers))
+    small = replace(small, requires=requirements(small, target))
     assert len(apart.steps) == 4
     assert len(small.steps) == -(-4 // ((buffers - 1) // 3))
     assert all(len(step.bindings) <= buffers for step in small.steps if isinstance(step, Step))

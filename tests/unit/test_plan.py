@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.plan import Buffer, Clear, Offset, Plan, Random, Scalar, Step, bits, verify
+from torch_webgpu.plan import (
+    Buffer,
+    Clear,
+    Offset,
+    Plan,
+    Random,
+    Requirements,
+    Scalar,
+    Step,
+    TensorSpec,
+    bits,
+    verify,
+    wrong_contents,
+)
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 
 ADD = Kernel(
@@ -20,7 +33,9 @@ ADD = Kernel(
     workgroup_size=(64, 1, 1),
     trusted=True,
 )
-NOISE = Kernel("noise", "fn main() {}", (Binding("out", "f32", "read_write"),), (Param("seed"),))
+NOISE = Kernel(
+    "noise", "@compute @workgroup_size(256) fn main() {}", (Binding("out", "f32", "read_write"),), (Param("seed"),)
+)
 
 
 def plan() -> Plan:
@@ -35,6 +50,8 @@ def plan() -> Plan:
         ),
         arguments=(0, 1),
         tensors=(0,),
+        random_blocks=4,
+        requires=Requirements(max_buffers=3, workgroup_threads=256, max_buffer_bytes=4096),
     )
 
 
@@ -119,7 +136,167 @@ def test_what_is_wrong_is_said(broken: Plan, complaint: str) -> None:
         Plan.from_json(broken.to_json())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 99}', plan().to_json()[:-40]])
+TAKE = Kernel(
+    "take",
+    "@compute @workgroup_size(256) fn main() {}",
+    (
+        Binding("x", "i64"), Binding("table", "f32"), Binding("y", "f32", "read_write"),
+        Binding("errors", "u32", "read_write", "atomic"),
+    ),
+    (Param("numel"), Param("op"), Param("x_offset"), Param("seed")),
+)  # fmt: skip
+DIGEST = "0" * 64
+REQUIRES = Requirements(max_buffers=4, workgroup_threads=256, max_buffer_bytes=4096)
+
+
+def of_a_function() -> Plan:
+    """y = table[x], and zeros."""
+    return Plan(
+        (
+            Buffer(512, "input", name="x"), Buffer(64, "constant"), Buffer(256, "output"), Buffer(64, "output"),
+            Buffer(64, "errors"),
+        ),
+        (TAKE,),
+        (Step(0, (0, 1, 2, 4), (64, 77, Offset(0, 3), Random(2, 3)), (1, 1, 1)), Clear(3, 64)),
+        arguments=(0, 1, 2, 3),
+        tensors=(0,),
+        inputs=(TensorSpec(0, 0, "i64", (64,), (1,)),),
+        outputs=(TensorSpec(2, 0, "f32", (64,), (1,)), TensorSpec(3, 0, "f32", (4, 4), (4, 1))),
+        constants=((1, DIGEST),),
+        random_blocks=4,
+        result=["tuple", 0, 1],
+        operators=((77, "take"),),
+        requires=REQUIRES,
+    )  # fmt: skip
+
+
+def other(**changes: object) -> Plan:
+    return replace(of_a_function(), **changes)  # type: ignore[arg-type]
+
+
+def with_buffer(number: int, buffer: Buffer) -> Plan:
+    buffers = list(of_a_function().buffers)
+    buffers[number : number + 1] = [buffer]
+    return other(buffers=tuple(buffers))
+
+
+def with_step(*steps: Step | Clear, **changes: object) -> Plan:
+    return other(steps=(*of_a_function().steps, *steps), **changes)
+
+
+def with_words(*words: object) -> Plan:
+    first, *others = of_a_function().steps
+    return other(steps=(replace(first, words=words), *others))  # type: ignore[arg-type]
+
+
+def with_binding(binding: Binding) -> Plan:
+    return other(kernels=(replace(TAKE, bindings=(*TAKE.bindings[:3], binding)),))
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (with_buffer(0, Buffer(512, "input", donated=True)), "an input of a function, is donated"),
+        (with_buffer(0, Buffer(516, "input")), "input 0 has 512 bytes, and buffer 0 has 516"),
+        (with_buffer(1, Buffer(2, "constant")), "elements of 4 bytes, and buffer 1 has 2"),
+        (other(tensors=(0, 0)), "asks where the tensors of the buffers"),
+        (other(tensors=(0, 1)), "asks where the tensors of the buffers"),
+        (other(arguments=(1, 2, 3)), "which has the role input, is no argument"),
+        (other(arguments=(0, 1, 2, 3, 4)), "the error flags, is an argument"),
+        (other(inputs=(), tensors=()), "asks where tensor 0 starts, which does not exist"),
+        (other(outputs=of_a_function().outputs[:1], result=0), "is neither an input nor a constant nor an output"),
+        (other(constants=((1, DIGEST), (1, DIGEST[:-1] + "1"))), "several"),
+        (with_words(64, 77, Offset(0, 3, 65), Random(2, 3)), "starts 520 bytes after tensor 0, which has 512"),
+        (with_words(64, 77, Scalar(0), Random(2, 3)), "a number that no function is given"),
+        (with_words(64, 77, Offset(0, 3), Random(2, 4)), "4 blocks of the random stream, and reads block 4"),
+        (with_words(64, 78, Offset(0, 3), Random(2, 3)), "raises flags for an operator without a name"),
+        (other(operators=((77, "take"), (78, "other"))), "no step raises flags for operator 78"),
+        (other(operators=((77, "take"), (77, "other"))), "one number"),
+        (other(random_blocks=0), "0 blocks of the random stream"),
+        (other(kernels=(TAKE, ADD)), "kernel 1, add, is run by no step"),
+        (other(buffers=(*of_a_function().buffers, Buffer(4, "temporary"))), "is used by nothing"),
+        (other(steps=(of_a_function().steps[0], Clear(3, 60))), "beyond the 60 bytes"),
+        (with_step(Clear(4, 64)), "clears the error flags"),
+        (with_binding(Binding("errors", "f32", "read_write")), "the error flags, are f32"),
+        (with_binding(Binding("errors", "u32", "read", "atomic")), "cannot be atomic"),
+        (with_step(Step(0, (0, 1, 2, 4), (64, 77, 0, 0), (65535, 65535, 2))), "is not a grid"),
+        (other(requires=replace(REQUIRES, max_buffers=3)), "requires max_buffers 3, and uses 4"),
+        (other(requires=replace(REQUIRES, workgroup_threads=64)), "requires workgroup_threads 64, and uses 256"),
+        (other(requires=replace(REQUIRES, max_buffer_bytes=511)), "requires max_buffer_bytes 511, and uses 512"),
+        (other(result=None, inputs=(), outputs=(), tensors=()), "asks where tensor 0"),
+        (other(result=["dict", ["a", 0], ["a", 1]]), "twice"),
+        (other(outputs=(TensorSpec(2, 0, "f32", (1 << 40, 1 << 40), (0, 0)),), result=0), "more elements than any"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_functions_plan_is_said(broken: Plan, complaint: str) -> None:
+    assert not verify(of_a_function())
+    assert complaint in "; ".join(verify(broken))
+    with pytest.raises(WebGPUError, match="not a valid plan"):
+        Plan.from_json(broken.to_json())
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("fn main() {}", "no entry point"),
+        ("@compute @workgroup_size(256) fn main() { table_buf[1u] = 0.0; }", "reaches table past the functions"),
+        ("@compute @workgroup_size(256) fn main() { y_w3[1u] = 0.0; }", "reaches y past the functions"),
+        ("@compute @workgroup_size(256) fn main() { errors_store(1u, 0u); }", "writes the error flags by itself"),
+        (
+            "@group(0) @binding(7) var<storage> z: array<u32>; @compute @workgroup_size(256) fn main() {}",
+            "declares resources of its own: binding, group",
+        ),
+        ("@compute @workgroup_size(256) fn main() {", "take does not compile:\nline 1, column 41"),
+    ],
+)
+def test_a_strangers_kernel_keeps_to_what_checks_bounds(body: str, complaint: str) -> None:
+    text = other(kernels=(replace(TAKE, body=body),)).to_json()
+    with pytest.raises(WebGPUError, match=complaint):
+        Plan.from_json(text)
+    assert Plan.from_json(text, trusted=True).kernels[0].body == body
+
+
+def test_a_file_that_was_changed_is_refused() -> None:
+    text = of_a_function().to_json()
+    assert json.loads(text)["digest"] in text
+    with pytest.raises(WebGPUError, match="this plan was changed after it was written"):
+        Plan.from_json(text.replace('"random_blocks":4', '"random_blocks":5'))
+    assert Plan.from_json(json.dumps(json.loads(text), indent=1)) == replace(
+        of_a_function(), kernels=(replace(TAKE, trusted=False),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"format":3,"steps":' + "[" * 100_000, "nested too deeply"),
+        ('{"format":3,"steps":1.5}', "'1.5' is no whole number"),
+        ('{"format":3,"steps":NaN}', "'NaN' is no whole number"),
+        ('{"format":3,"steps":[],"steps":[]}', "one key twice"),
+        ('{"format":3}', "it has no digest"),
+        ('{"format":true}', "of format True"),
+        ("7" * 5000, "digits"),
+    ],
+)
+def test_what_is_no_plan_is_refused_in_words(text: str, complaint: str) -> None:
+    with pytest.raises(WebGPUError, match=f"^not a plan: .*{complaint}"):
+        Plan.from_json(text)
+
+
+def test_many_faults_are_said_briefly() -> None:
+    broken = with_step(*[Clear(3, 3)] * 1000)
+    with pytest.raises(WebGPUError, match=r"; and 992 more$"):
+        Plan.from_json(broken.to_json())
+
+
+def test_contents_fill_their_constants() -> None:
+    assert not [*wrong_contents(of_a_function(), {DIGEST: bytes(64)})]
+    assert [*wrong_contents(of_a_function(), {DIGEST: bytes(60)})] == [
+        "the contents of buffer 1 have 60 bytes, and it has 64"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3}', '{"format": 99}', plan().to_json()[:-40]])
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(WebGPUError, match="plan"):
         Plan.from_json(text)

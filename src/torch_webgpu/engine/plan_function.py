@@ -12,7 +12,7 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.ir.operation import Spec, check_addressable
 from torch_webgpu.layout import MAX_INDEX, extent
-from torch_webgpu.plan import Plan, TensorSpec, arranged
+from torch_webgpu.plan import Plan, TensorSpec, arranged, wrong_contents
 
 from . import causes
 from .executable import Executable, Memory
@@ -47,14 +47,16 @@ class PlanFunction:
         self._engine = engine
         self._index = index
         self._device = engine.device(index)
-        if plan.scalars:
-            raise WebGPUError(f"this plan is of a batch: it needs {plan.scalars} numbers with each run")
+        if plan.result is None:
+            raise WebGPUError("this plan is of a batch: it does not say what it is given and what it returns")
         missing = [digest for _, digest in plan.constants if digest not in contents]
         if missing:
             raise WebGPUError(
                 f"this plan has {len(plan.constants)} constants and {len(missing)} are not at hand, such as "
                 f"{missing[0][:12]}…: load it with Plan.load, which has them, or pass their bytes as contents"
             )
+        if wrong := [*wrong_contents(plan, contents)]:
+            raise WebGPUError(f"this plan cannot have these constants: {'; '.join(wrong)}")
         self._executable = Executable(plan, self._device)
         self._constants = {number: self._constant(contents[digest]) for number, digest in plan.constants}
         roles = [plan.buffers[number].role for number in plan.arguments]
@@ -214,8 +216,14 @@ class PlanFunction:
         if spec.buffer in self._given:
             t = inputs[self._given[spec.buffer]]
             if t.dtype != dtype:  # only a flat tensor of any layout may be viewed as any dtype
-                t = t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset()).view(dtype)
+                t = _viewed(t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset()), dtype)
             return t.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)
         if spec.buffer in self._constants:  # the caller may write into what it is given
-            return self._constants[spec.buffer].view(dtype).as_strided(spec.shape, spec.strides, first).clone()
-        return made[self._order[spec.buffer]].view(dtype).as_strided(spec.shape, spec.strides, first)
+            return _viewed(self._constants[spec.buffer], dtype).as_strided(spec.shape, spec.strides, first).clone()
+        return _viewed(made[self._order[spec.buffer]], dtype).as_strided(spec.shape, spec.strides, first)
+
+
+def _viewed(flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor as one of another dtype, as many whole elements as it has."""
+    rest = flat.numel() * flat.itemsize % dtype.itemsize
+    return (flat[: -(rest // flat.itemsize)] if rest else flat).view(dtype)

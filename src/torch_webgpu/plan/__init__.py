@@ -34,12 +34,13 @@ from .steps import (
     touched,
 )
 from .structure import Structure, arranged, structure_of
-from .verify import verify
+from .verify import verify, wrong_contents
 
 __all__ = [
     "ERROR_FLAG_BYTES", "FORMAT", "INITIALISED", "READ_ONLY", "STREAM_MASK", "WORD_BYTES", "Buffer", "Clear", "Label",
     "Offset", "Plan", "Random", "Requirements", "Role", "Scalar", "Step", "Structure", "TensorSpec", "Word", "arranged",
     "bind", "bits", "check", "rebound", "restarted", "size_class", "structure_of", "touched", "trace", "verify",
+    "wrong_contents",
 ]  # fmt: skip
 
 trace: Callable[..., Plan]

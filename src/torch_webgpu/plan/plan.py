@@ -8,12 +8,12 @@ process.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from os import PathLike
+from reprlib import repr as shown
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,19 +22,34 @@ from torch_webgpu.errors import WebGPUError
 from torch_webgpu.wgsl.kernel import Kernel
 
 from .parts_json import (
+    buffer_from_data,
+    buffer_to_data,
+    integer,
+    integers,
     kernel_from_data,
     kernel_to_data,
+    label_from_data,
+    number_and_text,
+    parts,
+    sealed,
     spec_from_data,
     step_from_data,
     step_to_data,
+    unsealed,
 )
 from .requirements import NO_REQUIREMENTS, Requirements
 from .steps import STRUCT_FORMATS, Buffer, Clear, Label, Offset, Random, Scalar, Step, TensorSpec, touched
 from .structure import Structure
-from .verify import verify
+from .verify import verify, wrong_contents
+from .verify_parts import verify_text
 
-FORMAT = 2
+FORMAT = 3
 """Of :meth:`Plan.to_json`; what another version wrote is refused."""
+_KEYS = (
+    "format", "requires", "buffers", "kernels", "steps", "arguments", "tensors", "inputs", "outputs", "constants",
+    "random_blocks", "result", "operators", "labels",
+)  # fmt: skip
+_MAX_SAID = 8
 
 
 @dataclass(frozen=True)
@@ -115,11 +130,11 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON; equal plans give equal text."""
-        return json.dumps(
+        return sealed(
             {
                 "format": FORMAT,
                 "requires": self.requires.to_data(),
-                "buffers": [[b.size_bytes, b.role, int(b.donated), b.name] for b in self.buffers],
+                "buffers": [buffer_to_data(b) for b in self.buffers],
                 "kernels": [kernel_to_data(k) for k in self.kernels],
                 "steps": [step_to_data(s) for s in self.steps],
                 "arguments": self.arguments,
@@ -131,38 +146,37 @@ class Plan:
                 "result": self.result,
                 "operators": self.operators,
                 "labels": [astuple(label) for label in self.labels],
-            },
-            separators=(",", ":"),
+            }
         )
 
     @classmethod
     def from_json(cls, text: str, *, trusted: bool = False) -> Plan:
         """The plan that :meth:`to_json` wrote. Raises WebGPUError for anything else.
 
-        Its kernels are compiled with bounds checks, whatever it says, unless whoever calls this knows that the text is
-        what this package wrote: ``trusted``.
+        Its kernels are compiled with bounds checks, whatever it says, and must reach memory through what checks bounds,
+        unless whoever calls this knows that the text is what this package wrote: ``trusted``.
         """
         try:
-            data = json.loads(text)
-            if data["format"] != FORMAT:
-                raise WebGPUError(f"this plan is of format {data['format']}; this version reads format {FORMAT}")
+            data = unsealed(text, FORMAT, _KEYS)
             plan = cls(
-                tuple([Buffer(size, role, donated == 1, name) for size, role, donated, name in data["buffers"]]),
-                tuple([kernel_from_data(k, trusted) for k in data["kernels"]]),
-                tuple([step_from_data(s) for s in data["steps"]]),
-                tuple(data["arguments"]),
-                tuple(data["tensors"]),
-                tuple([spec_from_data(t) for t in data["inputs"]]),
-                tuple([spec_from_data(t) for t in data["outputs"]]),
-                tuple([(buffer, digest) for buffer, digest in data["constants"]]),
-                data["random_blocks"],
+                parts(data["buffers"], "buffer", buffer_from_data),
+                parts(data["kernels"], "kernel", partial(kernel_from_data, trusted=trusted)),
+                parts(data["steps"], "step", step_from_data),
+                integers(data["arguments"], "the list of arguments"),
+                integers(data["tensors"], "the list of tensors"),
+                parts(data["inputs"], "input", spec_from_data),
+                parts(data["outputs"], "output", spec_from_data),
+                parts(data["constants"], "constant", number_and_text),
+                integer(data["random_blocks"], "how much of the random stream it uses"),
                 data["result"],
-                Requirements.from_data(data["requires"]),
-                tuple([(number, name) for number, name in data["operators"]]),
-                tuple([Label(operation, size) for operation, size in data["labels"]]),
+                _requirements(data["requires"]),
+                parts(data["operators"], "operator", number_and_text),
+                parts(data["labels"], "label", label_from_data),
             )
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            raise WebGPUError(f"not a plan: {type(error).__name__}: {error}") from None
+        except ValueError as error:
+            raise WebGPUError(f"not a plan: {error}") from None
+        if not trusted and (problems := [p for kernel in plan.kernels for p in verify_text(kernel)]):
+            raise _invalid(problems)
         return check(plan)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -191,11 +205,28 @@ class Plan:
         for digest, content in contents.items():
             if sha256(content).hexdigest() != digest:
                 raise WebGPUError(f"{path}: the constant {digest[:12]}… is not what was saved")
+        if problems := [*wrong_contents(plan, contents)]:
+            raise WebGPUError(f"{path} holds no plan: {'; '.join(problems)}")
         return replace(plan, contents=contents)
 
 
 def check(plan: Plan) -> Plan:
     """The plan, if nothing is wrong with it. Raises WebGPUError, which says what is."""
     if problems := verify(plan):
-        raise WebGPUError(f"not a valid plan: {'; '.join(problems)}")
+        raise _invalid(problems)
     return plan
+
+
+def _invalid(problems: Sequence[str]) -> WebGPUError:
+    said = [problem if len(problem) <= 300 else f"{problem[:300]}…" for problem in problems[:_MAX_SAID]]
+    more = f"; and {len(problems) - _MAX_SAID} more" if len(problems) > _MAX_SAID else ""
+    return WebGPUError(f"not a valid plan: {'; '.join(said)}{more}")
+
+
+def _requirements(data: object) -> Requirements:
+    """What :meth:`Requirements.to_data` wrote. ValueError for anything else, in words."""
+    try:
+        return Requirements.from_data(data)
+    except (TypeError, ValueError) as error:
+        why = f": {error}" if isinstance(error, ValueError) else ""
+        raise ValueError(f"what it requires, {shown(data)}, is nothing that a plan can require{why}") from None

@@ -6,10 +6,12 @@ PyTorch writes such structures, too (``treespec_dumps``), but reading them impor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from reprlib import repr as shown
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
+MAX_DEPTH = 100
 Structure = int | list[Any]
 """The number of a tensor, or ``["tuple" | "list", structure, …]`` or ``["dict", [key, structure], …]``."""
 
@@ -57,16 +59,24 @@ def arranged(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 def leaves_of(structure: Any, depth: int = 0) -> list[int]:
     """The numbers in a structure. ValueError for what is none."""
-    if isinstance(structure, int) and not isinstance(structure, bool):
+    if type(structure) is int:
         return [structure]
-    if depth > 100 or not isinstance(structure, (list, tuple)) or not structure:
-        raise ValueError(f"{structure!r} is no structure of tensors")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"its outputs are arranged in more than {MAX_DEPTH} levels")
+    if not isinstance(structure, (list, tuple)) or not structure:
+        raise ValueError(f"{shown(structure)} is no structure of tensors")
     kind, *parts = structure
     if kind == "dict":
-        for part in parts:
-            if not isinstance(part, (list, tuple)) or len(part) != 2 or not isinstance(part[0], (str, int)):
-                raise ValueError(f"{part!r} is no entry of a dictionary")
+        keys = [_key(part) for part in parts]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"a dictionary of tensors has one of the keys {shown(keys)} twice")
         parts = [part[1] for part in parts]
     elif kind not in ("tuple", "list"):
-        raise ValueError(f"{kind!r} is no kind of structure")
+        raise ValueError(f"{shown(kind)} is no kind of structure")
     return [number for part in parts for number in leaves_of(part, depth + 1)]
+
+
+def _key(part: Any) -> str | int:
+    if not isinstance(part, (list, tuple)) or len(part) != 2 or not isinstance(part[0], (str, int)):
+        raise ValueError(f"{shown(part)} is no entry of a dictionary")
+    return part[0]

@@ -6,22 +6,19 @@ it is written. Its kernels are another matter: what they compute, and where, is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.layout import extent
-from torch_webgpu.wgsl.kernel import Access, Kernel, Mode
+from torch_webgpu.wgsl.kernel import Kernel
 
+from .requirements import Requirements
 from .steps import (
     ERROR_FLAG_BYTES,
     INITIALISED,
     READ_ONLY,
-    ROLES,
-    STREAM_MASK,
-    STRUCT_FORMATS,
     WORD_BYTES,
     Buffer,
     Clear,
@@ -34,14 +31,19 @@ from .steps import (
     touched,
 )
 from .structure import leaves_of
+from .verify_parts import (
+    is_number,
+    verify_buffer,
+    verify_clear,
+    verify_constant,
+    verify_kernel,
+    verify_label,
+    verify_operator,
+    verify_random_blocks,
+    verify_spec,
+    verify_step,
+)
 
-MAX_GRID = 65535
-MAX_THREADS = 1024
-MAX_BYTES = 1 << 48
-MAX_SCALARS = 1 << 24
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_WORKGROUP_SIZE = re.compile(r"@workgroup_size\(([^()]*)\)")
 _NAMED_ROLES = ("input", "weight", "state")
 
 
@@ -73,128 +75,37 @@ class PlanParts(Protocol):
     @property
     def result(self) -> Any: ...
     @property
+    def requires(self) -> Requirements: ...
+    @property
     def lifetimes(self) -> Mapping[int, tuple[int, int]]: ...
 
 
 def verify(plan: PlanParts) -> list[str]:
     """What is wrong with a plan, a sentence each; nothing if it can be bound wherever its kernels compile."""
-    for check in (_parts, _references, _sizes, _uses):
+    for check in (_parts, _references, _sizes, _function, _uses):
         if problems := [*check(plan)]:
             return problems  # what comes later relies on what came before
     return []
 
 
-def is_number(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> bool:
-    """Whether it is an integer, and no boolean, within these bounds."""
-    return type(value) is int and least <= value <= most
-
-
-def _are_numbers(values: Any, least: int = 0, most: int = (1 << 63) - 1, count: int | None = None) -> bool:
-    return (
-        isinstance(values, tuple)
-        and (count is None or len(values) == count)
-        and all(is_number(value, least, most) for value in values)
-    )
-
-
-# Each part by itself
-
-
 def _parts(plan: PlanParts) -> Iterator[str]:
-    yield from _buffers(plan)
-    for kernel in plan.kernels:
-        yield from _kernel(kernel)
-    for number, step in enumerate(plan.steps):
-        yield from _clear(number, step) if isinstance(step, Clear) else _step(number, step)
-    for spec in (*plan.inputs, *plan.outputs):
-        yield from _spec(spec)
-    yield from _names(plan)
-
-
-def _buffers(plan: PlanParts) -> Iterator[str]:
     for number, buffer in enumerate(plan.buffers):
-        if buffer.role not in ROLES:
-            yield f"buffer {number} has the role {buffer.role!r}, which does not exist"
-        elif not is_number(buffer.size_bytes, 0, MAX_BYTES):
-            yield f"buffer {number} has {buffer.size_bytes!r} bytes"
-        elif (type(buffer.donated), type(buffer.name)) != (bool, str):
-            yield f"buffer {number}: {buffer.donated!r}, {buffer.name!r}"
-
-
-def _names(plan: PlanParts) -> Iterator[str]:
+        yield from verify_buffer(number, buffer)
+    for kernel in plan.kernels:
+        yield from verify_kernel(kernel)
+    for number, step in enumerate(plan.steps):
+        yield from verify_clear(number, step) if isinstance(step, Clear) else verify_step(number, step)
+    for spec in (*plan.inputs, *plan.outputs):
+        yield from verify_spec(spec)
     if plan.labels and len(plan.labels) != len(plan.steps):
         yield f"{len(plan.steps)} steps have {len(plan.labels)} labels"
     for label in plan.labels:
-        if not isinstance(label.operation, str) or not is_number(label.size_bytes, 0, MAX_BYTES):
-            yield f"{label!r} is no label"
-    if not is_number(plan.random_blocks, 0, STREAM_MASK):
-        yield f"it uses {plan.random_blocks!r} blocks of the random stream"
+        yield from verify_label(label)
+    yield from verify_random_blocks(plan.random_blocks)
     for number, digest in plan.constants:
-        if not is_number(number) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            yield f"constant {number!r} has the digest {digest!r}"
+        yield from verify_constant(number, digest)
     for number, name in plan.operators:
-        if not is_number(number, 0, 0xFFFFFFFF) or not isinstance(name, str):
-            yield f"operator {number!r} is called {name!r}"
-
-
-def _kernel(kernel: Kernel) -> Iterator[str]:
-    texts = (kernel.name, kernel.body)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(kernel.trusted, bool):
-        yield f"kernel {kernel.name!r} is no text"
-        return
-    for binding in kernel.bindings:
-        if not isinstance(binding.name, str) or not _IDENTIFIER.fullmatch(binding.name):
-            yield f"kernel {kernel.name}: {binding.name!r} is no name"
-        if binding.dtype not in BY_NAME or binding.access not in get_args(Access) or binding.mode not in get_args(Mode):
-            yield f"kernel {kernel.name}: {binding.name} is {binding.dtype!r}, {binding.access!r}, {binding.mode!r}"
-    for param in kernel.params:
-        if not isinstance(param.name, str) or not _IDENTIFIER.fullmatch(param.name) or param.type not in STRUCT_FORMATS:
-            yield f"kernel {kernel.name}: {param.name!r} of type {param.type!r} is no parameter"
-    for what, names in (("binding", [b.name for b in kernel.bindings]), ("parameter", [p.name for p in kernel.params])):
-        if len(set(names)) < len(names):
-            yield f"kernel {kernel.name} has two {what}s of one name"
-    size = kernel.workgroup_size
-    if not _are_numbers(size, 1, MAX_THREADS, 3) or prod(size) > MAX_THREADS:
-        yield f"kernel {kernel.name}: {size!r} is no size of a workgroup"
-        return
-    said = _WORKGROUP_SIZE.search(kernel.body)
-    if said is not None and all(part.strip().rstrip("u").isdigit() for part in said[1].split(",") if part.strip()):
-        text = [int(part.strip().rstrip("u")) for part in said[1].split(",") if part.strip()]
-        if tuple([*text, 1, 1][:3]) != size:
-            yield f"kernel {kernel.name} has workgroups of {text} threads, not of {size}"
-
-
-def _clear(number: int, step: Clear) -> Iterator[str]:
-    if not is_number(step.buffer) or not is_number(step.size_bytes, 0, MAX_BYTES) or step.size_bytes % WORD_BYTES:
-        yield f"step {number} clears {step.size_bytes!r} bytes"
-
-
-def _step(number: int, step: Step) -> Iterator[str]:
-    if not is_number(step.kernel) or not _are_numbers(step.bindings):
-        yield f"step {number}: {step.kernel!r}, {step.bindings!r}"
-    if not _are_numbers(step.grid, 1, MAX_GRID, 3):
-        yield f"step {number}: {step.grid!r} is not a grid"
-    for word in step.words:
-        if not _is_word(word):
-            yield f"step {number}: {word!r} is no parameter"
-
-
-def _is_word(word: Any) -> bool:
-    if isinstance(word, Offset):
-        return is_number(word.tensor) and is_number(word.shift, 0, 4) and is_number(word.ahead, 0, 0xFFFFFFFF)
-    if isinstance(word, Scalar):
-        return is_number(word.index, 0, MAX_SCALARS)
-    if isinstance(word, Random):
-        return is_number(word.part, 0, 3) and is_number(word.ahead, 0, STREAM_MASK)
-    return is_number(word, 0, 0xFFFFFFFF)
-
-
-def _spec(spec: TensorSpec) -> Iterator[str]:
-    sizes = _are_numbers(spec.shape, 0, MAX_BYTES) and _are_numbers(spec.strides, 0, MAX_BYTES, len(spec.shape))
-    if not is_number(spec.buffer) or not is_number(spec.byte_offset, 0, MAX_BYTES) or not sizes:
-        yield f"{spec!r} is no tensor"
-    elif spec.dtype not in BY_NAME:
-        yield f"there is no dtype {spec.dtype!r}"
+        yield from verify_operator(number, name)
 
 
 # What refers to what
@@ -214,7 +125,7 @@ def _references(plan: PlanParts) -> Iterator[str]:
     for number, _ in plan.constants:
         if number not in buffers or roles[number] != "constant":
             yield f"buffer {number}, of which there are contents, is no constant"
-    if {n for n, role in enumerate(roles) if role == "constant"} != {n for n, _ in plan.constants}:
+    if [n for n, role in enumerate(roles) if role == "constant"] != sorted([n for n, _ in plan.constants]):
         yield "a constant has no contents, or several"
     if roles.count("errors") > 1 or any(b.size_bytes != ERROR_FLAG_BYTES for b in plan.buffers if b.role == "errors"):
         yield f"its error flags are not one buffer of {ERROR_FLAG_BYTES} bytes"
@@ -227,6 +138,22 @@ def _references(plan: PlanParts) -> Iterator[str]:
             else:
                 yield from _dispatch(plan, number, step)
     yield from _structure(plan)
+    yield from _required(plan)
+
+
+def _required(plan: PlanParts) -> Iterator[str]:
+    """Limits that are less than what the plan's own parts need."""
+    if not plan.kernels:
+        return
+    requires = plan.requires
+    needs = (
+        ("max_buffers", requires.max_buffers, [len(kernel.bindings) for kernel in plan.kernels]),
+        ("workgroup_threads", requires.workgroup_threads, [prod(kernel.workgroup_size) for kernel in plan.kernels]),
+        ("max_buffer_bytes", requires.max_buffer_bytes, [buffer.size_bytes for buffer in plan.buffers]),
+    )
+    for name, limit, sizes in needs:
+        if not is_number(limit, needed := max(sizes, default=0)):
+            yield f"it requires {name} {limit!r}, and uses {needed}"
 
 
 def _dispatch(plan: PlanParts, number: int, step: Step) -> Iterator[str]:
@@ -240,10 +167,20 @@ def _dispatch(plan: PlanParts, number: int, step: Step) -> Iterator[str]:
             yield f"step {number} asks where tensor {word.tensor} starts, which does not exist"
         elif isinstance(word, (Offset, Random)) and param.type == "f32":
             yield f"step {number}: {kernel.name}: {param.name} is a float, not {word}"
-    for buffer, binding in zip(step.bindings, kernel.bindings):
-        is_flags = plan.buffers[buffer].role == "errors"
+    raises = False
+    for number_of_buffer, binding in zip(step.bindings, kernel.bindings):
+        buffer = plan.buffers[number_of_buffer]
+        is_flags = buffer.role == "errors"
+        raises = raises or is_flags
         if is_flags != (binding.name == "errors"):
-            yield f"step {number}: {kernel.name}: {binding.name} and buffer {buffer} are not both the error flags"
+            yield f"step {number}: {kernel.name}: {binding.name} and buffer {number_of_buffer} are not both the flags"
+        elif 0 < buffer.size_bytes < (itemsize := BY_NAME[binding.dtype].itemsize):
+            yield (
+                f"step {number}: {kernel.name}: {binding.name} has elements of {itemsize} bytes, "
+                f"and buffer {number_of_buffer} has {buffer.size_bytes}"
+            )
+    if raises and {operator for operator, _ in plan.operators}.isdisjoint(step.words):
+        yield f"step {number}: {kernel.name} raises flags for an operator without a name"
     tensors = {word.tensor for word in step.words if isinstance(word, Offset) and word.tensor < len(plan.tensors)}
     for tensor in tensors:
         if plan.tensors[tensor] not in step.bindings:
@@ -279,6 +216,8 @@ def _sizes(plan: PlanParts) -> Iterator[str]:
             yield f"buffer {number}, which has the role {buffer.role}, is no argument"
         elif buffer.role == "temporary" and used and number not in given and buffer.size_bytes == 0:
             yield f"temporary {number} has no size"
+        if not used and number not in given and buffer.role != "errors":
+            yield f"buffer {number}, which has the role {buffer.role}, is used by nothing"
         if buffer.donated and buffer.role not in _NAMED_ROLES:
             yield f"buffer {number}, which has the role {buffer.role}, is donated"
     names = [buffer.name for buffer in plan.buffers if buffer.name]
@@ -288,6 +227,17 @@ def _sizes(plan: PlanParts) -> Iterator[str]:
     for number, step in enumerate(plan.steps):
         if isinstance(step, Clear) and step.size_bytes > _words_bytes(plan.buffers[step.buffer].size_bytes):
             yield f"step {number} clears {step.size_bytes} bytes of {plan.buffers[step.buffer].size_bytes}"
+        elif isinstance(step, Step):
+            yield from _starts(plan, number, step)
+
+
+def _starts(plan: PlanParts, number: int, step: Step) -> Iterator[str]:
+    """Parameters that say where a view of a tensor starts, beyond the tensor's end."""
+    for word in step.words:
+        if isinstance(word, Offset) and word.ahead:
+            start, size = word.ahead << word.shift, plan.buffers[plan.tensors[word.tensor]].size_bytes
+            if start > size:
+                yield f"step {number} starts {start} bytes after tensor {word.tensor}, which has {size}"
 
 
 def _interface(plan: PlanParts) -> Iterator[str]:
@@ -309,13 +259,55 @@ def _interface(plan: PlanParts) -> Iterator[str]:
         yield from _fits(plan, f"output {k}", spec)
 
 
+def _function(plan: PlanParts) -> Iterator[str]:
+    """Of the plan of a function, which has all that it needs: what it is called with, constants, and new tensors."""
+    if plan.result is None:
+        if plan.inputs or plan.constants:
+            yield "it has inputs or constants, and how its outputs are arranged is not said"
+        return
+    sources = [spec.buffer for spec in plan.inputs]
+    if list(plan.tensors) != sources:
+        yield f"it asks where the tensors of the buffers {plan.tensors} start, and its inputs lie in {tuple(sources)}"
+    given, arguments = set(sources), set(plan.arguments)
+    known = given.union([number for number, _ in plan.constants])
+    results = {spec.buffer for spec in plan.outputs if plan.buffers[spec.buffer].role == "output"}
+    for number in sorted(known - arguments):
+        yield f"buffer {number}, which has the role {plan.buffers[number].role}, is no argument"
+    for number in sorted(arguments - known - results):
+        yield f"buffer {number}, an argument, is neither an input nor a constant nor an output"
+    for spec in plan.outputs:
+        if spec.buffer not in arguments:
+            yield f"buffer {spec.buffer}, an output, is no argument"
+    for k, spec in enumerate(plan.inputs):
+        end, size = _end(spec), plan.buffers[spec.buffer].size_bytes
+        if end != size:
+            yield f"input {k} has {end} bytes, and buffer {spec.buffer} has {size}"
+        if plan.buffers[spec.buffer].donated:
+            yield f"buffer {spec.buffer}, an input of a function, is donated"
+    for number, step in enumerate(plan.steps):
+        if isinstance(step, Step) and any(isinstance(word, Scalar) for word in step.words):
+            yield f"step {number} needs a number that no function is given"
+
+
+def wrong_contents(plan: PlanParts, contents: Mapping[str, bytes]) -> Iterator[str]:
+    """Which of the contents that are at hand do not fill their constants."""
+    for number, digest in plan.constants:
+        size = plan.buffers[number].size_bytes
+        if digest in contents and len(contents[digest]) not in (size, _words_bytes(size)):
+            yield f"the contents of buffer {number} have {len(contents[digest])} bytes, and it has {size}"
+
+
 def _words_bytes(size_bytes: int) -> int:
     """The size of the whole words that so many bytes lie in."""
     return -(-size_bytes // WORD_BYTES) * WORD_BYTES
 
 
+def _end(spec: TensorSpec) -> int:
+    return spec.byte_offset + extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
+
+
 def _fits(plan: PlanParts, what: str, spec: TensorSpec) -> Iterator[str]:
-    end = spec.byte_offset + extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
+    end = _end(spec)
     size = plan.buffers[spec.buffer].size_bytes
     if end > size:
         yield f"{what} ends {end} bytes into buffer {spec.buffer}, which has {size}"
@@ -327,16 +319,22 @@ def _fits(plan: PlanParts, what: str, spec: TensorSpec) -> Iterator[str]:
 def _uses(plan: PlanParts) -> Iterator[str]:
     """Writes into what is read only, two bindings of what is written, and what is read before it is written."""
     written = {n for n, b in enumerate(plan.buffers) if b.role in INITIALISED}
+    cleared: dict[int, int] = {}  # the bytes of what nothing but zeros was written into
     for number, step in enumerate(plan.steps):
         if isinstance(step, Clear):
             yield from _written(plan, f"step {number}", [step.buffer])
+            if plan.buffers[step.buffer].role == "errors":
+                yield f"step {number} clears the error flags"
+            if step.buffer not in written or step.buffer in cleared:
+                cleared[step.buffer] = max(step.size_bytes, cleared.get(step.buffer, 0))
             written.add(step.buffer)
             continue
         kernel = plan.kernels[step.kernel]
         targets = [b for b, binding in zip(step.bindings, kernel.bindings) if binding.access == "read_write"]
         yield from _written(plan, f"step {number}: {kernel.name}", targets)
         for buffer in targets:
-            if step.bindings.count(buffer) > 1 and plan.buffers[buffer].role != "errors":
+            cleared.pop(buffer, None)
+            if step.bindings.count(buffer) > 1:
                 yield f"step {number}: {kernel.name} writes buffer {buffer}, which it is given twice"
         for buffer, binding in zip(step.bindings, kernel.bindings):
             if binding.access == "read" and buffer not in written:
@@ -345,6 +343,31 @@ def _uses(plan: PlanParts) -> Iterator[str]:
     for k, spec in enumerate(plan.outputs):
         if spec.buffer not in written and 0 not in spec.shape:
             yield f"output {k} lies in buffer {spec.buffer}, which nothing has written"
+        elif spec.buffer in cleared and _end(spec) > _words_bytes(cleared[spec.buffer]):
+            yield f"output {k} ends beyond the {cleared[spec.buffer]} bytes of buffer {spec.buffer} that are cleared"
+    yield from _unused(plan)
+
+
+def _unused(plan: PlanParts) -> Iterator[str]:
+    """Kernels, operators and random numbers that are there for nothing, or are not there."""
+    steps = [step for step in plan.steps if isinstance(step, Step)]
+    run = {step.kernel for step in steps}
+    for number, kernel in enumerate(plan.kernels):
+        if number not in run:
+            yield f"kernel {number}, {kernel.name}, is run by no step"
+    blocks = max([word.ahead + 1 for s in steps for word in s.words if isinstance(word, Random)], default=0)
+    if blocks > plan.random_blocks:
+        yield f"it uses {plan.random_blocks} blocks of the random stream, and reads block {blocks - 1}"
+    if not plan.operators:
+        return
+    numbers = [number for number, _ in plan.operators]
+    if len(set(numbers)) < len(numbers):
+        yield "two of its operators have one number"
+    flags = {n for n, buffer in enumerate(plan.buffers) if buffer.role == "errors"}
+    raised = {word for s in steps if not flags.isdisjoint(s.bindings) for word in s.words if isinstance(word, int)}
+    for number, name in plan.operators:
+        if number not in raised:
+            yield f"no step raises flags for operator {number}, {name}"
 
 
 def _written(plan: PlanParts, who: str, targets: Iterable[int]) -> Iterator[str]:

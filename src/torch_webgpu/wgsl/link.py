@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
+from torch_webgpu.errors import BindingError
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.module import Declaration, Module, reachable
@@ -39,11 +40,11 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     """The complete WGSL source of ``kernel`` for a target.
 
     ``windows[k]`` is how many times binding ``k`` is bound, each time ``target.window_bytes`` further on; an empty
-    tuple means once each. Raises ValueError for a binding that does not exist or that the target cannot hold.
+    tuple means once each. Raises BindingError for a binding that does not exist or that the target cannot hold.
     """
     windows = windows or (1,) * len(kernel.bindings)
     if len(windows) != len(kernel.bindings):
-        raise ValueError(f"kernel {kernel.name}: {len(windows)} window counts for {len(kernel.bindings)} bindings")
+        raise BindingError(f"kernel {kernel.name}: {len(windows)} window counts for {len(kernel.bindings)} bindings")
 
     module = kernel.module
     mentioned = module.names
@@ -181,11 +182,11 @@ class _Buffer:
         try:
             dtype = BY_NAME[binding.dtype]
         except KeyError:
-            raise ValueError(f"binding {binding.name}: no such dtype: {binding.dtype}") from None
+            raise BindingError(f"binding {binding.name}: no such dtype: {binding.dtype}") from None
         if dtype.name == "f64" and (not target.float64 or binding.mode == "atomic"):
-            raise ValueError(f"binding {binding.name}: this host has no {binding.mode} float64 buffers")
+            raise BindingError(f"binding {binding.name}: this host has no {binding.mode} float64 buffers")
         if binding.mode == "atomic" and binding.access == "read":
-            raise ValueError(f"binding {binding.name}: an atomic buffer must be read_write")
+            raise BindingError(f"binding {binding.name}: an atomic buffer must be read_write")
         raw = f"{binding.name}_load_words4" in mentioned
         native_half = dtype.name == "f16" and target.float16 and binding.mode == "plain" and not raw
         packed = dtype.is_subword and not native_half
@@ -202,11 +203,13 @@ class _Buffer:
         lanes = 1
         if {f"{binding.name}_load4", f"{binding.name}_store4"} & mentioned:
             if atomic or dtype.itemsize > 4:
-                raise ValueError(f"binding {binding.name}: no groups of four of {dtype} in an atomic or 64-bit buffer")
+                raise BindingError(
+                    f"binding {binding.name}: no groups of four of {dtype} in an atomic or 64-bit buffer"
+                )
             lanes = dtype.itemsize if packed else 4
         if raw:
             if not packed:
-                raise ValueError(f"binding {binding.name}: {dtype} does not lie packed in words")
+                raise BindingError(f"binding {binding.name}: {dtype} does not lie packed in words")
             lanes = 4
         return cls(binding.name, dtype, binding.access, element, lanes, atomic, windows, target.window_bytes, clamped)
 

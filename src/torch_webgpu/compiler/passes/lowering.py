@@ -82,6 +82,12 @@ def lower_graph(
     labels: list[Label] = []
     operators: dict[int, str] = {}
     base = storages
+    read_first, written = _first_uses(graph, layout, fused)
+    if graph.interface is not None:  # nobody brings what has no contents: it is zero
+        zeros = [Clear(n, -(-layout.storages[n].size_bytes // 4) * 4) for n in sorted(read_first)]
+        read_first, steps = set(), [clear for clear in zeros if clear.size_bytes]
+        origins += [()] * len(steps)
+        labels += [Label("zeros", clear.size_bytes) for clear in zeros if clear.size_bytes]
     for step, one in zip(fused, lowered, strict=True):
         start = len(steps)
         steps += _steps(graph, layout, step, one, base, errors, kernels)
@@ -91,7 +97,8 @@ def lower_graph(
         labels += _labels(step, one)
         if any(ERRORS in launch.bindings for launch in one.launches):
             operators[step.op.id] = step.op.name
-    buffers = [*_buffers(graph, layout, fused), *[Buffer(size, "temporary") for size in sizes]]
+    buffers = [_buffer(s, n in read_first, n in written) for n, s in enumerate(layout.storages)]
+    buffers += [Buffer(size, "temporary") for size in sizes]
     buffers.append(Buffer(ERROR_FLAG_BYTES, "errors"))
     steps += _untouched_outputs(graph, buffers, steps)
     origins += [()] * (len(steps) - len(origins))
@@ -150,8 +157,8 @@ def _words(
     return tuple(words)
 
 
-def _buffers(graph: Graph, layout: Layout, fused: Sequence[FusedNode]) -> list[Buffer]:
-    """The buffers of the storages. What is read before it is written is an input, also memory that nobody wrote."""
+def _first_uses(graph: Graph, layout: Layout, fused: Sequence[FusedNode]) -> tuple[set[int], set[int]]:
+    """The storages without contents that are read before they are written, and those that are written."""
     read_first: set[int] = set()
     written: set[int] = set()
     for step in fused:
@@ -159,7 +166,7 @@ def _buffers(graph: Graph, layout: Layout, fused: Sequence[FusedNode]) -> list[B
         read = {a.storage for a in layout.tensors_of(arguments[:inputs])}
         read_first |= read - written
         written |= {a.storage for a in layout.tensors_of(arguments[inputs:])}
-    return [_buffer(storage, number in read_first, number in written) for number, storage in enumerate(layout.storages)]
+    return {n for n in read_first if layout.storages[n].origin == "new"}, written
 
 
 def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> Buffer:
