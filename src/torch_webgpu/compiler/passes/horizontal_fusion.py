@@ -105,9 +105,9 @@ def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, target: Target) -> bool:
     if any(replace(bundle.buffers[b], name="") != replace(new.buffers[b], name="") for b in shared):
         return False
     parts = [plan.kernels[s.kernel] for s in (*bundle.steps, step) if isinstance(s, Step)]
-    if len(set(parts)) > 1 and any(map(kernels.has_workgroup_memory, parts)):
-        return False
     if len({part.workgroup_size for part in parts}) > 1 or not all(map(kernels.can_be_part, parts)):
+        return False
+    if len(set(parts)) > 1 and any(map(kernels.has_workgroup_memory, parts)):
         return False
     return all(_is_plain(s) for s in (first, step))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
+from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.plan import Plan, Requirements
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
@@ -36,8 +37,11 @@ def requirements(plan: Plan, target: Target) -> Requirements:
 
 @lru_cache(maxsize=KERNEL_CACHE_SIZE)
 def of_kernel(kernel: Kernel, target: Target) -> Requirements:
-    """What one kernel needs."""
-    module = kernel.module
+    """What one kernel needs; of one whose text cannot be read, which compiling it will say, what is known without."""
+    try:
+        module = kernel.module
+    except ShaderCompileError:
+        return Requirements(max_buffers=len(kernel.bindings), workgroup_threads=prod(kernel.workgroup_size))
     names = module.names
     features = {"float64"} if "f64" in names or any(b.dtype == "f64" for b in kernel.bindings) else set()
     features |= {name for name, mark in (("float16", "f16"), ("int64", "i64")) if mark in names}
