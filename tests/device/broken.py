@@ -9,7 +9,8 @@ from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.launch import Launch, Lowered
 
-TEXT = "fn main( { this is not WGSL }"
+TEXT = "@compute @workgroup_size(256) fn main() { let x: nothing = 1; }"
+"""Read as WGSL it has all its parts; what it says means nothing."""
 
 
 def lower_broken(op: Operation, alias: tuple[int, ...], target: object) -> Lowered:

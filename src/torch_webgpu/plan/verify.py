@@ -14,7 +14,7 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.layout import extent
 from torch_webgpu.wgsl.kernel import Kernel
 
-from .requirements import Requirements
+from .requirements import NO_REQUIREMENTS, Requirements
 from .steps import (
     ERROR_FLAG_BYTES,
     INITIALISED,
@@ -142,10 +142,10 @@ def _references(plan: PlanParts) -> Iterator[str]:
 
 
 def _required(plan: PlanParts) -> Iterator[str]:
-    """Limits that are less than what the plan's own parts need."""
-    if not plan.kernels:
-        return
+    """Limits that are less than what the plan's own parts need. A batch's plan may say nothing: it does not travel."""
     requires = plan.requires
+    if not plan.kernels or (requires == NO_REQUIREMENTS and plan.result is None):
+        return
     needs = (
         ("max_buffers", requires.max_buffers, [len(kernel.bindings) for kernel in plan.kernels]),
         ("workgroup_threads", requires.workgroup_threads, [prod(kernel.workgroup_size) for kernel in plan.kernels]),

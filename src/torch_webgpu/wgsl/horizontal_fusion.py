@@ -29,8 +29,8 @@ _GIVEN = {
 @lru_cache(maxsize=KERNEL_CACHE_SIZE)
 def can_be_part(kernel: Kernel) -> bool:
     """Whether its entry point is given nothing that :func:`together` cannot give it."""
-    entry = kernel.module.entry
-    if not kernel.trusted or entry is None or entry.signature is None:
+    entry = kernel.module.entry if kernel.trusted else None
+    if entry is None or entry.signature is None:
         return False
     return all(parameter.builtin in _GIVEN for parameter in entry.signature.parameters)
 
