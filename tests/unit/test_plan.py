@@ -23,6 +23,7 @@ from torch_webgpu.plan import (
     verify,
     wrong_contents,
 )
+from torch_webgpu.plan.parts_json import sealed
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 
 ADD = Kernel(
@@ -287,6 +288,11 @@ def test_many_faults_are_said_briefly() -> None:
     broken = with_step(*[Clear(3, 3)] * 1000)
     with pytest.raises(WebGPUError, match=r"; and 992 more$"):
         Plan.from_json(broken.to_json())
+    data = json.loads(broken.to_json())
+    del data["digest"]
+    with pytest.raises(WebGPUError, match="requires") as caught:
+        Plan.from_json(sealed({**data, "requires": 10**4000}))
+    assert len(str(caught.value)) < 400
 
 
 def test_contents_fill_their_constants() -> None:

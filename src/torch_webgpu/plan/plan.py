@@ -49,7 +49,7 @@ _KEYS = (
     "format", "requires", "buffers", "kernels", "steps", "arguments", "tensors", "inputs", "outputs", "constants",
     "random_blocks", "result", "operators", "labels",
 )  # fmt: skip
-_MAX_SAID = 8
+_MAX_SAID, _MAX_CHARACTERS = 8, 300
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Plan:
                 parts(data["labels"], "label", label_from_data),
             )
         except ValueError as error:
-            raise WebGPUError(f"not a plan: {error}") from None
+            raise WebGPUError(f"not a plan: {_brief(str(error))}") from None
         if not trusted and (problems := [p for kernel in plan.kernels for p in verify_text(kernel)]):
             raise _invalid(problems)
         return check(plan)
@@ -218,9 +218,13 @@ def check(plan: Plan) -> Plan:
 
 
 def _invalid(problems: Sequence[str]) -> WebGPUError:
-    said = [problem if len(problem) <= 300 else f"{problem[:300]}…" for problem in problems[:_MAX_SAID]]
+    said = map(_brief, problems[:_MAX_SAID])
     more = f"; and {len(problems) - _MAX_SAID} more" if len(problems) > _MAX_SAID else ""
     return WebGPUError(f"not a valid plan: {'; '.join(said)}{more}")
+
+
+def _brief(problem: str) -> str:
+    return problem if len(problem) <= _MAX_CHARACTERS else f"{problem[:_MAX_CHARACTERS]}…"
 
 
 def _requirements(data: object) -> Requirements:
