@@ -118,7 +118,7 @@ def test_nll_loss_of_nothing(device):
 
 def test_nll_loss_target_out_of_range(device):
     loss = F.nll_loss(torch.randn(3, 4, device=device), torch.tensor([1, 2, 7], device=device))
-    with pytest.raises(IndexError, match="index 7 is out of bounds"):
+    with pytest.raises(IndexError, match="Target 7 is out of bounds"):
         loss.item()
     assert F.nll_loss(torch.zeros(3, 4, device=device), torch.tensor([1, 2, 3], device=device)).item() == 0
 
