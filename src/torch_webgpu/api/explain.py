@@ -148,7 +148,7 @@ class _Witness(Observer):
             names = [
                 plan.kernels[s.kernel].name
                 for s, calls in zip(plan.steps, plan.origins, strict=True)
-                if isinstance(s, Step) and calls == step.nodes
+                if isinstance(s, Step) and set(step.nodes) <= set(calls)
             ]
             kernel.dispatches = tuple(map(operator_name, names))
 

@@ -1,7 +1,8 @@
 """*Did you mean*, after errors of PyTorch's own that end a program: ``x.to("webpgu")``.
 
 A device's name is read in C++, before any code of a backend's. Looking at each call would cost each a Python frame, so
-that the error is looked at where Python prints it, if nobody has handled it. The error itself stays as it is.
+that the error is looked at where Python prints it, if nobody has handled it. The error itself stays as it is. Programs
+that have not used the device keep Python's own hooks, and get no hint.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from torch_webgpu.engine.record import at_first_use
 from torch_webgpu.errors import meant_by
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -34,6 +36,11 @@ def hinting(before: Hook) -> Hook:
 
 
 def register() -> None:
+    """Puts them in place when the device is first used."""
+    at_first_use.append(install)
+
+
+def install() -> None:
     """Puts them in place, around what programs and libraries have put there before."""
     sys.excepthook = hinting(sys.excepthook)
     of_threads = threading.excepthook

@@ -296,7 +296,7 @@ class Region:
         try:
             with compiling(), engine().lock:
                 blame = lambda ops: blamed.extend(recorder.nodes_of(ops))  # noqa: E731
-                plan = trace(engine(), recorder.index, run, given, blame=blame)
+                plan = trace(engine(), recorder.index, run, given, (), blame)
         except TraceError as error:
             if recorder.current is not None:
                 refuse(recorder.current, error)

@@ -32,7 +32,7 @@ from .fuse.nodes import FusedNode
 from .fuse.patterns import Matcher
 from .options import DEFAULT, Options
 from .passes.horizontal_fusion import fuse_horizontally
-from .passes.lowering import Part, arguments_of, lists_of, lower_graph
+from .passes.lowering import arguments_of, lists_of, lower_graph
 from .passes.requirements import requirements
 from .passes.share_memory import share_memory
 
@@ -45,12 +45,9 @@ Blame = Callable[[tuple[int, ...]], None]
 class Compilation:
     """A graph on its way to a plan for a target, and what the passes made of it.
 
-    ``fused``: the fused calls; ``lists``: the numbers of the graph's lists that lie in memory; ``parts``: the steps
-    that each fused call is, before dispatches of several became one; ``patterns``: named chains and how often each
-    occurred.
+    ``fused``: the fused calls; ``lists``: the numbers of the graph's lists that lie in memory; ``patterns``: named
+    chains and how often each occurred.
     """
-
-    parts: tuple[Part, ...] = ()
 
     def __init__(self, graph: Graph, target: Target, options: Options, blame: Blame | None = None) -> None:
         self.graph, self.target, self.options, self._blame = graph, target, options, blame
@@ -80,12 +77,11 @@ class Compilation:
 
     def _lower(self) -> Plan:
         try:
-            plan, self.parts = lower_graph(self.graph, self.layout, self.fused, self.target)
+            return lower_graph(self.graph, self.layout, self.fused, self.target)
         except Exception:
             if self._blame is not None:
                 self._find_fault(self._blame)
             raise
-        return plan
 
     def _find_fault(self, blame: Blame) -> None:
         for step in self.fused:

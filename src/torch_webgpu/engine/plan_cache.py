@@ -80,7 +80,7 @@ class PlanCache:
     """Compiles recordings and keeps the most recently used plans, of one device and one set of options each."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, Options], dict[object, CachedPlan]] = {}
+        self.plans: dict[tuple[int, ...], dict[object, CachedPlan]] = {}  # by device and what decides its plans
         self._current: dict[int, tuple[dict[object, CachedPlan], Options]] = {}  # by device, under today's settings
         self._clock = 0  # counts uses: an order kept up to date would hash a key once more at each
         self.hits = 0
@@ -134,18 +134,21 @@ class PlanCache:
                 self.pattern_counts[name] += times
         return cached
 
-    def options(self, settings: Settings) -> Options:
+    def options(self, settings: Settings, horizontal: bool) -> Options:
         """What the compilation of a batch may do."""
         window, patterns = settings.fusion_window, tuple(self.patterns.values())
-        return Options(settings.fusion, window, settings.fusion_min_size, False, patterns)
+        return Options(settings.fusion, window, settings.fusion_min_size, horizontal and settings.fusion, patterns)
 
     def whole_function_options(self, settings: Settings) -> Options:
         """What the compilation of a whole function may do: it is done once, and may look at all there is."""
-        return replace(self.options(settings), fusion=True, window=None, horizontal=True)
+        return replace(self.options(settings, True), fusion=True, window=None, horizontal=True)
 
     def _begin(self, device: Device, settings: Settings) -> tuple[dict[object, CachedPlan], Options]:
-        options = self.options(settings)
-        self._current[device.index] = self.plans.setdefault((device.index, options), {}), options
+        horizontal = settings.horizontal_fusion
+        if horizontal is None:  # on a CPU a kernel's compilation takes longer than its dispatch ever will
+            horizontal = not device.target.software
+        key = device.index, horizontal, *settings.planning
+        self._current[device.index] = self.plans.setdefault(key, {}), self.options(settings, horizontal)
         return self._current[device.index]
 
 

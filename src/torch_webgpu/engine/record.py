@@ -326,7 +326,7 @@ class Engine(Store):
         """Whether what a lane holds was recorded before and went on, or ended when other tensors were alive."""
         with self.lock:
             held = tuple([op for op, _, _ in lane.entries])
-            known = [plans for (device, _), plans in self.plans.plans.items() if device == lane.device]
+            known = [plans for (device, *_), plans in self.plans.plans.items() if device == lane.device]
             keys = cast("Iterable[tuple[tuple[Operation, ...], ...]]", chain.from_iterable(known))
             again = [len(ops) for ops, *_ in keys if ops[: len(held)] == held]
             if not again or max(again) > len(held):
@@ -448,6 +448,8 @@ class Engine(Store):
 
 _engine: Engine | None = None
 _engine_lock = threading.Lock()
+at_first_use: list[Callable[[], None]] = []
+"""What is done when the device is first used: what programs that do not use it are to be spared."""
 
 
 def engine() -> Engine:
@@ -457,6 +459,8 @@ def engine() -> Engine:
         with _engine_lock:
             if _engine is None:
                 _engine = Engine()
+                for call in at_first_use:
+                    call()
     return _engine
 
 

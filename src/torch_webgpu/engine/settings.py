@@ -15,7 +15,8 @@ UNBOUNDED = 1 << 30
 class Settings:
     """``threshold``: how many recorded operations are a batch. ``delay_ms``: when an incomplete one is submitted,
     0 for never. ``fusion_window``: how many kernels back an operation looks for one to join. ``fusion_min_size``: the
-    number of elements from which per-element operations are fused. ValueError for numbers that mean nothing.
+    number of elements from which per-element operations are fused. ``horizontal_fusion``: whether independent small
+    dispatches of a batch become one; None where the adapter is no CPU. ValueError for numbers that mean nothing.
     """
 
     batching: bool = field(default_factory=lambda: config().batching)
@@ -24,6 +25,7 @@ class Settings:
     fusion: bool = field(default_factory=lambda: config().fusion)
     fusion_window: int = field(default_factory=lambda: config().fusion_window)
     fusion_min_size: int = 0
+    horizontal_fusion: bool | None = None
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
@@ -42,6 +44,7 @@ class Settings:
         return min(half, full) if self.batching else 0
 
     @property
-    def planning(self) -> tuple[bool, int, int]:
+    def planning(self) -> tuple[int, ...]:
         """Those that decide what recorded operations become."""
-        return self.fusion, self.fusion_window, self.fusion_min_size
+        horizontal = -1 if self.horizontal_fusion is None else self.horizontal_fusion
+        return self.fusion, self.fusion_window, self.fusion_min_size, horizontal

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
@@ -18,9 +18,6 @@ from torch_webgpu.errors import BindingError
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.module import Declaration, Module, reachable
-
-ACCESSOR_CACHE_SIZE = 512
-"""Buffers whose accessors are kept: kernels name and declare theirs alike."""
 
 
 @dataclass(frozen=True)
@@ -370,8 +367,8 @@ class _Buffer:
         return table
 
 
-@lru_cache(maxsize=ACCESSOR_CACHE_SIZE)
 def _accessors(buffer: _Buffer) -> dict[str, Declaration]:
+    """Every accessor that a buffer can have, by name. Their text, which kernels share, is parsed once."""
     return Module.parse("\n".join(buffer.accessors().values())).by_name
 
 

@@ -22,11 +22,11 @@ NOT_HERE = """
     caching_allocator_alloc caching_allocator_delete caching_allocator_disabled caching_allocator_enable
     change_current_allocator check_error
     clock_rate cudaStatus cudart current_blas_handle current_solver_handle device_memory_used get_allocator_backend
-    get_per_process_memory_fraction get_stream_from_external get_sync_debug_mode
-    host_memory_stats host_memory_stats_as_nested_dict list_gpu_processes memory_usage power_draw
-    reset_accumulated_host_memory_stats reset_peak_host_memory_stats set_per_process_memory_fraction
+    get_stream_from_external get_sync_debug_mode
+    host_memory_stats host_memory_stats_as_nested_dict memory_usage power_draw
+    reset_accumulated_host_memory_stats reset_peak_host_memory_stats
     set_sync_debug_mode temperature use_mem_pool utilization
-    max_memory_cached memory_cached reset_max_memory_allocated reset_max_memory_cached
+    reset_max_memory_allocated reset_max_memory_cached
 """.split()
 
 

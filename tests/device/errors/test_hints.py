@@ -16,10 +16,9 @@ from torch_webgpu.errors import meant_by
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("webpgu", "webgpu"), ("webpgu:0", "webgpu"), ("cdua", "cuda"), ("wgpu", "webgpu"), ("qqqq", "")],
-    [("webpgu", "webgpu"), ("webpgu:0", "webgpu"), ("cdua", "cuda"), ("wgpu", "webgpu"), ("qqqq", "")],
 )
 def test_a_device_that_there_is_not_is_followed_by_the_one_that_was_meant(name: str, meant: str) -> None:
-    done = run_script(f"torch.ones(1).to({name!r})")
+    done = run_script(f"torch.ones(1, device='webgpu'); torch.ones(1).to({name!r})")
     assert done.returncode == 1
     *_, error, last = done.stderr.splitlines()
     assert (error if meant else last).startswith("RuntimeError: Expected one of cpu, ")
@@ -28,6 +27,7 @@ def test_a_device_that_there_is_not_is_followed_by_the_one_that_was_meant(name: 
 
 def test_in_threads_too_and_after_a_hook_of_the_programs() -> None:
     program = """
+    torch.ones(1, device="webgpu")
     threading.Thread(target=lambda: torch.device("webpgu")).start()
     """
     assert "did you mean 'webgpu'?" in run_script(program).stderr

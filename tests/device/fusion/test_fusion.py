@@ -5,7 +5,8 @@ The programs compute with integers, so that results must be equal whatever was f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -231,3 +232,50 @@ def test_a_chain_is_cut_where_it_would_take_long_to_compile(device: str) -> None
     assert others
     assert {kernel.reason for kernel in others} == {"together they would take long to compile"}
     assert "does not join what came before: together they would take long to compile" in str(explained)
+
+
+OPERATIONS: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
+    lambda a, b: a.add_(b.sum()),
+    lambda a, b: a.mul(2),
+    lambda a, b: a.flip(0),
+    lambda a, b: a.flatten()[1:].mul_(0.5),
+    lambda a, b: a.cumsum(0),
+    lambda a, b: a.to(torch.float16).float(),
+    lambda a, b: a @ b.t() if a.dim() == b.dim() == 2 and a.shape[1] == b.shape[1] else a.sin(),
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_independent_dispatches_of_a_batch_as_one(seed: int) -> None:
+    """Random programs over a few tensors, with writes into them and into parts of them, as on a GPU."""
+    choose = random.Random(seed)
+    script = [(choose.choice(OPERATIONS), choose.random(), choose.random()) for _ in range(40)]
+
+    def run(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        known = [torch.randn(shape).to(device) for shape in ((4, 6), (6,), (3, 6), (1, 6), (17,), (2, 3, 5))]
+        for operation, one, other in script:
+            known.append(operation(known[int(one * len(known))], known[int(other * len(known))]))
+        return [t.cpu() for t in known]
+
+    apart = run("webgpu")
+    with engine().using(horizontal_fusion=True):
+        together = run("webgpu")
+        assert all(map(torch.equal, together, apart))
+    for got, want in zip(apart, run("cpu"), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_horizontal_fusion_makes_fewer_dispatches() -> None:
+    """Products of one vector with three matrices, in eager mode: what is asked for decides, else the adapter."""
+    x, weights = torch.randn(1, 32, device="webgpu"), [torch.randn(32, n, device="webgpu") for n in (8, 16, 24)]
+
+    def dispatches(horizontal: bool | None) -> tuple[int, list[torch.Tensor]]:
+        with engine().using(horizontal_fusion=horizontal), torch.webgpu.profile() as p:
+            results = [x @ w for w in weights]
+        return len(p.events), results
+
+    (one, together), (three, apart) = dispatches(True), dispatches(False)
+    assert (one, three) == (1, 3)
+    assert all(map(torch.equal, together, apart))
+    assert dispatches(None)[0] == (3 if engine().device(0).target.software else 1)

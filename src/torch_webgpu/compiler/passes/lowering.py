@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from math import prod
-from typing import NamedTuple
 
 from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.compiler.lower.lower import lower
@@ -36,14 +35,6 @@ ORDER: tuple[tuple[Role, ...], ...] = (("input", "weight", "state"), ("constant"
 """In which buffers are numbered; the error flags are last."""
 
 
-class Part(NamedTuple):
-    """What a fused call is in a plan: the steps from ``start`` to before ``stop``."""
-
-    lowered: Lowered
-    start: int
-    stop: int
-
-
 def arguments_of(step: FusedNode, graph: Graph) -> list[Argument]:
     """Where each argument of a fused call lies."""
     return [graph.calls[n].arguments[k] for n, k in step.sources]
@@ -67,17 +58,14 @@ def aliases(step: FusedNode, graph: Graph) -> tuple[int, ...]:
     return alias_pattern([a.tensor if lists else a.storage for a in arguments_of(step, graph)])
 
 
-def lower_graph(
-    graph: Graph, layout: Layout, fused: Sequence[FusedNode], target: Target
-) -> tuple[Plan, tuple[Part, ...]]:
-    """The plan of fused calls, and what each of them is in it."""
+def lower_graph(graph: Graph, layout: Layout, fused: Sequence[FusedNode], target: Target) -> Plan:
+    """The plan of fused calls."""
     lowered = [lower(step.op, aliases(step, graph), target) for step in fused]
     sizes = [size for one in lowered for size in one.temporaries]
     storages = len(layout.storages)
     errors = storages + len(sizes)
     kernels: dict[Kernel, int] = {}
     steps: list[Step | Clear] = []
-    parts: list[Part] = []
     origins: list[tuple[int, ...]] = []
     labels: list[Label] = []
     operators: dict[int, str] = {}
@@ -92,7 +80,6 @@ def lower_graph(
         start = len(steps)
         steps += _steps(graph, layout, step, one, base, errors, kernels)
         base += len(one.temporaries)
-        parts.append(Part(one, start, len(steps)))
         origins += [step.nodes] * (len(steps) - start)
         labels += _labels(step, one)
         if any(ERRORS in launch.bindings for launch in one.launches):
@@ -104,8 +91,7 @@ def lower_graph(
     origins += [()] * (len(steps) - len(origins))
     labels += [Label("zeros", step.size_bytes) for step in steps[len(labels) :] if isinstance(step, Clear)]
     plan = _numbered(graph, layout, buffers, kernels, steps)
-    plan = replace(plan, origins=tuple(origins), labels=tuple(labels), operators=tuple(sorted(operators.items())))
-    return plan, tuple(parts)
+    return replace(plan, origins=tuple(origins), labels=tuple(labels), operators=tuple(sorted(operators.items())))
 
 
 def _labels(step: FusedNode, lowered: Lowered) -> Iterator[Label]:
