@@ -167,7 +167,7 @@ def opened(index: int, target: str) -> Device:
 def noted() -> dict[str, str]:
     """The plans of each of them on each of its adapters. It is the first use of the device in its process."""
     devices = tuple([opened(index, target) for index, target in enumerate(ALL)])
-    runtime._runtime = lambda: devices
+    runtime.provide(devices)
     torch.webgpu.set_batch_delay(0)
     results = {}
     for name, steps in STEPS.items():

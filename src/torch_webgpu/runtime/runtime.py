@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.buffers import Buffer
     from torch_webgpu.runtime.device import Device
 
-__all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices"]
+__all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices", "provide"]
 
 refusal: Exception | None = None
 """Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""
+
+_provided: tuple[Device, ...] = ()
 
 
 def devices() -> list[Device]:
@@ -38,8 +40,21 @@ def devices() -> list[Device]:
     return list(_runtime())
 
 
+def provide(described: tuple[Device, ...]) -> None:
+    """Makes these the devices of this process instead of those of its adapters: devices without an adapter, for tests.
+
+    RuntimeError once adapters were looked for: tensors may be on their devices by then.
+    """
+    global _provided
+    if _runtime.cache_info().misses:
+        raise RuntimeError("the devices of this process are chosen already: call runtime.provide before devices()")
+    _provided = described
+
+
 @cache
 def _runtime() -> tuple[Device, ...]:
+    if _provided:
+        return _provided
     check()
     found_adapters = adapters()
     if not found_adapters:
