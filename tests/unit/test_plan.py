@@ -194,6 +194,10 @@ def with_binding(binding: Binding) -> Plan:
     return other(kernels=(replace(TAKE, bindings=(*TAKE.bindings[:3], binding)),))
 
 
+def with_text(function: str) -> Plan:
+    return other(kernels=(replace(TAKE, body=f"@compute @workgroup_size(256) {function}"),))
+
+
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [
@@ -224,6 +228,9 @@ def with_binding(binding: Binding) -> Plan:
         (other(requires=replace(REQUIRES, max_buffers=3)), "requires max_buffers 3, and uses 4"),
         (other(requires=replace(REQUIRES, workgroup_threads=64)), "requires workgroup_threads 64, and uses 256"),
         (other(requires=replace(REQUIRES, max_buffer_bytes=511)), "requires max_buffer_bytes 511, and uses 512"),
+        (with_text("fn main() { let x = 1h + f16(2); }"), "take uses float16, which the plan does not require"),
+        (with_text("fn main() { let x = subgroupAdd(1); }"), "take uses subgroups, which the plan does not require"),
+        (with_text("@subgroup_size(32) fn main() {}"), "take uses subgroup_sizes, which the plan does not require"),
         (other(result=None, inputs=(), outputs=(), tensors=()), "asks where tensor 0"),
         (other(result=["dict", ["a", 0], ["a", 1]]), "twice"),
         (other(outputs=(TensorSpec(2, 0, "f32", (1 << 40, 1 << 40), (0, 0)),), result=0), "more elements than any"),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .plan import FORMAT, Plan, check
-from .requirements import Requirements
+from .requirements import Requirements, features_of
 from .steps import (
     ERROR_FLAG_BYTES,
     INITIALISED,
@@ -39,8 +39,8 @@ from .verify import verify, wrong_contents
 __all__ = [
     "ERROR_FLAG_BYTES", "FORMAT", "INITIALISED", "READ_ONLY", "STREAM_MASK", "WORD_BYTES", "Buffer", "Clear", "Label",
     "Offset", "Plan", "Random", "Requirements", "Role", "Scalar", "Step", "Structure", "TensorSpec", "Word", "arranged",
-    "bind", "bits", "check", "rebound", "restarted", "size_class", "structure_of", "touched", "trace", "verify",
-    "wrong_contents",
+    "bind", "bits", "check", "features_of", "rebound", "restarted", "size_class", "structure_of", "touched", "trace",
+    "verify", "wrong_contents",
 ]  # fmt: skip
 
 trace: Callable[..., Plan]

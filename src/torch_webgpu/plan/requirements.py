@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.target import MatrixConfig, Target
+from torch_webgpu.wgsl.kernel import Kernel
 
 FEATURES = ("float16", "float64", "int64", "subgroups", "subgroup_sizes")
 """Of :class:`Target`, those that a kernel's text may take for granted."""
@@ -61,6 +63,23 @@ class Requirements:
 
 
 NO_REQUIREMENTS = Requirements()
+
+
+def features_of(kernel: Kernel) -> frozenset[str]:
+    """The features that a kernel's text takes for granted; none of one that cannot be read, which is not compiled."""
+    try:
+        module = kernel.module
+    except ShaderCompileError:
+        return frozenset()
+    names = module.names
+    features = {name for name, mark in (("float16", "f16"), ("int64", "i64"), ("float64", "f64")) if mark in names}
+    if any(binding.dtype == "f64" for binding in kernel.bindings):
+        features.add("float64")
+    if any(name.startswith("subgroup") for name in names):
+        features.add("subgroups")
+    if module.entry is not None and "subgroup_size" in module.entry.attributes:
+        features.add("subgroup_sizes")
+    return frozenset(features)
 
 
 def _plain(value: object) -> object:

@@ -14,7 +14,7 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.layout import extent
 from torch_webgpu.wgsl.kernel import Kernel
 
-from .requirements import NO_REQUIREMENTS, Requirements
+from .requirements import NO_REQUIREMENTS, Requirements, features_of
 from .steps import (
     ERROR_FLAG_BYTES,
     INITIALISED,
@@ -142,7 +142,7 @@ def _references(plan: PlanParts) -> Iterator[str]:
 
 
 def _required(plan: PlanParts) -> Iterator[str]:
-    """Limits that are less than what the plan's own parts need. A batch's plan may say nothing: it does not travel."""
+    """What its own parts need and it does not require. A batch's plan may say nothing: it does not travel."""
     requires = plan.requires
     if not plan.kernels or (requires == NO_REQUIREMENTS and plan.result is None):
         return
@@ -154,6 +154,9 @@ def _required(plan: PlanParts) -> Iterator[str]:
     for name, limit, sizes in needs:
         if not is_number(limit, needed := max(sizes, default=0)):
             yield f"it requires {name} {limit!r}, and uses {needed}"
+    for kernel in plan.kernels:
+        for feature in sorted(features_of(kernel).difference(requires.features)):
+            yield f"{kernel.name} uses {feature}, which the plan does not require"
 
 
 def _dispatch(plan: PlanParts, number: int, step: Step) -> Iterator[str]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 
 from torch_webgpu.errors import ShaderCompileError
-from torch_webgpu.plan import Plan, Requirements
+from torch_webgpu.plan import Plan, Requirements, features_of
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.link import library
@@ -42,21 +42,14 @@ def of_kernel(kernel: Kernel, target: Target) -> Requirements:
         module = kernel.module
     except ShaderCompileError:
         return Requirements(max_buffers=len(kernel.bindings), workgroup_threads=prod(kernel.workgroup_size))
-    names = module.names
-    features = {"float64"} if "f64" in names or any(b.dtype == "f64" for b in kernel.bindings) else set()
-    features |= {name for name, mark in (("float16", "f16"), ("int64", "i64")) if mark in names}
     sized = module.entry.attributes.get("subgroup_size") if module.entry is not None else None
-    if any(name.startswith("subgroup") for name in names):
-        features.add("subgroups")
-    if sized is not None:
-        features.add("subgroup_sizes")
     try:
         memory = workgroup_bytes(module, library(target.int64))
     except ValueError:  # a program's own function: what it was compiled for has enough
         memory = target.workgroup_bytes
     return Requirements(
-        features=tuple(features),
-        matrices=target.matrices if any(name.startswith("subgroup_matrix") for name in names) else (),
+        features=tuple(features_of(kernel)),
+        matrices=target.matrices if any(name.startswith("subgroup_matrix") for name in module.names) else (),
         subgroup_size=int(sized) if sized is not None else 0,
         max_buffers=len(kernel.bindings),
         workgroup_bytes=memory,
