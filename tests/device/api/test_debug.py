@@ -17,6 +17,7 @@ PROGRAM = """
 SAYS = {
     "record": ["operations on webgpu:0, now because a value was read", "aten.mul"],
     "fuse": ["operations become", "mul+add+sum", "← "],
+    "passes": ["match_and_fuse, of", "match_and_fuse, made", "lower, made", "share_memory, changed nothing"],
     "wgsl": ["windows ()", "1 | struct Params", "fn main"],
     "plan": ["of 3 operations on webgpu:0", "mul+add+sum (1, 1, 1) x0=b0"],
     "fallback": ["_linalg_eigh", "it has no kernel"],
