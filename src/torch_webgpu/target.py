@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from .errors import WebGPUError, did_you_mean
 
 WINDOW_ALIGNMENT_BYTES = 256
 Dialect = Literal["naga", "tint"]
-DIALECTS: tuple[Dialect, ...] = ("naga", "tint")
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
 
 class MatrixConfig(NamedTuple):
@@ -33,6 +33,13 @@ class MatrixConfig(NamedTuple):
     n: int
     k: int
     subgroup_size: int
+
+    @staticmethod
+    def from_data(data: object) -> MatrixConfig:
+        """The configuration that a list of its values is. ValueError for anything else."""
+        if not isinstance(data, list) or tuple(map(type, data)) != (str, str, int, int, int, int):
+            raise ValueError(f"{data!r} is no configuration of matrices")
+        return MatrixConfig(*data)
 
 
 @dataclass(frozen=True)
@@ -115,10 +122,11 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _matrix(entry: Any) -> MatrixConfig:
-    if not isinstance(entry, list) or tuple(map(type, entry)) != (str, str, int, int, int, int):
-        raise WebGPUError(f"not a target: {entry!r} is no configuration of matrices")
-    return MatrixConfig(*entry)
+def _matrix(entry: object) -> MatrixConfig:
+    try:
+        return MatrixConfig.from_data(entry)
+    except ValueError as error:
+        raise WebGPUError(f"not a target: {error}") from None
 
 
 def names() -> tuple[str, ...]:

@@ -37,14 +37,19 @@ def trace(fn: Callable[..., Any], *inputs: Any, target: str | Target | None = No
     names = parameter_names(fn, len(inputs))
     if target is not None:
         index = engine().describe(named(target) if isinstance(target, str) else target)
-        with compiling():
-            return trace_on(engine(), index, fn, inputs, names)
-    leaves = pytree.tree_leaves(inputs)
-    found = {a.device.index for a in leaves if isinstance(a, torch.Tensor) and a.device.type == "webgpu"}
-    if len(found) > 1:
-        raise ValueError(f"the inputs are on several adapters: {sorted(found)}")
+    else:
+        index = adapter_of(inputs)
     with compiling():
-        return trace_on(engine(), found.pop() if found else current_device(), fn, inputs, names)
+        return trace_on(engine(), index, fn, inputs, names)
+
+
+def adapter_of(inputs: Any) -> int:
+    """The index of the adapter that inputs are on, the current one where they are on none. ValueError for several."""
+    leaves = pytree.tree_leaves(inputs)
+    indices = {a.device.index for a in leaves if isinstance(a, torch.Tensor) and a.device.type == "webgpu"}
+    if len(indices) > 1:
+        raise ValueError(f"the inputs are on several adapters: {sorted(indices)}")
+    return indices.pop() if indices else current_device()
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:

@@ -143,10 +143,8 @@ def module_named(node: ast.expr, frame: FrameType) -> ModuleType | None:
 
 def expression_at(frame: FrameType) -> ast.expr | None:
     """What a frame is evaluating, from its source."""
-    positions: Any = getattr(frame.f_code, "co_positions", None)  # Python 3.11
-    if positions is None:
-        return None
-    line, last, column, end = next(islice(positions(), frame.f_lasti // 2, None), (None, None, None, None))
+    positions = frame.f_code.co_positions()
+    line, last, column, end = next(islice(positions, frame.f_lasti // 2, None), (None, None, None, None))
     lines = [text.encode() for text in getlines(frame.f_code.co_filename, frame.f_globals)]
     if line is None or last is None or column is None or end is None or last > len(lines):
         return None

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from .fallback import run_on_cpu
+from .scatter import HALF
 from .sparse_kernels import COMPRESSED, accumulated, entries, kernel
 from .torch_abi import aten, check_devices
 
@@ -22,7 +23,6 @@ EXTREMES = {"max": "amax", "amax": "amax", "min": "amin", "amin": "amin"}
 """Names of reductions → ``scatter_reduce``'s."""
 FORWARD = aten._sparse_mm_reduce_impl.default
 BACKWARD = aten._sparse_mm_reduce_impl_backward.default
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def is_supported(self: torch.Tensor, other: torch.Tensor, reduce: str) -> bool:
@@ -39,7 +39,7 @@ def is_supported(self: torch.Tensor, other: torch.Tensor, reduce: str) -> bool:
 
 def wide(t: torch.Tensor) -> torch.Tensor:
     """Half types are computed with in float32."""
-    return t.float() if t.dtype in HALVES else t
+    return t.float() if t.dtype in HALF else t
 
 
 def counts(self: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from copy import copy
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_webgpu.plan import WORD_BYTES
+from torch_webgpu.plan import WORD_BYTES, whole_words
 from torch_webgpu.runtime.commands import Command, Copy
 
 from . import causes
@@ -115,7 +115,7 @@ class Capture:
         """
         if numel > 1:
             self.refuse(self.device.index, "a CPU tensor cannot be copied to the device")
-        words = bytes(data).ljust(-(-len(data) // 4) * 4, b"\0")
+        words = bytes(data).ljust(whole_words(len(data)), b"\0")
         self.engine.flush(causes.CAPTURE, self.device.index)
         with self._taking_in([allocation]):
             if self.error is None:

@@ -80,7 +80,7 @@ class PlanCache:
     """Compiles recordings and keeps the most recently used plans, of one device and one set of options each."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, ...], dict[object, CachedPlan]] = {}  # by device and what decides its plans
+        self.plans: dict[tuple[int, Options], dict[object, CachedPlan]] = {}  # by device and what decides its plans
         self._current: dict[int, tuple[dict[object, CachedPlan], Options]] = {}  # by device, under today's settings
         self._clock = 0  # counts uses: an order kept up to date would hash a key once more at each
         self.hits = 0
@@ -147,8 +147,8 @@ class PlanCache:
         horizontal = settings.horizontal_fusion
         if horizontal is None:  # on a CPU a kernel's compilation takes longer than its dispatch ever will
             horizontal = not device.target.software
-        key = device.index, horizontal, *settings.planning
-        self._current[device.index] = self.plans.setdefault(key, {}), self.options(settings, horizontal)
+        options = self.options(settings, horizontal)
+        self._current[device.index] = self.plans.setdefault((device.index, options), {}), options
         return self._current[device.index]
 
 

@@ -49,6 +49,7 @@ class PlanFunction:
         self._device = engine.device(index)
         if plan.result is None:
             raise WebGPUError("this plan is of a batch: it does not say what it is given and what it returns")
+        self._result = plan.result
         missing = [digest for _, digest in plan.constants if digest not in contents]
         if missing:
             raise WebGPUError(
@@ -103,8 +104,7 @@ class PlanFunction:
     def __call__(self, *inputs: Any) -> Any:
         tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
         self._check(tensors)
-        outputs = self.run(tensors, [t.data_ptr() for t in tensors])
-        return None if self.plan.result is None else arranged(self.plan.result, outputs)
+        return arranged(self._result, self.run(tensors, [t.data_ptr() for t in tensors]))
 
     def run(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> list[torch.Tensor]:
         """The outputs in order, for tensors at these addresses that are known to be what was traced."""

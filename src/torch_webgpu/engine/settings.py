@@ -44,7 +44,6 @@ class Settings:
         return min(half, full) if self.batching else 0
 
     @property
-    def planning(self) -> tuple[int, ...]:
+    def planning(self) -> tuple[object, ...]:
         """Those that decide what recorded operations become."""
-        horizontal = -1 if self.horizontal_fusion is None else self.horizontal_fusion
-        return self.fusion, self.fusion_window, self.fusion_min_size, horizontal
+        return self.fusion, self.fusion_window, self.fusion_min_size, self.horizontal_fusion

@@ -20,7 +20,7 @@ from torch_webgpu.compiler.options import Options
 from torch_webgpu.dtypes import of
 from torch_webgpu.errors import ON_ONE_DEVICE, TraceError, WebGPUError
 from torch_webgpu.ir.graph import Graph, Interface, Storage, TensorView
-from torch_webgpu.plan import Plan, Structure, structure_of
+from torch_webgpu.plan import Plan, Structure, structure_of, whole_words
 
 from . import causes
 from .current import current_device, set_current_device
@@ -82,7 +82,7 @@ class Tracing:
             self.refuse(self.device.index, "a CPU tensor cannot be copied into a tensor that the plan uses before")
         if allocation.number < self.first_number:
             return False  # a tensor of the program's, which is written now
-        contents = self._written_by_host.setdefault(allocation, bytearray(padded_bytes(allocation)))
+        contents = self._written_by_host.setdefault(allocation, bytearray(whole_words(allocation.size_bytes)))
         contents[offset_bytes : offset_bytes + len(data)] = data
         return True
 
@@ -126,25 +126,30 @@ class Tracing:
         owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
         live = [not outside.isdisjoint(some) for some in owners]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
-        plain = graph_of(recording, live=live, scalars=scalars)
-        layout = plain.laid_out(lists)
-        written = {a.storage for op, args in plain.calls for a in layout.tensors_of(args[op.n_inputs :])}
         described: set[Allocation] = set()
 
         def storage_of(a: Allocation, _: bool) -> Storage:
             if a in described:
                 return Storage(a.size_bytes, given=False)  # of a list's tensor: others have it by its first number
             described.add(a)
-            return self._storage(a, number[a] in written, given.get(a), a in returned)
+            return self._storage(a, given.get(a), a in returned)
 
         graph = graph_of(recording, storage_of, scalars, live)
         graph = replace(graph, extra=tuple([storage_of(a, True) for a in extra]))
-        constants = {number[a]: self._contents(a) for a in (*memory, *extra) if self._is_constant(a, given)}
+        layout = graph.laid_out(lists)
+        written = {a.storage for op, args in graph.calls for a in layout.tensors_of(args[op.n_inputs :])}
+        constants = {number[a]: a for a in (*memory, *extra) if self._is_constant(a, given)}
+        if wrong := written & constants.keys():
+            size = constants[min(wrong)].size_bytes
+            raise TraceError(
+                f"what is traced writes into a tensor of {size} bytes that is none of its inputs: make it one"
+            )
         order = {a: k for k, a in enumerate(given)}
         places = [memory[owner] for owner in layout.owners]
         starts = [(order.get(a, -1), start) for a, start in zip(places, recording.starts(lists), strict=True)]
         views = [[self._view(t, number) for t in some] for some in ([one.tensor for one in inputs], outputs)]
-        interface = Interface(tuple(views[0]), tuple(views[1]), starts, structure, constants, self.drawn)
+        contents = {n: self._contents(a) for n, a in constants.items()}
+        interface = Interface(tuple(views[0]), tuple(views[1]), starts, structure, contents, self.drawn)
         return replace(graph, interface=interface)
 
     def _is_constant(self, a: Allocation, given: Any) -> bool:
@@ -152,15 +157,11 @@ class Tracing:
         is_new = a.buffer is None and a.number >= self.first_number and a not in self._written_by_host
         return a not in given and not is_new
 
-    def _storage(self, a: Allocation, is_written: bool, one: Input | None, is_returned: bool) -> Storage:
+    def _storage(self, a: Allocation, one: Input | None, is_returned: bool) -> Storage:
         if one is not None:
             return Storage(a.size_bytes, "weight" if one.is_weight else "input", live=True, name=one.name)
         if not self._is_constant(a, ()):
             return Storage(a.size_bytes, "new", live=is_returned, given=is_returned)
-        if is_written:
-            raise TraceError(
-                f"what is traced writes into a tensor of {a.size_bytes} bytes that is none of its inputs: make it one"
-            )
         return Storage(a.size_bytes, "constant")
 
     def _view(self, t: torch.Tensor, number: dict[Allocation, int]) -> TensorView:
@@ -172,7 +173,7 @@ class Tracing:
         if a in self._written_by_host:
             return bytes(self._written_by_host[a])
         device = self.engine.device(a.device)
-        (data,) = device.download([(materialise(device, a), 0, padded_bytes(a))])
+        (data,) = device.download([(materialise(device, a), 0, whole_words(a.size_bytes))])
         return data.tobytes()
 
     def poison(self) -> None:
@@ -181,11 +182,6 @@ class Tracing:
         for number, allocation in self.engine.mailbox.allocations.items():
             if number >= self.first_number and allocation.buffer is None:
                 allocation.error = error
-
-
-def padded_bytes(a: Allocation) -> int:
-    """The size of an allocation in whole words."""
-    return -(-a.size_bytes // 4) * 4
 
 
 def planning(engine: Engine, index: int) -> tuple[object, ...]:

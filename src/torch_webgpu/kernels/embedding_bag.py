@@ -7,7 +7,7 @@ from importlib.resources import files
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source, Value, grid_for
 
 from .points import arithmetic
@@ -27,7 +27,7 @@ def lower_embedding_bag(
     written = ("output", "bag_size", "largest")
     kept = [name for name in names if name != "largest" or mode == MAX]
     bindings = tuple(Binding(name, specs[name].dtype, "read_write" if name in written else "read") for name in kept)
-    bindings += (Binding("errors", "u32", "read_write", "atomic"),)
+    bindings += (ERROR_FLAGS,)
     order = (*(names.index(name) for name in kept), ERRORS)
     params: dict[str, Value] = {f"{name}_offset": Source("offset", names.index(name)) for name in kept}
     weight = specs["weight"]

@@ -17,7 +17,7 @@ from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_o
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import Packed, bind, packed_text, per_point, store_mode
 from torch_webgpu.wgsl.indexing import QUAD, Indexing
-from torch_webgpu.wgsl.kernel import Binding, Mode
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding, Mode
 from torch_webgpu.wgsl.launch import ERRORS, Lowered, ParamList, Source
 
 WORD = 0xFFFFFFFF
@@ -116,7 +116,7 @@ class Walk:
 
     def launch(self, text: str, bindings: tuple[Binding, ...], order: tuple[int, ...], threads: int) -> Lowered:
         if self.geometry.terms:
-            bindings += (Binding("errors", "u32", "read_write", "atomic"),)
+            bindings += (ERROR_FLAGS,)
             order += (ERRORS,)
         return Lowered((self.params.launch(self.op.name, text, bindings, order, threads),))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding
 from torch_webgpu.wgsl.launch import ERRORS, Lowered, Source
 
 from .points import PointKernel, arithmetic, source
@@ -34,7 +34,7 @@ def lower_nll(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
         kernel.add("fn weight_of(c: u32) -> T { return weight_load(P.weight_offset + c * P.weight_step); }")
     else:
         kernel.add("fn weight_of(c: u32) -> T { return T(1.0); }")
-    kernel.binding(Binding("errors", "u32", "read_write", "atomic"), ERRORS)
+    kernel.binding(ERROR_FLAGS, ERRORS)
     kernel.output("loss", loss, op.args[loss])
     kernel.output("share", loss + 1, op.args[loss + 1])
     return Lowered((kernel.launch(source("nll")),))

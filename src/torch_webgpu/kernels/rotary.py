@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding
 from torch_webgpu.wgsl.launch import ERRORS, Lowered
 
 from .indexed import write_mode
@@ -48,7 +48,7 @@ def lower_write(op: Operation, alias: tuple[int, ...], target: Target) -> Lowere
     mode = write_mode(y.dtype, "set", target)
     kernel.binding(Binding("y", y.dtype, "read_write", mode), 4)
     kernel.locate("y", 4, y)
-    kernel.binding(Binding("errors", "u32", "read_write", "atomic"), ERRORS)
+    kernel.binding(ERROR_FLAGS, ERRORS)
     kernel.param("op", op.id)
     kernel.param("rows", y.shape[2])
     write = WRITE.format(store="y_store" if mode == "plain" else "y_atomic_set")

@@ -9,7 +9,7 @@ from math import prod
 from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source, Value, grid_for
 
 _COMPARE = {
@@ -62,7 +62,7 @@ def lower_search(op: Operation, alias: tuple[int, ...], target: Target, right: b
     body = "\n".join([*prelude, _text()])
     order = tuple(range(len(names)))
     if sorted_by:
-        bindings += (Binding("errors", "u32", "read_write", "atomic"),)
+        bindings += (ERROR_FLAGS,)
         order += (ERRORS,)
         params["op"] = op.id
     kernel = Kernel("search", body, bindings, tuple(Param(p) for p in params), trusted=True)

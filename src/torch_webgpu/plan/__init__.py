@@ -32,6 +32,7 @@ from .steps import (
     restarted,
     size_class,
     touched,
+    whole_words,
 )
 from .structure import Structure, arranged, structure_of
 from .verify import verify, wrong_contents
@@ -40,7 +41,7 @@ __all__ = [
     "ERROR_FLAG_BYTES", "FORMAT", "INITIALISED", "READ_ONLY", "STREAM_MASK", "WORD_BYTES", "Buffer", "Clear", "Label",
     "Offset", "Plan", "Random", "Requirements", "Role", "Scalar", "Step", "Structure", "TensorSpec", "Word", "arranged",
     "bind", "bits", "check", "features_of", "rebound", "restarted", "size_class", "structure_of", "touched", "trace",
-    "verify", "wrong_contents",
+    "verify", "whole_words", "wrong_contents",
 ]  # fmt: skip
 
 trace: Callable[..., Plan]

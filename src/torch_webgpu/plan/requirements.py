@@ -59,7 +59,7 @@ class Requirements:
         numbers = {name: value for name, value in data.items() if name not in ("features", "matrices")}
         if not all(type(value) is int and value >= 0 for value in numbers.values()):
             raise ValueError("requires: a limit is no number")
-        return cls(tuple(features), tuple([_matrix(entry) for entry in matrices]), **numbers)
+        return cls(tuple(features), tuple([MatrixConfig.from_data(entry) for entry in matrices]), **numbers)
 
 
 NO_REQUIREMENTS = Requirements()
@@ -84,10 +84,3 @@ def features_of(kernel: Kernel) -> frozenset[str]:
 
 def _plain(value: object) -> object:
     return [list(v) if isinstance(v, MatrixConfig) else v for v in value] if isinstance(value, tuple) else value
-
-
-def _matrix(entry: object) -> MatrixConfig:
-    kinds = (str, str, int, int, int, int)
-    if not isinstance(entry, list) or tuple(map(type, entry)) != kinds:
-        raise ValueError(f"requires: {entry!r} is no configuration of matrices")
-    return MatrixConfig(*entry)

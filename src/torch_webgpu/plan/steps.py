@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 WORD_BYTES = 4
 STREAM_MASK = (1 << 64) - 1
@@ -14,7 +14,7 @@ ERROR_FLAG_BYTES = 64
 STRUCT_FORMATS: dict[str, str] = {"u32": "<I", "i32": "<i", "f32": "<f"}
 
 Role = Literal["input", "weight", "state", "output", "temporary", "constant", "errors"]
-ROLES: tuple[Role, ...] = ("input", "weight", "state", "output", "temporary", "constant", "errors")
+ROLES: tuple[Role, ...] = get_args(Role)
 INITIALISED: frozenset[Role] = frozenset({"input", "weight", "state", "constant", "errors"})
 """The roles of buffers that have contents before the first step."""
 READ_ONLY: frozenset[Role] = frozenset({"input", "weight", "constant"})
@@ -112,6 +112,11 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+
+def whole_words(size_bytes: int) -> int:
+    """The size of the whole words that so many bytes lie in."""
+    return -(-size_bytes // WORD_BYTES) * WORD_BYTES
 
 
 def touched(step: Step | Clear) -> tuple[int, ...]:

@@ -12,14 +12,13 @@ from typing import Any, Protocol
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.layout import extent
-from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Kernel
 
 from .requirements import NO_REQUIREMENTS, Requirements, features_of
 from .steps import (
     ERROR_FLAG_BYTES,
     INITIALISED,
     READ_ONLY,
-    WORD_BYTES,
     Buffer,
     Clear,
     Label,
@@ -29,6 +28,7 @@ from .steps import (
     Step,
     TensorSpec,
     touched,
+    whole_words,
 )
 from .structure import leaves_of
 from .verify_parts import (
@@ -175,7 +175,7 @@ def _dispatch(plan: PlanParts, number: int, step: Step) -> Iterator[str]:
         buffer = plan.buffers[number_of_buffer]
         is_flags = buffer.role == "errors"
         raises = raises or is_flags
-        if is_flags != (binding.name == "errors"):
+        if is_flags != (binding.name == ERROR_FLAGS.name):
             yield f"step {number}: {kernel.name}: {binding.name} and buffer {number_of_buffer} are not both the flags"
         elif 0 < buffer.size_bytes < (itemsize := BY_NAME[binding.dtype].itemsize):
             yield (
@@ -228,7 +228,7 @@ def _sizes(plan: PlanParts) -> Iterator[str]:
         yield "two of its buffers have one name"
     yield from _interface(plan)
     for number, step in enumerate(plan.steps):
-        if isinstance(step, Clear) and step.size_bytes > _words_bytes(plan.buffers[step.buffer].size_bytes):
+        if isinstance(step, Clear) and step.size_bytes > whole_words(plan.buffers[step.buffer].size_bytes):
             yield f"step {number} clears {step.size_bytes} bytes of {plan.buffers[step.buffer].size_bytes}"
         elif isinstance(step, Step):
             yield from _starts(plan, number, step)
@@ -296,13 +296,8 @@ def wrong_contents(plan: PlanParts, contents: Mapping[str, bytes]) -> Iterator[s
     """Which of the contents that are at hand do not fill their constants."""
     for number, digest in plan.constants:
         size = plan.buffers[number].size_bytes
-        if digest in contents and len(contents[digest]) not in (size, _words_bytes(size)):
+        if digest in contents and len(contents[digest]) not in (size, whole_words(size)):
             yield f"the contents of buffer {number} have {len(contents[digest])} bytes, and it has {size}"
-
-
-def _words_bytes(size_bytes: int) -> int:
-    """The size of the whole words that so many bytes lie in."""
-    return -(-size_bytes // WORD_BYTES) * WORD_BYTES
 
 
 def _end(spec: TensorSpec) -> int:
@@ -346,7 +341,7 @@ def _uses(plan: PlanParts) -> Iterator[str]:
     for k, spec in enumerate(plan.outputs):
         if spec.buffer not in written and 0 not in spec.shape:
             yield f"output {k} lies in buffer {spec.buffer}, which nothing has written"
-        elif spec.buffer in cleared and _end(spec) > _words_bytes(cleared[spec.buffer]):
+        elif spec.buffer in cleared and _end(spec) > whole_words(cleared[spec.buffer]):
             yield f"output {k} ends beyond the {cleared[spec.buffer]} bytes of buffer {spec.buffer} that are cleared"
     yield from _unused(plan)
 

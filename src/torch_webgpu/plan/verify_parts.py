@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.errors import ShaderCompileError
-from torch_webgpu.wgsl.kernel import Access, Binding, Kernel, Mode
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Access, Binding, Kernel, Mode
+from torch_webgpu.wgsl.launch import MAX_GROUPS
 
 from .steps import (
     ROLES,
@@ -27,14 +28,11 @@ from .steps import (
     Word,
 )
 
-MAX_GRID = 65535
-MAX_GROUPS = 1 << 32
+MAX_WORKGROUPS = 1 << 32
 """Workgroups of a dispatch: as many as kernels can number."""
 MAX_THREADS = 1024
 MAX_BYTES = 1 << 48
 MAX_SCALARS = 1 << 24
-ERRORS = Binding("errors", "u32", "read_write", "atomic")
-"""How every kernel binds the error flags."""
 _IDENTIFIER = re.compile(r"(?!__)(?!_$)[A-Za-z_]\w*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _WORKGROUP_SIZE = re.compile(r"@workgroup_size\(([^()]*)\)")
@@ -123,7 +121,7 @@ def _binding(kernel: Kernel, binding: Binding) -> Iterator[str]:
         yield f"kernel {kernel.name}: {name} is {dtype!r}, {access!r}, {mode!r}"
     elif mode == "atomic" and (access == "read" or dtype == "f64"):
         yield f"kernel {kernel.name}: {name}, {dtype} that it only reads or a double, cannot be atomic"
-    elif name == ERRORS.name and binding != ERRORS:
+    elif name == ERROR_FLAGS.name and binding != ERROR_FLAGS:
         yield f"kernel {kernel.name}: {name}, the error flags, are {dtype}, {access}, {mode}"
 
 
@@ -143,7 +141,7 @@ def verify_text(kernel: Kernel) -> Iterator[str]:
     reached = [binding.name for binding in kernel.bindings if _is_raw(binding.name, module.names)]
     if reached:
         yield f"kernel {kernel.name} reaches {', '.join(reached)} past the functions that check bounds"
-    if any(name.startswith(f"{ERRORS.name}_") for name in module.names):
+    if any(name.startswith(f"{ERROR_FLAGS.name}_") for name in module.names):
         yield f"kernel {kernel.name} writes the error flags by itself"
 
 
@@ -164,7 +162,7 @@ def verify_clear(number: int, step: Clear) -> Iterator[str]:
 def verify_step(number: int, step: Step) -> Iterator[str]:
     if not is_number(step.kernel) or not are_numbers(step.bindings):
         yield f"step {number}: {step.kernel!r}, {step.bindings!r}"
-    if not are_numbers(step.grid, 1, MAX_GRID, 3) or prod(step.grid) > MAX_GROUPS:
+    if not are_numbers(step.grid, 1, MAX_GROUPS, 3) or prod(step.grid) > MAX_WORKGROUPS:
         yield f"step {number}: {step.grid!r} is not a grid"
     for word in step.words:
         if not _is_word(word):

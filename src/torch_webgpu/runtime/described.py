@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.target import Target
+from torch_webgpu.target import Dialect, Target
 
 
 class _Nobody:
@@ -15,7 +15,7 @@ class _Nobody:
 
     name = "none"
 
-    def __init__(self, dialect: Literal["naga", "tint"]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
 
     def version(self) -> str:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from functools import lru_cache
 
-from .kernel import Binding, Kernel, Param
+from .kernel import ERROR_FLAGS, Binding, Kernel, Param
 from .module import Declaration, Module
 
 KERNEL_CACHE_SIZE = 512
-ERRORS = "errors"
-"""The binding that library functions know by its name, so that it keeps it."""
 
 PARAMS = "P"
 _ACCESSES = frozenset("load load4 load_word load_words4 store store4 store_word".split())
@@ -51,7 +49,7 @@ def together(parts: tuple[Kernel, ...], owners: tuple[tuple[int, ...], ...]) -> 
     bindings: dict[int, Binding] = {}
     for part, numbers in zip(parts, owners, strict=True):
         for binding, number in zip(part.bindings, numbers, strict=True):
-            name = binding.name if binding.name == ERRORS else f"b{number}"
+            name = binding.name if binding.name == ERROR_FLAGS.name else f"b{number}"
             bindings[number] = Binding(name, binding.dtype, binding.access, binding.mode)
     ends = [Param(f"end_{p}") for p in range(len(parts) - 1)]
     own = [Param(f"{param.name}_{p}", param.type) for p, part in enumerate(parts) for param in part.params]
@@ -101,7 +99,7 @@ def _renamed(part: Kernel, p: int, owners: Sequence[int], equal: bool) -> tuple[
     own = _own(declarations, accessors.keys()) if equal else {declaration.name for declaration in declarations}
     names = {name: f"{name}_{p}" for name in [*own, *[f"{PARAMS}.{param.name}" for param in part.params]]}
     for name, k in accessors.items():
-        if part.bindings[k].name != ERRORS:
+        if part.bindings[k].name != ERROR_FLAGS.name:
             names[name] = f"b{owners[k]}{name.removeprefix(part.bindings[k].name)}"
     return [declaration.renamed(names) for declaration in declarations], [t.builtin for t in takes]
 

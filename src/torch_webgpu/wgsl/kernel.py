@@ -42,6 +42,10 @@ class Binding:
     mode: Mode = "plain"
 
 
+ERROR_FLAGS = Binding("errors", "u32", "read_write", "atomic")
+"""How every kernel binds the buffer in which it raises flags; library functions know it by this name."""
+
+
 @dataclass(frozen=True)
 class Param:
     """A 4-byte scalar passed with each dispatch: sizes, strides, offsets, scalar arguments."""

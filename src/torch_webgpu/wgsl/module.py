@@ -106,8 +106,8 @@ class Declaration:
         sequence = tokens(self.text)
         opened = sequence.index("(", sequence.index("fn"))
         closed = _closing(sequence, opened)
-        results = _split(sequence[closed + 1 : sequence.index("{", closed)])
-        parameters = tuple(map(_parameter, _split(sequence[opened + 1 : closed])))
+        results = comma_separated(sequence[closed + 1 : sequence.index("{", closed)])
+        parameters = tuple(map(_parameter, comma_separated(sequence[opened + 1 : closed])))
         return Signature(parameters, results[0].removeprefix("->").strip() if results else "")
 
     @property
@@ -371,7 +371,7 @@ def _closing(sequence: Sequence[str], opened: int) -> int:
     raise syntax_error(sequence, opened, f"{sequence[opened]!r} is not closed")
 
 
-def _split(sequence: Sequence[str]) -> list[str]:
+def comma_separated(sequence: Sequence[str]) -> list[str]:
     """The texts between commas of a list of parameters or types, where all `<` are brackets; without comments."""
     texts, depth = [""], 0
     for token in sequence:

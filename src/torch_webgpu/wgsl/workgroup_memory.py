@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Mapping
 
-from .module import Declaration, Module
+from .module import Declaration, Module, comma_separated
+from .tokens import tokens
 
 _SIZES = {"bool": 4, "f16": 2, "f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8, "u64": 8}
 _VECTOR = re.compile(r"vec([234])(?:<(.+)>|([fiuh]))")
@@ -61,16 +62,10 @@ def _layout(type_: str, names: Mapping[str, Declaration]) -> tuple[int, int]:
 
 
 def _struct(text: str, names: Mapping[str, Declaration]) -> tuple[int, int]:
-    end, widest, depth, member = 0, 1, 0, ""
-    for character in text[text.index("{") + 1 : text.rindex("}")] + ",":
-        depth += (character in "<(") - (character in ">)")
-        if character != "," or depth:
-            member += character
-            continue
-        if member.strip():
-            size, alignment = _layout(_type_of(member), names)
-            end, widest = -(-end // alignment) * alignment + size, max(widest, alignment)
-        member = ""
+    end, widest = 0, 1
+    for member in comma_separated(tokens(text[text.index("{") + 1 : text.rindex("}")])):
+        size, alignment = _layout(_type_of(member), names)
+        end, widest = -(-end // alignment) * alignment + size, max(widest, alignment)
     return -(-end // widest) * widest, widest
 
 

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.device import against_cpu
 from tests.device.against_cpu import HALF_TYPES, layouts, same
+from tests.device.indexing.inputs import check, indices, values
 from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
-
-
-def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Small numbers whose sums and products are exact in every type."""
-    if dtype == torch.bool:
-        return torch.rand(shape) < 0.5
-    return torch.randint(0 if dtype == torch.uint8 else -3, 4, shape).to(dtype)
-
-
-def check(device, fn, *tensors: torch.Tensor, backward: bool = False) -> None:
-    """Gradients in the half types are sums, which the CPU rounds at every step and the device at the end."""
-    tol = 2e-2 if any(t.dtype in HALF_TYPES for t in tensors) else None
-    against_cpu.check(device, fn, *tensors, backward=backward, tol=tol)
-
-
-def indices(size: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    return torch.randint(0, size, shape).to(dtype)
 
 
 def distinct(size: int, count: int, columns: int) -> torch.Tensor:
@@ -250,9 +232,9 @@ def test_writes_to_expanded_tensors_that_pytorch_warns_of(device, name):
 def test_values_that_do_not_fit_are_refused_before_their_dtype(device):
     for where in ("cpu", device):
         x = torch.arange(4, device=where)
-        for values in (torch.tensor([]), torch.ones(3)):
+        for wrong in (torch.tensor([]), torch.ones(3)):
             with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape"):
-                x[x > -1] = values.to(where)
+                x[x > -1] = wrong.to(where)
         with pytest.raises(RuntimeError, match="Index put requires the source and destination dtypes match"):
             x[x > -1] = torch.ones(4, device=where)
 
@@ -277,54 +259,6 @@ def test_masked_scatter_of_too_few_elements(device):
 
 
 # Embeddings
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("options", [{}, {"padding_idx": 4}, {"scale_grad_by_freq": True}], ids=str)
-def test_embedding(device, options, dtype):
-    for kind in (torch.int64, torch.int32):
-        check(
-            device,
-            lambda w, i: F.embedding(i, w, **options),
-            values(dtype, 10, 6),
-            indices(10, 3, 8, dtype=kind),
-            backward=True,
-        )
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("padding", [None, 4])
-@pytest.mark.parametrize("last", [False, True])
-def test_embedding_bag(device, last, padding, mode, dtype):
-    offsets = torch.tensor([0, 4, 4, 7, 12] if last else [0, 4, 4, 7])
-    weight = torch.randperm(60).view(10, 6).to(dtype) / 16
-    index = indices(10, 12)
-
-    def bag(w, i, o, s=None):
-        return F.embedding_bag(i, w, o, mode=mode, padding_idx=padding, include_last_offset=last, per_sample_weights=s)
-
-    check(device, bag, weight, index, offsets, backward=True)
-    check(device, bag, weight, index.int(), offsets.int(), backward=True)
-    if mode == "sum":
-        check(device, bag, weight, index, offsets, values(dtype, 12), backward=True)
-
-
-@pytest.mark.float64
-def test_embedding_bag_errors(device):
-    weight, index, offsets = torch.ones(3, 4, device=device), torch.tensor([0, 1], device=device), torch.tensor([0])
-    for wrong in (weight.long(), weight.to(torch.complex64)):
-        with pytest.raises(RuntimeError, match="argument #1 'weight' to have one of the following scalar types"):
-            F.embedding_bag(index, wrong, offsets.to(device))
-    with pytest.raises(RuntimeError, match="same type as tensor for argument #1 'per_sample_weights'"):
-        F.embedding_bag(
-            index, weight.double(), offsets.to(device), mode="sum", per_sample_weights=torch.ones(2, device=device)
-        )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_embedding_renorm(device, dtype):
-    check(device, lambda w, i: F.embedding(i, w.clone(), max_norm=1.0), torch.randn(10, 6, dtype=dtype), indices(10, 9))
 
 
 # Indices out of range
@@ -465,13 +399,6 @@ def test_means_of_complex_numbers(device):
         x.to(device).scatter_reduce(0, index.to(device), source.to(device), "amax")
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_embedding_with_max_norm(device, dtype):
-    """Renormalises the weights in place."""
-    weight, index = 3 * torch.randn(5, 4), torch.tensor([[1, 2], [4, 1]], dtype=dtype)
-    check(device, lambda w, i: (F.embedding(i, w, max_norm=0.5), w), weight, index)
-
-
 @pytest.mark.parametrize("method", ["index_add", "scatter", "index_copy"])
 def test_out_may_be_the_first_argument(device, method):
     def run(d):
@@ -489,39 +416,3 @@ def test_index_into_nothing(device):
     with pytest.raises(IndexError, match="size 0"):
         torch.webgpu.synchronize()
     assert x.index_select(0, torch.empty(0, dtype=torch.int64, device=device)).shape == (0, 4)
-
-
-BAGS = [
-    ((2, 6), (2, 0, 0, 6, 6), (2, 0, 0)),
-    ((2, 2), (), (1,)),
-    ((2, 2), (2,), (2, 0, 0)),
-    ((2, 2), (2,), (1, 1)),
-    ((2, 2), (2,), ()),
-    ((2, 2, 2), (2,), (2,)),
-    ((2,), (2,), (2,)),
-]
-
-
-@pytest.mark.parametrize("shapes", BAGS, ids=str)
-@pytest.mark.parametrize("name", ["embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"])
-def test_dimensions_of_embedding_bags(device, shapes, name):
-    weight, indices, offsets = shapes
-    arguments = torch.zeros(weight), torch.ones(indices).long(), torch.zeros(offsets).long()
-    assert not same(device, lambda *a: getattr(torch, name)(*a)[0], *arguments)
-
-
-def test_embedding_bags_of_rows_of_indices(device):
-    """Without ``torch.nn.functional``, which flattens them: offsets count elements."""
-    weight, indices, offsets = torch.randn(4, 3), torch.tensor([[1, 2], [3, 0]]), torch.tensor([0, 1])
-    assert same(device, lambda *a: torch.embedding_bag(*a)[0], weight, indices, offsets)
-    per_sample = torch.ones(2, 2), torch.ones(3)
-    for weights in per_sample:
-        assert not same(
-            device, lambda w, i, o, p: torch._embedding_bag(w, i, o, False, 0, False, p)[0],
-            weight, indices.view(-1), offsets, weights,
-        )  # fmt: skip
-    none = offsets[:0]
-    assert not same(
-        device, lambda w, i, o: torch._embedding_bag(w, i, o, False, 0, False, None, True)[0],
-        weight, indices.view(-1), none,
-    )  # fmt: skip

@@ -24,8 +24,10 @@ from torch_webgpu.plan import (
     TensorSpec,
     Word,
     bits,
+    rebound,
     restarted,
     touched,
+    whole_words,
 )
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
@@ -72,7 +74,7 @@ def lower_graph(graph: Graph, layout: Layout, fused: Sequence[FusedNode], target
     base = storages
     read_first, written = _first_uses(graph, layout, fused)
     if graph.interface is not None:  # nobody brings what has no contents: it is zero
-        zeros = [Clear(n, -(-layout.storages[n].size_bytes // 4) * 4) for n in sorted(read_first)]
+        zeros = [Clear(n, whole_words(layout.storages[n].size_bytes)) for n in sorted(read_first)]
         read_first, steps = set(), [clear for clear in zeros if clear.size_bytes]
         origins += [()] * len(steps)
         labels += [Label("zeros", clear.size_bytes) for clear in zeros if clear.size_bytes]
@@ -170,7 +172,7 @@ def _untouched_outputs(graph: Graph, buffers: Sequence[Buffer], steps: Sequence[
         used = {buffer for step in steps for buffer in touched(step)}
         for number in dict.fromkeys([output.storage for output in graph.interface.outputs]):
             if buffers[number].role == "output" and number not in used and buffers[number].size_bytes:
-                yield Clear(number, -(-buffers[number].size_bytes // 4) * 4)
+                yield Clear(number, whole_words(buffers[number].size_bytes))
 
 
 def _numbered(
@@ -198,7 +200,7 @@ def _numbered(
     return Plan(
         buffers=tuple([buffers[n] for n in order]),
         kernels=tuple(kernels),
-        steps=tuple([_renumbered(step, numbers) for step in steps]),
+        steps=tuple([rebound(step, numbers) for step in steps]),
         arguments=tuple([numbers[n] for n in given]),
         tensors=tuple(tensors),
         inputs=() if interface is None else _specs(interface.inputs, numbers),
@@ -212,12 +214,6 @@ def _numbered(
 
 def _is_given(storage: Storage, role: Role) -> bool:
     return storage.given or role not in ("temporary", "output")
-
-
-def _renumbered(step: Step | Clear, numbers: Mapping[int, int]) -> Step | Clear:
-    if isinstance(step, Clear):
-        return Clear(numbers[step.buffer], step.size_bytes)
-    return Step(step.kernel, tuple([numbers[b] for b in step.bindings]), step.words, step.grid)
 
 
 def _specs(views: Sequence[TensorView], numbers: Mapping[int, int]) -> tuple[TensorSpec, ...]:
