@@ -21,6 +21,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels import halves, matrix_tile
 from torch_webgpu.kernels.matrix_tile import MatrixTile
 from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.plan import Requirements
 from torch_webgpu.runtime import pipelines
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Kernel
@@ -29,6 +30,9 @@ from torch_webgpu.wgsl.link import LinkedKernel, link
 NVIDIA = MatrixConfig("f16", "f32", 16, 16, 16, 32)
 SMALL = MatrixTile(32, 64, 32, 2, 2)
 """A block with few fragments in it: the software adapter compiles a kernel in a second, larger ones in many."""
+
+EMULATED_FEATURES = frozenset({"float16", "subgroups", "subgroup_sizes"})
+"""What fragments are declared with, and :func:`without_matrices` takes away."""
 
 # What 16 bytes of an operand hold, and number ``e`` of them.
 _NUMBERS = {
@@ -157,6 +161,13 @@ def pretend(
         source = without_matrices(linked.source, config.subgroup_size)
         return replace(linked, source=source if target.float16 else source.replace("enable f16;\n", ""))
 
+    missing = Requirements.missing
+
+    def missing_of_the_emulation(requires: Requirements, target: Target) -> list[str]:
+        emulated = EMULATED_FEATURES if requires.matrices else {"subgroups", "subgroup_sizes"}
+        return missing(replace(requires, features=tuple([f for f in requires.features if f not in emulated])), target)
+
+    monkeypatch.setattr(Requirements, "missing", missing_of_the_emulation)
     monkeypatch.setattr(device, "target", target)
     monkeypatch.setattr(matrix_tile, "blocking", noted)
     monkeypatch.setattr(pipelines, "link", emulated)

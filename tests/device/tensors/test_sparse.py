@@ -327,7 +327,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "product of shapes": lambda s, d, q: s * torch.eye(4, device=s.device).to_sparse(),
     "reduced by a product": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d, "prod"),
     "reduced product of sizes": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d[:3], "sum"),
-    "reduced product of dtypes": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d.double(), "sum"),
+    "reduced product of dtypes": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d.half(), "sum"),
     "reduced product of CSC": lambda s, d, q: torch.sparse.mm(s.to_sparse_csc(), d, "amax"),
     "reduced by nothing known": lambda s, d, q: torch.sparse.mm(s.to_sparse_csr(), d, "median"),
     "bmm of sizes": lambda s, d, q: torch.bmm(torch.stack([q, q]).to_sparse(), torch.stack([d, d])[:, :3]),

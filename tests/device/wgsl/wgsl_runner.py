@@ -33,15 +33,31 @@ def supported(target: Target) -> bool:
     return all(name in device().features for name, needed in needs.items() if needed)
 
 
+def native() -> Target:
+    """What the adapter has of ``NATIVE``."""
+    has = device().features
+    return replace(
+        NATIVE,
+        int64="shader-int64" in has,
+        float16="shader-f16" in has,
+        float64="shader-f64" in has,
+        immediates_bytes=NATIVE.immediates_bytes if "immediates" in has else 0,
+    )
+
+
 def run_kernel(
     kernel: Kernel,
     arrays: list[np.ndarray],
     invocations: int,
-    target: Target = NATIVE,
+    target: Target | None = None,
     windows: tuple[int, ...] = (),
     params: bytes = b"",
 ) -> list[np.ndarray]:
-    """Run ``kernel`` over ``invocations`` threads and return the arrays of its read_write bindings, in order."""
+    """Run ``kernel`` over ``invocations`` threads and return the arrays of its read_write bindings, in order.
+
+    Without a ``target`` with whatever the adapter has.
+    """
+    target = target or native()
     linked = link(kernel, target, windows)
     gpu = device()
     windows = windows or (1,) * len(arrays)
@@ -111,7 +127,7 @@ def as_torch(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(data.copy()).view(dtype)
 
 
-def call(function: str, *operands: np.ndarray, result: str = "f32", target: Target = NATIVE) -> np.ndarray:
+def call(function: str, *operands: np.ndarray, result: str = "f32", target: Target | None = None) -> np.ndarray:
     """``function`` of the library, element by element; ``result`` is the dtype of what it returns."""
     names = {"float32": "f32", "int32": "i32", "uint32": "u32", "int64": "i64", "complex64": "c64", "float64": "f64"}
     bindings = [Binding(f"x{k}", names[str(operand.dtype)]) for k, operand in enumerate(operands)]
