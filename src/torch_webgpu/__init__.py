@@ -23,7 +23,7 @@ def register() -> None:
     from . import api, aten, integrations, plan
     from .api import accelerator, graphs, hints, plans, streams, torch_profiler
     from .aten import torch_abi, torch_guard
-    from .compile import dynamo
+    from .compile import register as compiler
     from .engine import record, where
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
@@ -32,7 +32,7 @@ def register() -> None:
     atexit.register(record.stop)  # now, so that it runs after the handlers of programs that import torch first
     plan.trace, plan.bind = plans.trace, plans.bind
     where.register()
-    dynamo.register()
+    compiler.register()
     accelerator.register()
     graphs.register()
     hints.register()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
+
+from torch_webgpu.caches import memoized
 
 Shape = tuple[int, ...]
 
@@ -84,7 +85,7 @@ def may_overlap_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
 ENUMERABLE = 1 << 20
 
 
-@lru_cache(maxsize=4096)
+@memoized("overlapping layouts", 4096)
 def overlaps_itself(shape: Shape, strides: Shape) -> bool:
     """Whether two indices name one element. Exact, but for layouts that look it and are too large to go through."""
     if not may_overlap_itself(shape, strides):

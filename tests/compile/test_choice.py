@@ -51,7 +51,7 @@ def test_the_patched_wrapper_gives_inductor_what_is_not_on_webgpu(monkeypatch: p
 def test_the_wrapper_is_still_what_torch_compile_calls() -> None:
     call = torch._TorchCompileInductorWrapper.__call__
     assert call.__wrapped__.__module__ == "torch"
-    assert call.__globals__["__name__"] == "torch_webgpu.compile.dynamo"
+    assert call.__globals__["__name__"] == "torch_webgpu.compile.register"
 
 
 def test_importing_the_package_loads_no_compiler() -> None:

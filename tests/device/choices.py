@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 import pytest
 
 from torch_webgpu.aten import recipes
+from torch_webgpu.caches import Cache
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Operation
 
@@ -14,6 +15,6 @@ from torch_webgpu.ir.operation import Operation
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are lowered anew, in this test and after it; equal ones are one object for as long as it is known."""
     monkeypatch.setattr(Operation, "_interned", WeakValueDictionary())  # whoever still holds one
-    monkeypatch.setattr(engine(), "operations", {})
+    monkeypatch.setattr(engine(), "operations", Cache("operations of a test", 1000))
     engine().plans.clear()
     recipes.clear()

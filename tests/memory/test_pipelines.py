@@ -12,9 +12,9 @@ def test_compiled_kernels_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch
     x = torch.linspace(0.1, 0.9, 64)
     on_device = x.to("webgpu")
     pipelines = engine().device(0).opened.pipelines
-    monkeypatch.setattr(pipelines, "_max_pipelines", 4)
+    monkeypatch.setattr(pipelines._pipelines, "limit", 4)
     with engine().lock:  # what is left of another test may be submitted meanwhile
-        pipelines._evict()  # what other tests compiled
+        pipelines._pipelines.evict()  # what other tests compiled
     functions = (torch.exp, torch.sin, torch.sqrt, torch.tanh, torch.log, torch.floor, torch.ceil, torch.neg)
     for fn in (*functions, *functions):
         torch.testing.assert_close(fn(on_device).cpu(), fn(x))

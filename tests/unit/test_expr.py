@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_webgpu.aten.scalars import cast_scalar, check_fits
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.dtypes import BY_NAME, KINDS
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import convert, emit, float_literal, literal, param_parts, split_scalar
@@ -112,7 +112,7 @@ def test_small_integers_wrap_and_halves_round_after_each_operation() -> None:
 
 @pytest.mark.parametrize("kind", sorted({dtype.kind for dtype in BY_NAME.values()}))
 def test_scalars_have_as_many_parts_as_parameters(kind: str) -> None:
-    assert kind in COMPUTE_TYPE
+    assert kind in KINDS
     formats = {"f32": "f", "i32": "i", "u32": "I"}
     for value in (0, 1, -1, 3.75, True, 1e30, -(1 << 70)):
         parts = split_scalar(value, kind)

@@ -3,6 +3,7 @@
 # ruff: noqa: F401 everything imported here is the module's interface
 
 from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.caches import CacheStats, cache_stats
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import (
     AddressError,

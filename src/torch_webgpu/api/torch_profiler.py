@@ -41,4 +41,4 @@ class TorchRanges(Observer):
 
 def register() -> None:
     """Shows flushes to profilers from now on."""
-    watch.observer_for_torch_profiler = TorchRanges
+    watch.show_torch_profiler(TorchRanges)

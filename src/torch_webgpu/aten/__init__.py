@@ -9,7 +9,7 @@ from torch_webgpu.engine.random import new_generator
 FAMILIES = (
     "storage",
     "pinned",
-    "caches",
+    "default_dtype",
     "views",
     "copy",
     "factories",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.dtypes import BY_TORCH, STORED
 from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, download_later, host_bytes, upload
@@ -49,13 +49,7 @@ def words(t: torch.Tensor) -> torch.Tensor:
     return t.view(BITS[t.element_size()])
 
 
-PACKING = {
-    dtype: Struct(f"={code}")
-    for dtype, code in {
-        torch.bool: "?", torch.uint8: "B", torch.int8: "b", torch.int16: "h", torch.int32: "i", torch.int64: "q",
-        torch.float16: "e", torch.float32: "f", torch.float64: "d",
-    }.items()
-}  # fmt: skip
+PACKING = {dtype: Struct(f"={row.format}") for dtype, row in STORED.items() if row.format}
 """What makes Python's number of a tensor's bytes, for the common types: a tensor of the host's takes longer."""
 
 NUMBER_DTYPES: dict[type, torch.dtype] = {

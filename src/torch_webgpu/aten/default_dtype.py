@@ -10,16 +10,18 @@ from typing import Any, TypeVar
 
 import torch
 
+from torch_webgpu.caches import Cache
+
 from . import torch_patches
 from .torch_abi import METAS
 
-Cache = TypeVar("Cache", bound=dict[Any, Any])
+Contents = TypeVar("Contents", bound=dict[Any, Any])
 
 _caches: list[dict[Any, Any]] = [METAS]
 _set_aside: dict[torch.dtype, list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
 
 
-def by_default_dtype(cache: Cache) -> Cache:
+def by_default_dtype(cache: Contents) -> Contents:
     """``cache``, with other contents for each default dtype. For those that live as long as the process."""
     _caches.append(cache)
     return cache
@@ -27,11 +29,12 @@ def by_default_dtype(cache: Cache) -> Cache:
 
 def exchange(before: torch.dtype, after: torch.dtype) -> None:
     """Gives every cache the contents that it had when ``after`` was the default dtype."""
-    _set_aside[before] = [(cache, dict(cache)) for cache in _caches if cache]
-    for cache, _ in _set_aside[before]:
+    _set_aside[before] = [(cache, cache.everything() if isinstance(cache, Cache) else dict(cache)) for cache in _caches]
+    for cache in _caches:
         cache.clear()
-    for cache, kept in _set_aside.pop(after, []):
-        cache.update(kept)
+    for cache, contents in _set_aside.pop(after, []):
+        for key, value in contents.items():
+            cache[key] = value
 
 
 def register() -> None:

@@ -9,19 +9,13 @@ from functools import cache
 
 import torch
 
-from torch_webgpu.dtypes import BY_TORCH
+from torch_webgpu.dtypes import BY_TORCH, STORED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
-NAMES = {
-    torch.float8_e4m3fn: "float8_e4m3fn",
-    torch.float8_e5m2: "float8_e5m2",
-    torch.float8_e4m3fnuz: "float8_e4m3fnuz",
-    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
-    torch.float8_e8m0fnu: "float8_e8m0fnu",
-}
+NAMES = {dtype: row.name for dtype, row in STORED.items() if dtype.is_floating_point and row.bits == 8}
 
 
 @cache

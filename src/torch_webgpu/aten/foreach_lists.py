@@ -7,15 +7,16 @@ place.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 
 from torch_webgpu import dtypes
+from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.fuse.rewrite import renumber
 from torch_webgpu.engine.bundles import Bundle, ListGeometry
 from torch_webgpu.engine.lists import record_list
@@ -52,10 +53,12 @@ class Form:
     device: int
 
 
-_bundles: OrderedDict[tuple[int, ...], Bundle] = OrderedDict()
-_cached = [0, 0]  # tensors in the bundles, and those that came after the dead ones were last dropped
+_bundles: Cache[tuple[int, ...], Bundle] = Cache(
+    "lists of tensors", BUNDLE_CACHE_TENSORS, weigh=lambda addresses, bundle: len(addresses)
+)
+_new_tensors = [0]  # in the bundles that came after the dead ones were last dropped
 _forms: dict[int, list[Form]] = {}
-_geometries: dict[Any, ListGeometry] = {}
+_geometries: Cache[Any, ListGeometry] = Cache("shapes of lists", GEOMETRY_CACHE_SIZE)
 
 
 def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
@@ -65,7 +68,7 @@ def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     multiples of four elements and lie in storages that one binding can hold. Those it writes lie each in its own.
     """
     addresses = tuple(map(_address, tensors))
-    bundle = _bundles.get(addresses)
+    bundle = _bundles.get(addresses) or _bundles.promote(addresses)
     if bundle is not None and engine().repeats_addresses and not bundle.is_alive:
         bundle = None
     if bundle is not None and bundle.check is not None and bundle.check(*tensors):
@@ -103,18 +106,13 @@ def layout_in(domain: ListGeometry, geometry: ListGeometry) -> ListLayout | None
 
 def remember(addresses: tuple[int, ...], bundle: Bundle) -> None:
     """Makes ``bundle`` what is found at these addresses."""
-    if _bundles.pop(addresses, None) is None:
-        _cached[0] += len(addresses)
-        _cached[1] += len(addresses)
+    if addresses not in _bundles:
+        _new_tensors[0] += len(addresses)
     _bundles[addresses] = bundle
-    if _cached[1] > NEW_TENSORS:
-        for key in [key for key, old in _bundles.items() if not old.is_alive]:
-            _cached[0] -= len(key)
-            del _bundles[key]
-        _cached[1] = 0
-    while _cached[0] > BUNDLE_CACHE_TENSORS and len(_bundles) > 1:
-        oldest, _ = _bundles.popitem(last=False)
-        _cached[0] -= len(oldest)
+    if _new_tensors[0] > NEW_TENSORS:
+        for key in [key for key, old in _bundles.everything().items() if not old.is_alive]:
+            _bundles.pop(key)
+        _new_tensors[0] = 0
 
 
 def addresses_of(bundle: Bundle) -> tuple[int, ...]:
@@ -177,16 +175,14 @@ def _geometry(tensors: Sequence[torch.Tensor]) -> ListGeometry | None:
 def geometry_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, ...], ...]) -> ListGeometry | None:
     """The geometry of dense tensors that have elements; None for others."""
     key = (shapes, strides)
-    found = _geometries.get(key)
-    if found is None:
+    geometry = _geometries.get(key) or _geometries.promote(key)
+    if geometry is None:
         numels = tuple(map(prod, shapes))
         dense = all(map(is_dense, shapes, strides))
         if not dense or not all(0 < n < LARGEST_NUMEL for n in numels):
             return None
-        if len(_geometries) >= GEOMETRY_CACHE_SIZE:
-            _geometries.clear()
-        found = _geometries[key] = ListGeometry(shapes, strides, numels)
-    return found
+        geometry = _geometries[key] = ListGeometry(shapes, strides, numels)
+    return geometry
 
 
 @dataclass(frozen=True)
@@ -209,17 +205,17 @@ class ListExpression:
     targets: tuple[int, ...]
     columns: tuple[Column, ...]
     numbers: tuple[Number, ...]
-    operations: dict[Any, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
+    operations: Cache[Any, tuple[Operation, tuple[int, ...]]] = field(
+        default_factory=partial(Cache, "operations over lists", MOST_OPERATIONS)
+    )
 
     def record(self, domain: ListGeometry, lists: Sequence[Bundle], params: tuple[int | float, ...]) -> bool:
         """Records it over these lists; False where one that it writes shares tensors with itself or another one."""
         key = domain.id, tuple([bundle.is_aligned for bundle in lists])
-        found = self.operations.get(key)
-        if found is None:
-            if len(self.operations) >= MOST_OPERATIONS:
-                self.operations.clear()
-            found = self.operations[key] = self._operation(domain, key[1])
-        op, order = found
+        known = self.operations.get(key) or self.operations.promote(key)
+        if known is None:
+            known = self.operations[key] = self._operation(domain, key[1])
+        op, order = known
         if any(lists[k].shares for k in self.targets):
             return False
         return record_list(engine(), op, tuple([lists[k] for k in order]), params)

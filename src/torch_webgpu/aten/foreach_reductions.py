@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_webgpu import dtypes
+from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.lower.multi_tensor_reduction import lower_collect, lower_list_reduction
 from torch_webgpu.engine.lists import make_bundle
 from torch_webgpu.engine.record import engine
@@ -35,7 +36,7 @@ COLLECTED = 8
 
 Make = Callable[[], ListReduction]
 
-_operations: dict[Hashable, Operation] = {}
+_operations: Cache[Hashable, Operation] = Cache("operations that reduce lists", CACHE_SIZE)
 _numel = torch.Tensor.numel
 
 
@@ -60,7 +61,9 @@ def record(
         return NotImplemented
     eng, device = engine(), first.device.index
     op_key = (key, numels, first.dtype, dtype)
-    op = _operations.get(op_key) or _keep(op_key, _operation(make(), numels, dtype, len(scalars)))
+    op = _operations.get(op_key) or _operations.promote(op_key)
+    if op is None:
+        op = _operations[op_key] = _operation(make(), numels, dtype, len(scalars))
     numbers = geometry_of(((),) * len(tensors), ((),) * len(tensors))
     assert numbers is not None
     results, made = make_bundle(eng, numbers, dtype, device)
@@ -90,14 +93,6 @@ def _operation(reduction: ListReduction, numels: Sequence[int], dtype: torch.dty
     empty = frozenset([k for k, n in enumerate(numels) if not n])
     body = Extern(lower_list_reduction, (reduction, empty))
     return Operation(reduction.name, (*inputs, *outputs), len(outputs), body, ("f",) * scalars)
-
-
-def _keep(key: Hashable, op: Operation) -> Operation:
-    """Remembers an operation, in the place of the oldest where there are many."""
-    if len(_operations) >= CACHE_SIZE:
-        _operations.pop(next(iter(_operations)))
-    _operations[key] = op
-    return op
 
 
 # The operators -------------------------------------------------------------------------------------------------------
@@ -159,11 +154,11 @@ def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return None
     out = torch.empty(len(tensors), dtype=first.dtype, device=first.device)
     key = ("collect", first.dtype, len(tensors))
-    op = _operations.get(key)
+    op = _operations.get(key) or _operations.promote(key)
     if op is None:
         name = dtypes.of(first.dtype).name
         specs = (*(Spec(name, (1,), (1,), False),) * len(tensors), Spec(name, (len(tensors),), (1,)))
-        op = _keep(key, Operation("stack", specs, 1, Extern(lower_collect)))
+        op = _operations[key] = Operation("stack", specs, 1, Extern(lower_collect))
     engine().push(op, [*inputs, out])
     return out
 

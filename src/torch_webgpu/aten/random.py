@@ -6,11 +6,12 @@ Element ``i`` (row-major) of a fill takes the ``i``-th draw of the next stretch 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import frexp
 from typing import Any
 
 import torch
 
-from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.random import state_of
 from torch_webgpu.engine.record import engine
@@ -23,8 +24,8 @@ from .register import check_writable, opmath
 from .results import name_of
 from .torch_abi import aten, impl
 
-# Mantissa bits: uniform numbers keep as many as their type holds, so that rounding never reaches the excluded bound.
-DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+DIGITS = {dtype: 2 - frexp(torch.finfo(dtype).eps)[1] for dtype in BY_TORCH if dtype.is_floating_point}
+"""Mantissa bits. Uniform numbers keep as many as their type holds: rounding never reaches the excluded bound."""
 STREAM_PARAMS = 4
 DRAWS_PER_BLOCK = {"random_bits64": 2}
 """How many draws of a kind share one block of the stream, if not four."""

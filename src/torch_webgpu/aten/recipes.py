@@ -13,13 +13,14 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.engine.recipe import Recipe, Run
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.store import address_of
 from torch_webgpu.engine.tensor import FIRST_ADDRESS
 from torch_webgpu.kernels import matmul
 
-from .caches import by_default_dtype
+from .default_dtype import by_default_dtype
 from .guards import NUMBERS, Guard, guard_for
 from .precision import where_precision_is
 
@@ -49,7 +50,6 @@ class Kept:
 Found = TypeVar("Found")
 
 statistics = Statistics()
-_kept: dict[tuple[Recipes[Any], Hashable], Kept] = by_default_dtype({})
 
 
 class Recipes(Generic[Found]):
@@ -65,7 +65,7 @@ class Recipes(Generic[Found]):
 
     def get(self, key: Hashable) -> Found | None:
         """What is known about calls with this key."""
-        kept = _kept.get((self, key))
+        kept = _kept.get((self, key)) or _kept.promote((self, key))
         if kept is None:
             return None
         statistics.by_key += 1
@@ -74,11 +74,6 @@ class Recipes(Generic[Found]):
     def keep(self, key: Hashable, found: Found) -> None:
         """Remembers what was found out about calls with this key."""
         with engine().lock:
-            while len(_kept) >= CACHE_SIZE:
-                (owner, oldest), dropped = next(iter(_kept.items()))
-                del _kept[owner, oldest]
-                owner._unguard(dropped)
-                statistics.dropped += 1
             _kept[self, key] = Kept(found)
             statistics.made += 1
 
@@ -127,6 +122,14 @@ class Recipes(Generic[Found]):
         return kernel
 
 
+def _drop(key: tuple[Recipes[Any], Hashable], dropped: Kept) -> None:
+    key[0]._unguard(dropped)
+    statistics.dropped += 1
+
+
+_kept: Cache[tuple[Recipes[Any], Hashable], Kept] = by_default_dtype(Cache("recipes", CACHE_SIZE, evicted=_drop))
+
+
 def precision_of(recipe: Recipe) -> str | None:
     """What was allowed for products of float32, if that decided what a recipe records."""
     found = (matmul.precision_of(instruction.op) for instruction in recipe.instructions)
@@ -136,7 +139,7 @@ def precision_of(recipe: Recipe) -> str | None:
 def clear() -> None:
     """Forgets all recipes, as if no operator had been called."""
     with engine().lock:
-        for owner, _ in _kept:
+        for owner, _ in _kept.everything():
             owner.guarded.clear()
         _kept.clear()
 

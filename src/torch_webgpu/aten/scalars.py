@@ -9,7 +9,6 @@ import torch
 
 from torch_webgpu.dtypes import BY_NAME
 
-_BITS = {"u8": 8, "i8": 8, "u16": 16, "i16": 16, "u32": 32, "i32": 32, "i64": 64}
 _CPP_NAME = {
     "u8": "uint8_t",
     "i8": "int8_t",
@@ -22,13 +21,14 @@ _CPP_NAME = {
     "bf16": "c10::BFloat16",
     "f32": "float",
 }
-_LARGEST = {name: torch.finfo(BY_NAME[name].torch).max for name in ("f16", "bf16", "f32")}
+_LARGEST = {name: torch.finfo(row.torch).max for name, row in BY_NAME.items() if row.kind == "f"}
 
 
 def cast_scalar(value: Any, dtype: str) -> Any:
     """``value`` as an element of ``dtype`` would hold it: small integers wrapped, halves rounded."""
-    if dtype in ("u8", "i8", "u16", "i16"):
-        bits, n = _BITS[dtype], int(value) & (1 << _BITS[dtype]) - 1
+    row = BY_NAME[dtype]
+    if row.is_integer and row.is_subword:
+        bits, n = row.bits, int(value) & (1 << row.bits) - 1
         return n - (1 << bits) if dtype[0] == "i" and n >> bits - 1 else n
     if dtype == "f16":
         try:
@@ -51,8 +51,9 @@ def check_fits(value: Any, dtype: str) -> None:
         fits, value = value.imag == 0, value.real
     else:
         fits = True
-    if dtype in _BITS:
-        info = torch.iinfo(BY_NAME[dtype].torch)
+    row = BY_NAME[dtype]
+    if row.is_integer:
+        info = torch.iinfo(row.torch)
         wraps = info.min == 0 and isinstance(value, int)
         fits = fits and (-info.max if wraps else info.min) <= value <= info.max
     elif dtype in _LARGEST:

@@ -95,7 +95,7 @@ def guard_kernels() -> None:
 
 
 def register() -> None:
-    Store.on_storage_only = staticmethod(guard_kernels)
+    Store.when_storage_only(guard_kernels)
     plain = cpu_kernel(aten.view.dtype)
 
     @wraps(plain)

@@ -19,6 +19,7 @@ import torch
 from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import different_devices
 
@@ -53,7 +54,7 @@ KERNELS: dict[OpOverload, str] = {}
 _registered: dict[OpOverload, Callable[..., Any]] = {}
 
 META_CACHE_SIZE = 50_000
-METAS: dict[Any, list[Meta]] = {}
+METAS: Cache[Any, list[Meta]] = Cache("results of meta kernels", META_CACHE_SIZE)
 """What :func:`infer` was told."""
 _libraries: dict[str, torch.library.Library] = {}
 
@@ -294,6 +295,8 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
     found = METAS.get(key)
     if found is None:
+        found = METAS.promote(key)
+    if found is None:
         asked = overload
         overload, kwargs = _asked(overload, kwargs)
         try:
@@ -309,8 +312,6 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
             with _any_order():
                 result = _answer(overload, args, kwargs)
         found = [_meta_of(t) for t in _flatten(result)]
-        if len(METAS) >= META_CACHE_SIZE:
-            METAS.pop(next(iter(METAS)))
         METAS[key] = found
     return found
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.caches import memoized
 from torch_webgpu.kernels import byte_resample, resample
 from torch_webgpu.kernels.resample import Axis, Resampling
 from torch_webgpu.layout import contiguous_strides
@@ -122,7 +122,7 @@ def resampled_bytes(
     return along(0, rows, layouts(forward, *values))
 
 
-@lru_cache(maxsize=256)
+@memoized("tables of resizing", 256)
 def table_of(*known: Any) -> tuple[torch.Tensor, int]:
     """The :class:`byte_resample.Weights` of these, on the host, and how many bits they have after the point."""
     rows, bits = byte_resample.weights(*known)

@@ -38,10 +38,10 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning
 
 from .cache import folder, sources
-from .dynamo import without_fakes
 from .graph import CompiledGraph, Outline
 from .in_place import any_symbols
 from .partition import values
+from .private import without_fakes
 
 Compile = Callable[[GraphModule], Callable[..., Any]]
 Resume = Callable[[Outline, Callable[[], GraphModule]], Callable[..., Any]]

@@ -1,6 +1,6 @@
 """The ``webgpu`` backend of ``torch.compile``: what Dynamo hands over, AOTAutograd takes apart, and plans run.
 
-``torch.compile(model)`` with no backend named comes here, too, when the model is on webgpu (``dynamo.py``).
+``torch.compile(model)`` with no backend named comes here, too, when the model is on webgpu (``register.py``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch.fx import GraphModule, Node
 
 from . import autograd_cache, causal_masks, copies, in_place, memory_formats, patterns
 from .counts import COUNTS
-from .dynamo import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 from .freezing import freeze
 from .graph import CompiledGraph, Outline, Region
 from .partition import values
+from .private import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 
 
 def webgpu(

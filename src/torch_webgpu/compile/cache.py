@@ -35,7 +35,7 @@ from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
 
 from . import private_folder
-from .dynamo import without_fakes
+from .private import without_fakes
 from .private_folder import NotPrivateError
 
 MAX_BYTES = 1 << 30

@@ -14,9 +14,9 @@ from torch.fx.node import map_arg
 
 from torch_webgpu.aten.sdpa import FUSED, FUSED_BACKWARD
 
-from .dynamo import is_webgpu, without_fakes
 from .in_place import any_symbols
 from .matching import value_of
+from .private import is_webgpu, without_fakes
 
 MASK, IS_CAUSAL = {FUSED: 3, FUSED_BACKWARD: 4}, {FUSED: 5, FUSED_BACKWARD: 13}
 """The places of arguments of the operators."""

@@ -13,8 +13,8 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from .dynamo import is_webgpu
 from .in_place import Writes, aliases, any_symbols, makes_alias
+from .private import is_webgpu
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from .dynamo import running
+from .private import running
 
 
 def name(error: Exception, nodes: Iterable[Node]) -> None:

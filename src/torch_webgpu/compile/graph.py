@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch.fx.node import map_arg
 
 from torch_webgpu.aten.precision import float32_matmul_precision
 from torch_webgpu.aten.torch_abi import compiling
+from torch_webgpu.caches import Cache
 from torch_webgpu.engine import causes
 from torch_webgpu.engine.plan_function import PlanFunction
 from torch_webgpu.engine.record import engine
@@ -27,13 +27,13 @@ from torch_webgpu.plan import Plan
 from . import faults
 from .cache import digest_of, file_for
 from .counts import COUNTS
-from .dynamo import is_webgpu, suppresses_errors
 from .faults import naming
 from .in_place import any_symbols
 from .inputs import addresses_of, bring, copied, in_memory, shared
 from .partition import Part, first_line, refuse, refuse_storage_only, split, unplanned
+from .private import is_webgpu, suppresses_errors
 
-MAX_PLANS = 64
+MAX_PLANS = 128
 """Shapes that a graph keeps plans for; the most recently used stay."""
 
 TENSOR, GIVEN = "tensor", "given"
@@ -170,7 +170,7 @@ class Region:
     def __init__(self, outline: Outline, graph: Callable[[], GraphModule]) -> None:
         self.outline = outline
         self._graph = graph
-        self._plans: OrderedDict[Any, _Planned] = OrderedDict()
+        self._plans: Cache[Any, _Planned] = Cache("plans of a compiled graph", MAX_PLANS)
         self._instead: Callable[..., Any] | None = None
         self._tensors, self._numbers, self._varying = outline.tensors, outline.numbers, outline.varying
         self._is_single = outline.is_single
@@ -200,11 +200,9 @@ class Region:
                 pointers = addresses_of(tensors)
         layouts = tuple([(args[k].shape, args[k].stride()) for k in self._varying])
         key = tuple([args[k] for k in self._numbers]), layouts, float32_matmul_precision()
-        planned = self._plans.get(key) or self._plan(key, args, tensors)
+        planned = self._plans.get(key) or self._plans.promote(key) or self._plan(key, args, tensors)
         if planned is None:
             return self(*args)
-        if len(self._plans) > 1:
-            self._plans.move_to_end(key)
         if not known:
             for n in shared(pointers, planned.written):
                 copies.setdefault(n, tensors[n])
@@ -256,8 +254,6 @@ class Region:
             self._instead = self._gm.forward
             return None
         COUNTS.plans += 1
-        if len(self._plans) > MAX_PLANS:
-            self._plans.popitem(last=False)
         return planned
 
     def _given(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from .dynamo import is_webgpu
+from .private import is_webgpu
 
 aten = torch.ops.aten
 

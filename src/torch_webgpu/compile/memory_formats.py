@@ -26,10 +26,10 @@ from torch_webgpu.kernels.matrix_tile import config_for, tiles_for
 from torch_webgpu.kernels.operand import run_of
 from torch_webgpu.kernels.scaled import operand_for
 
-from .dynamo import is_webgpu
 from .in_place import any_symbols
 from .matching import aten, is_permuted
 from .partition import values
+from .private import is_webgpu
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 # Where the two tensors are among the arguments.

@@ -16,8 +16,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from torch_webgpu.dtypes import BY_TORCH
 
-from .dynamo import unknown_sizes
 from .in_place import makes_alias
+from .private import unknown_sizes
 
 REFUSED = "webgpu_refused"
 """In the meta data of a node: why it is no part of a plan."""

@@ -20,9 +20,9 @@ from torch_webgpu import dtypes
 from torch_webgpu.aten import sdpa
 from torch_webgpu.kernels.attention import Rules
 
-from .dynamo import is_webgpu, same
 from .grouped_heads import repeated
 from .matching import FLOATS, VIEWS, Call, aten, calls, either_way_of, is_cast, value_of
+from .private import is_webgpu, same
 
 REGROUPINGS = (*VIEWS, aten.expand.default, aten.clone.default)
 

@@ -182,7 +182,8 @@ class Executable:
                 device.may_have_flags = True
             prepared = None
             if self._has_run and device.observer is None:
-                prepared = opened.prepared.get((self, tuple(buffers)))
+                key = self, tuple(buffers)
+                prepared = opened.prepared.get(key) or opened.prepared.promote(key)
             if prepared is None:
                 self._submit_new(buffers, starts, numbers, stream, last)
             else:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.compile import Compilation
 from torch_webgpu.compiler.fuse.patterns import BUILT_IN, Pattern
 from torch_webgpu.compiler.options import Options
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from .recording import Recording
     from .settings import Settings
 
-PLAN_CACHE_SIZE = 1024
-EVICTED_PART = 16
-"""What part of a full cache makes room."""
+PLAN_CACHE_SIZE = 2048
 
 
 @dataclass(eq=False)
@@ -41,7 +40,6 @@ class CachedPlan:
     counts: tuple[int, int, int] | None
     is_empty: bool
     executable: Executable | None = None
-    last_use: int = 0  # on the cache's clock
 
     def bind(self, device: Device) -> Executable:
         """Its executable, made the first time. Raises what lowering it raises."""
@@ -80,9 +78,8 @@ class PlanCache:
     """Compiles recordings and keeps the most recently used plans, of one device and one set of options each."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, Options], dict[object, CachedPlan]] = {}  # by device and what decides its plans
-        self._current: dict[int, tuple[dict[object, CachedPlan], Options]] = {}  # by device, under today's settings
-        self._clock = 0  # counts uses: an order kept up to date would hash a key once more at each
+        self.plans: dict[tuple[int, Options], Cache[object, CachedPlan]] = {}  # by device and what decides its plans
+        self._current: dict[int, tuple[Cache[object, CachedPlan], Options]] = {}  # by device, under today's settings
         self.hits = 0
         self.misses = 0
         self.fusions = 0
@@ -116,15 +113,12 @@ class PlanCache:
     def look_up(self, recording: Recording, device: Device, settings: Settings) -> CachedPlan:
         """The plan of a recording, compiled if it is new. Counts what it does."""
         plans, options = self._current.get(device.index) or self._begin(device, settings)
-        cached = plans.get(recording.key)
+        cached = plans.get(recording.key) or plans.promote(recording.key)
         if cached is not None:
             self.hits += 1
         else:
             self.misses += 1
-            if len(plans) >= PLAN_CACHE_SIZE:
-                evict(plans)
             cached = plans[recording.key] = compiled(recording, device, options)
-        self._clock = cached.last_use = self._clock + 1
         if cached.counts is not None:
             fused, alone, dropped = cached.counts
             self.fusions += fused
@@ -143,20 +137,16 @@ class PlanCache:
         """What the compilation of a whole function may do: it is done once, and may look at all there is."""
         return replace(self.options(settings, True), fusion=True, window=None, horizontal=True)
 
-    def _begin(self, device: Device, settings: Settings) -> tuple[dict[object, CachedPlan], Options]:
+    def _begin(self, device: Device, settings: Settings) -> tuple[Cache[object, CachedPlan], Options]:
         horizontal = settings.horizontal_fusion
         if horizontal is None:  # on a CPU a kernel's compilation takes longer than its dispatch ever will
             horizontal = not device.target.software
         options = self.options(settings, horizontal)
-        self._current[device.index] = self.plans.setdefault((device.index, options), {}), options
+        plans = self.plans.get((device.index, options))
+        if plans is None:
+            plans = self.plans[device.index, options] = Cache("plans of batches", PLAN_CACHE_SIZE)
+        self._current[device.index] = plans, options
         return self._current[device.index]
-
-
-def evict(plans: dict[object, CachedPlan]) -> None:
-    """Drops those that have not been used for the longest time: several, since that takes a look at all."""
-    by_use = sorted(plans, key=lambda key: plans[key].last_use)
-    for key in by_use[: PLAN_CACHE_SIZE // EVICTED_PART]:
-        del plans[key]
 
 
 def compiled(recording: Recording, device: Device, options: Options) -> CachedPlan:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
@@ -41,7 +42,7 @@ from .random import RandomState
 from .readbacks import Readbacks
 from .recording import Recording
 from .settings import Settings
-from .store import FIRST_DESCRIBED, Store
+from .store import FIRST_DESCRIBED, Store, templates
 from .tensor import ADDRESS_BITS, Allocation
 from .watch import is_watched, print_recording, run_watched
 
@@ -73,7 +74,7 @@ class Engine(Store):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations: dict[Hashable, Operation] = {}
+        self.operations: Cache[Hashable, Operation] = Cache("operations", OPERATION_CACHE_SIZE)
         self.handovers = 0  # uploads, downloads and resized storages so far: what no recipe can say again
         self.relocations = 0
         """How often living tensors that had memory got other memory, or an error instead: what was known of theirs is
@@ -103,7 +104,7 @@ class Engine(Store):
         self.lock = threading.RLock()
         self.is_forked = True
         # Every use of a device that is not in these asks check_process first.
-        self.lanes, self.live_bytes, self.templates, self.readbacks = Lanes(), {}, {}, Readbacks()
+        self.lanes, self.live_bytes, self.templates, self.readbacks = Lanes(), {}, templates(), Readbacks()
 
     def stop(self) -> None:
         """At exit: ends the timer's thread and waits for the GPU, whose threads must not outlive the interpreter.
@@ -179,12 +180,10 @@ class Engine(Store):
         tensors = (*inputs, *outputs)
         kinds = tuple([kind for kind, _ in scalars])
         key = (name, layout_key(tensors), static if callable(body) else body, kinds, len(outputs))
-        op = self.operations.get(key)
+        op = self.operations.get(key) or self.operations.promote(key)
         if op is None:
             specs = tuple(map(spec_of, tensors))
             op = Operation(name, specs, len(outputs), body(specs) if callable(body) else body, kinds)
-            if len(self.operations) >= OPERATION_CACHE_SIZE:
-                self.operations.pop(next(iter(self.operations)))
             self.operations[key] = op
         params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
         if self.push_over(op, inputs, outputs, params):

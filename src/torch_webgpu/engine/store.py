@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.errors import (
     AddressError,
@@ -39,11 +40,20 @@ FIRST_DESCRIBED, LAST_INDEX = 64, 127
 FLOAT64_TYPES = frozenset({torch.float64, torch.complex128})
 
 
+def templates() -> Cache[Hashable, Template]:
+    """What makes tensors of a layout, for those that were made last."""
+    return Cache("layouts of tensors", TEMPLATE_CACHE_SIZE)
+
+
 class Store:
     """Tensors and devices. One per process; every method is thread-safe."""
 
-    on_storage_only: Callable[[], None] = staticmethod(lambda: None)
-    """Called when the first tensor of a dtype that no kernel computes with is made, and perhaps again."""
+    _storage_only_hooks: ClassVar[list[Callable[[], None]]] = []
+
+    @classmethod
+    def when_storage_only(cls, hook: Callable[[], None]) -> None:
+        """``hook()`` is called when the first tensor of a dtype without kernels is made, and perhaps again."""
+        cls._storage_only_hooks.append(hook)
 
     def on_huge(self) -> None:
         """Called when an allocation is made in which tensors may start where kernels cannot address them."""
@@ -62,7 +72,7 @@ class Store:
         self._gone_bytes: dict[int, int] = {}  # of large tensors known to be dead, which still count as live
         self.dying: list[Allocation] = []
         """Those whose storages have died, until nothing recorded needs their memory."""
-        self.templates: dict[Hashable, Template] = {}
+        self.templates = templates()
         self._is_mixed = False  # whether tensors may be of several devices
         self.described: dict[int, Device] = {}
         """Devices that stand for targets, by index: plans are traced on them, and nothing runs."""
@@ -125,13 +135,10 @@ class Store:
     ) -> Template:
         """What :meth:`make` makes tensors of this layout from."""
         key = (tuple(shape), None if strides is None else tuple(strides), dtype, device)
-        found = self.templates.get(key)
-        if found is None:
-            found = self._new_template(*key)
-            if len(self.templates) >= TEMPLATE_CACHE_SIZE:
-                self.templates.clear()
-            self.templates[key] = found
-        return found
+        template = self.templates.get(key) or self.templates.promote(key)
+        if template is None:
+            template = self.templates[key] = self._new_template(*key)
+        return template
 
     def _new_template(
         self, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype, device: int
@@ -144,7 +151,8 @@ class Store:
         if dtype in FLOAT64_TYPES:
             self._check_float64(dtype, device)
         if dtype not in BY_TORCH:
-            self.on_storage_only()
+            for hook in self._storage_only_hooks:
+                hook()
         return Template(shape, contiguous_strides(shape) if strides is None else strides, dtype, device)
 
     def make(self, template: Template) -> torch.Tensor:

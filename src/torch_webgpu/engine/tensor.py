@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_webgpu.dtypes import STORED
 from torch_webgpu.errors import UnsupportedDtypeError, WebGPUError
 from torch_webgpu.layout import contiguous_strides, extent
 
@@ -52,16 +53,6 @@ FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
 """Numbers of allocations: above the addresses of a process's own memory (57 bits at most), below 2**63."""
 FIRST_ADDRESS = FIRST_NUMBER << ADDRESS_BITS
 """Below are tensors of the process's own memory, and those without elements."""
-
-# DLPack's type codes and widths, for the types that ``_from_dlpack`` understands.
-_DL_TYPES: dict[torch.dtype, tuple[int, int]] = {
-    torch.bool: (6, 8), torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
-    torch.int64: (0, 64), torch.uint16: (1, 16), torch.uint32: (1, 32), torch.uint64: (1, 64),
-    torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.float32: (2, 32), torch.float64: (2, 64),
-    torch.complex32: (5, 32), torch.complex64: (5, 64), torch.complex128: (5, 128),
-    torch.float8_e4m3fn: (10, 8), torch.float8_e4m3fnuz: (11, 8), torch.float8_e5m2: (12, 8),
-    torch.float8_e5m2fnuz: (13, 8), torch.float8_e8m0fnu: (14, 8),
-}  # fmt: skip
 
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype = ctypes.py_object
@@ -114,7 +105,7 @@ class Template:
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int) -> None:
         try:
-            code, bits = _DL_TYPES[dtype]
+            row = STORED[dtype]
         except KeyError:
             raise UnsupportedDtypeError(
                 f"the webgpu device cannot hold {dtype}: convert to another dtype first (torch.float16 and torch.uint8 "
@@ -122,13 +113,13 @@ class Template:
             ) from None
         elements = extent(shape, strides)
         self.device = device
-        self.size_bytes = elements * bits // 8
+        self.size_bytes = elements * row.itemsize
         # A storage's size is that of its first tensor, read off a contiguous shape: make that, then the view.
         plain = strides == contiguous_strides(shape)
         self.offset_view = None if plain else (shape, strides)
         dims = shape if plain else (elements,)
         numbers = (*dims, *contiguous_strides(dims))
-        self.kind = _KIND.pack(KDL_EXT_DEV, device, len(dims), code, bits, 1)
+        self.kind = _KIND.pack(KDL_EXT_DEV, device, len(dims), row.dlpack, row.bits, 1)
         self.strides_at = 8 * len(dims)
         self.dims = np.array(numbers, np.int64) if len(dims) > MAX_DIMS_IN_SLOT else None
         in_slot = () if self.dims is not None else numbers

@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 
     LookUp = Callable[[Recording, Device], CachedPlan]
 
-observer_for_torch_profiler: Callable[[Device], Observer] = Observer
-"""Makes what shows our work to ``torch.profiler``. Set by a higher layer: it takes unstable parts of PyTorch."""
+_torch_profiler_observer: list[Callable[[Device], Observer]] = [Observer]
+
+
+def show_torch_profiler(observer: Callable[[Device], Observer]) -> None:
+    """``observer(device)`` shows our work to ``torch.profiler`` from now on. It takes unstable parts of PyTorch, which
+    higher layers know.
+    """
+    _torch_profiler_observer[:] = [observer]
 
 
 def print_recording(recording: Recording, device: Device, cause: Cause) -> None:
@@ -42,7 +48,7 @@ def is_watched(device: Device) -> bool:
 def run_watched(device: Device, recording: Recording, cause: Cause, look_up: LookUp) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()
-    with observer_for_torch_profiler(device) if profiler._is_profiler_enabled else nullcontext():
+    with _torch_profiler_observer[0](device) if profiler._is_profiler_enabled else nullcontext():
         observer = device.observer
         assert observer is not None
         with observer.span("flush", f"{len(nodes)} operations"):

@@ -12,10 +12,11 @@ each with an epilogue. Arguments of the operation: the operands, what the epilog
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from math import gcd, prod
 from operator import attrgetter
 
+from torch_webgpu.caches import memoized
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_dense
@@ -47,7 +48,7 @@ POSITIONS = (2, 3, 4)
 READ_THROUGH = {"forward": ("conv_x",), "adjoint": ("conv_phases", "conv_y"), "weight": ("conv_x",)}
 
 
-@cache
+@memoized("convolutions", 1024)
 def extern(mode: str, geometry: Geometry, dtype: str, bias: bool) -> Extern:
     """Operands: (x, w) for "forward", (y, w) for "adjoint", (y, x) for "weight", all of ``dtype``.
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.layout import broadcast_strides
@@ -231,4 +231,4 @@ class Epilogue:
         return f"  e{k}_store({element}, {values[0]});"
 
     def compute_type(self, k: int) -> str:
-        return COMPUTE_TYPE[BY_NAME[self.op.args[k].dtype].kind]
+        return BY_NAME[self.op.args[k].dtype].compute

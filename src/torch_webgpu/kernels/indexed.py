@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import Shape, collapse, contiguous_strides, iteration_order
@@ -134,7 +134,7 @@ def lower_read(op: Operation, alias: tuple[int, ...], target: Target, geometry: 
     dtype = op.args[result].dtype
     mode = store_mode(op.args[result], walk.indexing.layout(result), target.float16)
     bindings, names, order = bind(op.args, alias, op.n_inputs, {result: mode})
-    compute = COMPUTE_TYPE[BY_NAME[dtype].kind]
+    compute = BY_NAME[dtype].compute
     checks, condition = walk.positions(names, walk.index_elements())
     lines = [
         *walk.coordinates(),
@@ -155,7 +155,7 @@ def read_by_fours(walk: Walk, alias: tuple[int, ...]) -> Lowered:
     op = walk.op
     result = len(op.args) - 1
     bindings, names, order = bind(op.args, alias, op.n_inputs, {result: "plain"})
-    compute = COMPUTE_TYPE[BY_NAME[op.args[result].dtype].kind]
+    compute = BY_NAME[op.args[result].dtype].compute
     checks, condition = walk.positions(names, walk.index_elements())
     loads, values = walk.four(0, 0, names[0], walk.data_element(0), "d")
     offset = walk.params.add("out", Source("offset", result))
@@ -200,7 +200,7 @@ def lower_write(op: Operation, alias: tuple[int, ...], target: Target, geometry:
         values = [f"{names[written - 1]}_load({walk.indexing.element(written - 1, written - 1)})"]
     y, place = names[written], walk.data_element(written)
     if in_fours:
-        compute = COMPUTE_TYPE[BY_NAME[op.args[written].dtype].kind]
+        compute = BY_NAME[op.args[written].dtype].compute
         writes = [f"{y}_store4(({place}) / {QUAD}u, vec4<{compute}>({', '.join(values)}));"]
     else:
         function = f"{y}_store" if mode == "plain" else f"{y}_atomic_{combine}"

@@ -20,14 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.target import MatrixConfig, Target
 
 from .operand import RUN_BYTES, Side, run_of
 from .scaled import scale_lines
 from .tile import MIN_SPLIT_K, READ_AHEAD, Blocking, cost_ns, which_block
-
-# What products of an operand dtype are summed up in.
-SUMS = {"f16": "f32", "i8": "i32", "u8": "u32"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def config_for(target: Target, dtype: str) -> MatrixConfig | None:
     found = [
         config
         for config in target.matrices
-        if (config.operand, config.result) == (dtype, SUMS.get(dtype))
+        if (config.operand, config.result) == (dtype, BY_NAME[dtype].matrix_sum)
         and not any(size % run_of(dtype) for size in (config.m, config.n, config.k))
     ]
     return max(found, key=lambda config: config.m * config.n * config.k, default=None)

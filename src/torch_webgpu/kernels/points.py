@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from math import prod
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.dtypes import BY_NAME, KINDS
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.layout import is_dense
@@ -40,13 +40,13 @@ def constant(name: str, value: int | bool) -> str:
 def arithmetic(dtype: str, *rows: str, prefix: str = "t_") -> str:
     """A prelude for kernels over any dtype: ``alias T`` and a function ``t_<row>`` per named row of the op table."""
     kind = BY_NAME[dtype].kind
-    compute = COMPUTE_TYPE[kind]
+    compute = KINDS[kind].wgsl
     lines = [f"alias {prefix[:-1].upper()} = {compute};"]
     for name in rows:
         row = TABLE[name]
         operands = [f"v{i}" for i in range(row.arity)]
         arguments = ", ".join(f"{v}: {compute}" for v in operands)
-        result = compute if row.result == "same" else COMPUTE_TYPE[BY_NAME[row.result].kind]
+        result = compute if row.result == "same" else BY_NAME[row.result].compute
         text = row.wgsl[kind].format(*operands) if kind in row.wgsl else "false"
         lines.append(f"fn {prefix}{name}({arguments}) -> {result} {{ return {text}; }}")
     return "\n".join(lines)
@@ -180,7 +180,7 @@ class PointKernel(Draft):
         numel = self.params.add("numel", prod(first.shape))
         members, stores, packed, run = [], [], [], 1
         for name, arg, spec in self.outputs:
-            members.append(f"{name}: {COMPUTE_TYPE[BY_NAME[spec.dtype].kind]}")
+            members.append(f"{name}: {BY_NAME[spec.dtype].compute}")
             linear = spec.strides == first.strides
             mode = store_mode(spec, "linear" if linear else "strided", self.target.float16)
             self.bindings.append(Binding(name, spec.dtype, "read_write", mode))

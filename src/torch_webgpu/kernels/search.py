@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from math import prod
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.dtypes import BY_NAME, KINDS
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding, Kernel, Param
@@ -35,7 +35,7 @@ def lower_search(op: Operation, alias: tuple[int, ...], target: Target, right: b
     sequence, values, places = op.args[0], op.args[1], op.args[-1]
     sorted_by = len(op.args) == 4
     kind = BY_NAME[sequence.dtype].kind
-    type_ = COMPUTE_TYPE[kind]
+    type_ = KINDS[kind].wgsl
     at_least, more_than = _COMPARE.get(kind, ("(a >= b)", "(a > b)"))
     element = _BY_SORTER if sorted_by else "row + i"
     store = _STORE[BY_NAME[places.dtype].kind]

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.dtypes import BY_NAME, KINDS
 from torch_webgpu.wgsl.kernel import Access, Binding
 
 from .epilogue import NOT_TOGETHER, SUM, Epilogue
 from .points import Draft, PointKernel, source
-
-# The dtype that sums are kept in, by compute kind.
-ACCUMULATOR = {"i": "i32", "u": "u32", "l": "i64", "f": "f32", "d": "f64", "c": "c64"}
 
 STORE_PARTIAL = f"""fn finish_one({SUM}, v: T) {{
   partials_store(((slice * P.splits + split) * P.m + m) * P.n + n, v);
@@ -31,12 +28,12 @@ def partials_together(n: int, most: int = 4) -> int:
 
 def accumulator(dtype: str) -> str:
     """The dtype in which products of ``dtype`` are summed up."""
-    return ACCUMULATOR[BY_NAME[dtype].kind]
+    return BY_NAME[dtype].accumulator
 
 
 def partials_binding(kind: str, access: Access) -> Binding:
     """The buffer of partial sums, laid out (slice, split, m, n), of a product of this compute kind."""
-    return Binding("partials", ACCUMULATOR[kind], access)
+    return Binding("partials", KINDS[kind].accumulator, access)
 
 
 def store_sums(
@@ -67,4 +64,4 @@ def add_partials(kernel: PointKernel, arg: int, kind: str, slices: int, splits: 
     for name, value in (("splits", splits), ("m", m), ("n", n)):
         kernel.param(name, value)
     kernel.add(source("split_sum"))
-    return slices * splits * m * n * BY_NAME[ACCUMULATOR[kind]].itemsize
+    return slices * splits * m * n * BY_NAME[KINDS[kind].accumulator].itemsize

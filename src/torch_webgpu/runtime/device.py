@@ -166,7 +166,7 @@ class Device:
         opened = self.opened
         made = opened.encoder.prepare(commands)
         if made is not None:
-            opened.prepared.keep(key, made)
+            opened.prepared[key] = made
         return made
 
     def submit_prepared(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
+from torch_webgpu.caches import Cache
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import ERROR_FLAG_BYTES
 from torch_webgpu.runtime.buffers import BufferPool
@@ -11,7 +14,7 @@ from torch_webgpu.runtime.graph import EncodedGraph
 from torch_webgpu.runtime.host_memory import machine_budget
 from torch_webgpu.runtime.implementation import BUFFER, Adapter
 from torch_webgpu.runtime.pipelines import PipelineCache
-from torch_webgpu.runtime.prepared import PreparedCache
+from torch_webgpu.runtime.prepared import MAX_COMMANDS, Prepared
 from torch_webgpu.runtime.private_pool import PrivatePool
 from torch_webgpu.runtime.timing import Timer
 from torch_webgpu.runtime.transfer import Transfer
@@ -26,7 +29,12 @@ class Opened:
             self.native = adapter.open()
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
-        self.prepared = PreparedCache()
+        self.prepared: Cache[Hashable, Prepared] = Cache(
+            "prepared submissions", MAX_COMMANDS, weigh=lambda key, prepared: len(prepared.params)
+        )
+        """By whatever callers tell submissions apart by. None stays that names a pipeline or a bind group which is
+        gone: whoever releases one clears all.
+        """
         self.pipelines = PipelineCache(self.native, target, self.prepared.clear)
         budget = machine_budget() if target.software else None
         largest = adapter.limits["max-buffer-size"]

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.ir.names import operator_name
@@ -72,7 +73,7 @@ class _Source:
 
 
 class PipelineCache:
-    """The pipelines of one device, and bind groups in two generations: the old one goes when the young one is full.
+    """The pipelines of one device, and its bind groups.
 
     ``outdated()`` is called when one is released, for those who keep what they looked up.
     """
@@ -86,15 +87,15 @@ class PipelineCache:
         pipelines: int | None = None,
     ) -> None:
         self._native = native
-        self._max_pipelines = pipelines or (MAX_SOFTWARE_PIPELINES if target.software else MAX_PIPELINES)
+        most = pipelines or (MAX_SOFTWARE_PIPELINES if target.software else MAX_PIPELINES)
+        self._pipelines: Cache[tuple[str, tuple[int, ...]], Pipeline] = Cache("pipelines", most, evicted=self._evict)
         self._target = target
         self._uniform: Buffer | None = None
-        self._generation_size = bind_groups // 2
         self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
-        self._pipelines: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
-        # The young generation: the encoder looks here before it calls :meth:`bound`. Always this same dictionary.
-        self.recent: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
-        self._old: dict[tuple[str, tuple[Buffer, ...]], Bound] = {}
+        # The encoder looks here before it calls :meth:`bound`.
+        self.recent: Cache[tuple[str, tuple[Buffer, ...]], Bound] = Cache(
+            "bind groups", bind_groups, evicted=self._release
+        )
         self._slow = SlowWatch()
         self._first_runs: list[str] | None = [] if target.software else None
         self.edition = 0
@@ -103,11 +104,11 @@ class PipelineCache:
 
     @property
     def pipeline_count(self) -> int:
-        return len(self._pipelines)
+        return self._pipelines.entries
 
     @property
     def bind_group_count(self) -> int:
-        return len(self.recent) + len(self._old)
+        return self.recent.entries
 
     def use_uniform(self, buffer: Buffer) -> None:
         """Where parameters lie that don't travel as immediates."""
@@ -116,31 +117,21 @@ class PipelineCache:
     def bound(self, dispatch: Dispatch) -> Bound:
         """The pipeline and bind group of a dispatch. Raises ShaderCompileError; WebGPUError for unfit buffers."""
         key = (dispatch.kernel.key, dispatch.buffers)
-        bound = self.recent.get(key)
+        bound = self.recent.get(key) or self.recent.promote(key)
         if bound is None:
-            bound = self._old.pop(key, None) or self._bind(dispatch.kernel, dispatch.buffers)
+            bound = self._bind(dispatch.kernel, dispatch.buffers)
             for buffer in dispatch.buffers:
                 buffer.bind_groups.add(key)
-            if len(self.recent) >= self._generation_size:
-                for old_key, old in self._old.items():
-                    self._release(old_key, old)
-                self._old = dict(self.recent)
-                self.recent.clear()
             self.recent[key] = bound
         return bound
 
     def pipeline(self, kernel: Kernel, windows: tuple[int, ...] = ()) -> Pipeline:
         """The compiled kernel, from the cache or the compiler. Raises ShaderCompileError."""
         key = (kernel.key, windows)
-        found = self._pipelines.get(key)
-        if found is None:
-            found = self._compile(kernel, windows)
-            if len(self._pipelines) >= self._max_pipelines:
-                self._evict()
-            self._pipelines[key] = found
-        else:
-            self._pipelines[key] = self._pipelines.pop(key)  # now the most recently used
-        return found
+        pipeline = self._pipelines.get(key) or self._pipelines.promote(key)
+        if pipeline is None:
+            pipeline = self._pipelines[key] = self._compile(kernel, windows)
+        return pipeline
 
     def prepare(self, dispatches: Sequence[Dispatch]) -> None:
         """Compiles the kernels of ``dispatches`` that are not compiled yet, several at a time.
@@ -150,10 +141,10 @@ class PipelineCache:
         missing: dict[tuple[str, tuple[int, ...]], Kernel] = {}
         for kernel, buffers, _, _ in dispatches:
             key = (kernel.key, self._windows_of(buffers))
-            if key not in self._pipelines:
+            if not (self._pipelines.get(key) or self._pipelines.promote(key)):
                 missing[key] = kernel
         compilers = min(len(missing), MAX_COMPILERS, os.cpu_count() or 1)
-        if compilers < 2 or len(self._pipelines) + len(missing) > self._max_pipelines or is_printed("wgsl"):
+        if compilers < 2 or self._pipelines.entries + len(missing) > self._pipelines.limit or is_printed("wgsl"):
             return
         try:
             sources = [self._link(kernel, windows) for (_, windows), kernel in missing.items()]
@@ -172,26 +163,19 @@ class PipelineCache:
             else:
                 self._pipelines[key] = source.pipeline(pipeline)
 
-    def _evict(self) -> None:
-        """Keeps the half of the pipelines that were bound last, and drops all bind groups, which name pipelines.
-
-        What is encoded or running keeps its own references.
-        """
+    def _evict(self, key: tuple[str, tuple[int, ...]], pipeline: Pipeline) -> None:
+        """Drops all bind groups, too, which name pipelines. What is encoded or running keeps its own references."""
         self._drop_groups()
-        for oldest in list(self._pipelines)[: len(self._pipelines) - self._max_pipelines // 2]:
-            self._native.release_pipeline(self._pipelines.pop(oldest).handle)
+        self._native.release_pipeline(pipeline.handle)
 
     def _drop_groups(self) -> None:
         self._begin_edition()
-        for generation in (self.recent, self._old):
-            for key, bound in generation.items():
-                self._release(key, bound)
-            generation.clear()
+        self.recent.evict()
 
     def close(self) -> None:
         """Releases everything."""
         self._drop_groups()
-        for pipeline in self._pipelines.values():
+        for pipeline in self._pipelines.everything().values():
             self._native.release_pipeline(pipeline.handle)
         for layout in self._layouts.values():
             self._native.release_layout(layout)
@@ -201,8 +185,7 @@ class PipelineCache:
     def forget(self, buffer: Buffer) -> None:
         """Releases the bind groups that name ``buffer``; they would keep its memory."""
         for key in tuple(buffer.bind_groups):
-            generation = self.recent if key in self.recent else self._old
-            self._release(key, generation.pop(key))
+            self._release(key, self.recent.pop(key))
 
     def _begin_edition(self) -> None:
         self.edition += 1

@@ -11,9 +11,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from types import FrameType
 from typing import Any
+
+from torch_webgpu.caches import memoized
 
 MARK = "__torch_translation__"
 """The name in a translated module's globals of what its rewritten expressions call."""
@@ -38,7 +39,7 @@ class Packages:
         return module.partition(".")[0] in self.names or (file is not None and not is_installed(file))
 
 
-@lru_cache(maxsize=4096)
+@memoized("files of callers", 4096)
 def is_installed(file: str) -> bool:
     """Whether a source file belongs to Python, to an installed package, or to this one."""
     path = os.path.realpath(file)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.compile.dynamo import know_originals
+from torch_webgpu.compile.private import know_originals
 from torch_webgpu.on_import import when_imported
 
 from .emulated.here import HERE

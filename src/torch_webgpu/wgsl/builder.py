@@ -59,7 +59,7 @@ class Packed:
 
     @property
     def per_word(self) -> int:
-        return 4 // BY_NAME[self.dtype].itemsize
+        return BY_NAME[self.dtype].per_word
 
 
 def per_point(lines: Sequence[str], numel: str, run: int = 1) -> str:

@@ -6,21 +6,13 @@ import struct
 from collections.abc import Callable, Sequence
 from math import copysign, frexp, isfinite, isinf
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.ops import TABLE
 
 from .kernel import ParamType
 
 Leaf = Callable[[Expr], str]
-
-_WRAP = {
-    "u8": "({0} & 255)",
-    "u16": "({0} & 65535)",
-    "i8": "(({0} << 24u) >> 24u)",
-    "i16": "(({0} << 16u) >> 16u)",
-}
-_ROUND = {"f16": "round_f16({0})", "bf16": "round_bf16({0})"}
 
 # How a value of one kind becomes another, as C and PyTorch do it.
 _CONVERT: dict[tuple[str, str], str] = {
@@ -71,16 +63,12 @@ _CONVERT: dict[tuple[str, str], str] = {
 
 def convert(text: str, source: str, target: str, fits: bool = False) -> str:
     """WGSL for ``text`` of dtype ``source`` as dtype ``target``; ``fits`` leaves out rounding and wrapping."""
-    a, b = BY_NAME[source].kind, BY_NAME[target].kind
-    if a != b:
-        text = _CONVERT[a, b].format(text)
-    if fits:
+    a, b = BY_NAME[source], BY_NAME[target]
+    if a.kind != b.kind:
+        text = _CONVERT[a.kind, b.kind].format(text)
+    if fits or source == target or not b.narrow or (b.is_integer and source == "bool"):
         return text
-    if target in _ROUND:
-        return _ROUND[target].format(text) if source != target else text
-    if target in _WRAP and source != "bool":
-        return _WRAP[target].format(text) if source != target else text
-    return text
+    return b.narrow.format(text)
 
 
 def float_literal(value: float) -> str:
@@ -101,7 +89,7 @@ def double_literal(value: float) -> str:
 
 def compute_type(dtype: str) -> str:
     """The WGSL type that values of ``dtype`` have."""
-    return COMPUTE_TYPE[BY_NAME[dtype].kind]
+    return BY_NAME[dtype].compute
 
 
 def literal(text: str, dtype: str) -> str:
@@ -192,11 +180,8 @@ def _apply(expr: Expr, names: dict[Expr, str]) -> str:
     text = row.wgsl[BY_NAME[expr.args[0].dtype].kind].format(*(names[arg] for arg in expr.args))
     if BY_NAME[expr.args[-1].dtype].kind == "f":
         text = _guarded(expr, names) or text
-    if row.wraps and expr.dtype in _WRAP:
-        text = _WRAP[expr.dtype].format(text)
-    elif expr.dtype in _ROUND:
-        text = _ROUND[expr.dtype].format(text)
-    return text
+    result = BY_NAME[expr.dtype]
+    return result.narrow.format(text) if result.narrow and (row.wraps or result.is_float) else text
 
 
 _PARTS: dict[str, tuple[ParamType, ...]] = {

@@ -7,7 +7,8 @@ end. Each part keeps its parameters; what equal parts declare alike, workgroup m
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from functools import lru_cache
+
+from torch_webgpu.caches import memoized
 
 from .kernel import ERROR_FLAGS, Binding, Kernel, Param
 from .module import Declaration, Module
@@ -24,7 +25,7 @@ _GIVEN = {
 }
 
 
-@lru_cache(maxsize=KERNEL_CACHE_SIZE)
+@memoized("kernels that can be fused horizontally", KERNEL_CACHE_SIZE)
 def can_be_part(kernel: Kernel) -> bool:
     """Whether its entry point is given nothing that :func:`together` cannot give it."""
     entry = kernel.module.entry if kernel.trusted else None
@@ -37,7 +38,7 @@ def has_workgroup_memory(kernel: Kernel) -> bool:
     return any(declaration.address_space == "workgroup" for declaration in kernel.module.declarations)
 
 
-@lru_cache(maxsize=KERNEL_CACHE_SIZE)
+@memoized("horizontally fused kernels", KERNEL_CACHE_SIZE)
 def together(parts: tuple[Kernel, ...], owners: tuple[tuple[int, ...], ...]) -> Kernel:
     """The kernel of several. ``owners[p][k]``: the number of its binding that is part ``p``'s binding ``k``.
 

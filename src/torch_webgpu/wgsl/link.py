@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from torch_webgpu.dtypes import BY_NAME, COMPUTE_TYPE, DType
+from torch_webgpu.dtypes import BY_NAME, DType
 from torch_webgpu.errors import BindingError
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.module import Declaration, Module, reachable
+from torch_webgpu.wgsl.workgroup_memory import type_bytes
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,6 @@ def library_function(name: str) -> str | None:
 
 # Storage buffers
 
-# Element type of the array for types that WGSL can address one by one; the rest lie packed in array<u32>.
-_PLAIN_ELEMENT = {"f32": "f32", "i32": "i32", "u32": "u32", "f64": "f64", "c64": "vec2<f32>"}
-
 
 @dataclass(frozen=True)
 class _Buffer:
@@ -194,9 +192,9 @@ class _Buffer:
         elif atomic:
             element = _atomic_element(binding.name, dtype, target, mentioned)
         elif dtype.name == "i64":
-            element = "i64" if target.int64 else "vec2<u32>"
+            element = dtype.element if target.int64 else "vec2<u32>"
         else:
-            element = "f16" if native_half else _PLAIN_ELEMENT[dtype.name]
+            element = dtype.element
         lanes = 1
         if {f"{binding.name}_load4", f"{binding.name}_store4"} & mentioned:
             if atomic or dtype.itemsize > 4:
@@ -216,7 +214,7 @@ class _Buffer:
 
     @property
     def compute(self) -> str:
-        return COMPUTE_TYPE[self.dtype.kind]
+        return self.dtype.compute
 
     @property
     def grouped(self) -> bool:
@@ -302,7 +300,7 @@ class _Buffer:
         place = f"{{0}}[{f'min({outer}, arrayLength(&{{0}}) - 1u)' if self.clamped else outer}]{inner}"
         if self.windows == 1:
             return f"fn {signature} {{ {statement.format(place.format(self.variables[0], 'k'))} }}"
-        size = self.window_bytes // _ELEMENT_BYTES[self.element] // (self.lanes if whole else 1)
+        size = self.window_bytes // type_bytes(self.element) // (self.lanes if whole else 1)
         *others, last = [statement.format(place.format(variable, "r")) for variable in self.variables]
         # The last window is the default, outside the switch: every path of a function must be seen to return.
         ends = "" if statement.startswith("return") else " return;"
@@ -315,14 +313,13 @@ class _Buffer:
         x, d = self.name, self.dtype.name
         if self.packed:
             word, k = _packed_index(self.dtype)
-            bits = 8 * self.dtype.itemsize
+            bits = self.dtype.bits
             clear = f"{x}_raw_and({word}, ~({(1 << bits) - 1:#x}u << ({bits}u * ({k}))));"
             store = f"{clear} {x}_raw_or({word}, {d}_pack(0u, {k}, v));"
             return f"return {d}_unpack({x}_raw_get({word}), {k});", store
-        if self.atomic and d in _PAIRS:
-            make, low, high = _PAIRS[d]
-            load = make.format(f"{x}_raw_get(2u * i)", f"{x}_raw_get(2u * i + 1u)")
-            return f"return {load};", f"{x}_raw_set(2u * i, {low}); {x}_raw_set(2u * i + 1u, {high});"
+        if self.atomic and (halves := self.dtype.halves) is not None:
+            load = halves.join.format(f"{x}_raw_get(2u * i)", f"{x}_raw_get(2u * i + 1u)")
+            return f"return {load};", f"{x}_raw_set(2u * i, {halves.low}); {x}_raw_set(2u * i + 1u, {halves.high});"
         if self.element == self.compute or d == "i64":
             return f"return {x}_raw_get(i);", f"{x}_raw_set(i, v);"
         convert = "bitcast<{}>" if self.atomic else "{}"
@@ -382,19 +379,8 @@ def _atomic_element(name: str, dtype: DType, target: Target, mentioned: frozense
 
 def _packed_index(dtype: DType) -> tuple[str, str]:
     """WGSL for the word that holds element ``i`` and the element's place in that word."""
-    per_word = 4 // dtype.itemsize
-    return f"i / {per_word}u", f"i % {per_word}u"
+    return f"i / {dtype.per_word}u", f"i % {dtype.per_word}u"
 
-
-_ELEMENT_BYTES = {
-    "f16": 2, "u32": 4, "i32": 4, "f32": 4, "i64": 8, "f64": 8, "vec2<u32>": 8, "vec2<f32>": 8
-}  # fmt: skip
-
-# 64-bit types as two atomic words: how the value is made of them, and the low and the high word of a value `v`.
-_PAIRS = {
-    "i64": ("i64_make({}, {})", "i64_lo(v)", "i64_hi(v)"),
-    "c64": ("vec2<f32>(bitcast<f32>({}), bitcast<f32>({}))", "bitcast<u32>(v.x)", "bitcast<u32>(v.y)"),
-}
 
 # What an atomic operation does to the value `current` of a compute type; NaN wins a float's min and max, as in torch.
 # `set` is for packed types: a plain store clears and fills in two steps, between which another thread's may come.

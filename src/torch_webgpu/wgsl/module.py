@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import compress
 from typing import NamedTuple
 
+from torch_webgpu.caches import memoized
 from torch_webgpu.errors import ShaderSyntaxError
 
 from .tokens import (
@@ -228,7 +229,7 @@ def reachable(names: Iterable[str], table: Mapping[str, Declaration]) -> list[De
 # Parsing
 
 
-@lru_cache(maxsize=CACHE_SIZE)
+@memoized("parsed WGSL", CACHE_SIZE)
 def _parsed(text: str) -> Module:
     try:
         sequence = significant_tokens(text)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
+from typing import get_args
 
+from torch_webgpu.caches import memoized
+from torch_webgpu.dtypes import KINDS
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import ListLayout, Number
 
@@ -21,7 +23,9 @@ from .kernel import Binding, Kernel, Param, ParamType
 from .launch import WORKGROUP, grid_for
 
 ELEMENTS_PER_GROUP = WORKGROUP * QUAD
-PARAM_TYPES: dict[str, ParamType] = {"f": "f32", "i": "i32", "u": "u32"}
+PARAM_TYPES: dict[str, ParamType] = {
+    letter: type_ for letter, kind in KINDS.items() for type_ in get_args(ParamType) if kind.wgsl == type_
+}
 """The kinds of numbers that an operation over lists can take, as parameters of one word."""
 KERNEL_CACHE_SIZE = 512
 
@@ -64,7 +68,7 @@ def groups_of(numels: Sequence[int]) -> tuple[list[int], tuple[int, int, int]]:
     return starts, grid_for(total * WORKGROUP)
 
 
-@lru_cache(KERNEL_CACHE_SIZE)
+@memoized("kernels over lists", KERNEL_CACHE_SIZE)
 def build_horizontal(body: PerTuple, tuples: int) -> Kernel:
     """The kernel for ``tuples`` tuples.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from .module import Declaration, Module, comma_separated
 from .tokens import tokens
@@ -33,6 +34,12 @@ def workgroup_bytes(module: Module, library: Mapping[str, Declaration]) -> int:
 def _type_of(text: str) -> str:
     """The type of a variable's or a member's declaration."""
     return text.partition(":")[2].partition("=")[0].strip().rstrip(";, \n")
+
+
+@cache
+def type_bytes(type_: str) -> int:
+    """The bytes of a value of a scalar or vector type of WGSL."""
+    return _layout(type_, {})[0]
 
 
 def _layout(type_: str, names: Mapping[str, Declaration]) -> tuple[int, int]:

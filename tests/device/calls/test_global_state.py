@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_webgpu.aten import caches, recipes
+from torch_webgpu.aten import default_dtype, recipes
 
 Tensor = torch.Tensor
 Layout = Callable[[Tensor], Tensor]
@@ -195,8 +195,8 @@ def test_what_was_found_out_is_kept_for_when_a_dtype_comes_back(
     for default in (torch.float64, torch.float32):
         torch.set_default_dtype(default)
         assert (x * 2.25).dtype == default
-    before = len(caches._caches)
-    assert before == len({id(cache) for cache in caches._caches})
+    before = len(default_dtype._caches)
+    assert before == len({id(cache) for cache in default_dtype._caches})
 
 
 def test_a_failed_change_changes_nothing(device: torch.device) -> None:

@@ -26,7 +26,7 @@ def batching() -> Iterator[None]:
 def room_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Gives the cache room for so many signatures, and empties it before and after."""
     recipes.clear()
-    yield partial(monkeypatch.setattr, recipes, "CACHE_SIZE")
+    yield partial(monkeypatch.setattr, recipes._kept, "limit")
     recipes.clear()
 
 
@@ -64,9 +64,9 @@ def test_there_is_one_bound_for_all_operators(device: torch.device, room_for: Ca
             assert x.softmax(0).sum().item() == pytest.approx(k)
             x.copy_(x * 2)
             assert x[0, 0].item() == 2 * n
-    assert len(recipes._kept) <= 24
+    assert recipes._kept.entries <= 24
     assert recipes.statistics.dropped > dropped
-    known = {id(kept.found.run) for kept in recipes._kept.values() if not isinstance(kept.found, str)}
+    known = {id(kept.found.run) for kept in recipes._kept.everything().values() if not isinstance(kept.found, str)}
     for owner in [o for o in gc.get_objects() if isinstance(o, recipes.Recipes)]:
         assert all(len(guards) <= recipes.GUARDS_PER_SHAPE for guards in owner.guarded.values())
         assert all(id(run) in known for guards in owner.guarded.values() for _, run in guards)

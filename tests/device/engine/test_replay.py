@@ -152,7 +152,7 @@ def test_a_program_looks_up_again_what_was_evicted(device: torch.device) -> None
         results = program(on_device)
         torch.webgpu.flush_batch()
         if step == 4:
-            engine().device(0).opened.pipelines._evict()
+            engine().device(0).opened.pipelines._pipelines.evict()
         if step == 6:
             del results
             torch.webgpu.empty_cache()

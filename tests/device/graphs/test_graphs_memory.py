@@ -133,7 +133,7 @@ def test_cached_objects_may_be_evicted(device):
     g, y = captured(lambda: (x * 3).cumsum(0))
     opened = engine().device(0)._opened
     with engine().lock:
-        opened.pipelines._evict()
+        opened.pipelines._pipelines.evict()
     torch.webgpu.empty_cache()
     x.fill_(2)
     g.replay()

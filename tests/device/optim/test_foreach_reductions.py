@@ -169,12 +169,13 @@ def test_stack_of_numbers(device: Any, dtype: torch.dtype, count: int) -> None:
 
 
 def test_few_operations_are_kept(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreach_reductions, "CACHE_SIZE", 4)
-    before = len(foreach_reductions._operations)
+    operations = foreach_reductions._operations
+    monkeypatch.setattr(operations, "limit", 4)
+    operations.clear()
     numbers = [torch.tensor(float(k), device=device) for k in range(40)]
     for count in range(20, 40):
         assert torch.stack(numbers[:count])[-1].item() == count - 1
-    assert len(foreach_reductions._operations) <= max(4, before)
+    assert operations.entries <= 4
 
 
 def test_stack_promotes_and_has_gradients(device: Any) -> None:

@@ -58,7 +58,7 @@ def test_commands_that_cannot_be_looked_up_ahead(device: Device) -> None:  # noq
     """More bind groups than are kept: those found first are gone when the last is found."""
     device.empty_cache()
     cache = device._opened.pipelines
-    whole, cache._generation_size = cache._generation_size, 4
+    whole, cache.recent.limit = cache.recent.limit, 8
     try:
         buffers = [device.allocate(4 * N) for _ in range(20)]
         commands = [add_scalar(a, b, N, 1.0) for a, b in pairwise(buffers)]
@@ -66,7 +66,7 @@ def test_commands_that_cannot_be_looked_up_ahead(device: Device) -> None:  # noq
         assert device.opened.prepared.get("too many") is None
         assert device.prepare_again("few", commands[:3]) is not None
     finally:
-        cache._generation_size = whole
+        cache.recent.limit = whole
 
 
 def test_what_submit_refuses_is_refused(device: Device) -> None:  # noqa: F811

@@ -221,7 +221,7 @@ def test_bind_groups_are_bounded_and_come_back(device):
     n = 4
     device.empty_cache()
     cache = device._opened.pipelines
-    whole, cache._generation_size = cache._generation_size, 4
+    whole, cache.recent.limit = cache.recent.limit, 8
     try:
         buffers = [device.allocate(4 * n) for _ in range(20)]
         device.submit([Clear(buffers[0], 0, 4 * n)])
@@ -230,7 +230,7 @@ def test_bind_groups_are_bounded_and_come_back(device):
             assert device.stats.bind_groups <= 8
         assert set(read_f32(device, buffers[-1], n)) == {19.0}
     finally:
-        cache._generation_size = whole
+        cache.recent.limit = whole
 
 
 @pytest.mark.parametrize(

@@ -191,10 +191,11 @@ def test_float64_where_the_adapter_has_none(device: torch.device, monkeypatch: p
     if device.type != "webgpu":
         pytest.skip("about adapters without shader-f64")
     from torch_webgpu.engine.record import engine
+    from torch_webgpu.engine.store import templates
 
     adapter = engine().device(0)
     monkeypatch.setattr(adapter, "target", dataclasses.replace(adapter.target, float64=False))
-    monkeypatch.setattr(engine(), "templates", {})  # tensors of which were made before
+    monkeypatch.setattr(engine(), "templates", templates())  # tensors of which were made before
     for make in (
         lambda: torch.zeros(3, dtype=torch.float64, device=device),
         lambda: torch.zeros(3, dtype=torch.float64).to(device),

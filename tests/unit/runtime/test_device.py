@@ -225,7 +225,7 @@ def test_an_observer_is_given_the_submissions(device: Device) -> None:
 def test_many_kernels_and_groups_leave_the_cache_again(webgpu: CheckedWebGPU) -> None:
     device = programs.device(webgpu)
     cache = device.opened.pipelines
-    cache._generation_size, cache._max_pipelines = 4, 2
+    cache.recent.limit, cache._pipelines.limit = 8, 2
     buffers = [filled(device, [k] * N) for k in range(12)]
     for _ in range(2):
         for k, (x, y) in enumerate(pairwise(buffers)):

@@ -79,7 +79,7 @@ class Machine(RuleBasedStateMachine):
 
     def _limit_caches(self) -> None:
         cache = self.device.opened.pipelines
-        cache._generation_size, cache._max_pipelines = self.groups // 2, max(2, self.groups // 4)
+        cache.recent.limit, cache._pipelines.limit = self.groups, max(2, self.groups // 4)
 
     def _pick(self, pick: int) -> Tensor:
         return self.alive[pick % len(self.alive)]

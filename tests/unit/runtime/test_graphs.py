@@ -45,7 +45,7 @@ def test_a_graph_keeps_what_the_cache_evicts(device: Device) -> None:
     x, y = filled(device, [0] * N), device.allocate(4 * N)
     graph = device.encode_graph([add(x, y, N, 3), add(x, y, N, 4), double(y, N)])
     cache = device.opened.pipelines
-    cache._max_pipelines = 1
+    cache._pipelines.limit = 1
     device.submit([add_last(x, y, N, 1)])
     device.submit([double(y, N)])
     assert device.stats.pipelines == 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 
+from torch_webgpu.caches import memoized
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.plan import Plan, Requirements, features_of
 from torch_webgpu.target import Target
@@ -35,7 +35,7 @@ def requirements(plan: Plan, target: Target) -> Requirements:
     )
 
 
-@lru_cache(maxsize=KERNEL_CACHE_SIZE)
+@memoized("requirements of kernels", KERNEL_CACHE_SIZE)
 def of_kernel(kernel: Kernel, target: Target) -> Requirements:
     """What one kernel needs; of one whose text cannot be read, which compiling it will say, what is known without."""
     try:

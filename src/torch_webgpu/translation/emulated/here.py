@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from torch_webgpu.caches import memoized
 from torch_webgpu.translation.device_names import Names
 
 DeviceLike = torch.device | str | int | None
@@ -71,7 +72,7 @@ HERE = Here()
 _names_on = cache(Names)
 
 
-@lru_cache(maxsize=256)
+@memoized("translated texts", 256)
 def _local_text(target: str, text: str) -> str:
     return _names_on(target).local(text) or text
 

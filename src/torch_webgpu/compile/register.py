@@ -1,0 +1,68 @@
+"""``torch.compile(model)`` without a backend means ``"inductor"``. Inductor has no code generator for webgpu, so that a
+graph with a webgpu tensor in it is ours whichever of the two names is given; all others go where they went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import torch
+
+from torch_webgpu.on_import import when_imported
+
+from .private import on_webgpu
+
+TRACED = frozenset({"helper", "device_names", "traced"})
+"""The modules of ``translation`` that Dynamo traces through."""
+
+
+def register() -> None:
+    """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
+    wrapper: Any = torch._TorchCompileInductorWrapper
+    wrapper.__call__ = choosing(wrapper.__call__)
+    when_imported("torch._dynamo.backends.inductor", choose_by_name)
+    when_imported("torch._dynamo.trace_rules", skip_own_modules)
+
+
+def choose_by_name(module: Any) -> None:
+    """The same of ``torch._dynamo.lookup_backend("inductor")``, which other backends use, such as ``explain``'s."""
+    functions = import_module("torch._dynamo.backends.registry")._COMPILER_FNS
+    functions["inductor"] = module.inductor = choosing(functions["inductor"])
+
+
+def choosing(inductor: Callable[..., Any]) -> Callable[..., Any]:
+    """Inductor as a function of a graph and its inputs, or as the method of what holds its options, but for webgpu."""
+
+    @wraps(inductor)
+    def choose(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+        *holder, model, inputs = args
+        if on_webgpu(model, inputs):
+            options = holder[0].config if holder else None
+            from .backend import webgpu  # which loads the compiler
+
+            return webgpu(model, inputs, options=options)
+        return inductor(*args, **kwargs)
+
+    return choose
+
+
+def skip_own_modules(rules: Any) -> None:
+    """After a graph break Dynamo would trace the kernels of eager operators, which are Python, and what these call.
+
+    The exception is what translated programs call, in the middle of what is to be one graph.
+    """
+    for library in ("cffi", "wgpu", "wgpudawn"):
+        rules.add(library)
+    package = Path(__file__).parent.parent
+    for folder, prefix, traced in (
+        (package, "torch_webgpu.", {"translation"}),
+        (package / "translation", "torch_webgpu.translation.", TRACED),
+    ):
+        for module in iter_modules([str(folder)]):
+            if module.name not in traced:
+                rules.add(prefix + module.name)
