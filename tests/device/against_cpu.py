@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
@@ -30,11 +30,30 @@ def moved(t: torch.Tensor, device: Any) -> torch.Tensor:
     return base.clone().to(device).as_strided(t.shape, t.stride(), t.storage_offset())
 
 
+def in_float32(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` on its tensors in float32, with results and gradients rounded once to the dtype of the first tensor."""
+
+    def widened(*tensors: torch.Tensor) -> Any:
+        results = fn(*(t.float() if t.is_floating_point() else t for t in tensors))
+        return tree_map_only(torch.Tensor, lambda t: t.to(tensors[0].dtype), results)
+
+    return widened
+
+
 def check(
-    device: Any, fn: Callable[..., Any], *tensors: torch.Tensor, backward: bool = False, tol: float | None = None
+    device: Any,
+    fn: Callable[..., Any],
+    *tensors: torch.Tensor,
+    backward: bool = False,
+    tol: float | None = None,
+    float32_reference: bool = False,
 ) -> None:
-    """Asserts that ``fn`` gives on ``device`` what it gives on the CPU: values, dtypes, shapes, gradients if asked."""
-    expected = results_on("cpu", fn, tensors, backward)
+    """Asserts that ``fn`` gives on ``device`` what it gives on the CPU: values, dtypes, shapes, gradients if asked.
+
+    ``float32_reference`` is for convolutions in bfloat16: on processors for which oneDNN has no such kernels (those
+    without AVX-512), PyTorch's CPU sums their gradients in bfloat16.
+    """
+    expected = results_on("cpu", in_float32(fn) if float32_reference else fn, tensors, backward)
     actual = results_on(device, fn, tensors, backward)
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected):

@@ -109,7 +109,15 @@ def test_bfloat16(device, chosen, monkeypatch, name, last):
         pytest.skip("no such format")
     inputs, weight = (numbers(shape, last).bfloat16() for shape in (x, w))
     check(device, lambda x, w: fn(x, w, **options) * 2, inputs, weight, tol=0)
-    check(device, lambda x, w: fn(x, w, **options), inputs * 1e30, weight, backward=True, tol=2e-2)
+    check(
+        device,
+        lambda x, w: fn(x, w, **options),
+        inputs * 1e30,
+        weight,
+        backward=True,
+        tol=2e-2,
+        float32_reference=True,
+    )
     assert len(chosen) >= 3  # a group of channels may have gaps
     chosen.clear()
     gaps = torch.cat([inputs, inputs], -1)[..., : x[-1]]
