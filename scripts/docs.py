@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torch_webgpu.aten.torch_abi import KERNELS
+from torch_webgpu.aten.dispatch.torch_abi import KERNELS
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.translation import compat
 

@@ -20,18 +20,19 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+    from torch_webgpu.api import accelerator, graphs, hints, plans, streams, torch_profiler
+    from torch_webgpu.aten.dispatch import torch_abi, torch_guard
+    from torch_webgpu.compile import register as compiler
+    from torch_webgpu.engine import launch_blocking, record
+
     from . import api, aten, integrations, plan
-    from .api import accelerator, graphs, hints, plans, streams, torch_profiler
-    from .aten import torch_abi, torch_guard
-    from .compile import register as compiler
-    from .engine import record, where
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
     torch_guard.let_exceptions_pass()
     aten.register()
     atexit.register(record.stop)  # now, so that it runs after the handlers of programs that import torch first
     plan.trace, plan.bind = plans.trace, plans.bind
-    where.register()
+    launch_blocking.register()
     compiler.register()
     accelerator.register()
     graphs.register()

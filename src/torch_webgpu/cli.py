@@ -9,11 +9,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from .doctor import AdapterReport, ImplementationReport, Report, diagnose
-from .integrations.report import Library
-from .runtime.runtime import devices
-from .target import named, names
-from .translation import compat, launch, migrate
+from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
+from torch_webgpu.integrations.report import Library
+from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.target import named, names
+from torch_webgpu.translation import compat, launch, migrate
 
 SHOWN_LIMITS = (
     "max-buffer-size",

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from .config import config
-from .errors import FlagError, NoAdapterError
-from .integrations.report import Library, libraries
-from .runtime.adapters import INSTALL, MODULES, implementation, survey
-from .runtime.implementation import Adapter
-from .runtime.runtime import devices
+from torch_webgpu.config import config
+from torch_webgpu.errors import FlagError, NoAdapterError
+from torch_webgpu.integrations.report import Library, libraries
+from torch_webgpu.runtime.adapters import INSTALL, MODULES, implementation, survey
+from torch_webgpu.runtime.implementation import Adapter
+from torch_webgpu.runtime.runtime import devices
 
 TRIAL_S = 300
 """The longest that an implementation may take in a process of its own."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .errors import UnsupportedDtypeError
+from torch_webgpu.errors import UnsupportedDtypeError
 
 WORD_BITS = 32
 """Of the words that WGSL's storage buffers are made of."""

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple, get_args
 
-from .errors import WebGPUError, did_you_mean
+from torch_webgpu.errors import WebGPUError, did_you_mean
 
 WINDOW_ALIGNMENT_BYTES = 256
 Dialect = Literal["naga", "tint"]

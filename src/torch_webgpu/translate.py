@@ -5,11 +5,11 @@ The same without touching the script: ``torch-webgpu run script.py``, or ``TORCH
 
 from __future__ import annotations
 
-from .translation import programs as _programs
-from .translation import report as _report
-from .translation import session as _session
-from .translation.report import Report
-from .translation.session import disable, enable
+from torch_webgpu.translation import programs as _programs
+from torch_webgpu.translation import report as _report
+from torch_webgpu.translation import session as _session
+from torch_webgpu.translation.report import Report
+from torch_webgpu.translation.session import disable, enable
 
 __all__ = ["Report", "disable", "enable", "report"]
 

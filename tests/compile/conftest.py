@@ -12,7 +12,7 @@ import torch
 import torch._dynamo
 from tests.slow import skip_slow
 
-from torch_webgpu.compile import autograd_cache, backend, cache, patterns
+from torch_webgpu.compile import autograd_cache, backend, cache, graph_patterns
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
 
@@ -39,7 +39,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often each pattern was found in what is compiled from now on."""
     counts: dict[str, int] = {}
-    apply = patterns.apply
+    apply = graph_patterns.apply
 
     def counting(gm: torch.fx.GraphModule) -> dict[str, int]:
         new = apply(gm)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_webgpu.compile import backend, graph
+from torch_webgpu.compile import backend, compiled_graph
 from torch_webgpu.plan import Plan
 
 
@@ -17,14 +17,14 @@ from torch_webgpu.plan import Plan
 def plans() -> Iterator[list[Plan]]:
     """The plans that compiled functions run in the block for the first time, in order."""
     found: list[Plan] = []
-    bound_plan: Any = graph.PlanFunction
+    bound_plan: Any = compiled_graph.PlanFunction
 
     def noting(engine: Any, plan: Plan, *args: Any) -> Any:
         found.append(plan)
         return bound_plan(engine, plan, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "PlanFunction", noting)
+        patch.setattr(compiled_graph, "PlanFunction", noting)
         yield found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_webgpu.compile import cache, graph, private_folder
+from torch_webgpu.compile import cache, compiled_graph, private_folder
 from torch_webgpu.errors import TraceError
 from torch_webgpu.plan import Plan, trace
 
@@ -70,9 +70,9 @@ def files(folder: Path) -> list[Path]:
 def compiled_results(x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, int]:
     """What a small compiled function returns, and how many plans were made for it."""
     made = []
-    trace = graph.trace
+    trace = compiled_graph.trace
     with monkeypatch.context() as patch:
-        patch.setattr(graph, "trace", lambda *args, **kwargs: made.append(args) or trace(*args, **kwargs))
+        patch.setattr(compiled_graph, "trace", lambda *args, **kwargs: made.append(args) or trace(*args, **kwargs))
         torch._dynamo.reset()
         return torch.compile(lambda t: (t * 2).sin().sum(0))(x), len(made)
 
@@ -140,7 +140,7 @@ def test_what_makes_no_plan_keeps_none(tmp_path: Path) -> None:
         raise TraceError("no")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "trace", refuse)
+        patch.setattr(compiled_graph, "trace", refuse)
         x = torch.randn(4, 3, device="webgpu")
         assert torch.equal(torch.compile(lambda t: t + 1)(x), x + 1)
     assert not files(tmp_path)

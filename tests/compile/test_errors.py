@@ -14,7 +14,7 @@ import torch.nn as nn
 from tests.device.broken import record_broken
 from tests.device.memory_limit import memory_limit
 
-from torch_webgpu.compile import cache, graph
+from torch_webgpu.compile import cache, compiled_graph
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
 from torch_webgpu.ir.operation import Extern, Operation
@@ -131,8 +131,8 @@ def test_a_fused_kernel_names_all_its_lines() -> None:
 
     compiled, x = torch.compile(f), torch.ones(3, device="webgpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph.PlanFunction, "failing_step", lambda *_: 0)
-        patch.setattr(graph.PlanFunction, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("it failed")))
+        patch.setattr(compiled_graph.PlanFunction, "failing_step", lambda *_: 0)
+        patch.setattr(compiled_graph.PlanFunction, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("it failed")))
         with pytest.raises(RuntimeError, match=rf"(?s)%sin.*%mul.*{line(f, 'sin() * 2')}.*%exp.*{line(f, 'exp()')}"):
             compiled(x)
 
@@ -214,7 +214,7 @@ def test_suppressed_errors_of_making_a_plan() -> None:
     f = lambda x: x.relu() * 2
     x = torch.randn(5, device="webgpu")
     with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(suppress_errors=True):
-        patch.setattr(graph, "trace", refuse)
+        patch.setattr(compiled_graph, "trace", refuse)
         compiled = torch.compile(f)
         for _ in range(2):
             assert_equal(compiled(x), f(x))

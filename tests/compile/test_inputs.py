@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_webgpu.compile.graph import CompiledGraph
+from torch_webgpu.compile.compiled_graph import CompiledGraph
 from torch_webgpu.engine.record import engine
 
 from .against_eager import assert_equal, check, counting

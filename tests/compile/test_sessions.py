@@ -15,7 +15,7 @@ import torch
 import torch.nn as nn
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from torch_webgpu.aten.torch_abi import compiling
+from torch_webgpu.aten.dispatch.torch_abi import compiling
 
 from .against_eager import assert_equal, counting
 

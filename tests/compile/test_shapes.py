@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from torch_webgpu.compile.graph import laid_out
+from torch_webgpu.compile.compiled_graph import laid_out
 
 from .against_eager import assert_equal, check, counting
 
@@ -64,9 +64,9 @@ def test_training_at_several_sizes() -> None:
 
 
 def test_a_plan_for_each_length_and_no_more_than_the_cache_takes(monkeypatch) -> None:
-    from torch_webgpu.compile import graph
+    from torch_webgpu.compile import compiled_graph
 
-    monkeypatch.setattr(graph, "MAX_PLANS", 4)
+    monkeypatch.setattr(compiled_graph, "MAX_PLANS", 4)
     f = lambda x: x.exp() + 1
     compiled = torch.compile(f, dynamic=True, fullgraph=True)
     xs = [torch.randn(n, device="webgpu") for n in range(2, 10)]

@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 
 import pytest
 
-from torch_webgpu.aten import recipes
+from torch_webgpu.aten.dispatch import recipes
 from torch_webgpu.caches import Cache
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Operation

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.translation import matrix
+from torch_webgpu.translation import table
 from torch_webgpu.translation.monitor import Monitor
 from torch_webgpu.translation.replacements import Replacements
 
@@ -37,7 +37,7 @@ def call(name: str, monitor: Monitor, names: dict[str, Any]) -> dict[str, Any]:
     expression = example(name)
     assert expression is not None
     module, _, _ = name.rpartition(".")
-    names.update(f=matrix.look_up(name), m=matrix.look_up(module), name=name)
+    names.update(f=table.look_up(name), m=table.look_up(module), name=name)
     outcome: dict[str, Any] = {"raised": "", "kind": "", "value": None, "said": []}
     for _ in range(2):
         with warnings.catch_warnings(record=True) as heard:
@@ -59,7 +59,7 @@ def main(target: str, file: str, rank: str = "", meeting: str = "") -> None:
     replacements, monitor = Replacements(), Monitor()
     torch.manual_seed(0)
     c = torch.randn(4, 4)
-    matrix.install(target, replacements, monitor)
+    table.install(target, replacements, monitor)
     here = torch.device("webgpu", 0) if target == "webgpu" else torch.device(target)
     names: dict[str, Any] = {"torch": torch, "x": world, "t": c.to(here), "c": c, "here": here, "__name__": "__main__"}
     if meeting:
@@ -68,8 +68,8 @@ def main(target: str, file: str, rank: str = "", meeting: str = "") -> None:
     outcomes = {}
     with tempfile.TemporaryDirectory() as folder:
         names["folder"] = folder
-        for name, row in matrix.table().items():
-            if (name in TOGETHER) == bool(meeting) and matrix.is_there(name) and not row.removed and example(name):
+        for name, row in table.table().items():
+            if (name in TOGETHER) == bool(meeting) and table.is_there(name) and not row.removed and example(name):
                 outcomes[name] = call(name, monitor, names)
     replacements.restore()
     Path(file).write_text(json.dumps(outcomes), "utf-8")

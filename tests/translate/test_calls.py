@@ -16,7 +16,7 @@ import torch
 from tests.translate.examples import TOGETHER, example
 from tests.translate.test_matrix import TABLE, installed
 
-from torch_webgpu.translation import matrix
+from torch_webgpu.translation import table
 from torch_webgpu.translation.monitor import Answer
 
 TARGETS = ("webgpu", "cpu")
@@ -53,8 +53,8 @@ def outcomes(target: str) -> dict[str, Any]:
     return {**alone, **first}
 
 
-NAMES = [name for name, row in TABLE.items() if matrix.is_there(name) and not row.removed]
-ABSENT = [name for name, row in TABLE.items() if row.removed and not matrix.is_there(name)]
+NAMES = [name for name, row in TABLE.items() if table.is_there(name) and not row.removed]
+ABSENT = [name for name, row in TABLE.items() if row.removed and not table.is_there(name)]
 
 
 def test_every_name_has_an_example() -> None:
@@ -75,7 +75,7 @@ def wrong(name: str, target: str, outcome: dict[str, Any]) -> str:
     once = [f"{name} does nothing here: {reply.note}"] if reply.answer is Answer.NOTHING else []
     if outcome["said"] != [once, []]:
         return f"said {outcome['said']}"
-    counts = reply.answer is not Answer.SAME and callable(matrix.look_up(name))
+    counts = reply.answer is not Answer.SAME and callable(table.look_up(name))
     if counts and not (outcome["count"] >= 2 and outcome["place"]):
         return f"counted {outcome['count']} calls, the first at {outcome['place']!r}"
     return ""
@@ -106,17 +106,17 @@ def test_what_is_the_same_gives_the_cpus_numbers() -> None:
 def test_a_name_that_pytorch_removed_is_an_error(name: str) -> None:
     assert {reply.answer for reply in TABLE[name].replies.values()} == {Answer.ERROR}
     with installed("webgpu"):
-        assert not matrix.is_there(name)
+        assert not table.is_there(name)
 
 
 def test_what_is_translated_is_the_devices_own() -> None:
     replies = {row.name: row.replies["webgpu"] for row in TABLE.values()}
     rows = [TABLE[name] for name, reply in replies.items() if reply.answer is Answer.TRANSLATED and ":" not in reply.by]
-    counterparts = {row.name: matrix.answering(row.replies["webgpu"].by) for row in rows}
-    truths = {row.name: matrix.look_up(row.name) for row in rows}
+    counterparts = {row.name: table.answering(row.replies["webgpu"].by) for row in rows}
+    truths = {row.name: table.look_up(row.name) for row in rows}
     with installed("webgpu"):
         for row in rows:
-            now, expected = matrix.look_up(row.name), counterparts[row.name]
+            now, expected = table.look_up(row.name), counterparts[row.name]
             if row.asks:
                 assert unwrap(now) is truths[row.name]
             elif isinstance(expected, type):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from torch_webgpu import cli
-from torch_webgpu.translation import compat, matrix
-from torch_webgpu.translation.answers import TARGETS
+from torch_webgpu.translation import compat, table
+from torch_webgpu.translation.rows import TARGETS
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
@@ -39,14 +39,14 @@ def test_another_device_answers_otherwise(capsys: pytest.CaptureFixture[str]) ->
 def test_without_a_name_everything_is_listed_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     text = told(capsys)
     words = set(text.split())
-    assert {row.leaf for row in matrix.table().values()} <= words
-    assert f"{len(matrix.table())} names: " in text
-    assert sum(compat.counts(list(matrix.table().values()), "webgpu").values()) == len(matrix.table())
+    assert {row.leaf for row in table.table().values()} <= words
+    assert f"{len(table.table())} names: " in text
+    assert sum(compat.counts(list(table.table().values()), "webgpu").values()) == len(table.table())
 
 
 def test_json_has_the_rows_for_all_devices(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(told(capsys, "--json"))
-    assert [row["name"] for row in rows] == list(matrix.table())
+    assert [row["name"] for row in rows] == list(table.table())
     assert set(rows[0]["targets"]) == set(TARGETS)
     (row,) = json.loads(told(capsys, "torch.cuda.Stream", "--json"))
     assert row["targets"]["webgpu"]["by"] == "torch.webgpu.Stream"
@@ -90,4 +90,4 @@ def test_static_quantization_is_as_the_page_says() -> None:
 
 def test_the_page_has_every_name() -> None:
     page = compat.page()
-    assert all(f"`{row.leaf}`" in page for row in matrix.table().values())
+    assert all(f"`{row.leaf}`" in page for row in table.table().values())

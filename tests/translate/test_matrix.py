@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_webgpu.translation import matrix
-from torch_webgpu.translation.answers import TARGETS, Row
-from torch_webgpu.translation.emulated.here import HERE
+from torch_webgpu.translation import table
+from torch_webgpu.translation.emulated.target import HERE
 from torch_webgpu.translation.monitor import Answer, Monitor
 from torch_webgpu.translation.replacements import Replacements
+from torch_webgpu.translation.rows import TARGETS, Row
 
-TABLE = matrix.table()
+TABLE = table.table()
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def installed(target: str) -> Iterator[Monitor]:
     """The matrix's answers for ``target``, inside the block."""
     replacements, monitor = Replacements(), Monitor()
     try:
-        matrix.install(target, replacements, monitor)
+        table.install(target, replacements, monitor)
         yield monitor
     finally:
         replacements.restore()
@@ -36,7 +36,7 @@ def test_every_reply_names_something_that_is_there(target: str) -> None:
     absent = {
         reply.by
         for row in TABLE.values()
-        if (reply := row.replies[target]).by and not matrix.is_known(reply.by)
+        if (reply := row.replies[target]).by and not table.is_known(reply.by)
     }  # fmt: skip
     assert not absent
 
@@ -56,7 +56,7 @@ def test_uninstalling_restores_every_attribute(target: str) -> None:
     changing = "torch.backends.cudnn."  # what is looked up there is made anew each time
 
     def now() -> dict[str, object]:
-        return {name: matrix.look_up(name) for name in TABLE if not name.startswith(changing)}
+        return {name: table.look_up(name) for name in TABLE if not name.startswith(changing)}
 
     before = now()
     with installed(target):
@@ -68,7 +68,7 @@ def test_uninstalling_restores_every_attribute(target: str) -> None:
         if not callable(before[name]):
             continue  # an empty tuple is the same one everywhere
         replaced = inside[name] is not before[name]
-        expected = row.replies[target].answer is not Answer.SAME and matrix.is_there(name) and not row.removed
+        expected = row.replies[target].answer is not Answer.SAME and table.is_there(name) and not row.removed
         assert replaced == expected, name
 
 
@@ -81,9 +81,9 @@ MODULES = (
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_of_the_modules_has_a_row(module: str) -> None:
-    owner = matrix.look_up(module)
+    owner = table.look_up(module)
     names = getattr(owner, "__all__", None) or [n for n in vars(owner) if not n.startswith("_")]
-    answered = {id(matrix.look_up(name)) for name in TABLE}
+    answered = {id(table.look_up(name)) for name in TABLE}
     missing = [
         name
         for name in names

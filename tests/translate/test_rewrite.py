@@ -11,10 +11,10 @@ import torch
 
 from torch_webgpu.translation.callers import MARK
 from torch_webgpu.translation.device_names import Names
-from torch_webgpu.translation.emulated.here import HERE
-from torch_webgpu.translation.helper import Helper
+from torch_webgpu.translation.emulated.target import HERE
 from torch_webgpu.translation.importing import Cells
 from torch_webgpu.translation.rewrite import mentions_devices, rewritten
+from torch_webgpu.translation.runtime_support import Helper
 
 TARGETS = ("webgpu", "mps", "cpu")
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from torch_webgpu.aten import torch_guard
+from torch_webgpu.aten.dispatch import torch_guard
 from torch_webgpu.integrations.choice import instead_of_cpu
-from torch_webgpu.translation import launch, matrix, router, session
+from torch_webgpu.translation import launch, router, session, table
 from torch_webgpu.translation.alias import Alias
 from torch_webgpu.translation.callers import MARK, Packages, is_installed
-from torch_webgpu.translation.emulated.here import HERE
-from torch_webgpu.translation.helper import Helper
+from torch_webgpu.translation.emulated.target import HERE
 from torch_webgpu.translation.importing import Imports
 from torch_webgpu.translation.missing import Missing
 from torch_webgpu.translation.replacements import Replacements
 from torch_webgpu.translation.router import Candidate
+from torch_webgpu.translation.runtime_support import Helper
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is translated where there is CUDA")
 
@@ -192,8 +192,8 @@ def test_imports_of_the_users_are_rewritten_and_not_kept(
 
 def state() -> dict[str, Any]:
     """What translation may touch, by identity: every attribute of whatever has a name in the matrix, and the hooks."""
-    names = [name for name in matrix.table() if matrix.is_there(name)]
-    owners = {id(owner): owner for name in names for owner in matrix.owners(name, matrix.look_up(name))}
+    names = [name for name in table.table() if table.is_there(name)]
+    owners = {id(owner): owner for name in names for owner in table.owners(name, table.look_up(name))}
     owners |= {id(owner): owner for owner in (torch.accelerator, HERE)}
     found = {
         f"{getattr(owner, '__name__', owner)}.{name}": id(value)
@@ -228,7 +228,7 @@ PARTS = (
     (torch.library.Library, "impl", 8),
     (torch_guard, "stand_in", 4),
     (Missing, "place", 1),
-    (matrix, "install", 1),
+    (table, "install", 1),
     (Replacements, "set", 300),
     (session, "without_accelerator", 1),
 )

@@ -8,8 +8,8 @@ from math import prod
 import pytest
 
 from torch_webgpu.ir.operation import Operation, Spec
-from torch_webgpu.kernels import attention
-from torch_webgpu.kernels.attention import Attention, Problem, few, lower_few
+from torch_webgpu.kernels.attention import attention
+from torch_webgpu.kernels.attention.attention import Attention, Problem, few, lower_few
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_webgpu.aten.scalars import cast_scalar, check_fits
+from torch_webgpu.aten.dispatch.scalars import cast_scalar, check_fits
 from torch_webgpu.dtypes import BY_NAME, KINDS
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops

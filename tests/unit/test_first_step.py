@@ -45,7 +45,7 @@ def test_dynamo_finds_what_it_is_not_to_trace_hidden_as_ever() -> None:
     script = (
         STEP
         + """
-from torch_webgpu.aten import torch_late_dynamo
+from torch_webgpu.aten.dispatch import torch_late_dynamo
 functions = list(torch_late_dynamo.hidden_from_dynamo())
 kept = [function for function in functions if getattr(function, torch_late_dynamo.KEPT, None) is function]
 assert len(kept) == len(functions) > 50, (len(kept), len(functions))
@@ -62,7 +62,7 @@ print("done")
 
 
 def test_pytorch_itself_still_imports_it() -> None:
-    """A canary: once PyTorch's meta kernels do without Dynamo, aten/torch_late_dynamo.py can go."""
+    """A canary: once PyTorch's meta kernels do without Dynamo, aten/dispatch/torch_late_dynamo.py can go."""
     script = """
 import os, sys
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"

@@ -12,7 +12,7 @@ from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.operation import Extern, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.kernels.matmul import lower_matmul
+from torch_webgpu.kernels.matmul.matmul import lower_matmul
 from torch_webgpu.wgsl.code_size import MAX_CODE, code_size
 
 MATRIX = Spec("f32", (6, 6), (6, 1))

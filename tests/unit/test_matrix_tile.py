@@ -11,10 +11,11 @@ import pytest
 
 from torch_webgpu.compiler.lower.lower import lower
 from torch_webgpu.ir.operation import Operation, Spec
-from torch_webgpu.kernels import conv, matmul
-from torch_webgpu.kernels.conv_problem import Geometry
-from torch_webgpu.kernels.halves import is_worth
-from torch_webgpu.kernels.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
+from torch_webgpu.kernels.conv import conv
+from torch_webgpu.kernels.conv.conv_problem import Geometry
+from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.matmul.halves import is_worth
+from torch_webgpu.kernels.matmul.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.link import link

@@ -10,13 +10,14 @@ import pytest
 from torch_webgpu.ir.expr import Expr, Function
 from torch_webgpu.ir.operation import Body, Extern, ForEach, Number, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.kernels import fold, matmul
+from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.spatial import im2col
 
 MATRIX = Spec("f32", (6, 6), (6, 1))
 
 
 def patches(stride: int) -> Extern:
-    return fold.unfold(fold.Patches((2, 2), (1, 1), (0, 0), (stride, stride)))
+    return im2col.unfold(im2col.Patches((2, 2), (1, 1), (0, 0), (stride, stride)))
 
 
 def made() -> dict[str, Body]:

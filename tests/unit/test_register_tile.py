@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from torch_webgpu.kernels.operand import Side
-from torch_webgpu.kernels.register_tile import block_text
-from torch_webgpu.kernels.tile import RATES, Tile
+from torch_webgpu.kernels.matmul.operand import Side
+from torch_webgpu.kernels.matmul.register_tile import block_text
+from torch_webgpu.kernels.matmul.tile import RATES, Tile
 
 LANES = 8
 """Threads whose vectors workgroup memory delivers at once, if all lie in different banks."""

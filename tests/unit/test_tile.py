@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from torch_webgpu.kernels import conv, matmul
-from torch_webgpu.kernels.operand import Side
-from torch_webgpu.kernels.register_tile import block_text
-from torch_webgpu.kernels.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, blocking, blocks
+from torch_webgpu.kernels.conv import conv
+from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.matmul.operand import Side
+from torch_webgpu.kernels.matmul.register_tile import block_text
+from torch_webgpu.kernels.matmul.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, blocking, blocks
 
 TILES = tuple(RATES)
 WORKGROUP_BYTES = 16 << 10

@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401 everything imported here is the module's interface
 
-from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.aten.dispatch.fallback import fallback_stats
 from torch_webgpu.caches import CacheStats, cache_stats
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.errors import (
@@ -64,6 +64,7 @@ from .fusion import (
     set_fusion_min_size,
     set_fusion_window,
 )
+from .fusion_patterns import add_fusion_pattern, get_fusion_patterns, remove_fusion_pattern
 from .graphed_callables import make_graphed_callables
 from .graphs import CUDAGraph, Graph, graph, graph_pool_handle, is_current_stream_capturing
 from .memory import (
@@ -85,7 +86,6 @@ from .memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
-from .patterns import add_fusion_pattern, get_fusion_patterns, remove_fusion_pattern
 from .profile import profile
 from .random import (
     default_generators,

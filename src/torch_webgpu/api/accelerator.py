@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_webgpu.aten.torch_abi import replace_accelerator_hooks
+from torch_webgpu.aten.dispatch.torch_abi import replace_accelerator_hooks
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torch_webgpu.engine.causes import ASKED, BATCH_ENDED
+from torch_webgpu.engine.flush_reason import ASKED, BATCH_ENDED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.settings import UNBOUNDED
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.torch_patches import resolve_bare_devices
+from torch_webgpu.aten.dispatch.torch_patches import resolve_bare_devices
 from torch_webgpu.engine.current import current_device, set_current_device
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import synchronize as _synchronize

@@ -14,10 +14,10 @@ import torch
 
 from torch_webgpu.compiler.compile import Compilation
 from torch_webgpu.compiler.fuse.nodes import FusedNode
-from torch_webgpu.engine.bundles import Bundle
-from torch_webgpu.engine.causes import EXPLAINED, PROFILE, Cause
+from torch_webgpu.engine.flush_reason import EXPLAINED, PROFILE, Cause
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.tensor_lists import Bundle
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import ForEach, Node, Operation
 from torch_webgpu.plan import Step

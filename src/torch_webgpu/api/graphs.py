@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_webgpu.aten.torch_patches import refuse_uncapturable_optimizers
+from torch_webgpu.aten.dispatch.torch_patches import refuse_uncapturable_optimizers
 from torch_webgpu.engine.capture import Capture, CapturedGraph
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.graph_memory import PoolHandle

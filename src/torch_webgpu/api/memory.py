@@ -10,7 +10,7 @@ import warnings
 from dataclasses import asdict
 from typing import Any
 
-from torch_webgpu.engine.causes import MEMORY
+from torch_webgpu.engine.flush_reason import MEMORY
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.runtime import devices

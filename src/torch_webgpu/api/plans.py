@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_webgpu.aten.torch_abi import compiling
+from torch_webgpu.aten.dispatch.torch_abi import compiling
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.plan_function import PlanFunction
 from torch_webgpu.engine.record import engine

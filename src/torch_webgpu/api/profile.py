@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_webgpu.engine.causes import PROFILE
+from torch_webgpu.engine.flush_reason import PROFILE
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.names import operator_name

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine import random as states
+from torch_webgpu.engine import generators as states
 
 from .device import DeviceLike, device_count, index_of
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.torch_abi import DEVICE_TYPE_NUMBER
-from torch_webgpu.aten.torch_patches import replace_constructor
+from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE_NUMBER
+from torch_webgpu.aten.dispatch.torch_patches import replace_constructor
 from torch_webgpu.engine.current import current_device
-from torch_webgpu.engine.places import Place, times_ns
+from torch_webgpu.engine.fence import Place, times_ns
 
 from .device import DeviceLike, device, index_of, synchronize
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from torch_webgpu.aten.torch_abi import profiler_range
-from torch_webgpu.engine import watch
+from torch_webgpu.aten.dispatch.torch_abi import profiler_range
+from torch_webgpu.engine import observed
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.plan import Label
 from torch_webgpu.runtime.commands import Command, Dispatch
@@ -41,4 +41,4 @@ class TorchRanges(Observer):
 
 def register() -> None:
     """Shows flushes to profilers from now on."""
-    watch.show_torch_profiler(TorchRanges)
+    observed.show_torch_profiler(TorchRanges)

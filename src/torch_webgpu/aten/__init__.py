@@ -1,79 +1,45 @@
-"""PyTorch's side: what each ATen operator records. Importing the family modules registers their kernels."""
+"""PyTorch's side: what each ATen operator records.
+
+``dispatch/`` is what all operators use: registration, guards, recipes, fallbacks, patches of PyTorch. Every other
+folder is a family of operators, whose modules register their kernels when they are imported.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 
-from torch_webgpu.engine.random import new_generator
+from torch_webgpu.engine.generators import new_generator
 
+# In this order: tensors exist before anything computes with them.
 FAMILIES = (
-    "storage",
-    "pinned",
-    "default_dtype",
-    "views",
-    "copy",
-    "factories",
-    "sequences",
-    "arithmetic",
-    "comparison",
-    "elementary",
-    "complex_numbers",
-    "activations",
-    "losses",
-    "reduce",
-    "softmax",
-    "norm",
-    "batch_norm",
-    "nll",
-    "margin",
-    "ctc",
-    "scan",
-    "distance",
-    "random",
-    "sampling",
-    "quantize",
-    "amp",
-    "fused_optimizers",
-    "foreach",
-    "foreach_reductions",
-    "foreach_scope",
-    "autocast",
-    "flex_attention",
-    "opcheck",
+    "tensors",
+    "pointwise",
+    "reductions",
     "linalg",
-    "conv",
-    "fold",
-    "grid_sample",
-    "rnn",
-    "attention",
-    "sdpa",
-    "nested",
-    "padding",
-    "upsample",
-    "pool",
     "indexing",
-    "scatter",
-    "join",
-    "sort",
-    "search",
-    "shape_ops",
-    "embedding",
-    "scaled_mm",
+    "nn",
+    "attention",
+    "foreach",
+    "random",
+    "quantized",
     "sparse",
-    "storage_only",
 )
 
 
 def register() -> None:
     """Registers every operator family and the fallback for the rest."""
-    from . import fallback, torch_abi, torch_late_dynamo, torch_patches
+    from .dispatch import autocast, default_dtype, fallback, opcheck, torch_abi, torch_late_dynamo, torch_patches
 
     torch_late_dynamo.register()
-
+    for module in (default_dtype, autocast, opcheck):
+        module.register()
     for family in FAMILIES:
-        module = import_module(f"{__name__}.{family}")
-        if hasattr(module, "register"):
-            module.register()
+        package = import_module(f"{__name__}.{family}")
+        for found in iter_modules(package.__path__):
+            module = import_module(f"{package.__name__}.{found.name}")
+            if hasattr(module, "register"):
+                module.register()
     fallback.install()
     torch_abi.run_backward_in_calling_thread()
     torch_patches.replace_generator_constructor(new_generator)

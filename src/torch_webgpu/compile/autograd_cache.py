@@ -38,7 +38,7 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning
 
 from .cache import folder, sources
-from .graph import CompiledGraph, Outline
+from .compiled_graph import CompiledGraph, Outline
 from .in_place import any_symbols
 from .partition import values
 from .private import without_fakes

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from . import autograd_cache, causal_masks, copies, in_place, memory_formats, patterns
+from . import autograd_cache, causal_masks, copies, graph_patterns, in_place, memory_formats
+from .compiled_graph import CompiledGraph, Outline, Region
 from .counts import COUNTS
 from .freezing import freeze
-from .graph import CompiledGraph, Outline, Region
 from .partition import values
 from .private import aot_autograd, boxing, is_webgpu, min_cut_partition, parameters_of, settings, tensors_of
 
@@ -98,5 +98,5 @@ def rewritten(gm: GraphModule) -> GraphModule:
     """A graph with what patterns find in it."""
     copies.apply(gm)
     in_place.apply(gm)
-    patterns.apply(gm)
+    graph_patterns.apply(gm)
     return gm

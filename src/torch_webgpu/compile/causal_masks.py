@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from torch_webgpu.aten.sdpa import FUSED, FUSED_BACKWARD
+from torch_webgpu.aten.attention.sdpa import FUSED, FUSED_BACKWARD
 
 from .in_place import any_symbols
 from .matching import value_of

@@ -22,9 +22,9 @@ from torch.fx.node import map_arg
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels.matrix_tile import config_for, tiles_for
-from torch_webgpu.kernels.operand import run_of
-from torch_webgpu.kernels.scaled import operand_for
+from torch_webgpu.kernels.matmul.matrix_tile import config_for, tiles_for
+from torch_webgpu.kernels.matmul.operand import run_of
+from torch_webgpu.kernels.matmul.scaled import operand_for
 
 from .in_place import any_symbols
 from .matching import aten, is_permuted

@@ -22,19 +22,19 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from torch_webgpu.compiler.fuse.fuser import described, fuse
+from torch_webgpu.compiler.fuse.nodes import FusedNode
+from torch_webgpu.compiler.fuse.patterns import Matcher
+from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
+from torch_webgpu.compiler.passes.lowering import arguments_of, lists_of, lower_graph
+from torch_webgpu.compiler.passes.requirements import requirements
+from torch_webgpu.compiler.passes.share_memory import share_memory
 from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.ir.graph import Argument, Graph
 from torch_webgpu.plan import Plan, check
 from torch_webgpu.target import Target
 
-from .fuse.fuser import described, fuse
-from .fuse.nodes import FusedNode
-from .fuse.patterns import Matcher
 from .options import DEFAULT, Options
-from .passes.horizontal_fusion import fuse_horizontally
-from .passes.lowering import arguments_of, lists_of, lower_graph
-from .passes.requirements import requirements
-from .passes.share_memory import share_memory
 
 Result = TypeVar("Result")
 PlanPass = Callable[[Plan], Plan]

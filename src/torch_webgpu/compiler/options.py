@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch_webgpu.compiler.fuse.nodes import FusionLimits
+from torch_webgpu.compiler.fuse.patterns import BUILT_IN, Pattern
 from torch_webgpu.target import Target
-
-from .fuse.nodes import FusionLimits
-from .fuse.patterns import BUILT_IN, Pattern
 
 MAX_FUSED_BUFFERS = 31
 """Of one fused kernel. Adapters may allow half a million, but the wider a kernel, the fewer recordings it serves."""

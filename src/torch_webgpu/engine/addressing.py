@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch_webgpu import dtypes
 from torch_webgpu.ir.operation import Operation, Spec, check_addressable
 
-from .bundles import Bundle
 from .tensor import FIRST_BYTE, OFFSET_MASK
+from .tensor_lists import Bundle
 
 
 def check(op: Operation, addresses: tuple[int, ...]) -> None:

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_webgpu.plan import WORD_BYTES, whole_words
 from torch_webgpu.runtime.commands import Command, Copy
 
-from . import causes
+from . import flush_reason
 from .executable import Executable, Numbers
 from .flush import materialise
+from .generators import RandomState, RandomWord, default_state, random_words
 from .graph_memory import PoolHandle, Reservation
 from .interrupt import Uninterrupted
-from .random import RandomState, RandomWord, default_state, random_words
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.graph import EncodedGraph
+    from torch_webgpu.runtime.captured_graph import EncodedGraph
     from torch_webgpu.runtime.observer import Observer
     from torch_webgpu.runtime.runtime import Device
 
@@ -60,7 +60,7 @@ class Capture:
         with Uninterrupted(), engine.lock:
             if engine.capture is not None:
                 raise RuntimeError(f"a graph is being captured already, on webgpu:{engine.capture.device.index}")
-            engine.flush(causes.CAPTURE)
+            engine.flush(flush_reason.CAPTURE)
             engine.raise_pending()
             capture = cls(engine, engine.device(index), handle or engine.graphs.new_handle())
             capture.device.allocate_from(capture._memory.pool)
@@ -116,7 +116,7 @@ class Capture:
         if numel > 1:
             self.refuse(self.device.index, "a CPU tensor cannot be copied to the device")
         words = bytes(data).ljust(whole_words(len(data)), b"\0")
-        self.engine.flush(causes.CAPTURE, self.device.index)
+        self.engine.flush(flush_reason.CAPTURE, self.device.index)
         with self._taking_in([allocation]):
             if self.error is None:
                 target, source = materialise(self.device, allocation), self._memory.constant(len(words))
@@ -146,7 +146,7 @@ class Capture:
             if self.engine.capture is not self:
                 raise RuntimeError("this capture is over")
             try:
-                self.engine.flush(causes.CAPTURE, self.device.index)
+                self.engine.flush(flush_reason.CAPTURE, self.device.index)
                 if self.error is not None:
                     raise RuntimeError(f"the capture failed: {self.error}") from self.error
                 graph = CapturedGraph(self)
@@ -164,7 +164,7 @@ class Capture:
         with Uninterrupted(), self.engine.lock:
             if self.engine.capture is self:
                 self.invalidate(RuntimeError("nobody ended it"))
-                self.engine.flush(causes.CAPTURE, self.device.index)
+                self.engine.flush(flush_reason.CAPTURE, self.device.index)
                 self._close()
 
     def discard(self) -> None:
@@ -272,7 +272,7 @@ class CapturedGraph:
             if engine.error is not None:
                 engine.raise_pending()
             if engine.lanes.busy:
-                engine.flush(causes.REPLAY, device.index)
+                engine.flush(flush_reason.REPLAY, device.index)
             encoded = self._encoded or self.instantiate()
             if self._places:  # takes the next stretch of every stream the graph draws from
                 start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}

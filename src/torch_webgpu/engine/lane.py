@@ -14,8 +14,8 @@ from threading import get_ident
 
 from torch_webgpu.ir.operation import Operation
 
-from .bundles import FIRST_LIST_ADDRESS
 from .tensor import ADDRESS_BITS
+from .tensor_lists import FIRST_LIST_ADDRESS
 
 NOTHING: frozenset[int] = frozenset()
 """The numbers of no allocations."""

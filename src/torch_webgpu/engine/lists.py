@@ -9,9 +9,9 @@ import torch
 
 from torch_webgpu.ir.operation import Operation
 
-from .bundles import Bundle, Intermediate, ListGeometry, bury, orphans
 from .interrupt import Uninterrupted
 from .tensor import LARGE_BYTES, Allocation, Image
+from .tensor_lists import Bundle, Intermediate, ListGeometry, bury, orphans
 
 if TYPE_CHECKING:
     from .record import Engine

@@ -14,11 +14,11 @@ from torch_webgpu.ir.operation import Spec, check_addressable
 from torch_webgpu.layout import MAX_INDEX, extent
 from torch_webgpu.plan import Plan, TensorSpec, arranged, wrong_contents
 
-from . import causes
+from . import flush_reason
 from .executable import Executable, Memory
+from .generators import default_state
 from .interrupt import Uninterrupted
 from .lists import make_tensors
-from .random import default_state
 from .store import address_of, offset_in_allocation
 from .sync import upload
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation, Image, Template
@@ -113,7 +113,7 @@ class PlanFunction:
             engine.check_process()
             engine.refuse("a plan cannot be run", index)
             # What was recorded before comes first.
-            engine.flush(causes.PLAN, index)
+            engine.flush(flush_reason.PLAN, index)
             engine.raise_pending()
             made, allocations = self._bring(inputs, pointers)
             opened = device.opened

@@ -15,7 +15,7 @@ import torch
 from torch_webgpu.ir.operation import ForEach, Operation
 from torch_webgpu.layout import extent
 
-from .random import RandomState
+from .generators import RandomState
 from .record import engine
 from .store import address_of
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Template

@@ -26,25 +26,25 @@ from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.operation import Body, Extern, Operation, Spec
 from torch_webgpu.wgsl.expr import split_scalar
 
-from . import addressing, causes
+from . import addressing, flush_reason
 from .backpressure import Backpressure
-from .bundles import bury
-from .causes import Cause
+from .capture_mode import Intake
 from .clock import Content, FlushClock
 from .flush import Trailing, run
+from .flush_reason import Cause
+from .generators import RandomState
 from .graph_memory import Graphs, PoolHandle
-from .intake import Intake
 from .interrupt import Uninterrupted
 from .lane import NOTHING, Lane, Lanes, numbers_of
 from .layouts import copy_body, layout_key, spec_of, tangled
+from .observed import is_watched, print_recording, run_watched
 from .plan_cache import CachedPlan, FusionCounts, PlanCache
-from .random import RandomState
 from .readbacks import Readbacks
 from .recording import Recording
 from .settings import Settings
 from .store import FIRST_DESCRIBED, Store, templates
 from .tensor import ADDRESS_BITS, Allocation
-from .watch import is_watched, print_recording, run_watched
+from .tensor_lists import bury
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
@@ -147,7 +147,7 @@ class Engine(Store):
             before, new = self.settings, replace(self.settings, **settings)
             try:
                 if before.planning != new.planning or before.batching > new.batching:
-                    self.flush(causes.SETTING)
+                    self.flush(flush_reason.SETTING)
             finally:
                 self.settings = new
                 self.plans.settings_changed()
@@ -259,13 +259,15 @@ class Engine(Store):
         """Flushes a lane that is better submitted without ``op``."""
         recorded, threshold = len(lane.entries), self.settings.threshold
         if 2 * recorded >= threshold and ends_batch(op, recorded / threshold):
-            self.flush_lane(lane, causes.cut(op))
+            self.flush_lane(lane, flush_reason.cut(op))
 
     def _end_after(self, lane: Lane) -> None:
         """Flushes a lane that is full, or any with batching off."""
         settings = self.settings
         if len(lane.entries) >= settings.threshold or not settings.batching:
-            self.flush_lane(lane, causes.full(settings.threshold) if settings.batching else causes.UNBATCHED)
+            self.flush_lane(
+                lane, flush_reason.full(settings.threshold) if settings.batching else flush_reason.UNBATCHED
+            )
 
     def lane(self, device: int) -> Lane:
         """The calling thread's lane of a device; the caller holds the lock."""
@@ -283,7 +285,7 @@ class Engine(Store):
     def settle(self, lane: Lane, read: Sequence[int], written: Sequence[int]) -> None:
         """Submits what other threads recorded and what comes next depends on; the caller holds the lock."""
         for other in self.lanes.in_the_way(lane, read, written):
-            self.flush_lane(other, causes.ANOTHER_THREAD)
+            self.flush_lane(other, flush_reason.ANOTHER_THREAD)
 
     def refuse(self, what: str, device: int | None = None) -> None:
         """Raises where a capture or a trace is underway, on a device or on any: ``what`` cannot be part of it."""
@@ -340,7 +342,7 @@ class Engine(Store):
             with self.lock:
                 # It may have been turned off meanwhile.
                 if self.capture is None and self.settings.delay_ms > 0 and Content.of(lane) == content:
-                    self.flush_lane(lane, causes.IDLE)
+                    self.flush_lane(lane, flush_reason.IDLE)
         except Exception as error:
             self.error = self.error or error
 
@@ -402,7 +404,7 @@ class Engine(Store):
     def set_pattern(self, name: str, pattern: Pattern | None) -> None:
         """See :meth:`PlanCache.set_pattern`. What was recorded before runs as it did."""
         with Uninterrupted(), self.lock:
-            self.flush(causes.SETTING)
+            self.flush(flush_reason.SETTING)
             self.plans.set_pattern(name, pattern)
 
     def fusion_counts(self) -> FusionCounts:
@@ -420,7 +422,7 @@ class Engine(Store):
             self.reclaim()  # what has died and is still held afterwards waits for something recorded
             held = sum([a.buffer.size_bytes for a in self.dying if a.buffer is not None and a.device == index])
             if held >= too_much:
-                self.flush(causes.UPLOADS, index)
+                self.flush(flush_reason.UPLOADS, index)
 
     def collect(self) -> None:
         """Also returns the memory of discarded graphs."""

@@ -11,9 +11,9 @@ from torch_webgpu.ir.graph import Argument, Call, Graph, Storage, TensorList
 from torch_webgpu.ir.operation import Node, Operation
 from torch_webgpu.plan import Scalar
 
-from .bundles import FIRST_LIST_ADDRESS, Bundle
 from .lane import NOTHING, Entry
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Allocation
+from .tensor_lists import FIRST_LIST_ADDRESS, Bundle
 
 
 class Recording:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_webgpu.plan import whole_words
 from torch_webgpu.runtime.commands import Copy
 
-from .causes import RESIZED
+from .flush_reason import RESIZED
 from .interrupt import Uninterrupted
 from .record import engine
 from .tensor import ADDRESS_BITS, LARGE_BYTES

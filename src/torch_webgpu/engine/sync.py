@@ -13,7 +13,7 @@ from torch_webgpu.config import config
 from torch_webgpu.ir.operation import operation_name
 from torch_webgpu.layout import is_contiguous
 
-from . import causes
+from . import flush_reason
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
@@ -89,7 +89,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
         if intake is not None and intake.write(allocation, offset, data, source.numel()):
             return True
         for lane in eng.lanes.touching(allocation.device, allocation.number):
-            eng.flush_lane(lane, causes.WRITTEN)
+            eng.flush_lane(lane, flush_reason.WRITTEN)
         device = eng.device(allocation.device)
         if allocation.buffer is None:
             eng.make_room(allocation.device, size)
@@ -113,7 +113,7 @@ def download(t: torch.Tensor, host: memoryview) -> None:
         t, allocation, offset = _source(eng, t)
         device = eng.device(allocation.device)
         read = _Read(device, allocation, offset, host)
-        eng.flush_for(allocation, read, causes.why_read())
+        eng.flush_for(allocation, read, flush_reason.why_read())
         if eng.error is not None:
             eng.raise_pending()
         read.finish()
@@ -128,7 +128,7 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
         device, target = eng.device(allocation.device), host_bytes(host)
         read = _LaterRead(device, allocation, offset, target)
         eng.readbacks.make_room(device, len(target))
-        eng.flush_for(allocation, read, causes.why_read())
+        eng.flush_for(allocation, read, flush_reason.why_read())
         eng.readbacks.begin(device, read.submitted_parts(), host)
 
 
@@ -225,7 +225,7 @@ def synchronize(index: int) -> None:
         eng.refuse("a device cannot be waited for", index)
         device = eng.device(index)
         read = _Read(device)
-        eng.flush(causes.SYNCHRONIZED, index, read)
+        eng.flush(flush_reason.SYNCHRONIZED, index, read)
         eng.raise_pending()
         if read.submitted or eng.has_work(device):
             read.finish()

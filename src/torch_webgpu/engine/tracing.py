@@ -22,10 +22,10 @@ from torch_webgpu.errors import ON_ONE_DEVICE, TraceError, WebGPUError
 from torch_webgpu.ir.graph import Graph, Interface, Storage, TensorView
 from torch_webgpu.plan import Plan, Structure, structure_of, whole_words
 
-from . import causes
+from . import flush_reason
 from .current import current_device, set_current_device
 from .flush import materialise
-from .random import RandomState, RandomWord, default_state, random_words
+from .generators import RandomState, RandomWord, default_state, random_words
 from .recording import Recording, graph_of
 from .settings import UNBOUNDED
 from .store import FIRST_DESCRIBED, offset_in_allocation
@@ -206,7 +206,7 @@ def trace(
     with engine.lock, ExitStack() as after:
         device = engine.device(index)
         engine.refuse("nothing can be traced")
-        engine.flush(causes.PLAN)
+        engine.flush(flush_reason.PLAN)
         engine.raise_pending()
         default_state(index)  # is made at its first use, which is not to happen here
         tracing = Tracing(engine, device, blame)

@@ -27,8 +27,8 @@ SPATIAL = ("n", "c", "d", "h", "w")
 
 
 @cache
-def source(name: str) -> str:
-    """The text of ``kernels/<name>.wgsl``."""
+def wgsl_source(name: str) -> str:
+    """The text of ``kernels/<name>.wgsl``; ``name`` begins with the folder."""
     return (files(__package__) / f"{name}.wgsl").read_text("utf-8")
 
 

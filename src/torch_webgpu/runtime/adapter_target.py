@@ -8,7 +8,7 @@ from torch_webgpu.config import config
 from torch_webgpu.target import Target
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.implementation import Adapter
+    from .implementation import Adapter
 
 
 def target_of(adapter: Adapter) -> Target:

@@ -8,7 +8,8 @@ from importlib import import_module
 
 from torch_webgpu.config import config
 from torch_webgpu.errors import NoAdapterError
-from torch_webgpu.runtime.implementation import Adapter, Implementation
+
+from .implementation import Adapter, Implementation
 
 MODULES = {"dawn": "torch_webgpu.runtime.dawn", "wgpu": "torch_webgpu.runtime.wgpu_native"}
 """Where the implementations are, by name, the one to be preferred on a GPU first."""
@@ -49,7 +50,7 @@ def adapters() -> list[Adapter]:
 
 def survey() -> Survey:
     """Looks for adapters, and says what it did not take. Raises as :func:`adapters`."""
-    from torch_webgpu.runtime.probe import works  # which loads numpy
+    from .probe import works  # which loads numpy
 
     chosen = config().implementation
     seen = Survey()

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.plan.steps import size_class
-from torch_webgpu.runtime.tally import Tally
+
+from .tally import Tally
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.host_memory import Budget
-    from torch_webgpu.runtime.implementation import NativeDevice
+    from .host_memory import Budget
+    from .implementation import NativeDevice
 
 _MIB = 1 << 20
 

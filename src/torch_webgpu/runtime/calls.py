@@ -11,11 +11,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+
+from .commands import Clear, Command, Copy, Dispatch
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.implementation import NativeDevice
-    from torch_webgpu.runtime.pipelines import Bound
+    from .implementation import NativeDevice
+    from .pipelines import Bound
 
 Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
 """Pipeline (None: as before), bind group, dynamic offsets: count and array; immediates (None: none) and size; grid."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_webgpu.wgsl.kernel import Kernel
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.buffers import Buffer
+    from .buffers import Buffer
 
 
 class Dispatch(NamedTuple):

@@ -20,9 +20,10 @@ from typing import Literal
 from wgpudawn import __version__
 from wgpudawn._lib import dawn_version, ffi, lib
 
-from torch_webgpu.runtime.implementation import Adapter, Handle
-from torch_webgpu.runtime.webgpu_h import SPIN_S, CDevice, CMark, Library, limits_by_name
 from torch_webgpu.target import MatrixConfig
+
+from .implementation import Adapter, Handle
+from .webgpu_h import SPIN_S, CDevice, CMark, Library, limits_by_name
 
 FEATURES = {
     "shader-f16": lib.WGPUFeatureName_ShaderF16,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.runtime.device import Device
-from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.target import Dialect, Target
+
+from .device import Device
+from .implementation import Adapter
 
 
 class _Nobody:

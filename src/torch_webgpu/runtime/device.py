@@ -11,19 +11,20 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, ForkError, OutOfMemoryError, WebGPUError
-from torch_webgpu.runtime.adapter_target import target_of
-from torch_webgpu.runtime.buffers import Buffer, Exchange
-from torch_webgpu.runtime.commands import Command, Dispatch
-from torch_webgpu.runtime.graph import EncodedGraph
-from torch_webgpu.runtime.implementation import Adapter, NativeDevice
-from torch_webgpu.runtime.observer import Observer, span
-from torch_webgpu.runtime.opened import Opened
-from torch_webgpu.runtime.prepared import Prepared
-from torch_webgpu.runtime.private_pool import PrivatePool
-from torch_webgpu.runtime.tally import Tally
-from torch_webgpu.runtime.timing import Stamp
-from torch_webgpu.runtime.transfer import HostMemory, Readback, Request
 from torch_webgpu.wgsl.kernel import Kernel
+
+from .adapter_target import target_of
+from .buffers import Buffer, Exchange
+from .captured_graph import EncodedGraph
+from .commands import Command, Dispatch
+from .implementation import Adapter, NativeDevice
+from .observer import Observer, span
+from .opened import Opened
+from .prepared import Prepared
+from .private_pool import PrivatePool
+from .tally import Tally
+from .timing import Stamp
+from .transfer import HostMemory, Readback, Request
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.calls import Assembler, BeginPass, encode, encode_apart
-from torch_webgpu.runtime.commands import Command, Dispatch
-from torch_webgpu.runtime.implementation import UNIFORM
-from torch_webgpu.runtime.prepared import Prepared
+from .buffers import Buffer
+from .calls import Assembler, BeginPass, encode, encode_apart
+from .commands import Command, Dispatch
+from .implementation import UNIFORM
+from .prepared import Prepared
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.implementation import NativeDevice
-    from torch_webgpu.runtime.pipelines import Bound, PipelineCache
+    from .implementation import NativeDevice
+    from .pipelines import Bound, PipelineCache
 
 UNIFORM_BYTES = 1 << 18
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
-from torch_webgpu.runtime.vulkan_memory import Memory
+from .vulkan_memory import Memory
 
 CHECK_BYTES = 64 << 20
 """New memory between two looks at the machine's, which take up to a millisecond; writing that much takes ten."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch_webgpu.plan import Label
-    from torch_webgpu.runtime.commands import Command
+
+    from .commands import Command
 
 
 class Observed(Protocol):

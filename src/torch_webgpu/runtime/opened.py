@@ -7,18 +7,19 @@ from collections.abc import Hashable
 from torch_webgpu.caches import Cache
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import ERROR_FLAG_BYTES
-from torch_webgpu.runtime.buffers import BufferPool
-from torch_webgpu.runtime.commands import Clear
-from torch_webgpu.runtime.encoder import Encoder
-from torch_webgpu.runtime.graph import EncodedGraph
-from torch_webgpu.runtime.host_memory import machine_budget
-from torch_webgpu.runtime.implementation import BUFFER, Adapter
-from torch_webgpu.runtime.pipelines import PipelineCache
-from torch_webgpu.runtime.prepared import MAX_COMMANDS, Prepared
-from torch_webgpu.runtime.private_pool import PrivatePool
-from torch_webgpu.runtime.timing import Timer
-from torch_webgpu.runtime.transfer import Transfer
 from torch_webgpu.target import Target
+
+from .buffers import BufferPool
+from .captured_graph import EncodedGraph
+from .commands import Clear
+from .encoder import Encoder
+from .host_memory import machine_budget
+from .implementation import BUFFER, Adapter
+from .pipelines import PipelineCache
+from .prepared import MAX_COMMANDS, Prepared
+from .private_pool import PrivatePool
+from .timing import Timer
+from .transfer import Transfer
 
 
 class Opened:

@@ -17,15 +17,17 @@ from torch_webgpu.caches import Cache
 from torch_webgpu.config import is_printed, print_stage
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.ir.names import operator_name
-from torch_webgpu.runtime.slow import SlowWatch
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.link import link
 
+from .slow import SlowWatch
+
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.buffers import Buffer
-    from torch_webgpu.runtime.commands import Dispatch
-    from torch_webgpu.runtime.implementation import NativeDevice
     from torch_webgpu.wgsl.kernel import Kernel
+
+    from .buffers import Buffer
+    from .commands import Dispatch
+    from .implementation import NativeDevice
 
 
 Range = tuple[Any, int, int]

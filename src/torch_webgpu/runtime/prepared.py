@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.calls import EncoderStep
+    from .calls import EncoderStep
 
 MAX_COMMANDS = 1 << 17
 """That a device keeps prepared: some 400 bytes of the host's memory each, and half of them if others come."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_webgpu.runtime.buffers import Buffer, BufferPool, Exchange
+    from .buffers import Buffer, BufferPool, Exchange
 
 
 class PrivatePool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from torch_webgpu.runtime.commands import Dispatch
-from torch_webgpu.runtime.device import Device
-from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.wgsl.kernel import Binding, Kernel
+
+from .commands import Dispatch
+from .device import Device
+from .implementation import Adapter
 
 _WORDS = 64
 _KERNEL = Kernel(

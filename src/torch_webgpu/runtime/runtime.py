@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import check, config
 from torch_webgpu.errors import WebGPUError
-from torch_webgpu.runtime.adapters import adapters
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+
+from .adapters import adapters
+from .commands import Clear, Command, Copy, Dispatch
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.buffers import Buffer
-    from torch_webgpu.runtime.device import Device
+    from .buffers import Buffer
+    from .device import Device
 
 __all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices", "provide"]
 
@@ -59,7 +60,7 @@ def _runtime() -> tuple[Device, ...]:
     found_adapters = adapters()
     if not found_adapters:
         return ()
-    from torch_webgpu.runtime import device
+    from . import device
 
     found = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
     atexit.register(_finish, found)
@@ -97,11 +98,11 @@ def _skip_exit_handlers() -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "Device":
-        from torch_webgpu.runtime.device import Device
+        from .device import Device
 
         return Device
     if name == "Buffer":
-        from torch_webgpu.runtime.buffers import Buffer
+        from .buffers import Buffer
 
         return Buffer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_webgpu.errors import DeviceLostError, WebGPUError
-from torch_webgpu.runtime.commands import Command, Dispatch
+
+from .commands import Command, Dispatch
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.buffers import BufferPool
-    from torch_webgpu.runtime.encoder import Encoder
-    from torch_webgpu.runtime.implementation import NativeDevice
-    from torch_webgpu.runtime.transfer import Transfer
+    from .buffers import BufferPool
+    from .encoder import Encoder
+    from .implementation import NativeDevice
+    from .transfer import Transfer
 
 _PAIRS = 2048  # a query set holds at most 4096 queries
 _STAMP_BYTES = 8

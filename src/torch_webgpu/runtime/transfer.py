@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
-from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.calls import encode
-from torch_webgpu.runtime.commands import Copy
-from torch_webgpu.runtime.implementation import READBACK
+
+from .buffers import Buffer
+from .calls import encode
+from .commands import Copy
+from .implementation import READBACK
 
 if TYPE_CHECKING:
-    from torch_webgpu.runtime.implementation import NativeDevice
+    from .implementation import NativeDevice
 
 _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed, little enough to keep
 

@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from torch_webgpu.runtime.implementation import Adapter, ErrorSink, Handle, Mark
+from .implementation import Adapter, ErrorSink, Handle, Mark
 
 SPIN_S = 0.0002
 """How long a wait asks time and again before it blocks: a blocking one wakes up some 30 µs late."""

@@ -10,8 +10,8 @@ from typing import Literal
 
 from wgpu.backends.wgpu_native import ffi, lib, lib_version_info
 
-from torch_webgpu.runtime.implementation import Adapter, Handle
-from torch_webgpu.runtime.webgpu_h import CDevice, Library, limits_by_name
+from .implementation import Adapter, Handle
+from .webgpu_h import CDevice, Library, limits_by_name
 
 # WGPUInstanceBackend_Primary (Vulkan, Metal, D3D12, browser) and _Secondary: cffi can't read constant expressions.
 _PRIMARY_BACKENDS, _SECONDARY_BACKENDS = 0b101101, 0b10

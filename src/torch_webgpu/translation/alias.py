@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten import torch_guard
+from torch_webgpu.aten.dispatch import torch_guard
 
 from .replacements import Replacements
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch_webgpu.errors import did_you_mean
 
-from .answers import TARGETS, Reply, Row
-from .matrix import table
 from .missing import INSTEAD, PACKAGES
 from .monitor import Answer
+from .rows import TARGETS, Reply, Row
+from .table import table
 
 WIDTH, PAGE_WIDTH = 100, 118
 NO_DEVICE = "–"

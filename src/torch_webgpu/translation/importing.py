@@ -18,8 +18,8 @@ from typing import Any
 from torch_webgpu.on_import import find_after
 
 from .callers import MARK, Packages, is_installed
-from .helper import Helper
 from .rewrite import Rewriter, mentions_devices, rewritten
+from .runtime_support import Helper
 
 
 class Translator:

@@ -10,8 +10,8 @@ import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
 
-from .matrix import table
 from .monitor import Answer
+from .table import table
 
 DEVICE = "DEVICE_TYPE"
 """What the device's name is called in a program that was migrated."""

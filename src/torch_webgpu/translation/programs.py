@@ -1,7 +1,7 @@
 """A whole program under translation: a script, a module, or the rest of one that has begun.
 
 Processes that multiprocessing spawns import the parent's main module again. They are told that it is
-:mod:`.main_again`, which translates it.
+:mod:`.spawned_main`, which translates it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def local_arguments(session: Session, arguments: Sequence[str]) -> list[str]:
 
 
 def run_again_where_spawned(main: ModuleType, path: str) -> None:
-    """Makes processes that multiprocessing spawns begin with :mod:`.main_again`."""
+    """Makes processes that multiprocessing spawns begin with :mod:`.spawned_main`."""
     os.environ[SCRIPT] = os.path.abspath(path)
     os.environ[SCRIPT_PACKAGE] = vars(main).get("__package__") or ""
     main.__spec__ = ModuleSpec(f"{__package__}.main_again", None, origin=path)

@@ -15,12 +15,12 @@ from os import PathLike
 
 import torch
 
-from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.aten.dispatch.fallback import fallback_stats
 
 from . import report_page
-from .figures import Call, Figures, how_many
-from .matrix import table
+from .report_data import Call, Figures, how_many
 from .session import Session, active
+from .table import table
 
 SHOWN_FILES = 10
 MIB = 1 << 20

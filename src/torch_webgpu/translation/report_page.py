@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from .figures import Figures, how_many
+from .report_data import Figures, how_many
 
 COLOURS = {"same": "#8a8f98", "translated": "#2f7d4f", "emulated": "#3b6fb6", "no-op": "#b98a1d", "error": "#b3403a"}
 

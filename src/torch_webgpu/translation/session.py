@@ -14,14 +14,14 @@ from torch.nn import DataParallel
 from torch_webgpu.errors import did_you_mean
 from torch_webgpu_autoload import OFF
 
-from . import matrix, router
+from . import router, table
 from .alias import Alias
 from .callers import Packages
-from .helper import Helper
 from .importing import Imports, Translator
 from .missing import Missing
 from .monitor import Monitor
 from .replacements import Replacements
+from .runtime_support import Helper
 
 VARIABLE = "TORCH_WEBGPU_TRANSLATE"
 """Set for child processes: the device type; or by the user: 1, auto, or a device type."""
@@ -59,7 +59,7 @@ class Session:
         for part in parts:
             undo.callback(part.undo)
             part.place()
-        matrix.install(self.target, replacements, self.monitor)
+        table.install(self.target, replacements, self.monitor)
         devices_of_data_parallel(self.target, replacements)
         if self.target == "cpu":
             without_accelerator(replacements)

@@ -16,9 +16,10 @@ from importlib.resources import files
 from torch_webgpu.dtypes import BY_NAME, DType
 from torch_webgpu.errors import BindingError
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.module import Declaration, Module, reachable
-from torch_webgpu.wgsl.workgroup_memory import type_bytes
+
+from .kernel import Binding, Kernel
+from .module import Declaration, Module, reachable
+from .workgroup_memory import type_bytes
 
 
 @dataclass(frozen=True)

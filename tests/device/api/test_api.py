@@ -296,7 +296,7 @@ def test_gradient_scaler_and_autocast_under_torch_webgpu_amp(device):
 
 
 def test_pinned_memory_still_needs_an_allocator(device):
-    """aten/torch_patches.py: save_on_cpu_without_pinning."""
+    """aten/dispatch/torch_patches.py: save_on_cpu_without_pinning."""
     if torch.cuda.is_available() or torch.xpu.is_available():
         pytest.skip("memory is pinned for the machine's other accelerator")
     with pytest.raises((RuntimeError, NotImplementedError), match="PrivateUse1HooksInterface"):

@@ -69,7 +69,7 @@ def test_a_kernel_at_the_devices_autograd_key_will_do(device: torch.device, libr
 
 
 def test_devices_are_still_listed() -> None:
-    """A canary for aten/opcheck.py: allow_webgpu."""
+    """A canary for aten/dispatch/opcheck.py: allow_webgpu."""
     x = torch.ones(3, device="webgpu", requires_grad=True)
     for module in (optests, generate_tests):
         with pytest.raises(NotImplementedError, match="webgpu"):

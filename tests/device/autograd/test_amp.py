@@ -267,6 +267,6 @@ def test_states_of_scalers_are_loaded(device: torch.device, is_used: bool) -> No
 
 
 def test_unscaling_still_asks_for_float64():
-    """A canary for aten/torch_patches.py: unscale_in_float32."""
+    """A canary for aten/dispatch/torch_patches.py: unscale_in_float32."""
     source = inspect.getsource(torch.amp.GradScaler.unscale_.__wrapped__)
     assert "self._scale.double().reciprocal().float()" in source

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_webgpu.aten import default_dtype, recipes
+from torch_webgpu.aten.dispatch import default_dtype, recipes
 
 Tensor = torch.Tensor
 Layout = Callable[[Tensor], Tensor]
@@ -189,7 +189,7 @@ def test_what_was_found_out_is_kept_for_when_a_dtype_comes_back(
     for default in (torch.float64, torch.float32) * 2:
         torch.set_default_dtype(default)
         assert (x * 2.25).dtype == default
-    from torch_webgpu.aten.register import PointwiseKernel
+    from torch_webgpu.aten.dispatch.register_pointwise import PointwiseKernel
 
     monkeypatch.setattr(PointwiseKernel, "compute", None)
     for default in (torch.float64, torch.float32):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.guards import guard_for
-from torch_webgpu.aten.recipes import GUARDS_PER_SHAPE
-from torch_webgpu.aten.register import POINTWISE, PointwiseKernel
-from torch_webgpu.aten.traced import traced
+from torch_webgpu.aten.dispatch.guards import guard_for
+from torch_webgpu.aten.dispatch.recipes import GUARDS_PER_SHAPE
+from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.register_pointwise import POINTWISE, PointwiseKernel
 
 aten = torch.ops.aten
 

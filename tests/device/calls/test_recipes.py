@@ -10,8 +10,8 @@ from itertools import product
 import pytest
 import torch
 
-from torch_webgpu.aten import recipes
-from torch_webgpu.aten.traced import traced
+from torch_webgpu.aten.dispatch import recipes
+from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.engine.record import engine
 
 

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("torch_webgpu")
 
-from torch_webgpu.aten.traced import traced
+from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.engine.record import engine
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_webgpu.engine import causes
-from torch_webgpu.engine.causes import Cause
+from torch_webgpu.engine import flush_reason
+from torch_webgpu.engine.flush_reason import Cause
 from torch_webgpu.engine.lane import Lane
 from torch_webgpu.engine.record import Engine, engine
 
@@ -43,7 +43,7 @@ def idle_flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     flush_lane = Engine.flush_lane
 
     def noted(self: Engine, lane: Lane, cause: Cause) -> None:
-        if cause is causes.IDLE:
+        if cause is flush_reason.IDLE:
             sizes.append(len(lane))
         flush_lane(self, lane, cause)
 

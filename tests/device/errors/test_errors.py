@@ -17,7 +17,7 @@ from tests.device.broken import TEXT, record_broken
 from tests.device.memory_limit import memory_limit
 from tests.device.processes import assert_ends_well
 
-from torch_webgpu.engine.causes import ASKED
+from torch_webgpu.engine.flush_reason import ASKED
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import OutOfMemoryError, ShaderCompileError
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from tests.device.processes import run_script
 from torch.linalg import eigvalsh as eigenvalues
 
-from torch_webgpu.aten import fallback
-from torch_webgpu.aten.callers import public_name
+from torch_webgpu.aten.dispatch import fallback
+from torch_webgpu.aten.dispatch.call_site import public_name
 from torch_webgpu.errors import FallbackError
 
 MATRIX = torch.tensor([[2.0, 1.0], [1.0, 3.0]])

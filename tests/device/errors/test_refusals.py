@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import outcome
 
-from torch_webgpu.aten.refusals import MAX_BYTES, refusal
+from torch_webgpu.aten.dispatch.refusals import MAX_BYTES, refusal
 
 Use = Callable[[Any], Any]
 

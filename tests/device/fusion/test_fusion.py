@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_webgpu.engine.causes import ASKED
+from torch_webgpu.engine.flush_reason import ASKED
 from torch_webgpu.engine.record import engine
 
 DTYPES = (torch.int32, torch.int64, torch.uint8, torch.bool)

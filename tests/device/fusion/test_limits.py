@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from tests.device.choices import forget
 
-from torch_webgpu.aten import sdpa
-from torch_webgpu.aten.attention_products import Dropout, kept
+from torch_webgpu.aten.attention import sdpa
+from torch_webgpu.aten.attention.attention_products import Dropout, kept
 from torch_webgpu.engine.plan_cache import PlanCache
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime import pipelines

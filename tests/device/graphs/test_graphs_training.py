@@ -125,7 +125,7 @@ def test_gradients_accumulate_over_replays_that_add_to_them(device):
 
 
 def test_an_optimizer_that_counts_on_the_host_refuses_to_be_captured(device):
-    """A canary for aten/torch_patches.py: refuse_uncapturable_optimizers."""
+    """A canary for aten/dispatch/torch_patches.py: refuse_uncapturable_optimizers."""
     p = nn.Parameter(torch.ones(3, device=device))
     p.grad = torch.ones(3, device=device)
     optimizer = torch.optim.Adam([p])

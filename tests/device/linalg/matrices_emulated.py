@@ -1,4 +1,4 @@
-"""Subgroup matrices for adapters that have none: what a kernel of ``kernels/matrix_tile.py`` says, as ordinary WGSL.
+"""Subgroup matrices for adapters that have none: kernels of ``matrix_tile.py`` as ordinary WGSL.
 
 An operand's fragment is where it lies in the workgroup array ``tiles``, and is read when it is multiplied. The sums of
 a fragment are shared by the threads of a subgroup, which is so many consecutive threads, as vectors of four neighbours.
@@ -18,9 +18,9 @@ import torch
 from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import halves, matrix_tile
-from torch_webgpu.kernels.matrix_tile import MatrixTile
-from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.kernels.matmul import halves, matrix_tile
+from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
+from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.plan import Requirements
 from torch_webgpu.runtime import pipelines
 from torch_webgpu.target import MatrixConfig, Target

@@ -10,7 +10,7 @@ import torch
 from tests.device.against_cpu import HALF_TYPES, check, layouts
 from tests.device.choices import forget
 
-from torch_webgpu.kernels import matmul, tile
+from torch_webgpu.kernels.matmul import matmul, tile
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from tests.device.choices import forget
 
-from torch_webgpu.kernels.matrix_tile import MatrixTile
-from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
+from torch_webgpu.kernels.matmul.tile import Blocking
 
 from .matrices_emulated import BITS, pretend_halves, used
 

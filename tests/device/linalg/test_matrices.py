@@ -13,9 +13,9 @@ from tests.device.choices import forget
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import matmul, matrix_tile
-from torch_webgpu.kernels.matrix_tile import MatrixTile
-from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.kernels.matmul import matmul, matrix_tile
+from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
+from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.target import MatrixConfig
 
 from .matrices_emulated import NVIDIA, laid_out, numbers, pretend

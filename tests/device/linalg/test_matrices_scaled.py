@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check
 
-from torch_webgpu.kernels import scaled
-from torch_webgpu.kernels.matrix_tile import MatrixTile
-from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.kernels.matmul import scaled
+from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
+from torch_webgpu.kernels.matmul.tile import Blocking
 
 from . import matrices_emulated
 from .matrices_emulated import NVIDIA, pretend

@@ -16,9 +16,9 @@ from tests.device.against_cpu import check
 from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import matmul
-from torch_webgpu.kernels.epilogue import Epilogue
-from torch_webgpu.kernels.tile import Blocking, Tile
+from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.matmul.epilogue import Epilogue
+from torch_webgpu.kernels.matmul.tile import Blocking, Tile
 
 from .matrices_emulated import laid_out
 from .matrices_emulated import numbers as numbers_of

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 from torch import nn
 
-from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.aten.dispatch.fallback import fallback_stats
 
 
 @pytest.fixture(autouse=True)

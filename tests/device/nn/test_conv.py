@@ -9,7 +9,8 @@ from tests.device.against_cpu import check
 from tests.device.choices import forget
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_webgpu.kernels import conv, tile
+from torch_webgpu.kernels.conv import conv
+from torch_webgpu.kernels.matmul import tile
 
 Shape = tuple[int, ...]
 
@@ -183,7 +184,7 @@ def test_what_follows_a_convolution_keeps_channels_last(device):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_fake_convolutions_are_laid_out_as_real_ones(device, transposed):
-    """And a canary for aten/torch_patches.py: lay_out_fake_convolutions."""
+    """And a canary for aten/dispatch/torch_patches.py: lay_out_fake_convolutions."""
     w = torch.randn(4, 4, 3, 3, device=device)
     rest = ([1, 1], [0, 0], [1, 1], transposed, [0, 0], 1)
     for format in (torch.contiguous_format, torch.channels_last):

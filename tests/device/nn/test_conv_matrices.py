@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 from tests.device.linalg.matrices_emulated import pretend
 
-from torch_webgpu.kernels import conv, scaled
-from torch_webgpu.kernels.conv_problem import Conv
-from torch_webgpu.kernels.matrix_tile import MatrixTile
-from torch_webgpu.kernels.operand import Side
-from torch_webgpu.kernels.tile import Blocking
+from torch_webgpu.kernels.conv import conv
+from torch_webgpu.kernels.conv.conv_problem import Conv
+from torch_webgpu.kernels.matmul import scaled
+from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
+from torch_webgpu.kernels.matmul.operand import Side
+from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.target import MatrixConfig
 
 Shape = tuple[int, ...]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 from tests.device.choices import forget
 
-from torch_webgpu.kernels import conv
+from torch_webgpu.kernels.conv import conv
 
 LAST = {"memory_format": torch.channels_last}
 # How an image is made of one of 2 x 6 x 9 x 8, and whether its forward pass is a product.

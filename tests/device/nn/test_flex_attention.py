@@ -129,14 +129,14 @@ def test_errors(device, call):
 
 
 def test_devices_are_still_listed():
-    """A canary for aten/flex_attention.py: allow_webgpu."""
+    """A canary for aten/attention/flex_attention.py: allow_webgpu."""
     q = torch.empty(1, 1, 1, 1, device="webgpu")
     with pytest.raises(ValueError, match="webgpu"):
         flex._validate_device.__wrapped__(q, q, q)
 
 
 def test_higher_order_operators_still_stop_at_the_autocast_key():
-    """A canary for aten/torch_abi.py: pass_autocast_through."""
+    """A canary for aten/dispatch/torch_abi.py: pass_autocast_through."""
     script = """
         from torch._ops import _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS as passed
         assert passed.count(torch._C.DispatchKey.AutocastPrivateUse1) == 1  # ours

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import check
 
-from torch_webgpu.aten.pool import averaging
+from torch_webgpu.aten.nn.pool import averaging
 
 SHAPES = {1: (2, 3, 13), 2: (2, 3, 12, 13), 3: (2, 3, 5, 6, 7)}
 MAX_OPTIONS = [

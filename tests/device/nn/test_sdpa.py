@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.aten.dispatch.fallback import fallback_stats
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Of results of about 1: some float32 roundings of scores of about 10 and of sums, one rounding of the result."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.device.nn.test_sdpa import TOLERANCES, agrees, heads, kernels, no_fallback  # noqa: F401
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torch_webgpu.aten import sdpa
+from torch_webgpu.aten.attention import sdpa
 
 SIZES = [
     (2, 6, 3, 20, 37, 16, 24),

@@ -14,11 +14,11 @@ from tests.device.nn.test_sdpa import TOLERANCES, agrees, exact, heads, kernels,
 from tests.device.nn.test_sdpa_products import gradients
 from tests.device.nn.test_sdpa_training import composed, drop, live
 
-from torch_webgpu.aten import sdpa
+from torch_webgpu.aten.attention import sdpa
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import flash, flash_register
-from torch_webgpu.kernels.attention import Rules
-from torch_webgpu.kernels.flash_tile import FlashTile
+from torch_webgpu.kernels.attention import flash, flash_register
+from torch_webgpu.kernels.attention.attention import Rules
+from torch_webgpu.kernels.attention.flash_tile import FlashTile
 
 SIZES = [
     (2, 6, 3, 70, 37, 16, 24),

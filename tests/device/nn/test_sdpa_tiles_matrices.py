@@ -14,10 +14,10 @@ from tests.device.nn.test_sdpa_tiles import able as able
 from tests.device.nn.test_sdpa_tiles import tiled as tiled
 from tests.device.nn.test_sdpa_training import composed, drop, live
 
-from torch_webgpu.aten import sdpa
+from torch_webgpu.aten.attention import sdpa
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels import flash_matrix
-from torch_webgpu.kernels.flash_fragments import FragmentTile
+from torch_webgpu.kernels.attention import flash_matrix
+from torch_webgpu.kernels.attention.flash_fragments import FragmentTile
 
 SMALL = FragmentTile(32, 32, 2, 2)
 SIZE = (2, 6, 3, 70, 37, 16, 24)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from tests.device.nn.test_sdpa import TOLERANCES, exact, heads, no_fallback  # noqa: F401
 
-from torch_webgpu.aten import sdpa
-from torch_webgpu.aten.attention_products import Dropout, kept
+from torch_webgpu.aten.attention import sdpa
+from torch_webgpu.aten.attention.attention_products import Dropout, kept
 
 P = 0.3
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
-from torch_webgpu.aten import foreach_reductions
+from torch_webgpu.aten.foreach import foreach_reductions
 from torch_webgpu.compiler.lower import multi_tensor_reduction as list_reduction
 from torch_webgpu.engine.record import engine
 

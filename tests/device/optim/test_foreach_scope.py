@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_webgpu.aten import foreach_scope
+from torch_webgpu.aten.foreach import optimizer_lists
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Mailbox
 
@@ -149,10 +149,10 @@ def test_a_step_makes_no_tensors(device: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as if it were one of PyTorch's."""
-    facade = foreach_scope.facade()
+    facade = optimizer_lists.facade()
     assert isinstance(function, FunctionType)
     ours = FunctionType(function.__code__, {**function.__globals__, "torch": facade}, function.__name__)
-    return torch.no_grad()(foreach_scope.scoped(function, ours))
+    return torch.no_grad()(optimizer_lists.scoped(function, ours))
 
 
 def looks(params: Any, grads: Any) -> Any:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import outcome
 from tests.device.processes import assert_ends_well
 
-from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.aten.dispatch.fallback import fallback_stats
 from torch_webgpu.engine.record import engine
 
 FLOAT8 = [
@@ -260,7 +260,7 @@ def test_functional_scaled_mm(device, recipe, no_fallback):
 
 def test_kernels_look_for_such_types_only_once_there_are_some():
     script = """
-        from torch_webgpu.aten import storage_only
+        from torch_webgpu.aten.tensors import storage_only
         x = torch.ones(2, device="webgpu") + 1
         assert not storage_only.guard_kernels.cache_info().currsize
         y = x.view(torch.int8).view(torch.float8_e5m2)

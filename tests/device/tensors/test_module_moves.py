@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from torch_webgpu.aten import views
-from torch_webgpu.aten.torch_abi import KERNELS
+from torch_webgpu.aten.dispatch.torch_abi import KERNELS
+from torch_webgpu.aten.tensors import views
 
 Move = Callable[[nn.Module], nn.Module]
 

@@ -14,7 +14,7 @@ from tests.device.processes import assert_ends_well
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from torch_webgpu.aten.fallback import fallback_stats
+from torch_webgpu.aten.dispatch.fallback import fallback_stats
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*runs on the CPU", "ignore:.*[Ii]nvariant")
 
@@ -361,7 +361,7 @@ def test_operators_that_no_sparse_tensor_has(device):
 def test_kernels_are_loaded_with_the_first_sparse_tensor():
     assert_ends_well(
         """
-        name = "torch_webgpu.aten.sparse_kernels"
+        name = "torch_webgpu.aten.sparse.sparse_kernels"
         torch.ones(2, device="webgpu") + 1
         assert name not in sys.modules
         assert (torch.eye(2, device="webgpu").to_sparse() @ torch.ones(2, device="webgpu")).tolist() == [1, 1]

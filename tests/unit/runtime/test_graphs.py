@@ -10,7 +10,7 @@ from tests.unit.runtime.programs import add, add_last, double, filled, words
 from tests.webgpu_double import CheckedWebGPU, Faults
 
 from torch_webgpu.errors import DeviceLostError, OutOfMemoryError
-from torch_webgpu.runtime import graph as graphs
+from torch_webgpu.runtime import captured_graph as graphs
 from torch_webgpu.runtime.commands import Clear, Copy
 from torch_webgpu.runtime.device import Device
 

@@ -12,7 +12,7 @@ from torch_webgpu.ir.operation import Body, Operation, Pointwise, Spec
 
 from .group import Group, GroupLoad, GroupValue
 from .nodes import FusedNode
-from .rewrite import renumber
+from .substitution import renumber
 
 
 def assemble(recorded: Sequence[Call], group: Group, values: Sequence[GroupValue]) -> FusedNode:

@@ -29,7 +29,7 @@ from .group import Group, GroupLoad, GroupValue, PointMap, innermost, uses
 from .list_group import ListGroup
 from .nodes import FusedNode, FusionLimits, allocations, numel, product, touched
 from .patterns import Matcher
-from .rewrite import substitute
+from .substitution import substitute
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""

@@ -19,7 +19,7 @@ from torch_webgpu.layout import Shape, broadcast_strides, iteration_order, view_
 from torch_webgpu.wgsl.tiling import kept_and_reduced
 
 from .list_group import ListGroup
-from .rewrite import rewrite
+from .substitution import rewrite
 
 
 class GroupValue(NamedTuple):

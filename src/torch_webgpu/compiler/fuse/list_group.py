@@ -17,7 +17,7 @@ from torch_webgpu.ir.operation import ForEach, Number, Operation
 from torch_webgpu.ir.ops import ops
 
 from .nodes import FusedNode
-from .rewrite import renumber, substitute
+from .substitution import renumber, substitute
 
 MAX_NUMBERS = 64
 

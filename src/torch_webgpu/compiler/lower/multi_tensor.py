@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
-from torch_webgpu.compiler.fuse.rewrite import renumber
+from torch_webgpu.compiler.fuse.substitution import renumber
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import ForEach, Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value
-from torch_webgpu.wgsl.multi_tensor import Column, PerTuple, build_horizontal, groups_of
+from torch_webgpu.wgsl.multi_tensor_kernel import Column, PerTuple, build_horizontal, groups_of
 
 MAX_TUPLES = 16
 """Tuples in one dispatch: beyond, what is saved in dispatches is lost in finding a workgroup's tuple."""

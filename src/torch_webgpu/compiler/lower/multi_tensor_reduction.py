@@ -10,7 +10,7 @@ from torch_webgpu.ir.operation import Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.indexing import QUAD
 from torch_webgpu.wgsl.launch import WORKGROUP, Lowered
-from torch_webgpu.wgsl.multi_tensor_reduction import (
+from torch_webgpu.wgsl.multi_tensor_reduction_kernel import (
     UNROLL,
     ListReduction,
     Work,

@@ -13,7 +13,7 @@ from math import prod
 
 from torch_webgpu.plan import Clear, Label, Plan, Step, Word
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl import horizontal_fusion as kernels
+from torch_webgpu.wgsl import merged_kernels as kernels
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 
 WINDOW = 16

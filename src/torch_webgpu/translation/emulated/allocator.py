@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .here import HERE, DeviceLike
+from .target import HERE, DeviceLike
 
 _alive: dict[int, torch.UntypedStorage] = {}
 _pools = count(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .here import HERE, Around, local_name
+from .target import HERE, Around, local_name
 
 
 @Around

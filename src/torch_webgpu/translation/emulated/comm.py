@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .here import HERE, DeviceLike
+from .target import HERE, DeviceLike
 
 Tensors = tuple[torch.Tensor, ...]
 SUM, PRODUCT, MAXIMUM, MINIMUM = range(4)

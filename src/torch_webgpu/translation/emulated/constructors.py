@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity
 
-from .here import Around, local_name
+from .target import Around, local_name
 
 
 @Around

@@ -14,7 +14,7 @@ import torch
 
 from torch_webgpu.runtime.host_memory import machine_memory
 
-from .here import HERE, Around, DeviceLike, local_name
+from .target import HERE, Around, DeviceLike, local_name
 
 CAPABILITY = (8, 0)
 """What every target is said to be: the first generation of CUDA devices that has bfloat16. Programs ask for it to

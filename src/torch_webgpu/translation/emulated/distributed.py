@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from .here import Around
+from .target import Around
 
 ON_CPU = (
     "there is no NCCL here: the backend is gloo, whose collectives take tensors on the CPU. Collectives of several "

@@ -10,7 +10,7 @@ import torch
 
 from torch_webgpu.translation.device_names import FOREIGN
 
-from .here import HERE, Around, local_name
+from .target import HERE, Around, local_name
 
 
 @Around

@@ -15,7 +15,7 @@ import torch
 
 from torch_webgpu.runtime.host_memory import machine_memory
 
-from .here import HERE, DeviceLike
+from .target import HERE, DeviceLike
 
 _TOLD_NOWHERE = "{} is not told by this operating system; psutil.Process().memory_info() is one that knows it"
 

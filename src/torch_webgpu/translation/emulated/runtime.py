@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import memory
-from .here import HERE
+from .target import HERE
 
 SUCCESS = 0
 

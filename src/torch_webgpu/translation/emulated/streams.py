@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .here import HERE, DeviceLike
+from .target import HERE, DeviceLike
 
 
 class Stream:

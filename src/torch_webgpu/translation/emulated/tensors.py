@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .here import HERE, Around, DeviceLike, local_name
+from .target import HERE, Around, DeviceLike, local_name
 from .types import TensorType, asked_type
 
 

@@ -12,7 +12,7 @@ import torch
 
 from torch_webgpu.translation.device_names import FOREIGN
 
-from .here import HERE
+from .target import HERE
 
 DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,

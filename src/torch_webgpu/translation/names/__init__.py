@@ -1,1 +1,1 @@
-"""The rows of the compatibility matrix, in the words of :mod:`..answers`."""
+"""The rows of the compatibility matrix, in the words of :mod:`..rows`."""

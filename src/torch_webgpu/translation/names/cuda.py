@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import OWN, SAME, Row, emulated, error, nothing, questions, rows, same, translated
 from torch_webgpu.translation.emulated.types import DTYPES
+from torch_webgpu.translation.rows import OWN, SAME, Row, emulated, error, nothing, questions, rows, same, translated
 
 ONE_QUEUE = "the device has one queue, whose work runs in the program's order: streams are names of it"
 NOT_TOLD = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import Row, emulated, error, nothing, questions, rows, same, translated
+from torch_webgpu.translation.rows import Row, emulated, error, nothing, questions, rows, same, translated
 
 RANGES = "a range of torch.profiler"
 NSIGHT = "no profiler of NVIDIA's can watch the device; torch.profiler and torch.webgpu.profile do"

@@ -1,10 +1,10 @@
-"""Arguments all over PyTorch that name a device: what :mod:`.alias` does not do in C++."""
+"""Arguments all over PyTorch that name a device: what :mod:`..alias` does not do in C++."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import Row, by_device_type, emulated, nothing, questions, rows, same, translated
+from torch_webgpu.translation.rows import Row, by_device_type, emulated, nothing, questions, rows, same, translated
 
 TARGET = "a name of another device stands for the target's"
 GLOO = "nccl is answered by gloo, on the CPU; several processes on the device come later"

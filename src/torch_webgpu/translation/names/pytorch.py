@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import SAME, Row, error, removed, rows, same
+from torch_webgpu.translation.rows import SAME, Row, error, removed, rows, same
 
 NAMES = {
     "torch.distributed": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.answers import (
+from torch_webgpu.translation.rows import (
     SAME,
     Row,
     emulated,

@@ -1,0 +1,100 @@
+"""The fused inference kernels that ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` call, as compositions.
+
+``scaled_dot_product_attention`` itself is in :mod:`.sdpa`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from torch_webgpu.aten.dispatch.torch_abi import aten, impl
+
+Optional = torch.Tensor | None
+
+
+def broadcast_mask(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
+    """A mask as (B, heads, L, S): type 0 is (L, S), type 1 (key padding) is (B, S), type 2 has all four dimensions."""
+    return mask[:, None, None, :] if mask_type == 1 else mask
+
+
+def native_multi_head_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    mask: Optional = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, Optional]:
+    """Output (B, L, E) and, if wanted, attention weights (B, L, S) or per head (B, heads, L, S)."""
+    parts = F._in_projection_packed(query, key, value, qkv_weight, qkv_bias)  # type: ignore[attr-defined]
+    q, k, v = (t.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2) for t in parts)
+    scores = q @ k.transpose(-2, -1) * (embed_dim // num_head) ** -0.5
+    if mask is not None:
+        mask = broadcast_mask(mask, mask_type)
+        scores = scores.masked_fill(mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    weights = scores.softmax(-1)
+    out = F.linear((weights @ v).transpose(1, 2).flatten(-2), proj_weight, proj_bias)
+    if not need_weights:
+        return out, None
+    return out, weights.mean(1) if average_attn_weights else weights
+
+
+def transformer_encoder_layer(
+    src: torch.Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+    mask: Optional = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """One encoder layer without dropout, (B, L, E) → (B, L, E)."""
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        out, _ = native_multi_head_attention(
+            x, x, x, embed_dim, num_heads, *projections, mask, need_weights=False, mask_type=mask_type
+        )
+        return out
+
+    def feed_forward(x: torch.Tensor) -> torch.Tensor:
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else hidden.relu(), ffn_weight_2, ffn_bias_2)
+
+    def norm_1(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def norm_2(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        src = src + attend(norm_1(src))
+        return src + feed_forward(norm_2(src))
+    src = norm_1(src + attend(src))
+    return norm_2(src + feed_forward(src))
+
+
+def register() -> None:
+    impl(aten._native_multi_head_attention.default, native_multi_head_attention)
+    impl(aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer)

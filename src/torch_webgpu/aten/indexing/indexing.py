@@ -1,0 +1,459 @@
+"""Reading through indices (index_select, gather, take, advanced indexing) and finding them (nonzero, masks)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from torch_webgpu.aten.dispatch.deterministic import (
+    alert_not_deterministic,
+    by_mode,
+    is_deterministic,
+    last_of_each_key,
+    sums_by_key,
+)
+from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable, warn_of_expanded
+from torch_webgpu.aten.dispatch.results import name_of
+from torch_webgpu.aten.dispatch.strict import check_apart, register_strict, same_scalar_type
+from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu, outputs_of
+from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.engine.record import Scalar, engine
+from torch_webgpu.ir.operation import Extern
+from torch_webgpu.kernels.indexing import compact, indexed
+from torch_webgpu.kernels.indexing.indexed import Geometry, Term
+from torch_webgpu.layout import Shape, broadcast_strides
+
+NO_ATOMICS = "WebGPU has no float64 atomics"
+ON_EXPANDED = {"index_fill": "tensor[mask] = scalar", "index_put": "tensor[indices] = tensor"}
+"""What PyTorch lets write to elements that share memory, and the indexing that does so."""
+BYTE_MASKS = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
+
+
+class Index(NamedTuple):
+    """An index tensor, its strides over the points of an operation, and the dimension of the data that it addresses."""
+
+    tensor: torch.Tensor
+    strides: Shape
+    term: Term
+
+
+def geometry_of(
+    shape: Sequence[int], data: Shape, indices: Sequence[Index], other: Sequence[Shape], base: int = 0
+) -> Geometry:
+    return Geometry(tuple(shape), (data, *(i.strides for i in indices), *other), tuple(i.term for i in indices), base)
+
+
+def read(
+    name: str, data: torch.Tensor, strides: Shape, indices: Sequence[Index], out: torch.Tensor, base: int = 0
+) -> torch.Tensor:
+    """``out[p] = data[base + p · strides + Σ index[p] · term.stride]`` for every point ``p`` of ``out``."""
+    if out.numel():
+        geometry = geometry_of(out.shape, strides, indices, [out.stride()], base)
+        body = Extern(indexed.lower_read, (geometry,))
+        engine().record(name, [data, *(i.tensor for i in indices)], [out], body)
+    return out
+
+
+def write(
+    name: str,
+    data: torch.Tensor,
+    strides: Shape,
+    indices: Sequence[Index],
+    source: torch.Tensor | Scalar,
+    shape: Sequence[int],
+    combine: str = "set",
+    serial_dim: int | None = None,
+    in_order: bool = False,
+    rounded: str = "",
+) -> torch.Tensor:
+    """``data[p · strides + Σ index[p] · term.stride]`` combined with ``source[p]`` for every point ``p`` of ``shape``.
+
+    ``combine``: see :func:`indexed.lower_write`. ``serial_dim``: the dimension in which alone points may collide, for
+    dtypes whose combination is not atomic, or with ``in_order``, which combines in the points' order, and rounds to the
+    half type ``rounded`` each time. A source is broadcast to ``shape``.
+    """
+    if name in ON_EXPANDED and any(s == 0 and n > 1 for s, n in zip(data.stride(), data.shape)):
+        warn_of_expanded(f"{name}_", ON_EXPANDED[name])
+    else:
+        check_writable(data.shape, data.stride())
+    check_apart(data, [*(i.tensor for i in indices), source])
+    if prod(shape) == 0:
+        return data
+    indices = [i._replace(tensor=apart(i.tensor, data)) for i in indices]
+    inputs = [data, *(i.tensor for i in indices)]
+    scalars: list[Scalar] = []
+    other: list[Shape] = []
+    if isinstance(source, torch.Tensor):
+        inputs.append(apart(source, data))
+        other.append(broadcast_strides(tuple(source.shape), inputs[-1].stride(), tuple(shape)))
+    else:
+        scalars.append(source)
+    geometry = geometry_of(shape, strides, indices, other)
+    atomic = not in_order and indexed.combines_atomically(dtype_of(data.dtype).name, combine)
+    if atomic or serial_dim is None:
+        body = Extern(indexed.lower_write, (geometry, combine))
+    else:
+        body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine, *([rounded] if rounded else [])))
+    engine().record(name, inputs, [data], body, scalars=scalars)
+    return data
+
+
+def apart(t: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+    """``t``, copied if it lies in the storage of ``written``: threads read and write in any order."""
+    same = t.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
+    return engine().copy_of(t) if same else t
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    """``dim`` as a non-negative number; IndexError in PyTorch's words when it is out of range."""
+    rank = max(rank, 1)
+    if not -rank <= dim < rank:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+    return dim % rank
+
+
+def without(strides: Shape, dim: int) -> Shape:
+    """``strides`` with those of dimension ``dim`` replaced by 0: its position comes from an index."""
+    return tuple(0 if d == dim else s for d, s in enumerate(strides))
+
+
+def size_and_stride(t: torch.Tensor, dim: int) -> tuple[int, int]:
+    return (t.shape[dim], t.stride(dim)) if t.dim() else (1, 1)
+
+
+def along(data: torch.Tensor, dim: int, index: torch.Tensor) -> Index:
+    """An index tensor with the shape of the points (gather, scatter), addressing ``data``'s dimension ``dim``."""
+    return Index(index, index.stride(), Term(*size_and_stride(data, dim), wraps=False))
+
+
+def on_dim(data: torch.Tensor, dim: int, index: torch.Tensor, wraps: bool = False) -> Index:
+    """A 1-D index tensor laid along dimension ``dim`` of the points (index_select, index_add)."""
+    step = index.stride(0) if index.dim() else 0
+    strides = tuple(step if d == dim else 0 for d in range(data.dim()))
+    return Index(index, strides, Term(*size_and_stride(data, dim), wraps=wraps))
+
+
+def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    check_devices([self, index])
+    check_index_dtype("index_select(): Expected dtype int32 or int64 for index", index)
+    (out,) = outputs_of(aten.index_select.default, self, dim, index)
+    dim = wrap_dim(dim, self.dim())
+    return read("index_select", self, without(self.stride(), dim), [on_dim(self, dim, index)], out)
+
+
+def gather(
+    self: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, name: str = "gather"
+) -> torch.Tensor:
+    """``name``: the operator that is called."""
+    check_devices([self, index])
+    if index.numel():
+        check_index_dtype("gather(): Expected dtype int32/int64 for index", index)
+    (out,) = outputs_of(aten.gather.default, self, dim, index)
+    dim = wrap_dim(dim, self.dim())
+    strides = self.stride() if self.dim() else (0,) * index.dim()
+    return read(name, self, without(strides, dim), [along(self, dim, index)], out)
+
+
+def check_index_dtype(message: str, *indices: torch.Tensor) -> None:
+    for index in indices:
+        if index.dtype not in (torch.int64, torch.int32):
+            raise RuntimeError(message)
+
+
+def flattened(self: torch.Tensor, index: torch.Tensor) -> Index:
+    """``index`` into the row-major elements of a contiguous tensor, negative ones from the end."""
+    return Index(index, index.stride(), Term(self.numel(), 1, wraps=True))
+
+
+def take(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    check_devices([self, index])
+    if index.dtype != torch.int64:
+        raise RuntimeError(f"take(): Expected a long tensor for index, but got {index.dtype}")
+    if self.numel() == 0 and index.numel():
+        raise IndexError("take(): tried to take from an empty tensor")
+    (out,) = outputs_of(aten.take.default, self, index)
+    self = self.contiguous()
+    return read("take", self, (0,) * index.dim(), [flattened(self, index)], out)
+
+
+# Advanced indexing --------------------------------------------------
+
+
+def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """``indices`` with boolean masks replaced by the positions of their true elements, one tensor per dimension."""
+    found: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is not None and index.device != self.device and not index.is_cpu:
+            raise RuntimeError(
+                f"indices should be either on cpu or on the same device as the indexed tensor ({self.device})"
+            )
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            if index is not None and index.dtype not in (torch.int64, torch.int32):
+                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+            found.append(index if index is None or is_webgpu(index) else index.to(self.device))
+            continue
+        if index.dtype == torch.uint8:
+            warnings.warn(BYTE_MASKS, stacklevel=2)
+        for d, size in enumerate(index.shape):
+            at = len(found) + d
+            if at >= self.dim() or self.shape[at] != size:
+                raise IndexError(
+                    f"The shape of the mask {list(index.shape)} at index {d} does not match "
+                    f"the shape of the indexed tensor {list(self.shape)} at index {at}"
+                )
+        found += nonzero(index.to(self.device)).unbind(1)
+    if len(found) > self.dim():
+        raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(found)})")
+    return found
+
+
+class Indexed(NamedTuple):
+    """Advanced indexing resolved: the result's shape, ``self``'s strides over it, and the index tensors."""
+
+    shape: tuple[int, ...]
+    strides: Shape
+    indices: list[Index]
+
+
+def resolve(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Indexed:
+    """Where the points of ``self[indices]`` lie: neighbouring indexed dimensions stay in place, others go first."""
+    dims = [d for d, index in enumerate(indices) if index is not None]
+    tensors = [index for index in indices if index is not None]
+    try:
+        block = tuple(torch.broadcast_shapes(*(t.shape for t in tensors)))
+    except RuntimeError:
+        shapes = ", ".join(str(list(t.shape)) for t in tensors)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
+    if prod(block) and any(self.shape[d] == 0 for d in dims):
+        raise IndexError("index is out of bounds for dimension with size 0")
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    at = dims[0] if adjacent else 0
+    rest = [d for d in range(self.dim()) if d not in dims]
+    before, after = rest[:at], rest[at:]
+    shape = (*(self.shape[d] for d in before), *block, *(self.shape[d] for d in after))
+    strides = (*(self.stride(d) for d in before), *(0 for _ in block), *(self.stride(d) for d in after))
+    found = [
+        Index(
+            t,
+            (0,) * len(before) + broadcast_strides(tuple(t.shape), t.stride(), block) + (0,) * len(after),
+            Term(self.shape[d], self.stride(d), wraps=True),
+        )
+        for d, t in zip(dims, tensors, strict=True)
+    ]
+    return Indexed(shape, strides, found)
+
+
+def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    expanded = expand_masks(self, indices)
+    check_devices([self, *(i for i in expanded if i is not None)])
+    if all(i is None for i in expanded):
+        return self.clone()
+    where = resolve(self, expanded)
+    (out,) = outputs_of(aten.index.Tensor, self, expanded)
+    return read("index", self, where.strides, where.indices, out)
+
+
+def index_put_(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> torch.Tensor:
+    if accumulate and self.dtype == torch.float64:
+        return run_on_cpu(aten._index_put_impl_.default, (self, indices, values, accumulate, unsafe), {}, NO_ATOMICS)
+    expanded = expand_masks(self, indices)
+    if values.device != self.device and values.dim() == 0:
+        check_put_dtypes(self, values)  # before the device is asked for one that it may not hold
+        values = values.to(self.device)
+    check_devices([self, values, *(i for i in expanded if i is not None)])
+    if all(i is None for i in expanded):
+        return self.add_(values) if accumulate else self.copy_(values)
+    where = resolve(self, expanded)
+    try:
+        values = values.expand(where.shape) if values.dim() <= len(where.shape) else squeeze_to(values, where.shape)
+    except RuntimeError:
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result "
+            f"of shape {list(where.shape)}"
+        ) from None
+    check_put_dtypes(self, values)
+    if is_deterministic() and (not accumulate or self.is_floating_point() or self.is_complex()):
+        return put_in_order(self, expanded, values, where, accumulate)
+    if accumulate and self.dtype in (torch.float16, torch.bfloat16):
+        wide = self.float()
+        where = resolve(wide, expanded)
+        write("index_put", wide, where.strides, where.indices, values, where.shape, "add")
+        return self.copy_(wide)
+    return write("index_put", self, where.strides, where.indices, values, where.shape, "add" if accumulate else "set")
+
+
+def check_put_dtypes(self: torch.Tensor, values: torch.Tensor) -> None:
+    if values.dtype != self.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {name_of(self.dtype)} for the "
+            f"destination and {name_of(values.dtype)} for the source."
+        )
+
+
+def put_in_order(
+    self: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    where: Indexed,
+    accumulate: bool,
+) -> torch.Tensor:
+    """:func:`index_put_` of ``values``, as large as ``where``, in the order of the points."""
+    if not values.numel():
+        return self
+    dims = [d for d, index in enumerate(indices) if index is not None]
+    tensors = [index for index in indices if index is not None]
+    sizes = [self.shape[d] for d in dims]
+    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)
+    named = resolve(numbers, tensors)
+    keys = read("index_put", numbers, named.strides, named.indices, numbers.new_empty(named.shape))
+    at = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    block = list(range(at, at + keys.dim()))
+    rows = values.movedim(block, list(range(keys.dim()))).reshape(keys.numel(), -1)
+    if accumulate:
+        wide = rows.float() if rows.is_floating_point() else rows
+        sums = sums_by_key(wide, keys.reshape(-1), numbers.numel())
+        target = self.movedim(dims, list(range(len(dims))))
+        target.add_(sums.view(target.shape))
+        return self
+    rest = [n for d, n in enumerate(values.shape) if d not in block]
+    rows = rows.index_select(0, last_of_each_key(keys.reshape(-1))).view(*keys.shape, *rest)
+    values = rows.movedim(list(range(keys.dim())), block)
+    return write("index_put", self, where.strides, where.indices, values, where.shape)
+
+
+def squeeze_to(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """``values`` expanded to ``shape`` without the leading dimensions of size 1 that it has too many."""
+    extra = values.dim() - len(shape)
+    if any(size != 1 for size in values.shape[:extra]):
+        raise RuntimeError("too many dimensions")
+    return values.reshape(values.shape[extra:]).expand(shape)
+
+
+def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    if not accumulate:
+        alert_not_deterministic("put_")  # as on every device of PyTorch's, though the last of several stays here
+    if accumulate and self.dtype == torch.float64:
+        return run_on_cpu(aten.put_.default, (self, index, source, accumulate), {}, NO_ATOMICS)
+    check_devices([self, index, source])
+    if index.dtype != torch.int64:
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
+    if self.dtype != source.dtype:
+        raise RuntimeError(
+            f"put_(): self and source expected to have the same dtype, but got self.dtype = {self.dtype} "
+            f"and source.dtype = {source.dtype}"
+        )
+    if index.numel() != source.numel():
+        raise RuntimeError(
+            f"put_(): Expected source and index to have the same number of elements, but got source.numel() = "
+            f"{source.numel()}, index.numel() = {index.numel()}"
+        )
+    if self.numel() == 0 and index.numel():
+        raise IndexError("put_(): Expected index to be empty, since self is empty")
+    wide = accumulate and self.dtype in (torch.float16, torch.bfloat16)
+    flat = (self.float() if wide else self).contiguous()
+    source = source.reshape(index.shape)
+    if is_deterministic() and index.numel() and (not accumulate or flat.is_floating_point() or flat.is_complex()):
+        put_in_order(flat.view(-1), [index], source, resolve(flat.view(-1), [index]), accumulate)
+        return self if flat is self else self.copy_(flat)
+    combine = "add" if accumulate else "set"
+    write("put", flat, (0,) * index.dim(), [flattened(flat, index)], source, index.shape, combine)
+    return self if flat is self else self.copy_(flat)
+
+
+# Masks --------------------------------------------------
+
+
+def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    check_devices([self, mask])
+    self, mask = torch.broadcast_tensors(self, mask)
+    if self.dim() == 0:
+        self, mask = self.unsqueeze(0), mask.unsqueeze(0)
+    return index(self, [mask])
+
+
+def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Elements of ``source`` in order, put where ``mask`` is true; RuntimeError, at the next read, if they run out."""
+    if self.dtype != source.dtype:
+        raise RuntimeError(
+            f"masked_scatter: expected self and source to have same dtypes but got {self.dtype} and {source.dtype}"
+        )
+    if mask.dtype != torch.bool:
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {name_of(mask.dtype)}"
+        )
+    check_devices([self, mask, source])
+    mask = mask.expand(self.shape)
+    if self.numel() == 0:
+        return self
+    if source.numel() == 0:
+        if bool(mask.any()):
+            raise RuntimeError("Number of elements of source < number of ones in mask")
+        return self
+    place = (torch.cumsum(mask.reshape(-1), 0, dtype=torch.int64) - 1).clamp_(min=0).view(self.shape)
+    found = engine().empty(self.shape, self.dtype, self.device.index)
+    read("masked_scatter", source.contiguous(), (0,) * self.dim(), [flattened(source, place)], found)
+    return self.copy_(torch.where(mask, found, self))
+
+
+def nonzero(self: torch.Tensor) -> torch.Tensor:
+    """(n, self.dim()) coordinates, int64, in row-major order. Waits for the device, to learn ``n``.
+
+    Each dimension's coordinates lie together in memory, as on the CPU.
+    """
+    flat = self.reshape(-1).ne(0)
+    place = torch.cumsum(flat, 0, dtype=torch.int32)
+    count = int(place[-1]) if self.numel() else 0
+    out = engine().empty((count, self.dim()), torch.int64, self.device.index, (1, count))
+    return write_coordinates(flat, place, self.shape, out)
+
+
+def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
+    """:func:`nonzero` cut or filled up to ``size`` rows, without waiting."""
+    if size < 0:
+        raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
+    out = self.new_full((size, self.dim()), fill_value, dtype=torch.int64)
+    if self.numel() == 0:
+        return out
+    flat = self.reshape(-1).ne(0)
+    return write_coordinates(flat, torch.cumsum(flat, 0, dtype=torch.int32), self.shape, out)
+
+
+def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
+    if out.numel():
+        engine().record("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
+    return out
+
+
+def not_long(result: torch.Tensor, out: torch.Tensor) -> Exception:
+    return RuntimeError(
+        f"nonzero: Expected out tensor to have scalar type Long but got scalar type{name_of(out.dtype)}"
+    )
+
+
+def register() -> None:
+    register_strict(aten.index_select.default, index_select, same_scalar_type("index_select"))
+    register_strict(aten.gather.default, gather)
+    register_strict(aten.take.default, take, same_scalar_type("take"))
+    register_strict(aten.index.Tensor, index)
+    register_strict(aten.masked_select.default, masked_select, same_scalar_type("masked_select"))
+    register_strict(aten.nonzero.default, nonzero, not_long)
+    register_strict(aten.nonzero_static.default, nonzero_static, not_long)
+    impl(aten._index_put_impl_.default, by_mode(index_put_))
+    impl(aten.put_.default, by_mode(put_))
+    impl(aten.masked_scatter_.default, traced(masked_scatter_))

@@ -1,0 +1,129 @@
+"""Matrix products: ``mm``, ``bmm``, ``mv``, ``dot`` and their ``add`` forms, each one launch over strided operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu import dtypes
+from torch_webgpu.aten.dispatch.precision import float32_matmul_precision
+from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.register_pointwise import opmath
+from torch_webgpu.aten.dispatch.results import name_of
+from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
+from torch_webgpu.aten.dispatch.variants import register_functional
+from torch_webgpu.aten.tensors.copy import plain
+from torch_webgpu.ir.operation import Extern
+from torch_webgpu.kernels.matmul.halves import is_worth
+from torch_webgpu.kernels.matmul.matmul import extern
+
+Scalar = int | float | complex
+
+
+def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
+    if a.device != b.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {a.device} and {b.device}!"
+        )
+    if a.dim() == 2 and b.dim() == 2 and a.shape[1] != b.shape[0]:
+        shapes = f"{a.shape[0]}x{a.shape[1]} and {b.shape[0]}x{b.shape[1]}"
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({shapes})")
+    if a.dtype == torch.bool:
+        raise NotImplementedError(f"\"addmm_impl_webgpu_\" not implemented for '{name_of(a.dtype)}'")
+
+
+def product(a: torch.Tensor, outputs: Sequence[Meta], scalars: int = 0) -> Extern:
+    """The product whose left operand is ``a``, as precise as the program wants it: see ``kernels/matmul/halves.py``."""
+    dtype, shape = dtypes.of(a.dtype).name, outputs[0][0]
+    chosen = dtype == "f32" and len(shape) > 1 and is_worth(prod(shape[:-2]), shape[-2], shape[-1], a.shape[-1])
+    return extern(dtype, scalars, precision=float32_matmul_precision() if chosen else None)
+
+
+def multiply(overload: OpOverload) -> Any:
+    """``a @ b`` for one overload."""
+    name = overload._schema.name
+
+    def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.dtype.is_complex:
+            a, b = plain(a), plain(b)
+        check_operands(a, b)
+        outputs = infer(overload, a, b)
+        (out,) = computed(name, (a, b), outputs, product(a, outputs))
+        return out
+
+    return kernel
+
+
+def multiply_add(overload: OpOverload) -> Any:
+    """``beta * c + alpha * (a @ b)`` for one overload; ``c`` broadcasts, and is not read where beta is 0."""
+    name = overload._schema.name
+
+    def kernel(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+    ) -> torch.Tensor:
+        if a.dtype.is_complex:
+            a, b, c = plain(a), plain(b), plain(c)
+        check_operands(a, b)
+        if c.dtype != a.dtype:
+            raise RuntimeError(
+                f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
+            )
+        outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
+        if beta == 0:
+            (out,) = computed(name, (a, b), outputs, product(a, outputs, 1), scalars=[(kind, alpha)])
+            return out
+        (out,) = computed(name, (a, b, c), outputs, product(a, outputs, 2), scalars=[(kind, alpha), (kind, beta)])
+        return out if a.shape[-1] else out.copy_(c * beta)
+
+    return kernel
+
+
+def int_mm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    """The product of two matrices of int8 in int32."""
+    outputs = infer(aten._int_mm.default, self, mat2)
+    (out,) = computed("aten::_int_mm", (self, mat2), outputs, extern("i8", result_dtype="i32"))
+    return out
+
+
+def vdot(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return aten.dot.default(self.conj(), other)
+
+
+def addbmm(
+    self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> torch.Tensor:
+    """The sum over the batch is part of the inner dimension: one product of (M, B*K) and (B*K, N)."""
+    infer(aten.addbmm.default, self, batch1, batch2)
+    (b, m, k), n = batch1.shape, batch2.shape[2]
+    a = batch1.transpose(0, 1).reshape(m, b * k)
+    return torch.addmm(self, a, batch2.reshape(b * k, n), beta=beta, alpha=alpha)
+
+
+def addmm_activation(
+    self: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    *,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+    use_gelu: bool = False,
+) -> torch.Tensor:
+    result = torch.addmm(self, mat1, mat2, beta=beta, alpha=alpha)
+    return torch.nn.functional.gelu(result) if use_gelu else result.relu()
+
+
+def register() -> None:
+    for overload in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
+        register_functional(overload, multiply(overload))
+    for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
+        register_functional(overload, multiply_add(overload))
+    register_functional(aten._int_mm.default, int_mm)
+    register_functional(aten.vdot.default, vdot)
+    register_functional(aten.addbmm.default, addbmm)
+    register_functional(aten._addmm_activation.default, addmm_activation)

@@ -1,0 +1,115 @@
+"""Convolutions: what ``conv1d`` … ``conv_transpose3d`` come down to on a device with kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.results import not_implemented
+from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
+from torch_webgpu.aten.dispatch.torch_patches import lay_out_fake_convolutions
+from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.kernels.conv.conv import extern
+from torch_webgpu.kernels.conv.conv_problem import Geometry
+
+
+def recorded(
+    mode: str,
+    inputs: Sequence[torch.Tensor],
+    geometry: Geometry,
+    outputs: list[Meta],
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One of the three products of :mod:`torch_webgpu.kernels.conv.conv`; sums over nothing are zero."""
+    per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
+    body = extern(mode, geometry, dtype_of(inputs[0].dtype).name, bias is not None)
+    tensors = inputs if per_channel is None else [*inputs, per_channel]
+    (out,) = computed(f"aten.convolution_{mode}", tensors, outputs, body)
+    return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
+
+
+def memory_format(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """That of all results of a convolution of these two: channels last if one of them is, as on the CPU and on CUDA."""
+    formats = [suggest_memory_format(t) for t in (input, weight)]
+    return next((f for f in formats if f != torch.contiguous_format), torch.contiguous_format)
+
+
+def in_format(shape: Sequence[int], dtype: torch.dtype, format: torch.memory_format) -> list[Meta]:
+    """The one result of ``shape``, laid out in ``format``."""
+    made = torch.empty(tuple(shape), dtype=dtype, device="meta", memory_format=format)
+    return [(tuple(made.shape), made.stride(), dtype)]
+
+
+def geometry_of(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, dims: int
+) -> Geometry:
+    def full(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(values) * dims if len(values) == 1 else tuple(values)
+
+    return Geometry(full(stride), full(padding), full(dilation), groups)
+
+
+def convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """input (N, C, *size), weight (O, C / groups, *kernel) or, transposed, (C, O / groups, *kernel), bias (O)."""
+
+    for name, t in (("weight", weight), ("bias", bias)):
+        if t is not None and t.dtype != input.dtype:
+            raise RuntimeError(f"Input type ({input.type()}) and {name} type ({t.type()}) should be the same")
+    if input.dtype == torch.bool:
+        raise not_implemented(f"slow_conv{input.dim() - 2}d_cpu", input.dtype)
+    arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    ((shape, _, dtype),) = infer(aten.convolution.default, *arguments)
+    outputs = in_format(shape, dtype, memory_format(input, weight))
+    geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
+    return recorded("adjoint" if transposed else "forward", [input, weight], geometry, outputs, bias)
+
+
+def convolution_backward(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of input, weight and bias; None for those that ``output_mask`` leaves out."""
+    geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
+    grad_input = grad_weight = grad_bias = None
+
+    def like(t: torch.Tensor) -> list[Meta]:
+        return in_format(t.shape, t.dtype, memory_format(input, weight))
+
+    if output_mask[0]:
+        mode = "forward" if transposed else "adjoint"
+        grad_input = recorded(mode, [grad_output, weight], geometry, like(input))
+    if output_mask[1]:
+        # The one that the convolution (not its adjoint) yields comes first.
+        pair = [input, grad_output] if transposed else [grad_output, input]
+        grad_weight = recorded("weight", pair, geometry, like(weight))
+    if output_mask[2]:
+        grad_bias = grad_output.sum([0, *range(2, grad_output.dim())])
+    return grad_input, grad_weight, grad_bias
+
+
+def register() -> None:
+    lay_out_fake_convolutions(memory_format)
+    impl(aten.convolution_overrideable.default, traced(convolution))
+    impl(aten.convolution_backward_overrideable.default, traced(convolution_backward))

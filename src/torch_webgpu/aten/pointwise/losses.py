@@ -1,0 +1,167 @@
+"""Losses that are a mean, a sum or a tensor of per-element values, and their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu.aten.dispatch.expressions import where
+from torch_webgpu.aten.dispatch.register_pointwise import apply, check_devices
+from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
+from torch_webgpu.aten.dispatch.variants import register_functional
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.ops import ops
+
+NONE, MEAN, SUM = 0, 1, 2
+"""The values of ``reduction``."""
+
+
+def value_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callable[..., torch.Tensor]:
+    """The kernel of a loss: ``expression(input, target, *numbers)`` at each element, reduced.
+
+    ``numbers`` are what the schema lists after ``reduction``.
+    """
+
+    def loss(self: torch.Tensor, target: torch.Tensor, reduction: int = MEAN, *numbers: float) -> torch.Tensor:
+        check_devices([self, target])
+        if not numbers:
+            numbers = defaults_of(overload)
+        (out,) = outputs_of(overload, self, target, NONE, *numbers)
+        apply(str(overload), expression, [self, target], [out], numbers)
+        return reduced(out, reduction)
+
+    return loss
+
+
+def gradient_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callable[..., torch.Tensor]:
+    """The kernel of a loss's derivative: ``expression(input, target, *numbers)`` times what flows in, spread evenly."""
+
+    def backward(
+        grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, *numbers: float
+    ) -> torch.Tensor:
+        check_devices([grad_output, self, target])
+        (out,) = outputs_of(overload, grad_output, self, target, reduction, *numbers)
+
+        def chained(grad: Expr, x: Expr, t: Expr, share: Expr, *symbols: Expr) -> Expr:
+            return share * expression(x, t, *symbols) * grad
+
+        apply(str(overload), chained, [grad_output, self, target], [out], (share_of(out, reduction), *numbers))
+        return out
+
+    return backward
+
+
+def defaults_of(overload: OpOverload) -> tuple[float, ...]:
+    arguments = overload._schema.arguments
+    first = next(i for i, a in enumerate(arguments) if a.name == "reduction") + 1
+    return tuple([cast(float, a.default_value) for a in arguments[first:]])
+
+
+def share_of(out: torch.Tensor, reduction: int) -> float:
+    """What each element contributes to the reduced loss."""
+    return 1 / out.numel() if reduction == MEAN and out.numel() else 1.0
+
+
+def reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
+    if reduction == NONE:
+        return loss
+    return loss.mean() if reduction == MEAN else loss.sum()
+
+
+# Values and slopes
+
+
+def squared_error(x: Expr, t: Expr) -> Expr:
+    return (x - t) * (x - t)
+
+
+def squared_error_slope(x: Expr, t: Expr) -> Expr:
+    return 2 * (x - t)
+
+
+def smooth_l1(x: Expr, t: Expr, beta: Expr) -> Expr:
+    z = abs(x - t)
+    return where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta)
+
+
+def smooth_l1_slope(x: Expr, t: Expr, beta: Expr) -> Expr:
+    z = x - t
+    return where(z <= -beta, -1, where(z >= beta, 1, z / beta))
+
+
+def huber(x: Expr, t: Expr, delta: Expr) -> Expr:
+    z = abs(x - t)
+    return where(z < delta, 0.5 * z * z, delta * (z - 0.5 * delta))
+
+
+def huber_slope(x: Expr, t: Expr, delta: Expr) -> Expr:
+    z = x - t
+    return where(z <= -delta, -delta, where(z >= delta, delta, z))
+
+
+def cross_entropy(x: Expr, t: Expr) -> Expr:
+    """Binary. The logarithms are cut off at -100, as everywhere in PyTorch."""
+    return (t - 1) * ops.maximum(ops.log1p(-x), -100) - t * ops.maximum(ops.log(x), -100)
+
+
+def cross_entropy_slope(x: Expr, t: Expr) -> Expr:
+    return (x - t) / ops.maximum((1 - x) * x, 1e-12)
+
+
+def binary_cross_entropy(
+    self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = MEAN
+) -> torch.Tensor:
+    """Inputs outside [0, 1], which CPU PyTorch refuses, give NaN."""
+    inputs = [t for t in (self, target, weight) if t is not None]
+    check_devices(inputs)
+    (out,) = outputs_of(aten.binary_cross_entropy.default, self, target, weight, NONE)
+    apply("aten.binary_cross_entropy", weighted(cross_entropy), inputs, [out])
+    return reduced(out, reduction)
+
+
+def binary_cross_entropy_backward(
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    inputs = [t for t in (self, target, weight) if t is not None]
+    check_devices([grad_output, *inputs])
+    overload = aten.binary_cross_entropy_backward.default
+    (out,) = outputs_of(overload, grad_output, self, target, weight, reduction)
+    slope = weighted(cross_entropy_slope)
+
+    def chained(grad: Expr, *rest: Expr) -> Expr:
+        return grad * slope(*rest[:-1]) * rest[-1]
+
+    apply(str(overload), chained, [grad_output, *inputs], [out], (share_of(out, reduction),))
+    return out
+
+
+def weighted(expression: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
+    def product(x: Expr, t: Expr, weight: Expr | None = None) -> Expr:
+        value = expression(x, t)
+        return value if weight is None else value * weight
+
+    return product
+
+
+LOSSES: dict[str, tuple[Callable[..., Expr], Callable[..., Expr]]] = {
+    "mse_loss": (squared_error, squared_error_slope),
+    "smooth_l1_loss": (smooth_l1, smooth_l1_slope),
+    "huber_loss": (huber, huber_slope),
+}
+
+
+def register() -> None:
+    for name, (value, slope) in LOSSES.items():
+        forward: Any = getattr(aten, name).default
+        backward: Any = getattr(aten, f"{name}_backward").default
+        register_functional(forward, value_of(forward, value))
+        register_functional(backward, gradient_of(backward, slope))
+    register_functional(aten.binary_cross_entropy.default, binary_cross_entropy)
+    register_functional(aten.binary_cross_entropy_backward.default, binary_cross_entropy_backward)

@@ -1,0 +1,164 @@
+"""Softmaxes and their gradients: one reduction each, which stores every point once the row's sums are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
+from torch_webgpu.aten.dispatch.variants import register_functional
+from torch_webgpu.ir.combine import finite_or_zero
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.ops import ops
+
+from .reduce import Epilogue, own, record_reduction, reduced_dims
+
+Write = Callable[..., tuple[Expr, Callable[..., Expr]]]
+
+
+def along(
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    dim: int,
+    combine: str,
+    write: Write,
+) -> torch.Tensor:
+    """Records what is computed at every point of ``inputs[0]``'s shape from a reduction along ``dim``.
+
+    ``write(*elements)`` gives what a point contributes and a function from the accumulators to the point's result.
+    """
+    out, shape = outputs[0], inputs[0].shape
+    if out.numel():
+
+        def write_reduction(*elements: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
+            value, result = write(*map(own, elements))
+            return (value,), (combine,), lambda *acc: (result(*acc),)
+
+        record_reduction(name, inputs, outputs, shape, reduced_dims(dim, len(shape)), write_reduction, maps=1)
+    return out
+
+
+def checked(top: Expr, total: Expr) -> Expr:
+    """``total``, but NaN where a row's largest element is infinite: there PyTorch has a difference of infinities."""
+    return ops.where(ops.isinf(top), ops.like(total, float("nan")), total)
+
+
+def share_of(x: Expr, top: Expr, total: Expr) -> Expr:
+    """``exp(x - top) / total``; the exponential is the one in the sum, and a row has one reciprocal."""
+    return ops.exp(x - finite_or_zero(top)) * ops.reciprocal(total)
+
+
+def softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    outputs = outputs_of(aten._softmax.default, self, dim, half_to_float)
+
+    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        return x, lambda top, total: share_of(x, top, checked(top, total))
+
+    return along("aten::_softmax", [self], outputs, dim, "logsumexp", write)
+
+
+def log_softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    outputs = outputs_of(aten._log_softmax.default, self, dim, half_to_float)
+
+    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        return x, lambda top, total: x - top - ops.log(checked(top, total))
+
+    return along("aten::_log_softmax", [self], outputs, dim, "logsumexp", write)
+
+
+def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Softmax that is 0 where a whole row is masked out with -inf."""
+    self = self if dtype is None else self.to(dtype)
+    outputs = outputs_of(aten._softmax.default, self, dim, False)
+
+    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        def result(top: Expr, total: Expr) -> Expr:
+            masked = ops.eq(top, float("-inf")) & ~ops.isnan(total)
+            return ops.where(masked, ops.like(x, 0), share_of(x, top, checked(top, total)))
+
+        return x, result
+
+    return along("aten::_safe_softmax", [self], outputs, dim, "logsumexp", write)
+
+
+def gradient(overload: OpOverload, write: Write) -> Callable[..., torch.Tensor]:
+    """The kernel of a ``backward_data`` overload; ``write(grad, y)``."""
+
+    def kernel(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
+        outputs = outputs_of(overload, grad_output, output, dim, input_dtype)
+        return along(overload._schema.name, [grad_output, output], outputs, dim, "sum", write)
+
+    return kernel
+
+
+softmax_backward = gradient(
+    aten._softmax_backward_data.default, lambda grad, y: (grad * y, lambda total: (grad - total) * y)
+)
+log_softmax_backward = gradient(
+    aten._log_softmax_backward_data.default, lambda grad, y: (grad, lambda total: grad - ops.exp(y) * total)
+)
+
+
+# Masked softmax -------------------------------------------------------------------------------------------------------
+
+SOURCE_MASK, KEY_PADDING_MASK = 0, 1
+"""Mask types of nn.MultiheadAttention: (L, L) for all batches and heads, (B, L) for all heads and queries."""
+
+
+def broadcast_mask(mask: torch.Tensor, shape: torch.Size, mask_type: int | None) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        raise RuntimeError("Mask should be a boolean tensor")
+    if mask.shape != shape:
+        if mask_type == SOURCE_MASK:
+            mask = mask.view(1, 1, shape[2], shape[2])
+        elif mask_type == KEY_PADDING_MASK:
+            mask = mask.view(shape[0], 1, 1, shape[2])
+    return mask.expand(shape)
+
+
+def masked_softmax(
+    self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
+) -> torch.Tensor:
+    """Softmax over the elements where ``mask`` is False; 0 elsewhere, NaN where there is no such element."""
+    if mask_type not in (None, 0, 1, 2):
+        raise RuntimeError("Mask Type should be 0 (src_mask), 1 (src_key_padding_mask), or 2 (default_mask)")
+    mask = broadcast_mask(mask, self.shape, mask_type)
+    outputs = outputs_of(aten._softmax.default, self, 0, False)
+
+    def write(x: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        kept = ops.where(masked, ops.like(x, float("-inf")), x)
+        return kept, lambda top, total: ops.exp(kept - top) / checked(top, total)
+
+    dim = self.dim() - 1 if dim is None else dim
+    return along("aten::_masked_softmax", [self, mask], outputs, dim, "logsumexp", write)
+
+
+def masked_softmax_backward(
+    grad_output: torch.Tensor, output: torch.Tensor, mask: torch.Tensor, dim: int | None = None
+) -> torch.Tensor:
+    outputs = outputs_of(aten._softmax_backward_data.default, grad_output, output, 0, output.dtype)
+
+    def write(grad: Expr, y: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
+        value = ops.where(masked, ops.like(y, 0), grad * y)
+        return value, lambda total: ops.where(masked, ops.like(y, 0), (grad - total) * y)
+
+    dim = output.dim() - 1 if dim is None else dim
+    return along("aten::_masked_softmax_backward", [grad_output, output, mask], outputs, dim, "sum", write)
+
+
+def register() -> None:
+    table: dict[OpOverload, Callable[..., Any]] = {
+        aten._softmax.default: softmax,
+        aten._safe_softmax.default: safe_softmax,
+        aten._log_softmax.default: log_softmax,
+        aten._softmax_backward_data.default: softmax_backward,
+        aten._log_softmax_backward_data.default: log_softmax_backward,
+        aten._masked_softmax.default: masked_softmax,
+        aten._masked_softmax_backward.default: masked_softmax_backward,
+    }
+    for overload, kernel in table.items():
+        register_functional(overload, kernel)

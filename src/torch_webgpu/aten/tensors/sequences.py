@@ -1,0 +1,190 @@
+"""Tensors whose elements follow from their position: ranges, identity matrices, windows."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
+from torch_webgpu.aten.dispatch.torch_abi import aten, impl
+from torch_webgpu.dtypes import BY_NAME, BY_TORCH
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.operation import Body, Pointwise, Spec
+from torch_webgpu.ir.ops import ops
+
+from .factories import device_index
+
+Formula = Callable[[Expr, list[Expr]], Expr]
+"""From this point's row-major number (in the dtype computed in) and the scalars to the value."""
+
+
+def fill_by_position(name: str, out: torch.Tensor, formula: Formula, scalars: list[Any], dtype: str) -> torch.Tensor:
+    """Fills ``out`` with ``formula``, computed in ``dtype``."""
+    check_writable(out.shape, out.stride())
+    if out.numel() == 0:
+        return out
+
+    def body(specs: tuple[Spec, ...]) -> Body:
+        symbols = [ops.param(k, dtype) for k in range(len(scalars))]
+        value = formula(ops.to_dtype(ops.linear(), dtype), symbols)
+        return Pointwise((ops.to_dtype(value, specs[0].dtype),))
+
+    kind = BY_NAME[dtype].kind
+    engine().record(name, [], [out], body, (dtype,), [(kind, value) for value in scalars])
+    return out
+
+
+def computed_in(dtype: torch.dtype) -> str:
+    """As :func:`opmath` says, integers in 64 bits: a range may leave a smaller type and come back."""
+    return opmath(dtype) if dtype.is_floating_point else "i64"
+
+
+def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
+    """``start + i * step`` in [start, end)."""
+    size = range_size(start, end, step, out.dtype)
+    if out.numel() not in (0, size):
+        warnings.warn(
+            f"The number of elements in the out tensor of shape {list(out.shape)} is {out.numel()} which does not "
+            f"match the computed number of elements {size}. Note that this may occur as a result of rounding error. "
+            f"The out tensor will be resized to a tensor of shape ({size},).",
+            stacklevel=2,
+        )
+    return ramp("aten.arange", with_numel(out, size), start, step)
+
+
+def arange_end(end: float, *, out: torch.Tensor) -> torch.Tensor:
+    return arange(0, end, 1, out=out)
+
+
+def range_size(start: float, end: float, step: float, dtype: torch.dtype) -> int:
+    """How many elements ``arange`` has; RuntimeError, in PyTorch's words, for a range that makes no sense."""
+    check_range(start, end, step)
+    if all(isinstance(v, int) for v in (start, end, step)):
+        return -((start - end) // step)  # type: ignore[return-value]
+    if dtype == torch.int64:  # alone among the integers: the others count in double precision
+        start, end, step = int(start), int(end), int(step)
+        if step == 0:
+            raise ValueError("step must be nonzero")
+        check_range(start, end, step)
+    return math.ceil((end - start) / step)
+
+
+def check_range(start: float, end: float, step: float) -> None:
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"unsupported range: {start} -> {end}")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+
+
+def inclusive_range(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
+    """``torch.range``: like ``arange``, with ``end``."""
+    check_range(start, end, step)
+    return ramp("aten.range", with_numel(out, math.floor((end - start) / step) + 1), start, step)
+
+
+def with_numel(out: torch.Tensor, size: int) -> torch.Tensor:
+    """``out``, in whatever shape if it has ``size`` elements; else made a vector of so many."""
+    if size >= 1 << 63:
+        raise RuntimeError("invalid size, possible overflow?")
+    return out if out.numel() == size else out.resize_((size,))
+
+
+def ramp(name: str, out: torch.Tensor, start: float, step: float) -> torch.Tensor:
+    return fill_by_position(name, out, lambda i, p: p[0] + i * p[1], [start, step], computed_in(out.dtype))
+
+
+def between(i: Expr, p: list[Expr]) -> Expr:
+    """Point ``i`` of evenly spaced ones, counted from the nearer end, so that both ends are exact.
+
+    ``p``: start, end, step, index of the last point.
+    """
+    start, end, step, last = p
+    return ops.where(i < last * 0.5, start + i * step, end - (last - i) * step)
+
+
+def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torch.Tensor:
+    return spaced("aten.linspace", torch.linspace, between, out, start, end, steps)
+
+
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: torch.Tensor) -> torch.Tensor:
+    def formula(i: Expr, p: list[Expr]) -> Expr:
+        return ops.pow(p[4], between(i, p[:4]))
+
+    return spaced("aten.logspace", torch.logspace, formula, out, start, end, steps, base)
+
+
+def spaced(
+    name: str, on_cpu: Callable[..., torch.Tensor], formula: Formula, out: torch.Tensor, start: float, end: float,
+    steps: int, *base: float,
+) -> torch.Tensor:  # fmt: skip
+    """Fills ``out`` with ``steps`` numbers between two ends.
+
+    Integers are truncated doubles, which most adapters cannot compute: they, complex numbers and powers of doubles come
+    from the CPU.
+    """
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    out = with_numel(out, steps)
+    if not out.dtype.is_floating_point or (base and out.dtype == torch.float64):
+        return out.copy_(on_cpu(start, end, steps, *base, dtype=out.dtype, device="cpu").view(out.shape))
+    last = max(steps - 1, 1)
+    return fill_by_position(name, out, formula, [start, end, (end - start) / last, last, *base], opmath(out.dtype))
+
+
+def eye(n: int, *, out: torch.Tensor) -> torch.Tensor:
+    return eye_m(n, n, out=out)
+
+
+def eye_m(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
+    """Ones on the diagonal of an n × m matrix, zeros elsewhere."""
+    for name, size in (("n", n), ("m", m)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    out.resize_((n, m))
+    if out.dtype not in BY_TORCH:
+        return out.copy_(torch.eye(n, m, dtype=out.dtype, device="cpu"))
+    check_writable(out.shape, out.stride())
+    if out.numel():
+
+        def body(specs: tuple[Spec, ...]) -> Body:
+            return Pointwise((ops.to_dtype(ops.eq(ops.index(0), ops.index(1)), specs[0].dtype),))
+
+        engine().record("aten.eye", [], [out], body)
+    return out
+
+
+def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any) -> torch.Tensor:
+    """``i0(beta * sqrt(1 - (2i / (n - 1) - 1)²)) / i0(beta)``. (The other windows are composites.)"""
+    if window_length < 0:
+        raise RuntimeError(f"kaiser_window requires non-negative window_length, got window_length={window_length}")
+    device = torch.device("webgpu", device_index(options.get("device")))
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if window_length <= 1:
+        return torch.ones(window_length, dtype=dtype, device=device)
+    last = window_length if periodic else window_length - 1
+    x = torch.arange(window_length, dtype=torch.float32, device=device) * (2 / last) - 1
+    scale = torch.i0(torch.tensor(beta, dtype=torch.float64, device="cpu")).item()
+    return (torch.i0(beta * (1 - x * x).clamp_(min=0).sqrt_()) / scale).to(dtype)
+
+
+def register() -> None:
+    for overload, kernel in (
+        (aten.arange.out, arange_end),
+        (aten.arange.start_out, arange),
+        (aten.range.out, inclusive_range),
+        (aten.linspace.out, linspace),
+        (aten.logspace.out, logspace),
+        (aten.eye.out, eye),
+        (aten.eye.m_out, eye_m),
+        (aten.kaiser_window.default, kaiser_window),
+        (aten.kaiser_window.periodic, kaiser_window),
+        (aten.kaiser_window.beta, kaiser_window),
+    ):
+        impl(overload, kernel)
