@@ -106,15 +106,15 @@ class _Planned:
     def __init__(self, bound: PlanFunction, values: Sequence[Any]) -> None:
         self._bound = bound
         self._results = list(values)
-        self._places = [k for k, value in enumerate(values) if value == TENSOR]
+        self._positions = [k for k, value in enumerate(values) if value == TENSOR]
         plan = bound.plan
         self.written = [n for n, spec in enumerate(plan.inputs) if plan.buffers[spec.buffer].role == "state"]
 
     def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
         results = self._results.copy()
         COUNTS.runs += 1
-        for place, t in zip(self._places, self._bound.run(tensors, pointers)):
-            results[place] = t
+        for position, t in zip(self._positions, self._bound.run(tensors, pointers)):
+            results[position] = t
         return results
 
     def failing_step(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> int | None:

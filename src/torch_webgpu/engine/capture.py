@@ -234,7 +234,7 @@ class CapturedGraph:
         self._drawn = capture._drawn
         self._inputs = list(capture._inputs.values())
         self._encoded: EncodedGraph | None = None
-        self._places: list[tuple[bytearray | memoryview, int, RandomWord]] = []
+        self._random_parameters: list[tuple[bytearray | memoryview, int, RandomWord]] = []
 
     def instantiate(self) -> EncodedGraph:
         """Prepares the replays: compiles what is not compiled, makes bind groups."""
@@ -244,8 +244,8 @@ class CapturedGraph:
             if self._encoded is None:
                 encoded = self._encoded = self._device.encode_graph(self.commands)
                 starts = accumulate([len(call.commands) for call in self.calls], initial=0)
-                self._places = [
-                    (*encoded.place(start + command, byte), word)
+                self._random_parameters = [
+                    (*encoded.parameter(start + command, byte), word)
                     for start, call in zip(starts, self.calls)
                     for command, byte, word in call.random_words
                 ]
@@ -274,9 +274,9 @@ class CapturedGraph:
             if engine.lanes.busy:
                 engine.flush(flush_reason.REPLAY, device.index)
             encoded = self._encoded or self.instantiate()
-            if self._places:  # takes the next stretch of every stream the graph draws from
+            if self._random_parameters:  # takes the next stretch of every stream the graph draws from
                 start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
-                for data, byte, word in self._places:
+                for data, byte, word in self._random_parameters:
                     _write_word(data, byte, word.source.at(*start[word.state]))
             device.replay(encoded, None if device.observer is None else self._shown(device.observer, encoded))
             engine.backpressure.submitted(device)
@@ -301,7 +301,7 @@ class CapturedGraph:
                 if encoded is not None:
                     encoded.release()
                 memory.release()
-            self.calls, self._inputs, self._places = [], [], []
+            self.calls, self._inputs, self._random_parameters = [], [], []
 
     def discard(self) -> None:
         """:meth:`release`, soon. May be called anywhere."""

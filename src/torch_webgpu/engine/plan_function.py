@@ -67,16 +67,16 @@ class PlanFunction:
         self._image = Image(self._templates) if len(made) >= MANY else None
         self._given = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
         self._pointers: list[int] = []  # of the last run's inputs; an executable never sees one address twice
-        places = {number: place for place, number in enumerate(plan.arguments)}
-        self._input_places = [places[spec.buffer] for spec in plan.inputs]
-        self._made_places = [places[number] for number in made]
+        positions = {number: position for position, number in enumerate(plan.arguments)}
+        self._input_positions = [positions[spec.buffer] for spec in plan.inputs]
+        self._made_positions = [positions[number] for number in made]
         self._order = {number: k for k, number in enumerate(made)}
         # Of each output which of the new tensors it is, or where it lies.
         self._outputs = [self._order[t.buffer] if alone.get(t.buffer) else t for t in plan.outputs]
-        self._new = frozenset(self._made_places)
+        self._new = frozenset(self._made_positions)
         self._allocations: list[Any] = [None] * len(plan.arguments)  # of the last run
         for number, t in self._constants.items():
-            self._allocations[places[number]] = engine.allocation(t)
+            self._allocations[positions[number]] = engine.allocation(t)
         self._starts: list[int] = []
         self._memory: Memory | None = None  # of the last run, where all but its outputs had memory
         self._relocations = 0  # the engine's then
@@ -140,7 +140,7 @@ class PlanFunction:
         if memory is None or relocations != self._relocations:
             self._executable.check(allocations)
             memory = self._executable.memory(opened, allocations)
-            if self._new.issuperset([place for place, _ in memory.missing]):
+            if self._new.issuperset([position for position, _ in memory.missing]):
                 self._memory, self._relocations = memory, relocations
         return memory
 
@@ -164,8 +164,8 @@ class PlanFunction:
             tensors, allocations = [t for t, _ in made], [a for _, a in made]
         else:
             tensors, allocations = make_tensors(engine, self._image)
-        for place, allocation in zip(self._made_places, allocations):
-            found[place] = allocation
+        for position, allocation in zip(self._made_positions, allocations):
+            found[position] = allocation
         return tensors, found
 
     def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
@@ -176,10 +176,10 @@ class PlanFunction:
         starts = self._starts.copy() or [0] * len(inputs)
         for k, (then, now) in enumerate(zip(before, pointers)):
             if not now:  # a tensor without elements has no address
-                found[self._input_places[k]] = engine.allocation(inputs[k])
+                found[self._input_positions[k]] = engine.allocation(inputs[k])
                 starts[k] = offset_in_allocation(inputs[k])
             elif now != then:
-                found[self._input_places[k]] = allocation = known[now >> ADDRESS_BITS]
+                found[self._input_positions[k]] = allocation = known[now >> ADDRESS_BITS]
                 starts[k] = (now & OFFSET_MASK) - FIRST_BYTE
                 if allocation.size_bytes > MAX_INDEX:
                     spec = self.plan.inputs[k]

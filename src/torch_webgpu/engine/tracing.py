@@ -101,8 +101,8 @@ class Tracing:
                 raise TraceError(f"what is traced {self.where} must return tensors of its inputs' device, not {leaf!r}")
         self.engine.collect()
         recording = Recording(self.engine.lane(self.device.index).take(), self.engine.mailbox.allocations)
-        for bundle in recording.lists:
-            bundle.settle(self.engine.mailbox)
+        for tensor_list in recording.lists:
+            tensor_list.settle(self.engine.mailbox)
         graph = self._graph(recording, inputs, leaves, structure)
         return Compilation(graph, self.device.target, self._options, self.blame).plan
 
@@ -123,7 +123,7 @@ class Tracing:
         known = set(memory)
         extra = [a for a in dict.fromkeys([*given, *returned]) if a not in known]
         number = dict(reversed([(a, n) for n, a in enumerate((*memory, *extra))]))  # the first of several
-        owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
+        owners = [*([a] for a in recording.allocations), *(tensor_list.allocations for tensor_list in recording.lists)]
         live = [not outside.isdisjoint(some) for some in owners]
         scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
         described: set[Allocation] = set()
@@ -145,8 +145,8 @@ class Tracing:
                 f"what is traced writes into a tensor of {size} bytes that is none of its inputs: make it one"
             )
         order = {a: k for k, a in enumerate(given)}
-        places = [memory[owner] for owner in layout.owners]
-        starts = [(order.get(a, -1), start) for a, start in zip(places, recording.starts(lists), strict=True)]
+        owners = [memory[owner] for owner in layout.owners]
+        starts = [(order.get(a, -1), start) for a, start in zip(owners, recording.starts(lists), strict=True)]
         views = [[self._view(t, number) for t in some] for some in ([one.tensor for one in inputs], outputs)]
         contents = {n: self._contents(a) for n, a in constants.items()}
         interface = Interface(tuple(views[0]), tuple(views[1]), starts, structure, contents, self.drawn)

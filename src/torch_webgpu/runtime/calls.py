@@ -45,14 +45,14 @@ class Assembler:
         self._max_grid = limits["max-compute-workgroups-per-dimension"]
         self._alignment = limits["min-uniform-buffer-offset-alignment"]
         self._uniform_bytes = uniform_bytes
-        self._places: list[bytearray | slice | None] = []
+        self._parts: list[bytearray | slice | None] = []
         self.uniform = bytearray()
         self.left: Command | None = None
 
     @property
     def params(self) -> list[bytearray | memoryview | None]:
         view = memoryview(self.uniform)
-        return [view[place] if isinstance(place, slice) else place for place in self._places]
+        return [view[part] if isinstance(part, slice) else part for part in self._parts]
 
     def steps(self, commands: Iterable[Command]) -> Iterator[EncoderStep]:
         """The steps one by one: consecutive dispatches are one compute pass, its calls looked up as they are taken.
@@ -66,7 +66,7 @@ class Assembler:
                     return
             else:
                 for transfer in run:
-                    self._places.append(None)
+                    self._parts.append(None)
                     yield transfer  # type: ignore[misc]
 
     def assemble(self, commands: Iterable[Command]) -> list[EncoderStep]:
@@ -74,7 +74,7 @@ class Assembler:
         return [step if isinstance(step, (Copy, Clear)) else list(step) for step in self.steps(commands)]
 
     def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[Call]:
-        look_up, places, limit, uniform = self._look_up, self._places, self._max_grid, self.uniform
+        look_up, parts, limit, uniform = self._look_up, self._parts, self._max_grid, self.uniform
         native, null = self._native, self._native.null
         before: Any = None
         for dispatch in dispatches:
@@ -88,11 +88,11 @@ class Assembler:
             handle = None if pipeline is before else pipeline
             before = pipeline
             if not size:
-                places.append(None)
+                parts.append(None)
                 yield handle, bound.group, 0, null, None, 0, x, y, z
             elif bound.uses_immediates:
                 data = bytearray(given)
-                places.append(data)
+                parts.append(data)
                 yield handle, bound.group, 0, null, native.host_memory(data), size, x, y, z
             else:
                 start = len(uniform)
@@ -102,7 +102,7 @@ class Assembler:
                     return
                 offsets = native.offsets(1)
                 offsets[0] = start
-                places.append(slice(start, start + size))
+                parts.append(slice(start, start + size))
                 uniform += given + bytes(padded - size)
                 yield handle, bound.group, 1, offsets, None, 0, x, y, z
 

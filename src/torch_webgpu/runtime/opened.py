@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from operator import attrgetter
 
 from torch_webgpu.caches import Cache
 from torch_webgpu.errors import WebGPUError
@@ -31,7 +32,7 @@ class Opened:
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.prepared: Cache[Hashable, Prepared] = Cache(
-            "prepared submissions", MAX_COMMANDS, weigh=lambda key, prepared: len(prepared.params)
+            "prepared submissions", MAX_COMMANDS, weigh=attrgetter("commands")
         )
         """By whatever callers tell submissions apart by. None stays that names a pipeline or a bind group which is
         gone: whoever releases one clears all.

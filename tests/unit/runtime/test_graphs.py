@@ -29,7 +29,7 @@ def test_a_graph_runs_again_with_other_parameters(webgpu: CheckedWebGPU, without
     device.replay(graph)
     assert words(device, x, 1) == [22]
     for command, byte, value in ((1, 4, 5), (2, 4 * (programs.MANY - 1), 100)):
-        data, at = graph.place(command, byte)
+        data, at = graph.parameter(command, byte)
         struct.pack_into("I", data, at, value)
     device.replay(graph)
     device.replay(graph)

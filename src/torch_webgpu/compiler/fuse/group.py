@@ -23,7 +23,7 @@ from .substitution import rewrite
 
 
 class GroupValue(NamedTuple):
-    """What a group has computed for a place: the expression, how it steps through the group's shape, who wrote it.
+    """What a group has computed for a tensor: the expression, how it steps through the group's shape, who wrote it.
 
     ``row``: there is one per output of the group's reduction, not one per point. ``spec``: the layout it is stored in,
     over the group's points or rows.
@@ -37,7 +37,7 @@ class GroupValue(NamedTuple):
 
 
 class GroupLoad(NamedTuple):
-    """What a group loads: a place, stepping through the group's shape."""
+    """What a group loads: a tensor, stepping through the group's shape."""
 
     tensor: int
     strides: Shape
@@ -159,12 +159,12 @@ class Group:
                 return None
             inputs[access._replace(strides=steps)] = source
         values: dict[int, GroupValue] = {}
-        for place, value in self.values.items():
+        for tensor, value in self.values.items():
             steps = view_strides(self.shape, value.strides, shape)
             if steps is None:
                 return None
             spec = Spec(value.spec.dtype, shape, steps, value.spec.aligned)
-            values[place] = value._replace(expr=reindexed(value.expr, dims, memo), strides=steps, spec=spec)
+            values[tensor] = value._replace(expr=reindexed(value.expr, dims, memo), strides=steps, spec=spec)
         return replace(self, shape=shape, inputs=inputs, values=values) if len(inputs) == len(self.inputs) else None
 
     def in_memory_order(self) -> Group | None:
@@ -178,9 +178,9 @@ class Group:
             return None
         inputs = {a._replace(strides=permuted(a.strides)): source for a, source in self.inputs.items()}
         values = {}
-        for place, value in self.values.items():
+        for tensor, value in self.values.items():
             spec = value.spec._replace(shape=permuted(value.spec.shape), strides=permuted(value.spec.strides))
-            values[place] = value._replace(strides=permuted(value.strides), spec=spec)
+            values[tensor] = value._replace(strides=permuted(value.strides), spec=spec)
         return replace(self, shape=permuted(self.shape), inputs=inputs, values=values)
 
     @property
