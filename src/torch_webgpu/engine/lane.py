@@ -30,7 +30,7 @@ def numbers_of(addresses: Iterable[int]) -> list[int]:
         if address < FIRST_LIST_ADDRESS:
             found.append(address >> ADDRESS_BITS)
         else:
-            found += address.numbers  # type: ignore[attr-defined]
+            found += address.allocation_numbers  # type: ignore[attr-defined]
     return found
 
 

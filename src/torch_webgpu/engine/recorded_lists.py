@@ -1,8 +1,8 @@
 """Lists of tensors as recorded operations name them.
 
-A :class:`RecordedList` is a list that was looked at once: its allocations, offsets, shapes. Recording names it by one
-address, so that it costs the same for two tensors and for two hundred; which tensors it has in common with other
-arguments is asked for when a lane is flushed (``lane.Recording``), and what lies where when a plan is made.
+A :class:`RecordedList` is a list that was looked at once: its allocations, offsets, shapes. An operation names it by
+one address, so that recording costs the same for two tensors and for two hundred. Which tensors it has in common with
+other arguments is worked out when a lane is flushed (``recording.Recording``), and what lies where when a plan is made.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class ListGeometry:
 
 
 class RecordedList(int):
-    """A list of tensors of one dtype and device that start at multiples of four elements: ``starts``, in bytes.
+    """A list of tensors as recorded operations name it: an address, with what lies there.
 
-    It is its address, by which a recorded operation names it, as it names a tensor by its. That of a list of one is its
-    tensor's. ``numbers``: those of its allocations, of which ``keys`` are the different ones. ``shares``: some of its
-    tensors lie in one allocation, so that it can be read only.
+    Its tensors have one dtype and one device, and start at multiples of four elements: ``starts``, in bytes. A list of
+    one has its tensor's address. ``keys``: the different numbers among ``allocation_numbers``. ``shares``: two of its
+    tensors lie in one allocation, so that the list can be read only.
     """
 
     geometry: ListGeometry
@@ -63,7 +63,7 @@ class RecordedList(int):
     device: int
     allocations: list[Allocation]
     starts: list[int]
-    numbers: Sequence[int]
+    allocation_numbers: Sequence[int]
 
     def __new__(
         cls, geometry: ListGeometry, dtype: torch.dtype, device: int, allocations: list[Allocation], starts: list[int]
@@ -74,7 +74,7 @@ class RecordedList(int):
         return made
 
     def _look(self, geometry: ListGeometry, dtype: torch.dtype, device: int, numbers: Sequence[int]) -> None:
-        self.geometry, self.dtype, self.device, self.numbers = geometry, dtype, device, numbers
+        self.geometry, self.dtype, self.device, self.allocation_numbers = geometry, dtype, device, numbers
         self.keys, self.size = frozenset(numbers), len(numbers)
         self.shares = len(self.keys) < len(numbers)
         self.is_aligned = not any(self.starts)
@@ -137,7 +137,7 @@ class Intermediate(RecordedList):
 
     def settle(self, mailbox: Mailbox) -> None:
         if not self.allocations:
-            self.allocations = mailbox.new_allocations(self.image, self.numbers)
+            self.allocations = mailbox.new_allocations(self.image, self.allocation_numbers)
             self.starts = [0] * len(self.allocations)
             if not self.held:
                 _orphan(self.allocations)

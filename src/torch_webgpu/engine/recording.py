@@ -20,7 +20,7 @@ class Recording:
     """Operations taken from a lane, and what their addresses stand for.
 
     ``distinct``: the different addresses of arguments, in the order of first appearance, those of ``lists`` last.
-    ``allocations``: what the others lie in. ``numbers``: the scalars of each operation. ``alive``: whether it can still
+    ``allocations``: what the others lie in. ``scalars``: those of each operation. ``alive``: whether it can still
     be read when these operations have run, for each allocation, then for each list.
 
     ``key`` is what recordings with the same plan have in common, all but offsets and scalars, which are parameters:
@@ -30,13 +30,13 @@ class Recording:
     those of lists if none but lists use it).
     """
 
-    __slots__ = ("allocations", "distinct", "key", "lists", "numbers")
+    __slots__ = ("allocations", "distinct", "key", "lists", "scalars")
 
-    numbers: tuple[tuple[int | float, ...], ...]
+    scalars: tuple[tuple[int | float, ...], ...]
 
     def __init__(self, entries: list[Entry], known: Mapping[int, Allocation], needed: frozenset[int] = NOTHING) -> None:
         """``needed``: what others will read, so that it is alive even if no tensor is."""
-        ops, addresses, self.numbers = zip(*entries) if entries else ((), (), ())
+        ops, addresses, self.scalars = zip(*entries) if entries else ((), (), ())
         distinct: dict[int, int] = {}
         numbered = tuple(
             [distinct.setdefault(address, len(distinct)) for arguments in addresses for address in arguments]
@@ -124,7 +124,7 @@ class Recording:
         numbers = iter(self.numbered)
         starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.distinct]
         nodes = []
-        for op, params in zip(self.ops, self.numbers):
+        for op, params in zip(self.ops, self.scalars):
             arguments = [next(numbers) for _ in op.args]
             allocations = tuple([owned[self.owners[k]] for k in arguments])
             nodes.append(Node(op, allocations, tuple([starts[k] >> s for k, s in zip(arguments, op.shifts)]), params))
@@ -139,7 +139,7 @@ def in_common(order: Mapping[int, int], lists: Sequence[RecordedList]) -> tuple[
         if not tensor_list.keys.isdisjoint(singles):
             common |= tensor_list.keys & singles
         if tensor_list.shares:
-            common |= {number for number, times in Counter(tensor_list.numbers).items() if times > 1}
+            common |= {number for number, times in Counter(tensor_list.allocation_numbers).items() if times > 1}
         for other in lists[:k]:
             if not tensor_list.is_apart(other):
                 common |= tensor_list.keys & other.keys
@@ -149,7 +149,7 @@ def in_common(order: Mapping[int, int], lists: Sequence[RecordedList]) -> tuple[
     found = []
     for k, tensor_list in enumerate(lists):
         if not tensor_list.keys.isdisjoint(common):
-            for position, number in enumerate(tensor_list.numbers):
+            for position, number in enumerate(tensor_list.allocation_numbers):
                 if number in common:
                     name = names.setdefault(number, len(names) + len(lists))
                     found.append((k, position, name))
@@ -182,7 +182,7 @@ def graph_of(
         calls=tuple([Call(op, tuple([arguments[next(numbers)] for _ in op.args])) for op in recording.ops]),
         tensors=first,
         storages=tuple([describe(a, lives) for a, lives in zip(recording.allocations, alive)]),
-        scalars=_scalar_words(recording.numbers) if scalars is None else scalars,
+        scalars=_scalar_words(recording.scalars) if scalars is None else scalars,
         lists=tuple(
             [
                 TensorList(

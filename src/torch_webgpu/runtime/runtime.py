@@ -62,23 +62,23 @@ def _runtime() -> tuple[Device, ...]:
         return ()
     from . import device
 
-    found = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
-    atexit.register(_finish, found)
+    devices = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
+    atexit.register(_finish, devices)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(_disable, found, device.FORKED))
-    return found
+        os.register_at_fork(after_in_child=partial(_disable, devices, device.FORKED))
+    return devices
 
 
-def _finish(found: tuple[Device, ...]) -> None:
+def _finish(devices: tuple[Device, ...]) -> None:
     """At exit, where nobody else does: the threads of a software adapter must not outlive the interpreter."""
-    for device in found:
+    for device in devices:
         device.finish()
 
 
-def _disable(found: tuple[Device, ...], reason: WebGPUError) -> None:
-    for device in found:
+def _disable(devices: tuple[Device, ...], reason: WebGPUError) -> None:
+    for device in devices:
         device.disable(reason)
-    if any(device.is_open for device in found):
+    if any(device.is_open for device in devices):
         _skip_exit_handlers()
 
 

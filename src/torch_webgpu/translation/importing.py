@@ -94,7 +94,7 @@ class Cells(Rewriter):
 
 
 class Imports:
-    """The hooks of one session, from :meth:`place` to :meth:`undo`."""
+    """The hooks of one session, from :meth:`install` to :meth:`undo`."""
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
@@ -102,7 +102,7 @@ class Imports:
         self.cells = Cells(translator.helper)
         self.prompt: Any = getattr(builtins, "get_ipython", lambda: None)()  # a notebook's
 
-    def place(self) -> None:
+    def install(self) -> None:
         """Translates what is imported from now on, and cells to come."""
         sys.meta_path.insert(0, self.finder)
         if self.prompt is not None:

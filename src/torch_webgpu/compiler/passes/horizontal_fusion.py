@@ -67,11 +67,11 @@ def fuse_horizontally(plan: Plan, target: Target) -> Plan:
             groups.append(new)
     if len(groups) == len(plan.steps):
         return plan
-    numbers: dict[Kernel, int] = {}
-    steps = tuple([_step(plan, group, numbers) for group in groups])
+    kernels: dict[Kernel, int] = {}
+    steps = tuple([_step(plan, group, kernels) for group in groups])
     origins = tuple([group.origins for group in groups]) if plan.origins else ()
     labels = tuple([_label(group.labels) for group in groups]) if plan.labels else ()
-    return replace(plan, kernels=tuple(numbers), steps=steps, origins=origins, labels=labels)
+    return replace(plan, kernels=tuple(kernels), steps=steps, origins=origins, labels=labels)
 
 
 def _label(labels: list[Label]) -> Label:
@@ -117,18 +117,18 @@ def _is_plain(step: Step) -> bool:
     return step.grid[1:] == (1, 1) and len(set(step.bindings)) == len(step.bindings)
 
 
-def _step(plan: Plan, group: _Group, numbers: dict[Kernel, int]) -> Step | Clear:
-    """What a group has become; ``numbers``: of the kernels so far."""
+def _step(plan: Plan, group: _Group, kernels: dict[Kernel, int]) -> Step | Clear:
+    """What a group has become; ``kernels``: their numbers so far."""
     steps = [step for step in group.steps if isinstance(step, Step)]
     if not steps:
         return group.steps[0]
     parts = tuple([plan.kernels[step.kernel] for step in steps])
     if len(steps) == 1:
-        return replace(steps[0], kernel=numbers.setdefault(parts[0], len(numbers)))
+        return replace(steps[0], kernel=kernels.setdefault(parts[0], len(kernels)))
     place = {buffer: n for n, buffer in enumerate(group.buffers)}
     owners = tuple([tuple([place[buffer] for buffer in step.bindings]) for step in steps])
     kernel = merged_kernels.together(parts, owners)
     ends = accumulate([step.grid[0] for step in steps[:-1]])
     words: list[Word] = [*ends, *(word for step in steps for word in step.words)]
     bindings = tuple(group.buffers)
-    return Step(numbers.setdefault(kernel, len(numbers)), bindings, tuple(words), (group.workgroups, 1, 1))
+    return Step(kernels.setdefault(kernel, len(kernels)), bindings, tuple(words), (group.workgroups, 1, 1))

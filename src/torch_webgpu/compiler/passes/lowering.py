@@ -184,8 +184,10 @@ def _numbered(
 ) -> Plan:
     """The plan, its buffers numbered by role, without temporaries that nothing touches."""
     used = {buffer for step in steps for buffer in touched(step)}
-    given = [number for number, storage in enumerate(layout.storages) if _is_given(storage, buffers[number].role)]
-    kept = used.union(given)
+    arguments = [
+        number for number, storage in enumerate(layout.storages) if _is_argument(storage, buffers[number].role)
+    ]
+    kept = used.union(arguments)
     order = [n for roles in ORDER for n, buffer in enumerate(buffers) if buffer.role in roles and n in kept]
     order.append(len(buffers) - 1)
     numbers = {old: new for new, old in enumerate(order)}
@@ -194,14 +196,14 @@ def _numbered(
         tensors: Sequence[int] = [numbers[owner] for owner in layout.owners]
     else:
         tensors = [numbers[view.storage] for view in interface.inputs]
-        given.sort(key=numbers.__getitem__)
+        arguments.sort(key=numbers.__getitem__)
     constants = {} if interface is None else {numbers[n]: data for n, data in interface.constants.items()}
     digests = {number: sha256(data).hexdigest() for number, data in constants.items()}
     return Plan(
         buffers=tuple([buffers[n] for n in order]),
         kernels=tuple(kernels),
         steps=tuple([rebound(step, numbers) for step in steps]),
-        arguments=tuple([numbers[n] for n in given]),
+        arguments=tuple([numbers[n] for n in arguments]),
         tensors=tuple(tensors),
         inputs=() if interface is None else _specs(interface.inputs, numbers),
         outputs=() if interface is None else _specs(interface.outputs, numbers),
@@ -212,8 +214,8 @@ def _numbered(
     )
 
 
-def _is_given(storage: Storage, role: Role) -> bool:
-    return storage.given or role not in ("temporary", "output")
+def _is_argument(storage: Storage, role: Role) -> bool:
+    return storage.external or role not in ("temporary", "output")
 
 
 def _specs(views: Sequence[TensorView], numbers: Mapping[int, int]) -> tuple[TensorSpec, ...]:
