@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.plan import WORD_BYTES, whole_words
-from torch_webgpu.runtime.commands import Command, Copy
+from torch_webgpu.runtime.commands import Command, CopyBuffer
 
 from . import flush_reason
 from .executable import Executable, Scalars
@@ -121,7 +121,7 @@ class Capture:
             if self.error is None:
                 target, source = materialise(self.device, allocation), self._memory.constant(len(words))
                 self.device.upload(source, 0, words)
-                self._calls.append(GraphCall(None, [Copy(source, 0, target, offset_bytes, len(words))], []))
+                self._calls.append(GraphCall(None, [CopyBuffer(source, 0, target, offset_bytes, len(words))], []))
         return True
 
     def may_move(self, allocations: Sequence[Allocation]) -> bool:

@@ -68,7 +68,7 @@ class ScalarWords(NamedTuple):
     parts: slice
 
 
-class Memory(NamedTuple):
+class BoundMemory(NamedTuple):
     """What a run finds: the buffers of all slots, as far as they have memory, and the arguments that it uses and that
     have none, by slot, with their sizes in bytes.
     """
@@ -164,7 +164,7 @@ class Executable:
         scalars: Scalars,
         last: Callable[[], Iterable[Command]] | None = None,
         stream: tuple[int, int] = (0, 0),
-        memory: Memory | None = None,
+        memory: BoundMemory | None = None,
     ) -> None:
         """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
 
@@ -236,10 +236,10 @@ class Executable:
         finally:
             device.undo_exchange(taken, before, buffers)
 
-    def memory(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
+    def memory(self, opened: Opened, allocations: Sequence[Allocation]) -> BoundMemory:
         """What these allocations have."""
         buffers = self._buffers_of(opened, allocations)
-        return Memory(buffers, self._missing_of(allocations, buffers))
+        return BoundMemory(buffers, self._missing_of(allocations, buffers))
 
     def _buffers_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
         """The buffers of all slots over these allocations, as far as they have memory."""
@@ -352,7 +352,7 @@ def _command(plan: Plan, step: Step | Clear, slots: dict[int, int]) -> _Dispatch
 
 def _with_buffers(command: _Dispatch | _Clear, buffers: Sequence[Any], words: bytearray) -> Command:
     if isinstance(command, _Clear):
-        return commands.Clear(buffers[command.slot], 0, command.size_bytes)
+        return commands.ClearBuffer(buffers[command.slot], 0, command.size_bytes)
     return commands.Dispatch(command.kernel, command.buffers(buffers), bytes(words), command.grid)
 
 

@@ -15,7 +15,7 @@ from torch_webgpu.layout import MAX_INDEX, extent
 from torch_webgpu.plan import Plan, TensorSpec, arranged, wrong_contents
 
 from . import flush_reason
-from .executable import Executable, Memory
+from .executable import BoundMemory, Executable
 from .generators import default_state
 from .interrupt import Uninterrupted
 from .lists import make_tensors
@@ -78,7 +78,7 @@ class PlanFunction:
         for number, t in self._constants.items():
             self._allocations[positions[number]] = engine.allocation(t)
         self._starts: list[int] = []
-        self._memory: Memory | None = None  # of the last run, where all but its outputs had memory
+        self._memory: BoundMemory | None = None  # of the last run, where all but its outputs had memory
         self._relocations = 0  # the engine's then
 
     def _constant(self, data: bytes) -> torch.Tensor:
@@ -131,7 +131,7 @@ class PlanFunction:
             engine.backpressure.submitted(device)
         return [made[spec] if isinstance(spec, int) else self._output(spec, made, inputs) for spec in self._outputs]
 
-    def _memory_for(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
+    def _memory_for(self, opened: Opened, allocations: Sequence[Allocation]) -> BoundMemory:
         """What :meth:`Executable.memory` says. Raises the error that is an input's value.
 
         Inputs that had memory in the last run have it still, and no error, as long as nothing was relocated.

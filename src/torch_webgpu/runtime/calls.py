@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import WebGPUError
 
-from .commands import Clear, Command, Copy, Dispatch
+from .commands import ClearBuffer, Command, CopyBuffer, Dispatch
 
 if TYPE_CHECKING:
     from .implementation import NativeDevice
     from .pipelines import Bound
 
-Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
+EncodedCall = tuple[Any, Any, int, Any, Any, int, int, int, int]
 """Pipeline (None: as before), bind group, dynamic offsets: count and array; immediates (None: none) and size; grid."""
 
-EncoderStep = Iterable[Call] | Copy | Clear
+EncoderStep = Iterable[EncodedCall] | CopyBuffer | ClearBuffer
 """A compute pass, or what has no place in one."""
 
 
@@ -71,9 +71,9 @@ class Assembler:
 
     def assemble(self, commands: Iterable[Command]) -> list[EncoderStep]:
         """All steps, to be encoded any number of times as long as what was looked up is there."""
-        return [step if isinstance(step, (Copy, Clear)) else list(step) for step in self.steps(commands)]
+        return [step if isinstance(step, (CopyBuffer, ClearBuffer)) else list(step) for step in self.steps(commands)]
 
-    def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[Call]:
+    def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[EncodedCall]:
         look_up, parts, limit, uniform = self._look_up, self._parts, self._max_grid, self.uniform
         native, null = self._native, self._native.null
         before: Any = None
@@ -125,10 +125,10 @@ def encode(
 ) -> None:
     """Encodes the steps in order. ``begin_pass``: what to begin a compute pass with instead of the device's own."""
     for step in steps:
-        if isinstance(step, Copy):
+        if isinstance(step, CopyBuffer):
             src, src_offset, dst, dst_offset, nbytes = step
             native.copy_buffer(encoder, src.handle, src_offset, dst.handle, dst_offset, nbytes)
-        elif isinstance(step, Clear):
+        elif isinstance(step, ClearBuffer):
             native.clear_buffer(encoder, step.buffer.handle, step.offset, step.nbytes)
         else:
             set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
@@ -150,7 +150,7 @@ def encode(
 def encode_apart(native: NativeDevice, begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order, each dispatch in a compute pass of its own."""
     for step in steps:
-        if isinstance(step, (Copy, Clear)):
+        if isinstance(step, (CopyBuffer, ClearBuffer)):
             encode(native, encoder, (step,))
             continue
         current: Any = None

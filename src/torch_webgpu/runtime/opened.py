@@ -12,7 +12,7 @@ from torch_webgpu.target import Target
 
 from .buffers import BufferPool
 from .captured_graph import EncodedGraph
-from .commands import Clear
+from .commands import ClearBuffer
 from .encoder import Encoder
 from .host_memory import machine_budget
 from .implementation import BUFFER, Adapter
@@ -49,7 +49,7 @@ class Opened:
         self.graphs: set[EncodedGraph] = set()  # that are not released
         try:
             self.error_buffer = self.pool.allocate(ERROR_FLAG_BYTES)
-            self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
+            self.encoder.submit((ClearBuffer(self.error_buffer, 0, self.error_buffer.size_bytes),))
         except BaseException:
             self.close()
             raise

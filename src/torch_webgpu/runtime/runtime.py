@@ -15,13 +15,13 @@ from torch_webgpu.config import check, config
 from torch_webgpu.errors import WebGPUError
 
 from .adapters import adapters
-from .commands import Clear, Command, Copy, Dispatch
+from .commands import ClearBuffer, Command, CopyBuffer, Dispatch
 
 if TYPE_CHECKING:
     from .buffers import Buffer
     from .device import Device
 
-__all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices", "provide"]
+__all__ = ["Buffer", "ClearBuffer", "Command", "CopyBuffer", "Device", "Dispatch", "devices", "provide"]
 
 refusal: Exception | None = None
 """Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""

@@ -63,7 +63,7 @@ class Loader(SourceFileLoader):
         super().exec_module(module)
 
 
-class Finder(MetaPathFinder):
+class TranslatingFinder(MetaPathFinder):
     """Finds modules as the others do, and gives the user's another loader."""
 
     def __init__(self, translator: Translator) -> None:
@@ -98,7 +98,7 @@ class Imports:
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
-        self.finder = Finder(translator)
+        self.finder = TranslatingFinder(translator)
         self.cells = Cells(translator.helper)
         self.prompt: Any = getattr(builtins, "get_ipython", lambda: None)()  # a notebook's
 

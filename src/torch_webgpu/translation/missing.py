@@ -58,7 +58,7 @@ class MissingExtensionError(ModuleNotFoundError):
     """A package of CUDA code that is not installed."""
 
 
-class Finder(MetaPathFinder):
+class MissingFinder(MetaPathFinder):
     """The last on ``sys.meta_path``: asked for what no other finds."""
 
     def __init__(self, target: str, monitor: Monitor) -> None:
@@ -116,7 +116,7 @@ class Missing:
 
     def __init__(self, target: str, replacements: Replacements, monitor: Monitor) -> None:
         self.on = False
-        self.finder = Finder(target, monitor)
+        self.finder = MissingFinder(target, monitor)
         self.replacements, self.monitor = replacements, monitor
 
     def install(self) -> None:

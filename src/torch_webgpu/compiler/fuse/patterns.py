@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_webgpu.ir.expr import Expr, Function, walk
+from torch_webgpu.ir.expr import Expr, WgslFunction, walk
 from torch_webgpu.ir.graph import Call
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import Pointwise
@@ -28,7 +28,7 @@ class Pattern:
 
     name: str
     ops: tuple[str, ...]
-    function: Function | None = None
+    function: WgslFunction | None = None
     arity: int = 0
     description: str = ""
     wgsl: str | None = None

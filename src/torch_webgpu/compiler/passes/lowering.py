@@ -14,7 +14,7 @@ from torch_webgpu.ir.graph import Argument, Graph, Layout, Storage, TensorView
 from torch_webgpu.ir.operation import ForEach, Spec
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
-    Buffer,
+    BufferSpec,
     Clear,
     Label,
     Offset,
@@ -87,8 +87,8 @@ def lower_graph(graph: Graph, layout: Layout, fused: Sequence[FusedNode], target
         if any(ERRORS in launch.bindings for launch in one.launches):
             operators[step.op.id] = step.op.name
     buffers = [_buffer(s, n in read_first, n in written) for n, s in enumerate(layout.storages)]
-    buffers += [Buffer(size, "temporary") for size in sizes]
-    buffers.append(Buffer(ERROR_FLAG_BYTES, "errors"))
+    buffers += [BufferSpec(size, "temporary") for size in sizes]
+    buffers.append(BufferSpec(ERROR_FLAG_BYTES, "errors"))
     steps += _untouched_outputs(graph, buffers, steps)
     origins += [()] * (len(steps) - len(origins))
     labels += [Label("zeros", step.size_bytes) for step in steps[len(labels) :] if isinstance(step, Clear)]
@@ -157,16 +157,16 @@ def _first_uses(graph: Graph, layout: Layout, fused: Sequence[FusedNode]) -> tup
     return {n for n in read_first if layout.storages[n].origin == "new"}, written
 
 
-def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> Buffer:
+def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> BufferSpec:
     if storage.origin == "constant":
-        return Buffer(storage.size_bytes, "constant")
+        return BufferSpec(storage.size_bytes, "constant")
     if storage.origin == "new" and not is_read_first:
-        return Buffer(storage.size_bytes, "output" if storage.live else "temporary")
+        return BufferSpec(storage.size_bytes, "output" if storage.live else "temporary")
     role: Role = "state" if is_written else "weight" if storage.origin == "weight" else "input"
-    return Buffer(storage.size_bytes, role, not storage.live, storage.name)
+    return BufferSpec(storage.size_bytes, role, not storage.live, storage.name)
 
 
-def _untouched_outputs(graph: Graph, buffers: Sequence[Buffer], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
+def _untouched_outputs(graph: Graph, buffers: Sequence[BufferSpec], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
     """What fills the outputs of a function that it made and did not write."""
     if graph.interface is not None:
         used = {buffer for step in steps for buffer in touched(step)}
@@ -178,7 +178,7 @@ def _untouched_outputs(graph: Graph, buffers: Sequence[Buffer], steps: Sequence[
 def _numbered(
     graph: Graph,
     layout: Layout,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[BufferSpec],
     kernels: Mapping[Kernel, int],
     steps: Sequence[Step | Clear],
 ) -> Plan:
