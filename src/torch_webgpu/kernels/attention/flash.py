@@ -14,8 +14,8 @@ from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
 
 from . import flash_matrix, flash_register
 from .attention import Attention
-from .flash_problem import problem, units_of
-from .flash_register import SMALL, tile_for
+from .flash_problem import Flash, problem
+from .flash_register import SMALL
 
 MOST_WIDTH = 128
 """Of queries and of values: the sums of more do not fit in registers."""
@@ -54,27 +54,20 @@ def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_widt
 def lower_forward(
     op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float
 ) -> Lowered:
-    p = problem(op, attention, dropout_p, op.outputs[0])
-    if (found := flash_matrix.choice("forward", p, (), target)) is not None:
-        return flash_matrix.lower_forward(p, len(op.args), *found, target)
-    tile = tile_for("forward", units_of(p.v), target)
-    return Lowered((flash_register.forward_launch(p, tile, target),))
+    return lower("forward", problem(op, attention, dropout_p), target)
 
 
 def lower_query(
     op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float
 ) -> Lowered:
-    p, grad = problem(op, attention, dropout_p, op.outputs[0]), op.inputs[-3]
-    if (found := flash_matrix.choice("query", p, (grad,), target)) is not None:
-        return flash_matrix.lower_query(p, grad, len(op.args), *found, target)
-    tile = tile_for("query", units_of(p.k), target)
-    return Lowered((flash_register.query_launch(p, grad, tile, target),))
+    return lower("query", problem(op, attention, dropout_p, has_grad=True), target)
 
 
 def lower_key(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float) -> Lowered:
-    dk, dv = op.outputs
-    p, grad = problem(op, attention, dropout_p, dk), op.inputs[-3]
-    if (found := flash_matrix.choice("key", p, (grad,), target)) is not None:
-        return flash_matrix.lower_key(p, grad, dk, dv, len(op.args), *found, target)
-    tile = tile_for("key", max(units_of(p.q), units_of(p.v)), target)
-    return Lowered((flash_register.key_launch(p, grad, dk, dv, tile, target),))
+    return lower("key", problem(op, attention, dropout_p, has_grad=True), target)
+
+
+def lower(kernel: str, p: Flash, target: Target) -> Lowered:
+    if (choice := flash_matrix.choice(kernel, p, target)) is not None:
+        return flash_matrix.lower(kernel, p, *choice, target)
+    return Lowered((flash_register.launch(kernel, p, target),))
