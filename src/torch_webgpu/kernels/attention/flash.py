@@ -4,6 +4,9 @@ Operands, rules and results are those of :mod:`.attention`. A workgroup takes a 
 blocks of keys that they see (for the gradients of keys and values: the other way round), computes a block of scores at
 a time and uses it up (:mod:`.flash_tile`). The forward keeps what it has relative to the greatest score so far; the
 backward computes the weights again from each query's ``log(sum(exp(scores)))``. Scores, weights and sums are float32.
+
+The algorithms stand in WGSL templates, ``flash_forward``, ``flash_backward_query`` and ``flash_backward_key``: of each
+there is one for registers (:mod:`.flash_register`) and one for subgroup matrices (:mod:`.flash_matrix`).
 """
 
 from __future__ import annotations

@@ -60,8 +60,11 @@ class Region:
         return self.start + self.lines * self.pitch
 
 
-class Block:
-    """What a kernel over blocks of one size is written with: where things lie, and how they are multiplied."""
+class FragmentMemory:
+    """Workgroup memory of a kernel over blocks of one size, and how its threads share these."""
+
+    extra_bytes = 0
+    """Of what is not in regions."""
 
     def __init__(self, tile: FragmentTile, config: MatrixConfig) -> None:
         self.tile, self.config = tile, config
@@ -73,11 +76,15 @@ class Block:
         self.run = RUN
         self.end = 0
 
+    @property
+    def size_bytes(self) -> int:
+        return 16 * self.end + self.extra_bytes
+
     def region(self, lines: int, runs: int, least: int = 0) -> Region:
         """Memory for lines of so many runs."""
-        found = Region(self.end, lines, runs + 1)
-        self.end = max(found.end, found.start + least)
-        return found
+        region = Region(self.end, lines, runs + 1)
+        self.end = max(region.end, region.start + least)
+        return region
 
     def padded(self, width: int) -> int:
         """Numbers of a line as it lies in workgroup memory."""

@@ -7,7 +7,6 @@ fragments, which go through workgroup memory for it, and after the first blocks 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.kernels.matmul.matrix_tile import config_for
@@ -19,7 +18,7 @@ from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered
 
 from .attention import place
-from .flash_fragments import RUN, Block, FragmentTile
+from .flash_fragments import RUN, FragmentMemory, FragmentTile
 from .flash_problem import KERNELS, LINE, Flash
 from .flash_scaled import Scaling, lowered
 
@@ -69,42 +68,34 @@ def choice(kernel: str, p: Flash, target: Target) -> tuple[FragmentTile, MatrixC
     return None
 
 
-class Memory(Block):
-    """The regions of a kernel's workgroup memory."""
+class ForwardMemory(FragmentMemory):
+    slack = SLACK
 
-    extra_bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return 16 * self.end + self.extra_bytes
-
-
-class ForwardMemory(Memory):
     def __init__(self, width: int, value_width: int, tile: FragmentTile, config: MatrixConfig) -> None:
         super().__init__(tile, config)
         self.q = self.lines_of(tile.rows, width)
         self.kv = self.lines_of(tile.columns, max(width, value_width))
         self.s = self.scores()
-        self.w = self.weights()
+        self.p = self.weights()
         self.extra_bytes = 4 * (self.threads + tile.rows + 1)
 
 
-class QueryMemory(Memory):
+class QueryMemory(FragmentMemory):
     def __init__(self, width: int, value_width: int, tile: FragmentTile, config: MatrixConfig) -> None:
         super().__init__(tile, config)
         self.q, self.g = self.lines_of(tile.rows, width), self.lines_of(tile.rows, value_width)
         self.k, self.v = self.lines_of(tile.columns, width), self.lines_of(tile.columns, value_width)
         self.s = self.scores()
-        self.w = self.weights()
+        self.p = self.weights()
 
 
-class KeyMemory(Memory):
+class KeyMemory(FragmentMemory):
     def __init__(self, width: int, value_width: int, tile: FragmentTile, config: MatrixConfig) -> None:
         super().__init__(tile, config)
         self.k, self.v = self.lines_of(tile.rows, width), self.lines_of(tile.rows, value_width)
         self.q, self.g = self.lines_of(tile.columns, width), self.lines_of(tile.columns, value_width)
         self.s = self.scores()
-        self.w = self.weights()
+        self.p = self.weights()
         self.extra_bytes = 8 * tile.columns
 
 
@@ -116,10 +107,13 @@ def lower(kernel: str, p: Flash, tile: FragmentTile, config: MatrixConfig, targe
     draft, grid = KERNELS[kernel].draft(p, tile.rows, target, operand)
     scaling = Scaling(p.multiplied)
     scaling.read(draft, p.args)
-    at = MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config)
-    values: dict[str, Any] = {"p": p, "at": at, "scaling": scaling, "has_subgroup_sizes": target.subgroup_sizes}
-    if kernel == "forward":
-        values["SLACK"] = SLACK
-    text = render(f"attention/flash_{KERNELS[kernel].template}_matrix", **values)
-    launch = draft.build(f"{KERNELS[kernel].name}_matrix", [text], at.threads, grid)
+    memory = MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config)
+    text = render(
+        f"attention/flash_{KERNELS[kernel].template}_matrix",
+        p=p,
+        memory=memory,
+        scaling=scaling,
+        has_subgroup_sizes=target.subgroup_sizes,
+    )
+    launch = draft.build(f"{KERNELS[kernel].name}_matrix", [text], memory.threads, grid)
     return lowered(launch, p, p.multiplied, operand, p.args)

@@ -46,13 +46,13 @@ class Flash(Problem):
         return operands if self.grad is None else [*operands, ("g", self.operands, self.grad)]
 
     def is_whole(self, queries: int, keys: int) -> str:
-        """Whether all queries of the block from ``l0`` see all keys of the block from ``s0``, and nothing is added:
-        most do, and no position is looked at.
+        """A condition: all queries of the block from ``first_query`` see all keys of the block from ``first_key``, and
+        nothing is added. Most do, and no position is looked at.
         """
         if self.mask is not None:
             return "false"
-        whole = f"l0 + {queries}u <= P.queries && s0 + {keys}u <= P.keys"
-        return f"{whole} && s0 + {keys}u <= l0 + 1u" if self.attention.causal else whole
+        whole = f"first_query + {queries}u <= P.queries && first_key + {keys}u <= P.keys"
+        return f"{whole} && first_key + {keys}u <= first_query + 1u" if self.attention.causal else whole
 
 
 def problem(op: Operation, attention: Attention, dropout_p: float, has_grad: bool = False) -> Flash:

@@ -54,7 +54,7 @@ def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
 def lines_of(p: Flash) -> dict[str, Lines]:
     """The operands by their names in the paper: dO is the gradient of the result."""
     widths = {"Q": units_of(p.q), "K": units_of(p.k), "V": units_of(p.v)}
-    queries, keys = ("h", "l0", "P.queries"), ("head", "s0", "P.keys")
+    queries, keys = ("h", "first_query", "P.queries"), ("head", "first_key", "P.keys")
     lines = {
         "Q": Lines("q", *queries, widths["Q"]),
         "K": Lines("k", *keys, widths["K"]),

@@ -49,7 +49,7 @@ class FlashTile:
         return self.rows // 4
 
     @property
-    def own(self) -> int:
+    def thread_quads(self) -> int:
         """Fours of rows of a thread."""
         return self.share // 4
 
