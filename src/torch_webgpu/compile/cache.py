@@ -49,11 +49,11 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 class PlanFile:
     """Where the plan of a graph for arguments like these is kept.
 
-    ``place``: the folder and the plan's name in it; None where nothing is kept.
+    ``entry``: the folder and the plan's name in it; None where nothing is kept.
     """
 
-    def __init__(self, place: tuple[Path, str] | None) -> None:
-        self._path = None if place is None else place[0] / f"{place[1]}.plan"
+    def __init__(self, entry: tuple[Path, str] | None) -> None:
+        self._path = None if entry is None else entry[0] / f"{entry[1]}.plan"
 
     def read(self) -> tuple[Plan, list[Any]] | None:
         """The plan, and of each of the graph's results the value, or None for a tensor; None if it is not there."""
@@ -149,12 +149,12 @@ def trim(folder: Path, max_bytes: int = MAX_BYTES) -> None:
 
 def file_for(digest: str | None, given: Sequence[Any], what_else: object) -> PlanFile:
     """Where the plan of a graph of that digest for these arguments is kept. ``what_else``: what decides it besides."""
-    place = folder()
+    cache_folder = folder()
     arguments = "\n".join(map(_argument, given))
-    if place is None or digest is None or _ADDRESS.search(arguments):
+    if cache_folder is None or digest is None or _ADDRESS.search(arguments):
         return PlanFile(None)
     parts = (sources(), torch.__version__, repr(what_else), arguments, digest)
-    return PlanFile((place, sha256("\0".join(parts).encode()).hexdigest()))
+    return PlanFile((cache_folder, sha256("\0".join(parts).encode()).hexdigest()))
 
 
 def digest_of(gm: GraphModule) -> str | None:

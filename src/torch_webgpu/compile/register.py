@@ -17,7 +17,7 @@ from torch_webgpu.on_import import when_imported
 
 from .private import on_webgpu
 
-TRACED = frozenset({"helper", "device_names", "traced"})
+TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
 """The modules of ``translation`` that Dynamo traces through."""
 
 
