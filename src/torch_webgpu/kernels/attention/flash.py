@@ -11,6 +11,8 @@ there is one for registers (:mod:`.flash_register`) and one for subgroup matrice
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
@@ -45,10 +47,11 @@ def key_gradients(a: Attention, dropout_p: float = 0.0) -> Extern:
     return Extern(lower_key, (a, dropout_p))
 
 
-def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int, target: Target) -> bool:
+def fits(query_shape: Sequence[int], keys: int, value_width: int, target: Target) -> bool:
     """Whether the kernels compute this. SwiftShader, Dawn's software adapter, takes minutes to compile them."""
     if target.software and target.dialect == "tint":
         return False
+    batch, heads, queries, width = query_shape
     blocks = -(-max(queries, keys) // SMALL.rows)
     widths = min(width, value_width) > 0 and max(width, value_width) <= MOST_WIDTH
     return widths and max(batch, heads, blocks) <= MAX_GROUPS and SMALL.workgroup_bytes(32) <= target.workgroup_bytes
