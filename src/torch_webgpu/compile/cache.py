@@ -256,5 +256,5 @@ def _argument(value: Any) -> str:
 def sources() -> str:
     """A digest of this package's sources: whatever is changed in them may change plans."""
     root = Path(__file__).parent.parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".wgsl"))
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".wgsl", ".jinja"))
     return sha256(b"\0".join(sha256(path.read_bytes()).digest() for path in files)).hexdigest()

@@ -1,4 +1,4 @@
-"""A translation's report as one HTML page, of the template ``report.html.j2``."""
+"""A translation's report as one HTML page, of the template ``report.html.jinja``."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def page(report: Figures) -> str:
     from jinja2 import Environment, StrictUndefined  # torch requires it; no program pays for it that wants no page
 
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    template = environment.from_string((files(__package__) / "report.html.j2").read_text("utf-8"))
+    template = environment.from_string((files(__package__) / "report.html.jinja").read_text("utf-8"))
     return template.render(report=report, counts=report.counts(), how_many=how_many)
