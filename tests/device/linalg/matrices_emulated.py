@@ -150,7 +150,7 @@ def pretend(
     """
     device = engine().device(0)
     if "SwiftShader" in device.name and psutil.virtual_memory().total < SWIFTSHADER_BYTES:
-        pytest.skip("SwiftShader's compiler takes up to 20 GiB for an emulated kernel; it passes them where there are")
+        pytest.skip("SwiftShader's compiler takes up to 20 GiB for an emulated kernel: needs 64 GiB of memory")
     target = replace(device.target, matrices=(config,), workgroup_bytes=49152, subgroup_sizes=False)
     monkeypatch.setattr(matrix_tile, "TILES", (tile,))
     monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800, 1)))
