@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from torch_webgpu.config import FLAGS, PREFIX
+
 ROOT = Path(__file__).parents[1]
 WRITTEN_WITH = (2, 13)
 
@@ -29,3 +31,8 @@ def test_what_the_page_on_plans_shows_runs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks), {})
     assert (tmp_path / "step.npz").exists()
+
+
+def test_the_page_on_the_environment_names_every_flag() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "environment.md").read_text("utf-8"), re.MULTILINE)
+    assert {row for row in rows if row.startswith(PREFIX)} >= {PREFIX + name for name in FLAGS}
