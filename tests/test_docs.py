@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -36,3 +37,12 @@ def test_what_the_page_on_plans_shows_runs(tmp_path: Path, monkeypatch: pytest.M
 def test_the_page_on_the_environment_names_every_flag() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "environment.md").read_text("utf-8"), re.MULTILINE)
     assert {row for row in rows if row.startswith(PREFIX)} >= {PREFIX + name for name in FLAGS}
+
+
+def test_the_table_of_performance_is_a_row_for_each_workload() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "h200.json").read_text("utf-8"))
+    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    table = page[page.index("<!-- begin h200.json -->") : page.index("<!-- end h200.json -->")]
+    assert results["device"] in table
+    assert results["date"] in table
+    assert re.findall(r"^\| ([^|]*\d[^|]*) \|", table, re.MULTILINE) == [row["name"] for row in results["workloads"]]
