@@ -46,7 +46,7 @@ class DeviceGuard(torch._C._acc.DeviceGuard):
 profiler_range = torch._C._profiler._RecordFunctionFast
 """Context manager: a range of this name in ``torch.profiler``, as ``record_function`` without its operator call."""
 
-REGISTRARS = frozenset({"torch_abi", "register", "variants", "strict"})
+_DISPATCH = __name__.rpartition(".")[0] + "."
 
 KERNELS: dict[OpOverload, str] = {}
 """Every overload with a kernel, and the module that registered it."""
@@ -91,11 +91,11 @@ def wrap_kernels(wrap: Callable[[OpOverload, Callable[..., Any]], Callable[..., 
 
 
 def _family() -> str:
-    """The module of ``aten`` that a registration comes from, past the modules that help to register."""
+    """The module of ``aten`` that a registration comes from, past those of ``dispatch/``, which help to register."""
     frame = sys._getframe(2)
-    while (name := frame.f_globals["__name__"].rpartition(".")[2]) in REGISTRARS and frame.f_back is not None:
+    while (name := frame.f_globals["__name__"]).startswith(_DISPATCH) and frame.f_back is not None:
         frame = frame.f_back
-    return name
+    return name.rpartition(".")[2]
 
 
 def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
