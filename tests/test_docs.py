@@ -20,10 +20,6 @@ WRITTEN_WITH = (2, 13)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 GENERATED = {"compatibility.md", "operators.md"}
 WIDTH = 120
-OLD_LINES = {"adding-an-operator.md": 8}
-"""Pages that still have lines over ``WIDTH``, and how many at most."""
-OLD_NAMES = {"adding-an-operator.md", "CHANGELOG.md"}
-"""Pages that name files which have moved since."""
 FOLDERS = "aten|api|compile|compiler|engine|integrations|ir|kernels|plan|runtime|translation|wgsl"
 OURS = rf"`((?:(?:src/torch_webgpu/)?(?:{FOLDERS})|tests|benchmarks|scripts|examples)/[\w/]*\w\.(?:py|wgsl|sh))[`:]"
 
@@ -72,7 +68,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_line_of_a_document_is_over_120_characters(page: Path) -> None:
     long = [f"{page.name}:{number}" for number, line in prose(page) if len(line) > WIDTH]
-    assert len(long) <= OLD_LINES.get(page.name, 0), long
+    assert long == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -85,7 +81,7 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OLD_NAMES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_document_names_are_there(page: Path) -> None:
     named = re.findall(OURS, page.read_text("utf-8"))
     assert [name for name in named if not any((root / name).is_file() for root in (ROOT, PACKAGE))] == []
