@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def operators() -> str:
 
 WEBGPU = {"webgpu_eager": "webgpu eager", "webgpu_compiled": "webgpu compiled"}
 CUDA = {"cuda_eager": "CUDA eager", "cuda_compiled": "CUDA compiled"}
+MUCH_LESS = 0.9
 
 
 def performance() -> str:
@@ -78,7 +80,8 @@ def with_tables(text: str) -> str:
 
 
 def results_table(results: dict[str, Any]) -> str:
-    """A table: a workload a row; its last column is CUDA's fastest median over webgpu's."""
+    """A table: a workload a row; its last column is CUDA's fastest median over webgpu's. What was not measured is a
+    dash."""
     columns = WEBGPU | CUDA
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     lines = [
@@ -88,17 +91,21 @@ def results_table(results: dict[str, Any]) -> str:
         "|---" * (len(columns) + 2) + "|",
     ]
     for row in results["workloads"]:
-        fastest = {
-            side: min(row[name]["median"] for name in names) for side, names in (("webgpu", WEBGPU), ("CUDA", CUDA))
-        }
-        cells = " | ".join(_measured(row[name]) for name in columns)
-        lines.append(f"| {row['name']} | {cells} | {fastest['CUDA'] / fastest['webgpu']:.2f} |")
+        webgpu, cuda = (_fastest(row, names) for names in (WEBGPU, CUDA))
+        cells = " | ".join(_measured(row[name]) if name in row else "–" for name in columns)
+        lines.append(f"| {row['name']} | {cells} | {f'{cuda / webgpu:.2f}' if cuda and webgpu else '–'} |")
     return "\n".join(lines)
 
 
+def _fastest(row: dict[str, Any], names: Iterable[str]) -> float | None:
+    """The least median among the figures that a row has of ``names``."""
+    return min((row[name]["median"] for name in names if name in row), default=None)
+
+
 def _measured(figure: dict[str, Any]) -> str:
-    """A cell: the median, and in brackets the minimum or a note where there is one."""
-    notes = [f"min {figure['min']}"] if "min" in figure else []
+    """A cell: the median; in brackets the least time, where it is much less, and a note, where there is one."""
+    least = figure.get("min", figure["median"])
+    notes = [f"min {least}"] if least < MUCH_LESS * figure["median"] else []
     notes += [figure["note"]] if "note" in figure else []
     return f"{figure['median']}" + (f" ({', '.join(notes)})" if notes else "")
 

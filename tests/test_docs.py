@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,32 @@ def test_the_table_of_performance_is_a_row_for_each_workload() -> None:
     assert results["device"] in table
     assert results["date"] in table
     assert re.findall(r"^\| ([^|]*\d[^|]*) \|", table, re.MULTILINE) == [row["name"] for row in results["workloads"]]
+
+
+def test_a_run_of_the_benchmark_becomes_a_table(tmp_path: Path) -> None:
+    def row(device: str, mode: str, us: float, low: float, **other: object) -> str:
+        about = {"benchmark": "step", "parameters": {"model": "a model", "mode": mode}, "date": "2026-11-24"}
+        figure = {"value": us, "low": low, "device": device, "device_name": "a GPU", "torch": "2.13"}
+        return json.dumps({**about, **figure, "implementation": "dawn" * (device == "webgpu"), "fallbacks": 0, **other})
+
+    run = tmp_path / "run.jsonl"
+    lines = [
+        row("webgpu", "eager", 3000, 2000),
+        row("webgpu:0", "compiled", 2000, 1900),
+        row("cuda", "eager", 3000, 3000),
+    ]
+    run.write_text("\n".join([*lines, json.dumps({"benchmark": "first step"})]), "utf-8")
+    script = [sys.executable, str(ROOT / "benchmarks" / "results.py"), str(run), "--commit", "1234567"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    table = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["results_table"](json.loads(done.stdout))
+    assert "a GPU, 2026-11-24, commit 1234567; torch 2.13, webgpu dawn; ms a step:" in table
+    assert "| a model | 3.0 (min 2.0) | 2.0 | 3.0 | – | 1.50 |" in table
+
+    run.write_text(row("webgpu", "eager", 3000, 2000, fallbacks=1), "utf-8")
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "operators ran on the CPU in a model" in done.stderr
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:

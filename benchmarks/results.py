@@ -1,0 +1,86 @@
+"""A file of results from the JSON lines of ``compile.py``, for the table of docs/performance.md:
+
+    python benchmarks/compile.py --device webgpu --device cuda > run.jsonl
+    python benchmarks/results.py run.jsonl > benchmarks/results/h200.json
+    make docs
+
+A workload is a model's step: milliseconds, median and least, in eager mode and compiled, on webgpu and on CUDA. What
+was not measured is left out. A run with CPU fallbacks is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def results(rows: Iterable[Row], commit: str) -> Row:
+    """The file's contents. ValueError for figures that are not of one table."""
+    steps = [row for row in rows if row["benchmark"] == "step"]
+    if fallen := [row["parameters"]["model"] for row in steps if row["fallbacks"]]:
+        raise ValueError(f"operators ran on the CPU in {', '.join(fallen)}")
+    devices = {row["device_name"] for row in steps}
+    dates = {row["date"] for row in steps}
+    if len(devices) != 1 or len(dates) != 1:
+        raise ValueError(f"one device and one date are a table, not {sorted(devices)} and {sorted(dates)}")
+    workloads: dict[str, Row] = {}
+    for row in steps:
+        about = row["parameters"]
+        side = row["device"].partition(":")[0]
+        figure = {"median": milliseconds(row["value"]), "min": milliseconds(row["low"])}
+        workloads.setdefault(about["model"], {"name": about["model"]})[f"{side}_{about['mode']}"] = figure
+    return {
+        "device": devices.pop(),
+        "date": dates.pop(),
+        "commit": commit,
+        "versions": versions(steps),
+        "unit": "ms a step",
+        "workloads": list(workloads.values()),
+    }
+
+
+def milliseconds(us: float) -> float:
+    """To three digits."""
+    return float(f"{us / 1e3:.3g}")
+
+
+def versions(rows: Iterable[Row]) -> dict[str, str]:
+    """What ran: PyTorch, and whose WebGPU."""
+    found: dict[str, set[str]] = {"torch": set(), "webgpu": set()}
+    for row in rows:
+        found["torch"].add(row["torch"])
+        if row["implementation"]:
+            found["webgpu"].add(row["implementation"])
+    return {name: ", ".join(sorted(values)) for name, values in found.items() if values}
+
+
+def current_commit() -> str:
+    """That of this checkout."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("files", nargs="+", type=Path, help="JSON lines of benchmarks/compile.py")
+    parser.add_argument("--commit", help="what was measured (default: this checkout's)")
+    options = parser.parse_args()
+    lines = [line for file in options.files for line in file.read_text("utf-8").splitlines()]
+    try:
+        found = results(map(json.loads, lines), options.commit or current_commit())
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=2, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
