@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
@@ -163,7 +163,7 @@ def forward(
     chosen = fused_road(query, key, value, mask, dropout_p, is_causal)
     if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
         body = attention.extern(Attention(scale, is_causal, mask is not None))
-        return tuple(computed(FUSED._schema.name, inputs, (y, lse), body))
+        return tuple(kernel_outputs(FUSED._schema.name, inputs, (y, lse), body))
     dropout = dropout_of(dropout_p, seed, offset)
     if chosen is Road.TILES:
         return attention_tiles.forward(query, key, value, mask, is_causal, scale, y, dropout=dropout)
@@ -203,7 +203,7 @@ def written_out(
         y, _ = attention_products.forward(query, key, value, mask, False, scale, rules)
         return laid_out(y, strides)
     outputs = ((b, h, n, d), strides, query.dtype), ((b, h, n), (h * n, n, 1), torch.float32)
-    return computed(
+    return kernel_outputs(
         FUSED._schema.name, inputs, outputs, attention.extern(Attention(scale, False, mask is not None, rules))
     )[0]
 

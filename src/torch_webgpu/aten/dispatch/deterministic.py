@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.embedding_bag import SUM, lower_embedding_bag
 
+from .operations import record_kernel
 from .recorded_once import traced
 
 is_deterministic = torch.are_deterministic_algorithms_enabled
@@ -67,7 +67,7 @@ def sums_by_key(rows: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Ten
     sizes, largest = keys.new_empty(count), keys.new_empty((1, 1))
     if sums.numel():
         body = Extern(lower_embedding_bag, (SUM, -1, False))
-        engine().record("sums_by_key", [rows, places, starts], [sums, sizes, largest], body)
+        record_kernel("sums_by_key", [rows, places, starts], [sums, sizes, largest], body)
     return sums
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.aten.dispatch.deterministic import by_mode
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 from torch_webgpu.aten.dispatch.variants import register_functional
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.embedding_bag import MAX, MEAN, SUM, lower_embedding_bag
 
@@ -111,7 +111,7 @@ def embedding_bag(
         if per_sample_weights is not None:
             inputs.append(per_sample_weights.contiguous())
         body = Extern(lower_embedding_bag, (mode, padding_idx, weighted))
-        engine().record("embedding_bag", inputs, [output, bag_size, largest], body)
+        record_kernel("embedding_bag", inputs, [output, bag_size, largest], body)
     return output, bag_of, bag_size, largest if mode == MAX else bag_size.clone()
 
 

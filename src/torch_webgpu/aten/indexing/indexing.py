@@ -17,6 +17,7 @@ from torch_webgpu.aten.dispatch.deterministic import (
     sums_by_key,
 )
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable, warn_of_expanded
 from torch_webgpu.aten.dispatch.results import name_of
@@ -56,7 +57,7 @@ def read(
     if out.numel():
         geometry = geometry_of(out.shape, strides, indices, [out.stride()], base)
         body = Extern(indexed.lower_read, (geometry,))
-        engine().record(name, [data, *(i.tensor for i in indices)], [out], body)
+        record_kernel(name, [data, *(i.tensor for i in indices)], [out], body)
     return out
 
 
@@ -100,7 +101,7 @@ def write(
         body = Extern(indexed.lower_write, (geometry, combine))
     else:
         body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine, *([rounded] if rounded else [])))
-    engine().record(name, inputs, [data], body, scalars=scalars)
+    record_kernel(name, inputs, [data], body, scalars)
     return data
 
 
@@ -436,7 +437,7 @@ def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> to
 
 def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
     if out.numel():
-        engine().record("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
+        record_kernel("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
     return out
 
 

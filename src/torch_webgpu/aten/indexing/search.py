@@ -7,13 +7,13 @@ from math import isfinite
 import torch
 
 from torch_webgpu.aten.dispatch.deterministic import by_mode
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.strict import register_strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
 from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.indexing.search import lower_search
@@ -46,7 +46,7 @@ def searchsorted(
     if sorter is not None:
         inputs.append(sorter.contiguous())
     to_right = right or side == "right"
-    engine().record("searchsorted", inputs, [out], Extern(lower_search, (to_right,)))
+    record_kernel("searchsorted", inputs, [out], Extern(lower_search, (to_right,)))
     return out
 
 

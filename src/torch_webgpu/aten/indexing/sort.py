@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.strict import Apart, register_strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.dtypes import of as dtype_of
@@ -25,7 +26,7 @@ def first_places(rows: torch.Tensor, k: int, descending: bool) -> torch.Tensor:
     rows = rows.contiguous()
     n = rows.shape[-1]
     out = engine().empty((rows.numel() // n, k), torch.int64, rows.device.index)
-    engine().record("sort", [rows.view(-1, n)], [out], Extern(lower_sort, (descending,)))
+    record_kernel("sort", [rows.view(-1, n)], [out], Extern(lower_sort, (descending,)))
     return out.view(*rows.shape[:-1], k)
 
 

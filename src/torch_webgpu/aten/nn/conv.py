@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
@@ -28,7 +28,7 @@ def recorded(
     per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
     body = extern(mode, geometry, dtype_of(inputs[0].dtype).name, bias is not None)
     tensors = inputs if per_channel is None else [*inputs, per_channel]
-    (out,) = computed(f"aten.convolution_{mode}", tensors, outputs, body)
+    (out,) = kernel_outputs(f"aten.convolution_{mode}", tensors, outputs, body)
     return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
 
 

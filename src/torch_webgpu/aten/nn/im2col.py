@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer
 from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.operation import Extern
@@ -29,7 +29,7 @@ def recorded(
 ) -> torch.Tensor:
     """What ``overload(*args)`` returns, computed from the first argument."""
     outputs = infer(overload, *args)
-    (out,) = computed(overload._schema.name, args[:1], outputs, body(patches(*geometry)))
+    (out,) = kernel_outputs(overload._schema.name, args[:1], outputs, body(patches(*geometry)))
     return out
 
 

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic, by_mode
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
@@ -45,7 +45,7 @@ def resampled(
     r, dtype = resampling(), inputs[0].dtype
     if dtype == torch.bool or (dtype.is_complex and r.mode not in PADDINGS):
         raise not_implemented(overload._schema.name.removeprefix("aten::"), dtype)
-    return computed(overload._schema.name, inputs, outputs, body(r))
+    return kernel_outputs(overload._schema.name, inputs, outputs, body(r))
 
 
 def windows(

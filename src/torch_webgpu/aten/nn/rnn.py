@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
@@ -22,7 +23,7 @@ def record(name: str, lower: Callable[..., Any], inputs: dict[str, Optional], ou
     given = {key: t for key, t in inputs.items() if t is not None}
     if next(iter(outputs.values())).numel():
         body = Extern(lower, (*given, *outputs))
-        engine().record(f"aten.{name}", list(given.values()), list(outputs.values()), body)
+        record_kernel(f"aten.{name}", list(given.values()), list(outputs.values()), body)
 
 
 def new(like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:

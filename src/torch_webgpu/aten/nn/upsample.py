@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.refusals import refusal
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
@@ -112,7 +112,7 @@ def resampled_bytes(
         known = (size, extent, scale, m.taps, m.mode == "antialias", align_corners)
         table, bits = table_of(*known)
         body = byte_resample.forward(k == 1, bits, table.shape[1])
-        return computed(forward._schema.name, [x, table.to(x.device)], made, body)[0]
+        return kernel_outputs(forward._schema.name, [x, table.to(x.device)], made, body)[0]
 
     if not self.numel():
         ((shape, strides, dtype),) = layouts(forward, *values)
