@@ -8,9 +8,6 @@ takes the last of them, in their order. What has no such form raises, or warns, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
 
 import torch
 
@@ -18,9 +15,7 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.embedding_bag import SUM, lower_embedding_bag
 
 from .operations import record_kernel
-from .recorded_once import traced
-
-is_deterministic = torch.are_deterministic_algorithms_enabled
+from .torch_abi import is_deterministic
 
 ALERT = (
     "{} does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True{})'. "
@@ -41,18 +36,6 @@ def alert_not_deterministic(name: str) -> None:
         warnings.warn(ALERT.format(name, ", warn_only=True", "", ""), stacklevel=2)
     else:
         raise RuntimeError(ALERT.format(name, "", WAYS_OUT, "also "))
-
-
-def by_mode(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn``, traced except in deterministic mode, in which it records something else."""
-    usual = traced(fn)
-
-    @wraps(fn)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return (fn if is_deterministic() else usual)(*args, **kwargs)
-
-    kernel.is_traced = True  # type: ignore[attr-defined]
-    return kernel
 
 
 def sums_by_key(rows: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Tensor:

@@ -46,7 +46,7 @@ class DeviceGuard(torch._C._acc.DeviceGuard):
 profiler_range = torch._C._profiler._RecordFunctionFast
 """Context manager: a range of this name in ``torch.profiler``, as ``record_function`` without its operator call."""
 
-REGISTRARS = frozenset({"torch_abi", "register", "variants", "strict"})
+REGISTRARS = frozenset({"torch_abi", "register_pointwise", "register_operator"})
 
 KERNELS: dict[OpOverload, str] = {}
 """Every overload with a kernel, and the module that registered it."""

@@ -12,10 +12,10 @@ from torch._ops import OpOverload
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.precision import float32_matmul_precision
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.matmul.halves import is_worth
@@ -120,10 +120,10 @@ def addmm_activation(
 
 def register() -> None:
     for overload in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
-        register_functional(overload, multiply(overload))
+        register_operator(overload, multiply(overload))
     for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
-        register_functional(overload, multiply_add(overload))
-    register_functional(aten._int_mm.default, int_mm)
-    register_functional(aten.vdot.default, vdot)
-    register_functional(aten.addbmm.default, addbmm)
-    register_functional(aten._addmm_activation.default, addmm_activation)
+        register_operator(overload, multiply_add(overload))
+    register_operator(aten._int_mm.default, int_mm)
+    register_operator(aten.vdot.default, vdot)
+    register_operator(aten.addbmm.default, addbmm)
+    register_operator(aten._addmm_activation.default, addmm_activation)

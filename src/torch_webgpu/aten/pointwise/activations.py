@@ -11,9 +11,9 @@ from torch_webgpu.aten.dispatch import expressions
 from torch_webgpu.aten.dispatch.expressions import is_complex, number, softplus_of, where
 from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath, pointwise
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -339,8 +339,8 @@ def masked_scale(self: Expr, mask: Expr, scale: Expr) -> Expr:
 
 
 def register() -> None:
-    register_functional(aten.glu.default, glu)
-    register_functional(aten.glu_backward.default, glu_backward)
-    register_functional(aten.glu_jvp.default, glu_jvp)
-    register_functional(aten.glu_backward_jvp.default, glu_backward_jvp)
-    register_functional(aten.rrelu_with_noise.default, rrelu_with_noise)
+    register_operator(aten.glu.default, glu)
+    register_operator(aten.glu_backward.default, glu_backward)
+    register_operator(aten.glu_jvp.default, glu_jvp)
+    register_operator(aten.glu_backward_jvp.default, glu_backward_jvp)
+    register_operator(aten.rrelu_with_noise.default, rrelu_with_noise)

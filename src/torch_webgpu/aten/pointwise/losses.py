@@ -10,9 +10,9 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.expressions import where
 from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices, opmath
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
@@ -189,7 +189,7 @@ def register() -> None:
     for name, (value, slope) in LOSSES.items():
         forward: Any = getattr(aten, name).default
         backward: Any = getattr(aten, f"{name}_backward").default
-        register_functional(forward, value_of(forward, value))
-        register_functional(backward, gradient_of(backward, slope))
-    register_functional(aten.binary_cross_entropy.default, binary_cross_entropy)
-    register_functional(aten.binary_cross_entropy_backward.default, binary_cross_entropy_backward)
+        register_operator(forward, value_of(forward, value))
+        register_operator(backward, gradient_of(backward, slope))
+    register_operator(aten.binary_cross_entropy.default, binary_cross_entropy)
+    register_operator(aten.binary_cross_entropy_backward.default, binary_cross_entropy_backward)

@@ -10,11 +10,10 @@ from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.aten.dispatch.operations import record_pointwise
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of, write
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.tensors.factories import device_index
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
@@ -225,13 +224,13 @@ KERNELS: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten.randperm.generator, randperm),
     (aten.randperm.out, randperm_out),
     (aten.randperm.generator_out, randperm_out),
-    (aten.native_dropout.default, traced(native_dropout, dropout_numbers)),
     (aten._fused_dropout.default, fused_dropout),
 )
 
 
 def register() -> None:
     for overload, kernel in FUNCTIONAL:
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)
+    register_operator(aten.native_dropout.default, native_dropout, numbers=dropout_numbers)
     for overload, kernel in KERNELS:
         impl(overload, kernel)

@@ -12,8 +12,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_pointwise, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -226,4 +226,4 @@ def register() -> None:
         (aten._batch_norm_no_update.default, no_update),
         (aten.batch_norm_backward.default, backward_of_update),
     ):
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)

@@ -9,8 +9,8 @@ import torch
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
 from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.losses import ctc
 
@@ -77,5 +77,5 @@ def _lengths(targets: torch.Tensor, input_lengths: Sequence[int], target_lengths
 
 
 def register() -> None:
-    register_functional(aten._ctc_loss.default, forward)
-    register_functional(aten._ctc_loss_backward.default, backward)
+    register_operator(aten._ctc_loss.default, forward)
+    register_operator(aten._ctc_loss_backward.default, backward)

@@ -8,8 +8,8 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.ir.ops import MissingKindError
 
@@ -60,8 +60,8 @@ def logcumsumexp(self: torch.Tensor, dim: int) -> torch.Tensor:
 def register() -> None:
     for name, combine in (("cumsum", "sum"), ("cumprod", "prod")):
         overload = getattr(aten, name).default
-        register_functional(overload, cumulative(overload, combine))
+        register_operator(overload, cumulative(overload, combine))
     for name in ("cummax", "cummin"):
         overload = getattr(aten, name).default
-        register_functional(overload, extreme(overload, name))
-    register_functional(aten._logcumsumexp.default, logcumsumexp)
+        register_operator(overload, extreme(overload, name))
+    register_operator(aten._logcumsumexp.default, logcumsumexp)

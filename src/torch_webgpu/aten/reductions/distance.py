@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -94,7 +94,7 @@ def distance_slope(difference: Expr, distance: Expr, order: float | None) -> Exp
 
 
 def register() -> None:
-    register_functional(aten._cdist_forward.default, cdist)
-    register_functional(aten._cdist_backward.default, cdist_backward)
-    register_functional(aten._pdist_forward.default, pdist)
-    register_functional(aten._pdist_backward.default, pdist_backward)
+    register_operator(aten._cdist_forward.default, cdist)
+    register_operator(aten._cdist_backward.default, cdist_backward)
+    register_operator(aten._pdist_forward.default, pdist)
+    register_operator(aten._pdist_backward.default, pdist_backward)

@@ -10,9 +10,9 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_kernel, record_pointwise, record_reduction
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.pointwise.losses import MEAN, NONE
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern
@@ -109,4 +109,4 @@ def register() -> None:
         aten.nll_loss2d_backward.default: backward,
     }
     for overload, kernel in table.items():
-        register_functional(overload, kernel(overload))
+        register_operator(overload, kernel(overload))

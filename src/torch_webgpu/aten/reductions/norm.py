@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -301,4 +301,4 @@ def register() -> None:
         (aten._fused_rms_norm.default, rms_norm),
         (aten._fused_rms_norm_backward.default, rms_norm_backward),
     ):
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)

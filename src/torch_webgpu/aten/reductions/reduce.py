@@ -19,9 +19,9 @@ from torch._prims_common import canonicalize_dim
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.engine.record import Scalar
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
@@ -333,11 +333,11 @@ def register() -> None:
         (aten.norm.ScalarOpt_dim, norm),
         (aten.norm.ScalarOpt_dim_dtype, norm_dtype),
     ):
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)
     # Its meta kernel lets an output have no other dtype than the result's, which for complex numbers is not theirs.
-    register_functional(aten.linalg_vector_norm.default, vector_norm, out_decides=False)
+    register_operator(aten.linalg_vector_norm.default, vector_norm, out_decides=False)
     for overload, kernel in ((aten.sum.default, sum_dims), (aten.mean.default, mean)):
-        register_functional(overload, over_all(overload, kernel))
+        register_operator(overload, over_all(overload, kernel))
     for overload, combine in (
         (aten.amax.default, ("max",)),
         (aten.amin.default, ("min",)),
@@ -345,15 +345,15 @@ def register() -> None:
         (aten.min.default, ("min",)),
         (aten.aminmax.default, ("min", "max")),
     ):
-        register_functional(overload, extreme(overload, *combine))
+        register_operator(overload, extreme(overload, *combine))
     for name in ("max", "min"):
         dim, arg = getattr(aten, name).dim, getattr(aten, f"arg{name}").default
-        register_functional(dim, positions(dim, f"arg{name}", with_value=True))
-        register_functional(arg, positions(arg, f"arg{name}", with_value=False))
+        register_operator(dim, positions(dim, f"arg{name}", with_value=True))
+        register_operator(arg, positions(arg, f"arg{name}", with_value=False))
     for name in ("any", "all"):
         packet = getattr(aten, name)
         for overload in (packet.default, packet.dim, packet.dims):
-            register_functional(overload, test(overload, name))
+            register_operator(overload, test(overload, name))
     for name in ("var", "std", "var_mean", "std_mean"):
         overload = getattr(aten, name).correction
-        register_functional(overload, variance(overload, name.startswith("std"), name.endswith("mean")))
+        register_operator(overload, variance(overload, name.startswith("std"), name.endswith("mean")))

@@ -9,8 +9,8 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.combine import finite_or_zero
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
@@ -165,4 +165,4 @@ def register() -> None:
         aten._masked_softmax_backward.default: masked_softmax_backward,
     }
     for overload, kernel in table.items():
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)

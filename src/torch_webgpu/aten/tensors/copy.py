@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from torch_webgpu.aten.dispatch.fallback import count
 from torch_webgpu.aten.dispatch.operations import record_pointwise
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import check_writable
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
 from torch_webgpu.aten.quantized import float8
@@ -60,7 +60,7 @@ NUMBER_DTYPES: dict[type, torch.dtype] = {
 }
 
 
-@partial(traced, reads_flags=True)
+@partial(record_once, reads_flags=True)
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
 
@@ -216,7 +216,7 @@ def to_copy(
     return out.copy_(self)
 
 
-@partial(traced, reads_flags=True)
+@partial(record_once, reads_flags=True)
 def converted(self: torch.Tensor, **layout: Any) -> torch.Tensor:
     """A copy on the same device."""
     return torch.empty_like(self, **layout).copy_(self)

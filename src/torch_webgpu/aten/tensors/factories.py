@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.operations import record_pointwise
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.scalars import cast_scalar
 from torch_webgpu.aten.dispatch.torch_abi import aten, fills_what_is_unwritten, impl, is_deterministic
@@ -129,7 +129,7 @@ def fill(self: torch.Tensor, value: Any) -> torch.Tensor:
     return self
 
 
-fill_scalar = traced(fill, filling)
+fill_scalar = record_once(fill, filling)
 
 
 def fill_tensor(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

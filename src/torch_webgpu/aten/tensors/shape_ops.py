@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.deterministic import by_mode
 from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.indexing.indexing import nonzero, wrap_dim
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
@@ -92,4 +91,4 @@ def register() -> None:
         (aten.unfold_backward.default, unfold_backward),
         (aten.channel_shuffle.default, channel_shuffle),
     ):
-        register_functional(overload, by_mode(fn))
+        register_operator(overload, fn, by_mode=True)
