@@ -131,6 +131,13 @@ def check(
     assert np.array_equal(result.cpu().double().numpy(), expected)
 
 
+def test_bytes_of_elements():
+    """All that a weight takes, by its numbers; of a tensor its type's."""
+    words, scales, dense = weight(40, 64)
+    assert words.nbytes + scales.nbytes == Packed.element_bytes * dense.size
+    assert Strided("a", 0, Spec("bf16", (1, 2, 3), (6, 3, 1))).element_bytes == 2
+
+
 @pytest.fixture
 def without_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "matrices_for", lambda _: None)

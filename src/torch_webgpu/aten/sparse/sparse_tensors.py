@@ -15,6 +15,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
     impl,
@@ -24,7 +25,6 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     overloads_with_kernel,
     shared_kernel,
 )
-from torch_webgpu.aten.dispatch.variants import register_functional
 
 from .sparse_indices import both_indices, row_starts, validate
 
@@ -99,6 +99,6 @@ def register() -> None:
         for overload in overloads(name).values():
             if "out" not in overload._overloadname:
                 impl(overload, shared_kernel(overload, "CPU"))
-    register_functional(aten._convert_indices_from_coo_to_csr.default, row_starts)
-    register_functional(aten._convert_indices_from_csr_to_coo.default, both_indices)
+    register_operator(aten._convert_indices_from_coo_to_csr.default, row_starts)
+    register_operator(aten._convert_indices_from_csr_to_coo.default, both_indices)
     impl(aten._validate_compressed_sparse_indices.default, validate)
