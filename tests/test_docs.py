@@ -109,6 +109,18 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_that_a_document_gives_with_their_file_are_in_it(page: Path) -> None:
+    """``engine/store.py: Store.template`` and the like."""
+    missing = []
+    for file, name in re.findall(rf"`((?:(?:{FOLDERS})/)?[\w/]+\.py): ([\w.]+)`", page.read_text("utf-8")):
+        texts = [path.read_text("utf-8") for root in (ROOT, PACKAGE) if (path := root / file).is_file()]
+        missing += [
+            f"{file}: {name}" for part in name.split(".") if not any(re.search(rf"\b{part}\b", t) for t in texts)
+        ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_document_names_are_there(page: Path) -> None:
     named = re.findall(OURS, page.read_text("utf-8"))
     assert [name for name in named if not any((root / name).is_file() for root in (ROOT, PACKAGE))] == []
