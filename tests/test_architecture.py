@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
 # A module may import its own layer's package and every lower layer. Order: the longest prefix decides.
 LAYERS = {
-    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "target": 0,
+    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "patching": 0,
+    "target": 0,
     "ir": 1,
     "wgsl": 2,
     "kernels": 3,
@@ -28,6 +29,7 @@ LAYERS = {
     "engine": 6,
     "aten": 7, "compile": 7,
     "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
+    "patches": 8,
     "": 9,
 }  # fmt: skip
 
