@@ -14,6 +14,8 @@ from typing import Any
 
 from .on_import import Action, watch
 
+Make = Callable[..., Any]
+"""Makes of what is there, its only argument, what takes its place."""
 CHANGEABLE = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: the flag of classes whose attributes can be set, but for those that say otherwise."""
 
@@ -31,7 +33,7 @@ class Patch:
 
     module: str
     target: str
-    make: Callable[[Any], Any]
+    make: Make
     reason: str
     upstream: str | None
     needs: str = ""
@@ -55,15 +57,16 @@ class Patch:
         owner: Any = module
         for part in path:
             owner = getattr(owner, part)
-        self.plain = attribute(owner, name)
-        if getattr(self.plain, "from_torch_webgpu", False):  # taken from a module that was patched already
+        plain = attribute(owner, name)
+        if getattr(plain, "from_torch_webgpu", False):  # done, or taken from a module that was patched already
             return
-        ours = self.make(self.plain)
+        self.plain = plain
+        ours = self.make(plain)
         if callable(ours):
             ours.from_torch_webgpu = True
         setattr(owner, name, ours)
         if late and not path:
-            _rebind(self.plain, ours)
+            _rebind(plain, ours)
 
 
 def attribute(owner: Any, name: str) -> Any:

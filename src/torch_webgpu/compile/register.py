@@ -11,22 +11,10 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-import torch
-
-from torch_webgpu.on_import import when_imported
-
 from .private import on_webgpu
 
 TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
 """The modules of ``translation`` that Dynamo traces through."""
-
-
-def register() -> None:
-    """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
-    wrapper: Any = torch._TorchCompileInductorWrapper
-    wrapper.__call__ = choosing(wrapper.__call__)
-    when_imported("torch._dynamo.backends.inductor", choose_by_name)
-    when_imported("torch._dynamo.trace_rules", skip_own_modules)
 
 
 def choose_by_name(module: Any) -> None:

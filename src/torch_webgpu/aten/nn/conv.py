@@ -11,7 +11,6 @@ from torch_webgpu.aten.dispatch.record_new import computed
 from torch_webgpu.aten.dispatch.recorded_once import traced
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
-from torch_webgpu.aten.dispatch.torch_patches import lay_out_fake_convolutions
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.kernels.conv.conv import extern
 from torch_webgpu.kernels.conv.conv_problem import Geometry
@@ -110,6 +109,5 @@ def convolution_backward(
 
 
 def register() -> None:
-    lay_out_fake_convolutions(memory_format)
     impl(aten.convolution_overrideable.default, traced(convolution))
     impl(aten.convolution_backward_overrideable.default, traced(convolution_backward))
