@@ -27,7 +27,7 @@ from .patching import Make, Patch, Patches
 
 PYTORCH = "https://github.com/pytorch/pytorch"
 STORAGE = "torch.storage"
-SHARING_NEEDS = "a hook of Python backends for sharing, or a check of the device in `torch/storage.py`"
+SHARING_NEEDS = "a hook of Python backends for what is shared between processes"
 BARE_DEVICES = "`webgpu` without an index means the first adapter: the C++ guard of a Python backend answers 0."
 BARE_DEVICES_NEEDS = "`PythonDeviceGuard::getDevice` that asks Python, or `torch.webgpu.current_device`"
 
@@ -38,15 +38,10 @@ def row(
     return Patch(module, target, make, reason, upstream and f"{PYTORCH}/{upstream}", needs, TESTED_TORCH, what)
 
 
-def sharing(name: str) -> Patch:
+def sharing(name: str, reason: str) -> Patch:
     """A method that shares a storage between processes."""
-    return row(
-        STORAGE,
-        f"UntypedStorage.{name}",
-        torch_patches.on_webgpu(torch_patches.refuse_sharing),
-        "Memory of every device but the CPU's is taken for CUDA's, or for the host's, when it is shared.",
-        SHARING_NEEDS,
-    )
+    refuse = torch_patches.on_webgpu(torch_patches.refuse_sharing)
+    return row(STORAGE, f"UntypedStorage.{name}", refuse, reason, SHARING_NEEDS)
 
 
 AT_REGISTRATION = Patches([
@@ -58,14 +53,14 @@ AT_REGISTRATION = Patches([
         what="virtual functions of the device guard",
     ),
     row(
-        "torch.autograd.graph", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
+        "torch.autograd", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
         "A backward pass on another adapter than the first fails: the autograd engine starts one worker for each "
         "device that the guard reports, and that of a Python backend reports one.",
         "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
     ),
     row(
-        "torch.autograd", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
-        "The same function, as `torch.autograd.backward` and `grad` know it.",
+        "torch.autograd.graph", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
+        "The same function, from where `torch.compiler` puts it back after a trace.",
         "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
     ),
     row(
@@ -110,10 +105,12 @@ AT_REGISTRATION = Patches([
     ),
     row(
         STORAGE, "UntypedStorage.is_shared", torch_patches.on_webgpu(lambda storage: False),
-        "The memory of a device that C++ does not know is looked up among the host's shared memory.",
+        "Memory of every device but the CPU's counts as shared.",
         SHARING_NEEDS,
     ),
-    *[sharing(name) for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_")],
+    sharing("share_memory_", "Memory of every device but the CPU's is taken for shared, and nothing is done."),
+    sharing("_share_fd_cpu_", "The error does not say what a program can do instead."),
+    sharing("_share_filename_cpu_", "The error does not say what a program can do instead."),
     row(
         STORAGE, "_StorageBase.to", torch_patches.move_without_pinning,
         "`storage.to(\"cpu\", non_blocking=True)` asks for pinned memory, which needs an allocator.",
