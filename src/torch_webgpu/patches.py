@@ -20,6 +20,7 @@ from .aten.dispatch.default_dtype import exchange
 from .aten.foreach import optimizer_lists
 from .aten.nn.conv import memory_format
 from .aten.tensors.storage import new_storage, resize_storage
+from .compile import private
 from .compile import register as compiler
 from .engine.generators import new_generator
 from .engine.record import at_first_use
@@ -60,7 +61,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         "torch.autograd.graph", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
-        "The same function, from where `torch.compiler` puts it back after a trace.",
+        "`torch.compiler` puts `torch.autograd._engine_run_backward` back from here after a trace.",
         "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
     ),
     row(
@@ -85,7 +86,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         "torch._C", "_set_default_tensor_type", torch_patches.observe_default_dtype(exchange),
-        "The same, of `torch.set_default_tensor_type`.",
+        "`torch.set_default_tensor_type` changes the default dtype, too.",
         "a number that changes with the default dtype, or a callback",
     ),
     row(
@@ -141,7 +142,7 @@ AT_REGISTRATION = Patches([
         torch_patches.refuse_uncapturable_optimizers(is_current_stream_capturing),
         "An optimizer that counts its steps on the host can be captured, and its replays repeat one step; PyTorch has "
         "it refuse on CUDA and XPU.",
-        "the question to `torch.accelerator` whether a graph is captured",
+        "the question to `torch.accelerator` whether a graph is captured, on every device", "pull/194362",
     ),
     row(
         "torch.optim", "", optimizer_lists.replace_multi_tensor_functions,
@@ -191,7 +192,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         "torch._dynamo.backends.inductor", "", compiler.choose_by_name,
-        "The same, of the backend that is looked up by the name `inductor`.",
+        "The backend of that name has no code generator for webgpu, whoever looks it up.",
         "a default backend of `torch.compile` for each device", "issues/136118",
         what="`inductor`, and its entry in the registry",
     ),
@@ -210,7 +211,7 @@ AT_REGISTRATION = Patches([
         row(
             module, "autograd_registration_check", opcheck.allow_webgpu,
             "`torch.library.opcheck` knows the devices, and their autograd keys, from a list of names.",
-            "`AutogradPrivateUse1` in that list",
+            "`AutogradPrivateUse1` in that list", "pull/190677",
         )
         for module in opcheck.MODULES
     ],
@@ -226,7 +227,7 @@ AT_FIRST_USE = Patches([
     ),
     row(
         "threading", "excepthook", hints.hinting_in_threads,
-        "The same, of errors that end a thread.",
+        "An error that ends a thread is printed by this function instead.",
         "the suggestion in PyTorch's own message",
     ),
 ])  # fmt: skip
@@ -250,7 +251,13 @@ IN_A_CALL = Patches([
     row(
         "weakref", "finalize._registry", torch_abi.library,
         "`torch.library.Library` takes its kernels along at exit, when threads and handlers still use the device.",
-        "an option of `Library` to stay",
+        "an option of `Library` to stay", "pull/101829",
+    ),
+    row(
+        "torch._functorch._aot_autograd.schemas", "ViewAndMutationMeta.bw_donated_idxs", private.donate_no_buffers,
+        "A compiled backward graph may not run twice: its activations are taken for buffers that it overwrites, which "
+        "Inductor's does and ours does not.",
+        "a compiler's answer which activations it overwrites",
     ),
     row(
         STORAGE, "UntypedStorage._cdata", torch_patches.set_storage_nbytes,

@@ -352,6 +352,13 @@ def sizes_of_storages_cannot_be_set() -> None:
     assert hooks == {"has_primary_context", "is_available", "is_built"}
 
 
+def compilers_are_taken_for_inductor() -> None:
+    folder = Path(torch.__file__).parent / "_functorch"
+    assert "donated_buffer = not is_fbcode()" in (folder / "config.py").read_text("utf-8")
+    wrappers = (folder / "_aot_autograd" / "runtime_wrappers.py").read_text("utf-8")
+    assert "fw_metadata.bw_donated_idxs != []" in wrappers  # then a backward pass that keeps its graph is refused
+
+
 # Row → what is asserted of PyTorch.
 PROPERTIES: dict[str, Callable[[], None]] = {
     "torch._C: `_accelerator_*`": accelerator_hooks_fail,
@@ -360,6 +367,7 @@ PROPERTIES: dict[str, Callable[[], None]] = {
     "torch._dynamo.trace_rules: the list of modules that are skipped": dynamo_would_trace_us,
     "torch.compiler._is_compiling_flag": nothing_public_sets_that_we_compile,
     "weakref.finalize._registry": libraries_unregister_at_exit,
+    "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs": compilers_are_taken_for_inductor,
     f"{STORAGE}._cdata": sizes_of_storages_cannot_be_set,
 }
 
