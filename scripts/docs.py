@@ -1,12 +1,17 @@
 """Writes the pages of docs/ that the sources tell: operators.md from the op table and the registered kernels,
-compatibility.md from the compatibility matrix, patches.md from the patches of PyTorch. ``--check`` says whether they
-are current."""
+compatibility.md from the compatibility matrix, patches.md from the patches of PyTorch, the tables of
+performance.md from ``benchmarks/results/*.json``.
+``--check`` says whether they are current."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+import textwrap
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +20,10 @@ from torch_webgpu.aten.dispatch.torch_abi import KERNELS
 from torch_webgpu.ir.ops import TABLE
 from torch_webgpu.translation import compat
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs"
+RESULTS = ROOT / "benchmarks" / "results"
+WIDTH = 120
 KINDS = {"b": "bool", "i": "int", "u": "uint32", "l": "int64", "f": "float", "d": "float64", "c": "complex64"}
 
 
@@ -41,7 +49,8 @@ def operators() -> str:
         "",
     ]
     for family, names in by_family.items():
-        lines += [f"## {family.replace('_', ' ')}", "", ", ".join(f"`{name}`" for name in names), ""]
+        listed = ", ".join(f"`{name}`" for name in names)
+        lines += [f"## {family.replace('_', ' ')}", "", *textwrap.wrap(listed, WIDTH, break_on_hyphens=False), ""]
     lines += ["## The op table", "", "What kernels and fusion are written in, and for which kinds of operands.", ""]
     lines += ["| row | operands | result |", "|---|---|---|"]
     for name, row in TABLE.items():
@@ -49,6 +58,51 @@ def operators() -> str:
         result = {"same": "as its first operand", "second": "as its second operand"}.get(row.result, row.result)
         lines.append(f"| `{name}` | {kinds} | {result} |")
     return "\n".join(lines) + "\n"
+
+
+WEBGPU = {"webgpu_eager": "webgpu eager", "webgpu_compiled": "webgpu compiled"}
+CUDA = {"cuda_eager": "CUDA eager", "cuda_compiled": "CUDA compiled"}
+
+
+def performance() -> str:
+    """docs/performance.md, with the table of each file of results between its two markers."""
+    return with_tables(current(FOLDER / "performance.md"))
+
+
+def with_tables(text: str) -> str:
+    """A page with the tables of the results that it has markers for."""
+
+    def table(match: re.Match[str]) -> str:
+        results = json.loads((RESULTS / match[1]).read_text("utf-8"))
+        return f"<!-- begin {match[1]} -->\n{results_table(results)}\n<!-- end {match[1]} -->"
+
+    return re.sub(r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
+
+
+def results_table(results: dict[str, Any]) -> str:
+    """A table: a workload a row; its last column is CUDA's fastest median over webgpu's."""
+    columns = WEBGPU | CUDA
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    lines = [
+        f"{results['device']}, {results['date']}, commit {results['commit']}; {versions}; {results['unit']}:",
+        "",
+        f"| workload | {' | '.join(columns.values())} | ratio |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for row in results["workloads"]:
+        fastest = {
+            side: min(row[name]["median"] for name in names) for side, names in (("webgpu", WEBGPU), ("CUDA", CUDA))
+        }
+        cells = " | ".join(_measured(row[name]) for name in columns)
+        lines.append(f"| {row['name']} | {cells} | {fastest['CUDA'] / fastest['webgpu']:.2f} |")
+    return "\n".join(lines)
+
+
+def _measured(figure: dict[str, Any]) -> str:
+    """A cell: the median, and in brackets the minimum or a note where there is one."""
+    notes = [f"min {figure['min']}"] if "min" in figure else []
+    notes += [figure["note"]] if "note" in figure else []
+    return f"{figure['median']}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def patches_of_pytorch() -> str:
@@ -78,7 +132,12 @@ def link(upstream: str | None) -> str:
     return f"[#{upstream.rpartition('/')[2]}]({upstream})" if upstream else "none known"
 
 
-PAGES = {"operators.md": operators, "compatibility.md": compat.page, "patches.md": patches_of_pytorch}
+PAGES = {
+    "operators.md": operators,
+    "compatibility.md": compat.page,
+    "performance.md": performance,
+    "patches.md": patches_of_pytorch,
+}
 
 
 def main() -> int:

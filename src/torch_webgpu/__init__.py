@@ -22,6 +22,7 @@ def register() -> None:
 
     from torch_webgpu.api import plans, torch_profiler
     from torch_webgpu.aten.dispatch import torch_abi
+    from torch_webgpu.compile import register as compiler
     from torch_webgpu.engine import launch_blocking, record
 
     from . import api, aten, integrations, patches, plan
@@ -32,6 +33,7 @@ def register() -> None:
     atexit.register(record.stop)  # now, so that it runs after the handlers of programs that import torch first
     plan.trace, plan.bind = plans.trace, plans.bind
     launch_blocking.register()
+    compiler.register()
     torch_profiler.register()
     integrations.register()
 

@@ -11,10 +11,23 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from . import artifacts
 from .private import on_webgpu
 
 TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
 """The modules of ``translation`` that Dynamo traces through."""
+
+
+def register() -> None:
+    """Adds plan files to PyTorch's cache artifacts. Loads nothing of the compiler's."""
+    artifacts.register(load_plan)
+
+
+def load_plan(name: str, data: bytes) -> None:
+    """Keeps a plan file of ``torch.compiler.load_cache_artifacts()``."""
+    from .cache import write_loaded  # which loads FX
+
+    write_loaded(name, data)
 
 
 def choose_by_name(module: Any) -> None:

@@ -231,7 +231,7 @@ class Machine(RuleBasedStateMachine):
         graph, work = kept  # type: ignore[misc]
         for index, (kind, x, y, _) in enumerate(work.on):
             if kind in ("add", "add_last"):
-                data, at = graph.place(index, 4 * _last(kind))
+                data, at = graph.parameter(index, 4 * _last(kind))
                 struct.pack_into("I", data, at, number)
                 work.on[index] = (kind, x, y, number)
         self.device.replay(graph)
