@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "torch_webgpu"
 WRITTEN_WITH = (2, 13)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-GENERATED = {"compatibility.md", "operators.md"}
+GENERATED = {"compatibility.md", "operators.md", "patches.md"}
 WIDTH = 120
 OLD_LINES = {"adding-an-operator.md": 8}
 """Pages that still have lines over ``WIDTH``, and how many at most."""
