@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_webgpu.aten.dispatch.torch_patches import refuse_uncapturable_optimizers
 from torch_webgpu.engine.capture import Capture, CapturedGraph
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.graph_memory import PoolHandle
@@ -192,8 +191,3 @@ def _uses(command: Command) -> tuple[str, list[Any], list[Any]]:
         return f"copy {command.nbytes} bytes", [command.src], [command.dst]
     assert isinstance(command, ClearBuffer)
     return f"clear {command.nbytes} bytes", [], [command.buffer]
-
-
-def register() -> None:
-    """Makes optimizers ask whether they are captured."""
-    refuse_uncapturable_optimizers(is_current_stream_capturing)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE_NUMBER
-from torch_webgpu.aten.dispatch.torch_patches import replace_constructor
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.fence import Fence, times_ns
 
@@ -133,19 +132,13 @@ class Event(torch.Event):
         return f"<torch.webgpu.Event device={self.device}>"
 
 
-def _generic_event(
+def generic_event(
     device: torch.device, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
 ) -> Event:
     """What ``torch.Event`` makes for webgpu. With an index it is recorded there, whichever adapter is current."""
     event = Event(enable_timing, blocking, interprocess)
     event._home = None if device.index is None else index_of(device)
     return event
-
-
-def register() -> None:
-    """Makes ``torch.Event`` and ``torch.Stream`` know webgpu."""
-    replace_constructor("Event", _generic_event)
-    replace_constructor("Stream", Stream)
 
 
 class StreamContext:

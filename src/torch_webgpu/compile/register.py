@@ -11,10 +11,6 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-import torch
-
-from torch_webgpu.on_import import when_imported
-
 from . import artifacts
 from .private import on_webgpu
 
@@ -23,12 +19,8 @@ TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
 
 
 def register() -> None:
-    """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
-    wrapper: Any = torch._TorchCompileInductorWrapper
-    wrapper.__call__ = choosing(wrapper.__call__)
+    """Adds plan files to PyTorch's cache artifacts. Loads nothing of the compiler's."""
     artifacts.register(load_plan)
-    when_imported("torch._dynamo.backends.inductor", choose_by_name)
-    when_imported("torch._dynamo.trace_rules", skip_own_modules)
 
 
 def load_plan(name: str, data: bytes) -> None:

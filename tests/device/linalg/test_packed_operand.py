@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.device.choices import forget
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
@@ -105,7 +105,7 @@ def body_of(dtype: str) -> Extern:
 def linear(a: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     dtype = {torch.float32: "f32", torch.float16: "f16"}[a.dtype]
     shape = (a.shape[0], words.shape[0])
-    (out,) = computed("packed_linear", (a, words, scales), [(shape, (shape[1], 1), a.dtype)], body_of(dtype))
+    (out,) = kernel_outputs("packed_linear", (a, words, scales), [(shape, (shape[1], 1), a.dtype)], body_of(dtype))
     return out
 
 

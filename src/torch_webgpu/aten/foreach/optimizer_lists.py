@@ -237,10 +237,10 @@ def value_of(x: Any) -> Any:
     return x.item() if isinstance(x, torch.Tensor) else x
 
 
-def register() -> None:
-    """Replaces the multi-tensor functions of the optimizers."""
+def replace_multi_tensor_functions(optim: ModuleType) -> None:
+    """Replaces the multi-tensor functions of the optimizers in ``torch.optim``."""
     seen = facade()
-    for module in [m for name, m in sys.modules.items() if name.startswith("torch.optim.")]:
+    for module in [m for name, m in sys.modules.items() if name.startswith(f"{optim.__name__}.")]:
         for name, original in list(vars(module).items()):
             if (
                 name.startswith(PREFIX)

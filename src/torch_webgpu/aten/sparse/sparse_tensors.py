@@ -8,7 +8,7 @@ CUDA, under the names of both, and serves webgpu here. Those that read memory ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -61,12 +61,15 @@ def on_cpu(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
 @cache
 def kernel_of(key: str, overload: OpOverload) -> Callable[..., Any]:
     # A program without sparse tensors does not pay for them.
-    from . import sparse_reduce, sparse_softmax  # noqa: F401  add their kernels
-    from .sparse_kernels import COMPRESSED, COO
+    from . import sparse_kernels, sparse_reduce, sparse_softmax
 
-    own = COO if key == "SparsePrivateUse1" else COMPRESSED
-    if overload in own:
-        return own[overload]
+    kernels: Mapping[OpOverload, Callable[..., Any]]
+    if key == "SparsePrivateUse1":
+        kernels = {**sparse_kernels.COO, **sparse_softmax.KERNELS}
+    else:
+        kernels = {**sparse_kernels.COMPRESSED, **sparse_reduce.KERNELS}
+    if overload in kernels:
+        return kernels[overload]
     if reads_memory(overload, KEYS[key]):
         return partial(on_cpu, overload)
     return shared_kernel(overload, KEYS[key])
