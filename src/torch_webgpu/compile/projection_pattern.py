@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from torch_webgpu import dtypes
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul import projections as kernel
 
@@ -59,7 +60,7 @@ def projected(
     results = [engine().empty((1, w.shape[1]), w.dtype, first.device.index) for w in weights]
     of = kernel.Norm(eps, centred, gain is not None, offset is not None) if norm else None
     body = kernel.extern(dtypes.of(first.dtype).name, len(weights), of, len(biases))
-    engine().record("projections", (*rows, *(w.t() for w in weights), *biases), results, body)
+    record_kernel("projections", (*rows, *(w.t() for w in weights), *biases), results, body)
     return results
 
 

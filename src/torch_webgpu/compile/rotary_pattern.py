@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import has_side_effect
 
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.attention import rotary as kernel
 
@@ -17,7 +18,7 @@ from .matching import Call, aten, calls, either_way, either_way_of, is_plain
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """``x * cos + cat((-x[..., D // 2:], x[..., :D // 2]), -1) * sin`` with the result's strides; x is (B, H, S, D)."""
     y = engine().empty(x.shape, x.dtype, x.device.index, strides)
-    engine().record("rotary", (x, cos, sin), (y,), kernel.extern())
+    record_kernel("rotary", (x, cos, sin), (y,), kernel.extern())
     return y
 
 
@@ -26,7 +27,7 @@ def rotary_write(
     cache: torch.Tensor, rows: torch.Tensor, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> torch.Tensor:
     """``cache.index_copy_(2, rows, rotary(x, cos, sin))`` for a cache (B, H, R, D)."""
-    engine().record("rotary_write", (x, cos, sin, rows), (cache,), kernel.write_extern())
+    record_kernel("rotary_write", (x, cos, sin, rows), (cache,), kernel.write_extern())
     return cache
 
 

@@ -23,7 +23,8 @@ from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError
-from torch_webgpu.ir.operation import Body, Extern, Operation, Spec
+from torch_webgpu.ir.operation import Body, Extern, Operation
+from torch_webgpu.ir.values import check_function, check_values
 from torch_webgpu.wgsl.expr import split_scalar
 
 from . import addressing, flush_reason
@@ -167,23 +168,28 @@ class Engine(Store):
         name: str,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        body: Body | Callable[[tuple[Spec, ...]], Body],
-        static: Hashable = (),
+        body: Body | Callable[..., Body],
+        arguments: tuple[Hashable, ...] = (),
         scalars: Sequence[Scalar] = (),
     ) -> Operation:
         """Records one operation, and returns it, that reads ``inputs`` and writes ``outputs`` (tensors of one device).
 
-        Where ``body`` is a function, ``body(specs)`` builds the operation's body for the layouts of inputs and outputs;
-        it is called once per ``(name, layouts, static)``, so everything else that decides the code must be in
-        ``static``. ``scalars`` vary, except in their kinds.
+        Where ``body`` is a function, ``body(specs, *arguments)`` builds the operation's body for the layouts of inputs
+        and outputs, once for each: it must be a function of a module, and its arguments values (:mod:`ir.values`).
+        ``scalars`` vary, except in their kinds.
         """
         tensors = (*inputs, *outputs)
         kinds = tuple([kind for kind, _ in scalars])
-        key = (name, layout_key(tensors), static if callable(body) else body, kinds, len(outputs))
+        key = (name, layout_key(tensors), body, arguments, kinds, len(outputs))
         op = self.operations.get(key) or self.operations.promote(key)
         if op is None:
             specs = tuple(map(spec_of, tensors))
-            op = Operation(name, specs, len(outputs), body(specs) if callable(body) else body, kinds)
+            if callable(body):
+                check_function(name, body)
+                check_values(name, arguments)
+                op = Operation(name, specs, len(outputs), body(specs, *arguments), kinds)
+            else:
+                op = Operation(name, specs, len(outputs), body, kinds)
             self.operations[key] = op
         params = tuple([part for kind, value in scalars for part in split_scalar(value, kind)])
         if self.push_over(op, inputs, outputs, params):
@@ -192,7 +198,7 @@ class Engine(Store):
         if overlapping:
             # Copies, so that writes cannot be seen by later reads.
             inputs = [self.copy_of(t) if k in overlapping else t for k, t in enumerate(inputs)]
-            self.record(name, inputs, outputs, body, static, scalars)
+            self.record(name, inputs, outputs, body, arguments, scalars)
         else:
             self.push(op, tensors, params)
         return op

@@ -19,6 +19,7 @@ from torch_webgpu.errors import AddressError
 from torch_webgpu.layout import MAX_INDEX, is_addressable
 
 from .expr import Expr
+from .values import check_function, check_values
 
 
 class Spec(NamedTuple):
@@ -81,7 +82,8 @@ class Reduction:
 class Extern:
     """A hand-written kernel: ``lower(operation, alias, target, *arguments)`` returns its ``Lowered`` (``wgsl.launch``).
 
-    ``lower`` is a function of a module, and ``arguments`` are values: what they say is the same in every process.
+    ``lower`` is a function of a module, and ``arguments`` are values (:mod:`.values`): what they say is the same in
+    every process.
 
     One that computes its output element by element may have an ``epilogue``: an expression per output over the finished
     element, ``acc 0`` (of several products ``acc k``), and over the inputs from number ``operands`` on, which broadcast
@@ -202,6 +204,9 @@ class Operation:
         if found is None:
             for spec in args:
                 check_addressable(name, spec)
+            if isinstance(body, Extern):
+                check_function(name, body.lower)
+                check_values(name, body.arguments)
             found = super().__new__(cls)
             found.name, found.args, found.n_outputs, found.body, found.param_kinds = key
             found.id = crc32(repr((name, args, n_outputs, param_kinds)).encode()) >> 1

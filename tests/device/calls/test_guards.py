@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.guards import guard_for
 from torch_webgpu.aten.dispatch.recipes import GUARDS_PER_SHAPE
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import POINTWISE, PointwiseKernel
 
 aten = torch.ops.aten
@@ -123,7 +123,7 @@ def test_gradients_and_modes_do_not_matter(device):
 def test_traces_tell_plain_values_apart(device):
     ran = []
 
-    @traced
+    @record_once
     def kernel(x: torch.Tensor, k: object = 1, *, scale: object = 1) -> torch.Tensor:
         ran.append((k, scale))
         return x * (2 if k is True else 3 if k == 1 and isinstance(k, int) else 4) + scale

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torch_webgpu.aten.dispatch import recipes
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.engine.record import engine
 
 
@@ -34,7 +34,7 @@ def counting() -> tuple[Callable[..., torch.Tensor], list[int]]:
     """A kernel of two operations, and a list that grows with each time it runs."""
     ran: list[int] = []
 
-    @traced
+    @record_once
     def kernel(x: torch.Tensor) -> torch.Tensor:
         ran.append(x.shape[0])
         return x.sum(0) + x

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("torch_webgpu")
 
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.engine.record import engine
 
 
@@ -24,7 +24,7 @@ def calls():
 
 
 def doubled_and_summed(calls):
-    @traced
+    @record_once
     def kernel(x, y, scale=1):
         calls.append(x.shape)
         doubled = x * 2
@@ -59,7 +59,7 @@ def test_offsets_and_shared_storages(device, calls):
 
 
 def test_writes_to_arguments(device, calls):
-    @traced
+    @record_once
     def kernel(x, y):
         calls.append(0)
         return x[1:].add_(y), x
@@ -75,7 +75,7 @@ def test_writes_to_arguments(device, calls):
 
 
 def test_kernels_that_read_and_write_on_the_host_are_run_every_time(device, calls):
-    @traced
+    @record_once
     def kernel(x):
         calls.append(0)
         return x.copy_(x.cpu() + 1)
@@ -100,7 +100,7 @@ def test_float64_sums_that_run_on_the_cpu_do_so_every_time(device):
 
 
 def test_kernels_that_wait_are_run_every_time(device, calls):
-    @traced
+    @record_once
     def kernel(x):
         calls.append(0)
         return x + float(x.max())
@@ -111,7 +111,7 @@ def test_kernels_that_wait_are_run_every_time(device, calls):
 
 
 def test_uploads_are_not_kept(device, calls):
-    @traced
+    @record_once
     def kernel(x):
         calls.append(0)
         return x + torch.tensor([float(len(calls))]).to(x.device)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.device.choices import forget
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
@@ -105,7 +105,7 @@ def body_of(dtype: str) -> Extern:
 def linear(a: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     dtype = {torch.float32: "f32", torch.float16: "f16"}[a.dtype]
     shape = (a.shape[0], words.shape[0])
-    (out,) = computed("packed_linear", (a, words, scales), [(shape, (shape[1], 1), a.dtype)], body_of(dtype))
+    (out,) = kernel_outputs("packed_linear", (a, words, scales), [(shape, (shape[1], 1), a.dtype)], body_of(dtype))
     return out
 
 
@@ -129,6 +129,13 @@ def check(
     result = torch.relu(linear(a.to(device), words.to(device), scales.to(device)) + bias.to(device))
     expected = np.maximum(a.double().numpy() @ dense.T + bias.double().numpy(), 0)
     assert np.array_equal(result.cpu().double().numpy(), expected)
+
+
+def test_bytes_of_elements():
+    """All that a weight takes, by its numbers; of a tensor its type's."""
+    words, scales, dense = weight(40, 64)
+    assert words.nbytes + scales.nbytes == Packed.element_bytes * dense.size
+    assert Strided("a", 0, Spec("bf16", (1, 2, 3), (6, 3, 1))).element_bytes == 2
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -169,13 +170,14 @@ def test_stack_of_numbers(device: Any, dtype: torch.dtype, count: int) -> None:
 
 
 def test_few_operations_are_kept(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    operations = foreach_reductions._operations
-    monkeypatch.setattr(operations, "limit", 4)
-    operations.clear()
+    collection = foreach_reductions.collection
+    assert collection.cache_info().maxsize == foreach_reductions.CACHE_SIZE  # type: ignore[attr-defined]
+    few = lru_cache(4)(collection.__wrapped__)  # type: ignore[attr-defined]
+    monkeypatch.setattr(foreach_reductions, "collection", few)
     numbers = [torch.tensor(float(k), device=device) for k in range(40)]
     for count in range(20, 40):
         assert torch.stack(numbers[:count])[-1].item() == count - 1
-    assert operations.entries <= 4
+    assert few.cache_info().currsize == 4
 
 
 def test_stack_promotes_and_has_gradients(device: Any) -> None:

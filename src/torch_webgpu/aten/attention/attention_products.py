@@ -12,20 +12,19 @@ Queries of heads that share keys and values are rows of one matrix, so that neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from torch_webgpu import dtypes
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import Fold, kernel_outputs, record_pointwise, record_reduction
 from torch_webgpu.aten.dispatch.torch_abi import Meta, empty_like_meta
 from torch_webgpu.aten.random.distributions import random_at
-from torch_webgpu.aten.reductions.reduce import own, record_reduction
+from torch_webgpu.aten.reductions.reduce import own
 from torch_webgpu.aten.reductions.softmax import checked, share_of
 from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.attention import attention
 from torch_webgpu.kernels.attention.attention import PYTORCH, Rules
@@ -33,7 +32,6 @@ from torch_webgpu.kernels.matmul.matmul import extern
 from torch_webgpu.layout import contiguous_strides
 
 Maybe = torch.Tensor | None
-Written = tuple[tuple[Expr, ...], tuple[str, ...], Callable[..., tuple[Expr, ...]]]
 NOTHING = float("-inf")
 SCALE, KEYS, KEPT, FACTOR = range(4)
 """Parameters of kernels over the scores; all but the first are there with dropout."""
@@ -71,37 +69,37 @@ def forward(
     lse, weights = empty_like_meta(
         [plain((b, h, n, 1), torch.float32), plain((b, h, n, s), query.dtype)], query.get_device()
     )
-    seen = visible(is_causal, rules)
     inputs = [scores, *present(mask), *(dropout or ())[1:]]
-
-    def write(score: Expr, *rest: Expr) -> Written:
-        masks, words = parted(rest, dropout)
-        score = seen(score, *masks)
-
-        def finish(top: Expr, total: Expr) -> tuple[Expr, ...]:
-            nothing = ops.eq(top, NOTHING) & ~ops.isnan(total)
-            total = checked(top, total)
-            share = share_of(score, top, total)
-            if rules.zeros:
-                share = ops.where(nothing, ops.like(score, 0), share)
-            share = dropped(share, words)
-            return ops.where(nothing, ops.like(top, attention.HIGHEST), top + ops.log(total)), share
-
-        return (score,), ("logsumexp",), finish
-
     record_reduction(
         "attention.weights",
         inputs,
         [lse, weights],
         scores.shape,
         (3,),
-        write,
+        shares,
+        (is_causal, rules, dropout is not None),
         maps=1,
-        static=(is_causal, mask is not None, rules, dropout is not None),
         scalars=scalars(scale, key, dropout),
     )
     out = product(weights.view(k.shape[0], -1, s), v, query.dtype)
     return out.view(b, h, n, -1), lse.squeeze(3)
+
+
+def shares(is_causal: bool, rules: Rules, drops: bool, score: Expr, *rest: Expr) -> Fold:
+    """The logarithm of each query's sum, and the weights."""
+    masks, words = parted(rest, drops)
+    score = visible(is_causal, rules, score, masks)
+
+    def epilogue(top: Expr, total: Expr) -> tuple[Expr, ...]:
+        nothing = ops.eq(top, NOTHING) & ~ops.isnan(total)
+        total = checked(top, total)
+        share = share_of(score, top, total)
+        if rules.zeros:
+            share = ops.where(nothing, ops.like(score, 0), share)
+        share = dropped(share, words)
+        return ops.where(nothing, ops.like(top, attention.HIGHEST), top + ops.log(total)), share
+
+    return Fold((score,), ("logsumexp",), epilogue)
 
 
 def backward(
@@ -133,30 +131,15 @@ def backward(
     if wanted[3]:
         full.append(plain(shape, torch.float32))
     weights, grad_scores, *of_mask = outputs = empty_like_meta(full, query.get_device())
-    seen = own if apart else visible(is_causal)
-
-    def write(score: Expr, grad_weight: Expr, lse: Expr, *rest: Expr) -> Written:
-        masks, words = parted(rest, dropout)
-        weight, grad_weight = ops.exp(seen(score, *masks) - lse), dropped(grad_weight, words)
-
-        def finish(total: Expr, weighted: Expr) -> tuple[Expr, ...]:
-            # The logarithm of a sum rounds, by more the larger scores are: weights made of it add up to 1 only nearly.
-            total = ops.where(ops.eq(total, 0), ops.like(total, 1), total)  # of a row of which nothing counts
-            share = weight / total
-            slope = share * (grad_weight - weighted / total)
-            return (dropped(share, words), ops.param(SCALE, "f32") * slope, slope)[: len(outputs)]
-
-        return (weight, weight * grad_weight), ("sum", "sum"), finish
-
     record_reduction(
         "attention.slopes",
         [scores, grad_weights, lse.unsqueeze(3), *([] if apart else present(mask)), *drawn],
         outputs,
         shape,
         (3,),
-        write,
+        slopes,
+        (is_causal, apart, len(outputs), dropout is not None),
         maps=len(outputs),
-        static=(is_causal, mask is not None, apart, len(outputs), dropout is not None),
         scalars=scalars(scale, key, dropout),
     )
     weights, grad_scores = (t.view(k.shape[0], -1, s) for t in (weights, grad_scores))
@@ -168,62 +151,84 @@ def backward(
     )
 
 
+def slopes(
+    is_causal: bool,
+    are_visible: bool,
+    outputs: int,
+    drops: bool,
+    score: Expr,
+    grad_weight: Expr,
+    lse: Expr,
+    *rest: Expr,
+) -> Fold:
+    """The weights, the gradients of the products, and those of a mask: the first so many. ``are_visible``: scores are
+    what :func:`visible` makes of products.
+    """
+    masks, words = parted(rest, drops)
+    score = own(score) if are_visible else visible(is_causal, PYTORCH, score, masks)
+    weight, grad_weight = ops.exp(score - lse), dropped(grad_weight, words)
+
+    def epilogue(total: Expr, weighted: Expr) -> tuple[Expr, ...]:
+        # The logarithm of a sum rounds, by more the larger scores are: weights made of it add up to 1 only nearly.
+        total = ops.where(ops.eq(total, 0), ops.like(total, 1), total)  # of a row of which nothing counts
+        share = weight / total
+        slope = share * (grad_weight - weighted / total)
+        return (dropped(share, words), ops.param(SCALE, "f32") * slope, slope)[:outputs]
+
+    return Fold((weight, weight * grad_weight), ("sum", "sum"), epilogue)
+
+
 def counted(scores: torch.Tensor, mask: Maybe, is_causal: bool, scale: float) -> torch.Tensor:
     """The scores that count, by a kernel of their own, of products of query and key."""
-    seen, inputs = visible(is_causal), [scores, *[t.expand(scores.shape) for t in present(mask)]]
+    (out,) = empty_like_meta([plain(scores.shape, torch.float32)], scores.get_device())
+    inputs = [scores, *[t.expand(scores.shape) for t in present(mask)]]
+    record_pointwise("attention.scores", inputs, [out], score_of, (is_causal,), [("f", scale)])
+    return out
 
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        return Pointwise((seen(*(ops.load(i, spec.dtype) for i, spec in enumerate(specs[:-1]))),))
 
-    outputs = [plain(scores.shape, torch.float32)]
-    return computed("attention.scores", inputs, outputs, body, (is_causal, mask is not None), [("f", scale)])[0]
+def score_of(is_causal: bool, product: Expr, *masks: Expr) -> Expr:
+    return visible(is_causal, PYTORCH, product, masks)
 
 
 def scalars(scale: float, key: torch.Tensor, dropout: Dropout | None) -> list[Scalar]:
     return [("f", scale), *(dropout.scalars(key) if dropout else ())]
 
 
-def parted(rest: Sequence[Expr], dropout: Dropout | None) -> tuple[Sequence[Expr], Sequence[Expr]]:
+def parted(rest: Sequence[Expr], drops: bool) -> tuple[Sequence[Expr], Sequence[Expr]]:
     """The elements of the mask, if there is one, and the words of dropout's key."""
-    return (rest[:-2], rest[-2:]) if dropout else (rest, ())
+    return (rest[:-2], rest[-2:]) if drops else (rest, ())
 
 
 def kept(dropout: Dropout, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Which weights (B, H, L, S) dropout keeps, as booleans."""
     shape = (*query.shape[:3], key.shape[2])
     words = [t.expand(shape) for t in (dropout.seed, dropout.offset)]
-
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        return Pointwise((stays([ops.load(k, spec.dtype) for k, spec in enumerate(specs[:2])]),))
-
-    return computed("attention.kept", words, [plain(shape, torch.bool)], body, (), scalars(0.0, key, dropout))[0]
+    (out,) = empty_like_meta([plain(shape, torch.bool)], query.get_device())
+    record_pointwise("attention.kept", words, [out], stays, (), scalars(0.0, key, dropout))
+    return out
 
 
-def stays(words: Sequence[Expr]) -> Expr:
+def stays(*words: Expr) -> Expr:
     row = ops.floordiv(ops.linear(), ops.param(KEYS, "u32"))
     return random_at(words, row, ops.to_dtype(ops.index(3), "u32")) < ops.param(KEPT, "f32")
 
 
 def dropped(x: Expr, words: Sequence[Expr]) -> Expr:
     """``x``, a weight or the gradient of one, after dropout."""
-    return ops.where(stays(words), x * ops.param(FACTOR, "f32"), ops.like(x, 0)) if words else x
+    return ops.where(stays(*words), x * ops.param(FACTOR, "f32"), ops.like(x, 0)) if words else x
 
 
-def visible(is_causal: bool, rules: Rules = PYTORCH) -> Callable[..., Expr]:
-    """A function from a product of query and key, and the mask there, to the score that counts."""
-
-    def score_of(product: Expr, *masks: Expr) -> Expr:
-        score = ops.param(SCALE, "f32") * own(product)
-        for m in masks:
-            if m.dtype == "bool":
-                score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))
-            else:
-                score = own(ops.to_dtype(score + own(m), rules.rounded))
-        if is_causal:
-            score = ops.where(ops.le(ops.index(3), ops.index(2)), score, ops.like(score, NOTHING))
-        return score
-
-    return score_of
+def visible(is_causal: bool, rules: Rules, product: Expr, masks: Sequence[Expr]) -> Expr:
+    """The score that counts, from a product of query and key, and the mask there."""
+    score = ops.param(SCALE, "f32") * own(product)
+    for m in masks:
+        if m.dtype == "bool":
+            score = ops.where(~m if rules.hides else m, score, ops.like(score, rules.fill))
+        else:
+            score = own(ops.to_dtype(score + own(m), rules.rounded))
+    if is_causal:
+        score = ops.where(ops.le(ops.index(3), ops.index(2)), score, ops.like(score, NOTHING))
+    return score
 
 
 def present(mask: Maybe) -> list[torch.Tensor]:
@@ -249,5 +254,5 @@ def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
     """``a @ b`` of (N, M, K) and (N, K, P), summed in float32, as ``dtype``."""
     shape = (a.shape[0], a.shape[1], b.shape[2])
     of, result = dtypes.of(a.dtype).name, dtypes.of(dtype).name
-    (out,) = computed("aten::bmm", (a, b), [plain(shape, dtype)], extern(of, result_dtype=result))
+    (out,) = kernel_outputs("aten::bmm", (a, b), [plain(shape, dtype)], extern(of, result_dtype=result))
     return out

@@ -9,16 +9,16 @@ from math import prod
 
 import torch
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import Fold, kernel_outputs, record_reduction
 from torch_webgpu.aten.dispatch.torch_abi import Meta, empty_like_meta
-from torch_webgpu.aten.reductions.reduce import own, record_reduction
+from torch_webgpu.aten.reductions.reduce import itself, own
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.kernels.attention import flash, flash_matrix
 from torch_webgpu.kernels.attention.attention import PYTORCH, Attention, Rules
 
-from .attention_products import Dropout, Written, plain, present
+from .attention_products import Dropout, plain, present
 
 Maybe = torch.Tensor | None
 
@@ -74,7 +74,7 @@ def forward(
     b, h, n, _ = query.shape
     body = flash.forward(Attention(scale, is_causal, mask is not None, rules), dropout.p if dropout else 0.0)
     inputs = given(query, key, value, mask, dropout)
-    y, lse = computed("attention.tiles", inputs, [layout, ((b, h, n), (h * n, n, 1), torch.float32)], body)
+    y, lse = kernel_outputs("attention.tiles", inputs, [layout, ((b, h, n), (h * n, n, 1), torch.float32)], body)
     return y, lse
 
 
@@ -96,22 +96,22 @@ def backward(
     inputs = [*given(query, key, value, mask, dropout), grad, lse, mean_of(grad, out)]
     found: list[Maybe] = [None, None, None, None]
     if wanted[0]:
-        found[:1] = computed("attention.query_tiles", inputs, [like(query)], flash.query_gradient(attention, p))
+        found[:1] = kernel_outputs("attention.query_tiles", inputs, [like(query)], flash.query_gradient(attention, p))
     if wanted[1] or wanted[2]:
         layouts = [like(key), like(value)]
-        found[1:3] = computed("attention.key_tiles", inputs, layouts, flash.key_gradients(attention, p))
+        found[1:3] = kernel_outputs("attention.key_tiles", inputs, layouts, flash.key_gradients(attention, p))
     return tuple([t if want else None for t, want in zip(found, wanted)])
 
 
 def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """What a query's weights, each times its gradient, add up to: the product of result and gradient, (B, H, L, 1)."""
     (mean,) = empty_like_meta([plain((*out.shape[:3], 1), torch.float32)], out.get_device())
-
-    def write(grad: Expr, y: Expr) -> Written:
-        return (own(grad) * own(y),), ("sum",), lambda total: (total,)
-
-    record_reduction("attention.mean", [grad, out], [mean], out.shape, (3,), write)
+    record_reduction("attention.mean", [grad, out], [mean], out.shape, (3,), products)
     return mean
+
+
+def products(grad: Expr, y: Expr) -> Fold:
+    return Fold((own(grad) * own(y),), ("sum",), itself)
 
 
 def given(

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.record_new import computed
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
     below_autograd,
@@ -163,7 +163,7 @@ def forward(
     chosen = fused_road(query, key, value, mask, dropout_p, is_causal)
     if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
         body = attention.extern(Attention(scale, is_causal, mask is not None))
-        return tuple(computed(FUSED._schema.name, inputs, (y, lse), body))
+        return tuple(kernel_outputs(FUSED._schema.name, inputs, (y, lse), body))
     dropout = dropout_of(dropout_p, seed, offset)
     if chosen is Road.TILES:
         return attention_tiles.forward(query, key, value, mask, is_causal, scale, y, dropout=dropout)
@@ -203,7 +203,7 @@ def written_out(
         y, _ = attention_products.forward(query, key, value, mask, False, scale, rules)
         return laid_out(y, strides)
     outputs = ((b, h, n, d), strides, query.dtype), ((b, h, n), (h * n, n, 1), torch.float32)
-    return computed(
+    return kernel_outputs(
         FUSED._schema.name, inputs, outputs, attention.extern(Attention(scale, False, mask is not None, rules))
     )[0]
 
@@ -226,8 +226,8 @@ def fused_attention(
 ) -> tuple[Any, ...]:
     """PyTorch's operator; ``attn_bias`` may be of booleans, and key and value may have fewer heads than query."""
     check(query, key, value, attn_bias, dropout_p)
-    seed, offset = traced_key(query) if dropout_p else no_key(query)
-    y, lse = traced_forward(query, key, value, attn_bias, is_causal, scale, dropout_p, seed, offset)
+    seed, offset = key_once(query) if dropout_p else no_key(query)
+    y, lse = forward_once(query, key, value, attn_bias, is_causal, scale, dropout_p, seed, offset)
     return y, lse, None, None, query.shape[2], key.shape[2], seed, offset, None
 
 
@@ -297,7 +297,7 @@ def fused_attention_backward(
     check(query, key, value, attn_bias, dropout_p)
     wanted = tuple(grad_input_mask)
     given = (grad_out, query, key, value, attn_bias, out, logsumexp, is_causal, scale, wanted)
-    return traced_backward(*given, dropout_p, *((philox_seed, philox_offset) if dropout_p else (None, None)))
+    return backward_once(*given, dropout_p, *((philox_seed, philox_offset) if dropout_p else (None, None)))
 
 
 def differentiable_backward(
@@ -336,9 +336,9 @@ def key_numbers(args: Sequence[Any]) -> tuple[int | float, ...]:
     return tuple([word for _, word in key_scalars(args[0])])
 
 
-traced_key = traced(draw_key, key_numbers)
-traced_forward = traced(forward)
-traced_backward = traced(backward)
+key_once = record_once(draw_key, key_numbers)
+forward_once = record_once(forward)
+backward_once = record_once(backward)
 
 
 def register() -> None:

@@ -8,19 +8,14 @@ takes the last of them, in their order. What has no such form raises, or warns, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
 
 import torch
 
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.embedding_bag import SUM, lower_embedding_bag
 
-from .recorded_once import traced
-
-is_deterministic = torch.are_deterministic_algorithms_enabled
+from .operations import record_kernel
+from .torch_abi import is_deterministic
 
 ALERT = (
     "{} does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True{})'. "
@@ -43,18 +38,6 @@ def alert_not_deterministic(name: str) -> None:
         raise RuntimeError(ALERT.format(name, "", WAYS_OUT, "also "))
 
 
-def by_mode(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn``, traced except in deterministic mode, in which it records something else."""
-    usual = traced(fn)
-
-    @wraps(fn)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return (fn if is_deterministic() else usual)(*args, **kwargs)
-
-    kernel.is_traced = True  # type: ignore[attr-defined]
-    return kernel
-
-
 def sums_by_key(rows: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Tensor:
     """The sums (``count``, features) of the float32 or complex64 ``rows`` (n, features) that have each of the ``keys``
     (n) 1, 2, …, added in order. Rows with other keys count for nothing.
@@ -67,7 +50,7 @@ def sums_by_key(rows: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Ten
     sizes, largest = keys.new_empty(count), keys.new_empty((1, 1))
     if sums.numel():
         body = Extern(lower_embedding_bag, (SUM, -1, False))
-        engine().record("sums_by_key", [rows, places, starts], [sums, sizes, largest], body)
+        record_kernel("sums_by_key", [rows, places, starts], [sums, sizes, largest], body)
     return sums
 
 

@@ -10,7 +10,7 @@ import atexit
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ from .torch_abi import check_devices, is_webgpu, library
 
 _counts: Counter[str] = Counter()
 _functions: dict[str, str] = {}  # what the program called when an operator first ran on the CPU
-_decompositions: dict[OpOverload, Callable[..., Any]] = {}
 
 
 def fallback_stats() -> dict[str, int]:
@@ -37,16 +36,10 @@ def fallback_stats() -> dict[str, int]:
     return dict(_counts)
 
 
-def decompose_with(table: dict[OpOverload, Callable[..., Any]]) -> None:
-    """Adds decompositions that the fallback prefers to PyTorch's own and to the CPU."""
-    _decompositions.update(table)
-
-
 def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has none: runs its decomposition, else the CPU's kernel."""
-    chosen = _decompositions.get(op)
     try:
-        result = chosen(*args, **kwargs) if chosen is not None else decomposed(op, args, kwargs)
+        result = decomposed(op, args, kwargs)
     except (NotImplementedError, FallbackError, TraceError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, AssertionError) as own:

@@ -1,7 +1,7 @@
 """Kernels that run once per signature: from then on what they recorded is recorded again without running them.
 
 A composite kernel costs PyTorch calls, meta kernels and look-ups for every operation it records, though all of that
-follows from its arguments' layouts. With :func:`traced` the host cost of any kernel becomes that of one look-up.
+follows from its arguments' layouts. With :func:`record_once` the host cost of any kernel becomes that of one look-up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from torch_webgpu.engine.record import engine
 
 from .precision import float32_matmul_precision
 from .recipes import Recipes, part, precision_of, starts_of
-from .torch_abi import exclude_autocast
+from .torch_abi import exclude_autocast, is_deterministic
 
 Kernel = Callable[..., Any]
 
 
-def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None, reads_flags: bool = False) -> Kernel:
+def record_once(
+    fn: Kernel,
+    numbers: Callable[[Sequence[Any]], Params] | None = None,
+    reads_flags: bool = False,
+    by_mode: bool = False,
+) -> Kernel:
     """``fn``, a kernel that records operations as its arguments' layouts and plain values tell it to, and nothing else
     does.
 
@@ -31,9 +36,8 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None,
 
     ``numbers(arguments)``: for a kernel that records one operation, whose parameters these are; the numbers among its
     arguments decide nothing else. ``reads_flags``: it is handed tensors that are negated by a flag, as copies are.
+    ``by_mode``: in deterministic mode it records something else, and so runs each time.
     """
-    if hasattr(fn, "is_traced"):
-        return fn
     recipes: Recipes[Recipe] = Recipes(reads_flags)
     numbers_vary = numbers is not None
 
@@ -67,9 +71,17 @@ def traced(fn: Kernel, numbers: Callable[[Sequence[Any]], Params] | None = None,
         recipes.by_precision |= needed is not None
         return needed in (None, precision)
 
-    kernel = wraps(fn)(recipes.kernel(unrecognised))
-    kernel.is_traced = True  # type: ignore[attr-defined]
-    return kernel
+    kernel = recipes.kernel(unrecognised)
+    return wraps(fn)(except_in_deterministic_mode(kernel, fn) if by_mode else kernel)
+
+
+def except_in_deterministic_mode(kernel: Kernel, fn: Kernel) -> Kernel:
+    """``kernel``, or ``fn`` in deterministic mode."""
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (fn if is_deterministic() else kernel)(*args, **kwargs)
+
+    return chosen
 
 
 def uncast(fn: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -24,8 +24,8 @@ from torch_webgpu.engine.recipe import Instruction, Recipe
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tensor import Template
 from torch_webgpu.errors import UnsupportedDtypeError
-from torch_webgpu.ir.expr import Expr, walk
-from torch_webgpu.ir.operation import Operation, Pointwise, Spec
+from torch_webgpu.ir.expr import walk
+from torch_webgpu.ir.operation import Operation, Pointwise
 from torch_webgpu.ir.ops import MissingKindError, ops
 from torch_webgpu.layout import is_dense, overlaps_itself
 from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
@@ -456,29 +456,3 @@ def pointwise(
 def takes_tensor(overload: OpOverload) -> bool:
     """Whether a positional argument is a tensor: ``add.int`` and the like are TorchScript's."""
     return any(str(a.type) == "Tensor" for a in overload._schema.arguments if not a.kwarg_only)
-
-
-def apply(
-    name: str,
-    expression: Callable[..., Expr | tuple[Expr, ...]],
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    numbers: Sequence[float] = (),
-) -> None:
-    """Records ``expression(*inputs, *numbers)`` at each element of ``outputs``, in their dtype (half types in f32).
-
-    For kernels that are more than a :func:`pointwise` expression; ``name`` must stand for this expression alone.
-    """
-    if not outputs[0].numel():
-        return
-    dtype = opmath(outputs[0].dtype)
-    kind = dtypes.BY_NAME[dtype].kind
-
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        loaded = [ops.to_dtype(ops.load(k, specs[k].dtype), dtype) for k in range(len(inputs))]
-        result = expression(*loaded, *(ops.param(k, dtype) for k in range(len(numbers))))
-        roots = result if isinstance(result, tuple) else (result,)
-        stored = zip(roots, specs[len(inputs) :], strict=True)
-        return Pointwise(tuple([ops.to_dtype(root, spec.dtype) for root, spec in stored]))
-
-    engine().record(name, inputs, outputs, body, "apply", [(kind, value) for value in numbers])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,11 +12,9 @@ from torch._prims_common.wrappers import _maybe_resize_out
 
 from torch_webgpu.layout import extent, is_dense
 
-from .recorded_once import traced
 from .register_pointwise import check_writable
 from .results import name_of
-from .torch_abi import functional_of, impl, is_out, overloads
-from .variants import check_devices, check_meta, guarded
+from .variants import check_devices, check_meta
 
 Apart = Literal["all", "others", "none"]
 WrongDtype = Callable[[torch.Tensor, torch.Tensor], Exception]
@@ -50,28 +49,22 @@ def cannot_cast(name: str) -> WrongDtype:
     return lambda result, out: TypeError(message.format(name, name_of(out.dtype)))
 
 
-def register_strict(
-    functional: OpOverload,
-    fn: Callable[..., Any],
-    wrong: WrongDtype = expected,
-    casts: bool = False,
-    apart: Apart = "all",
-) -> None:
-    """Registers ``fn`` as ``functional``'s kernel and derives its ``out=`` overload.
+@dataclass(frozen=True)
+class Strict:
+    """What ``out=`` tensors may be: of the result's dtype, and apart from inputs.
 
-    ``casts``: outputs of dtypes that PyTorch would cast the result to are fine. ``apart``: which inputs share no memory
-    with an output; among "others" the first argument is not, if it is the output itself.
+    ``wrong(result, out)``: the error for another dtype. ``casts``: dtypes that PyTorch would cast the result to are
+    fine. ``apart``: which inputs share no memory with an output; among "others" the first argument is not, if it is the
+    output itself.
     """
-    fn = guarded(functional, fn)
-    impl(functional, traced(fn))
-    for candidate in overloads(functional._schema.name.split("::")[1]).values():
-        if is_out(candidate) and functional_of(candidate) is functional:
-            impl(candidate, strict_out(candidate, fn, wrong, casts, apart))
+
+    wrong: WrongDtype = expected
+    casts: bool = False
+    apart: Apart = "all"
 
 
-def strict_out(
-    overload: OpOverload, fn: Callable[..., Any], wrong: WrongDtype, casts: bool = False, apart: Apart = "all"
-) -> Callable[..., Any]:
+def strict_out(overload: OpOverload, fn: Callable[..., Any], strict: Strict) -> Callable[..., Any]:
+    """The kernel of an ``out=`` overload over the functional kernel ``fn``."""
     names = [a.name for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -80,12 +73,12 @@ def strict_out(
         result = fn(*args, **kwargs)
         results = (result,) if isinstance(result, torch.Tensor) else result
         for out, value in zip(outs, results, strict=True):
-            if out.dtype != value.dtype and not (casts and torch.can_cast(value.dtype, out.dtype)):
-                raise wrong(value, out)
+            if out.dtype != value.dtype and not (strict.casts and torch.can_cast(value.dtype, out.dtype)):
+                raise strict.wrong(value, out)
             if out.numel():
                 check_writable(out.shape, out.stride())
-            if apart != "none":
-                itself = apart == "others" and is_same(out, args[0])
+            if strict.apart != "none":
+                itself = strict.apart == "others" and is_same(out, args[0])
                 check_apart(out, (*args[itself:], *kwargs.values()))
         check_meta(overload, args, {**kwargs, **dict(zip(names, outs, strict=True))})
         for out, value in zip(outs, results, strict=True):

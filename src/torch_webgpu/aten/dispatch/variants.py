@@ -7,62 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.ir.ops import MissingKindError
-
-from .fallback import run_on_cpu
-from .recorded_once import traced
 from .refusals import check_as_cpu
 from .results import check_cast, write
-from .torch_abi import DEVICE_TYPE, Meta, functional_of, impl, infer, is_inplace, is_out, overloads
-
-
-def register_functional(target: str | OpOverload, fn: Callable[..., Any], *, out_decides: bool = True) -> None:
-    """Registers ``fn`` as the kernel of an operator and derives the kernels of what PyTorch derives from it.
-
-    ``target`` is a functional overload (``aten.sum.dim_IntList``) or a name (``"cumsum"``), which stands for every
-    functional overload of that name. ``fn`` takes the overload's arguments and returns new tensors; what it records
-    follows from their layouts (:func:`.recorded_once.traced`). Its ``out=`` and
-    in-place overloads get kernels that check as PyTorch's meta kernels do, call ``fn`` and copy. ``out_decides``:
-    whether one that takes a dtype computes, unless it is given one, in that of its output.
-    """
-    if isinstance(target, str):
-        for overload in overloads(target).values():
-            if not is_out(overload) and not is_inplace(overload) and is_numeric(overload):
-                register_functional(overload, fn, out_decides=out_decides)
-        return
-    fn = traced(guarded(target, fn))
-    impl(target, fn)
-    name = target._schema.name.split("::")[1]
-    for candidate in (*overloads(name).values(), *overloads(f"{name}_").values()):
-        if candidate is target or functional_of(candidate) is not target:
-            continue
-        kernel = out_variant(candidate, fn, out_decides) if is_out(candidate) else inplace_variant(candidate, fn)
-        impl(candidate, kernel)
-
-
-def guarded(overload: OpOverload, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn``, or the CPU where the op table lacks an operation on a dtype; a dtype that the CPU refuses, it refuses."""
-
-    @wraps(fn)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return fn(*args, **kwargs)
-        except MissingKindError as reason:
-            return run_on_cpu(overload, args, kwargs, str(reason))
-
-    return kernel
-
-
-def is_numeric(overload: OpOverload) -> bool:
-    """Whether the dispatcher can meet it with a webgpu tensor: it takes one, and no dimension by name."""
-    types = [str(a.type) for a in overload._schema.arguments]
-    return any("Tensor" in t for t in types) and not any("Dimname" in t or t == "str" for t in types)
+from .torch_abi import DEVICE_TYPE, Meta, infer
 
 
 def out_variant(overload: OpOverload, fn: Callable[..., Any], out_decides: bool = True) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ PyTorch's own loop over the tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from math import inf, isfinite
 from typing import Any
 
@@ -16,13 +15,14 @@ import torch
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE, aten, impl, infer, per_tensor
 from torch_webgpu.aten.reductions.reduce import Norm
-from torch_webgpu.caches import Cache
+from torch_webgpu.caches import memoized
 from torch_webgpu.compiler.lower.multi_tensor_reduction import lower_collect, lower_list_reduction
 from torch_webgpu.engine.lists import make_lists
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.ir.values import check_function, check_values
 from torch_webgpu.layout import is_dense
 from torch_webgpu.wgsl.expr import split_scalar
 from torch_webgpu.wgsl.multi_tensor_reduction_kernel import ListReduction
@@ -34,23 +34,19 @@ NUMBERS = (int, float)
 COLLECTED = 8
 """From so many numbers on, collecting them saves dispatches."""
 
-Make = Callable[[], ListReduction]
-
-_operations: Cache[Hashable, Operation] = Cache("operations that reduce lists", CACHE_SIZE)
 _numel = torch.Tensor.numel
 
 
-def record(
+def record_list_reduction(
     tensors: Sequence[torch.Tensor],
-    key: Hashable,
     dtype: torch.dtype,
-    make: Make,
+    reduction: Callable[..., ListReduction],
+    arguments: tuple[Hashable, ...] = (),
     scalars: Sequence[float] = (),
     may_be_empty: bool = False,
 ) -> Any:
-    """Records a reduction of each tensor to a new 0-dim one of ``dtype``; NotImplemented where the list is unusual.
-
-    ``make()`` is asked once per ``key``, which with the dtypes decides the code.
+    """Records ``reduction(dtype of the tensors, dtype, *arguments)`` of each tensor to a new 0-dim one of ``dtype``;
+    NotImplemented where the list is unusual.
     """
     numels = tuple(map(_numel, tensors))
     first = tensors[0]
@@ -60,16 +56,33 @@ def record(
     if inputs is None:
         return NotImplemented
     eng, device = engine(), first.device.index
-    op_key = (key, numels, first.dtype, dtype)
-    op = _operations.get(op_key) or _operations.promote(op_key)
-    if op is None:
-        op = _operations[op_key] = _operation(make(), numels, dtype, len(scalars))
+    op = operation_of(reduction, arguments, first.dtype, dtype, numels, len(scalars))
     numbers = geometry_of(((),) * len(tensors), ((),) * len(tensors))
     assert numbers is not None
     results, made = make_lists(eng, numbers, dtype, device)
     remember(addresses_of(made), made)
     eng.push(op, [*inputs, *results], tuple([part for v in scalars for part in split_scalar(v, "f")]))
     return results
+
+
+@memoized("operations that reduce lists", CACHE_SIZE)
+def operation_of(
+    reduction: Callable[..., ListReduction],
+    arguments: tuple[Hashable, ...],
+    source: torch.dtype,
+    dtype: torch.dtype,
+    numels: Sequence[int],
+    scalars: int,
+) -> Operation:
+    """The operation that reduces tensors of so many elements each."""
+    body = reduction(dtypes.of(source).name, dtypes.of(dtype).name, *arguments)
+    check_function(body.name, reduction)
+    check_values(body.name, arguments)
+    inputs = tuple([Spec(body.dtype, (n,), (1,), False) for n in numels if n])
+    outputs = (Spec(body.out, (), ()),) * len(numels)
+    empty = frozenset([k for k, n in enumerate(numels) if not n])
+    kernel = Extern(lower_list_reduction, (body, empty))
+    return Operation(body.name, (*inputs, *outputs), len(outputs), kernel, ("f",) * scalars)
 
 
 def flat_inputs(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -87,14 +100,6 @@ def flat_inputs(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     return dense
 
 
-def _operation(reduction: ListReduction, numels: Sequence[int], dtype: torch.dtype, scalars: int) -> Operation:
-    inputs = tuple([Spec(reduction.dtype, (n,), (1,), False) for n in numels if n])
-    outputs = (Spec(dtypes.of(dtype).name, (), ()),) * len(numels)
-    empty = frozenset([k for k, n in enumerate(numels) if not n])
-    body = Extern(lower_list_reduction, (reduction, empty))
-    return Operation(reduction.name, (*inputs, *outputs), len(outputs), body, ("f",) * scalars)
-
-
 # The operators -------------------------------------------------------------------------------------------------------
 
 
@@ -106,8 +111,8 @@ def norm(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None
     (_, _, out), *_ = infer(aten.linalg_vector_norm.default, self[0], ord, dtype=dtype)
     if out.itemsize > 4:
         return NotImplemented
-    make = partial(_sum, "_foreach_norm", self[0].dtype, out, found)
-    return record(self, ("norm", found.order, found.combine), out, make, found.scalars, ord >= 0 and isfinite(ord))
+    arguments = ("_foreach_norm", found.order, found.combine, True)
+    return record_list_reduction(self, out, power_sum, arguments, found.scalars, ord >= 0 and isfinite(ord))
 
 
 def powsum(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> Any:
@@ -118,30 +123,27 @@ def powsum(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | No
     if not out.is_floating_point or out.itemsize > 4:
         return NotImplemented
     found = Norm.of(ord)
-    make = partial(_sum, "_foreach_powsum", self[0].dtype, out, found, False)
-    return record(self, ("powsum", found.order), out, make, found.scalars, True)
+    arguments = ("_foreach_powsum", found.order, found.combine, False)
+    return record_list_reduction(self, out, power_sum, arguments, found.scalars, True)
 
 
-def _sum(name: str, dtype: torch.dtype, out: torch.dtype, norm: Norm, root: bool = True) -> ListReduction:
-    x = Expr("acc", ("x",), "f32")
-    result = ops.to_dtype(norm.result(x) if root else x, dtypes.of(out).name)
-    return ListReduction(
-        name, dtypes.of(dtype).name, "f32", norm.combine, norm.contribution(abs(x)), result, dtypes.of(out).name
-    )
+def power_sum(dtype: str, out: str, name: str, order: float | None, combine: str, root: bool) -> ListReduction:
+    """The norm, or what it is the ``root`` of."""
+    norm, x = Norm(order, combine), Expr("acc", ("x",), "f32")
+    result = ops.to_dtype(norm.result(x) if root else x, out)
+    return ListReduction(name, dtype, "f32", combine, norm.contribution(abs(x)), result, out)
 
 
 def maximum(self: Sequence[torch.Tensor]) -> Any:
     if not self or self[0].dtype == torch.bool:
         return NotImplemented
-    dtype = self[0].dtype
-    return record(self, "max", dtype, partial(_maximum, dtype))
+    return record_list_reduction(self, self[0].dtype, largest_element)
 
 
-def _maximum(dtype: torch.dtype) -> ListReduction:
-    name = dtypes.of(dtype).name
-    state = {"f": "f32", "i": "i32", "u": "u32"}[dtypes.BY_NAME[name].kind]
+def largest_element(dtype: str, out: str) -> ListReduction:
+    state = {"f": "f32", "i": "i32", "u": "u32"}[dtypes.BY_NAME[dtype].kind]
     x = Expr("acc", ("x",), state)
-    return ListReduction("_foreach_max", name, state, "max", x, ops.to_dtype(x, name), name)
+    return ListReduction("_foreach_max", dtype, state, "max", x, ops.to_dtype(x, out), out)
 
 
 def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -153,14 +155,15 @@ def collect(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     if inputs is None:
         return None
     out = torch.empty(len(tensors), dtype=first.dtype, device=first.device)
-    key = ("collect", first.dtype, len(tensors))
-    op = _operations.get(key) or _operations.promote(key)
-    if op is None:
-        name = dtypes.of(first.dtype).name
-        specs = (*(Spec(name, (1,), (1,), False),) * len(tensors), Spec(name, (len(tensors),), (1,)))
-        op = _operations[key] = Operation("stack", specs, 1, Extern(lower_collect))
+    op = collection(dtypes.of(first.dtype).name, len(tensors))
     engine().push(op, [*inputs, out])
     return out
+
+
+@memoized("operations that collect numbers", CACHE_SIZE)
+def collection(dtype: str, count: int) -> Operation:
+    specs = (*(Spec(dtype, (1,), (1,), False),) * count, Spec(dtype, (count,), (1,)))
+    return Operation("stack", specs, 1, Extern(lower_collect))
 
 
 def register() -> None:

@@ -29,7 +29,7 @@ Rate = float | torch.Tensor
 Operands = dict[str, Any]
 """Expressions or tensors, none of a half type, and numbers, by name."""
 Formula = Callable[..., Operands]
-"""``formula(math, operands, *static)``: what each named list becomes. ``math`` has the functions: ``ops`` for
+"""``formula(math, operands, *arguments)``: what each named list becomes. ``math`` has the functions: ``ops`` for
 expressions, ``torch`` for tensors.
 """
 
@@ -45,7 +45,7 @@ class Step:
 
     name: str
     formula: Formula
-    static: tuple[Hashable, ...]
+    arguments: tuple[Hashable, ...]
 
     def run(
         self,
@@ -107,7 +107,7 @@ class Step:
 
     def updates(self, math: Any, tensors: Operands, numbers: Mapping[str, Any]) -> Operands:
         """What each named list becomes: what it was where gradient scaling found that the gradients overflowed."""
-        found = self.formula(math, {**tensors, **numbers}, *self.static)
+        found = self.formula(math, {**tensors, **numbers}, *self.arguments)
         if "found_inf" not in tensors:
             return found
         skip = math.ne(tensors["found_inf"], 0)
@@ -195,8 +195,8 @@ def adam(
         "log_beta1": log(beta1) if beta1 else SMALLEST_LOG, "log_beta2": log(beta2) if beta2 else SMALLEST_LOG,
     }  # fmt: skip
     singles = {"lr": lr, "grad_scale": grad_scale, "found_inf": found_inf}
-    static = (1 - beta1 < 0.5, bool(weight_decay), decoupled, amsgrad, maximize)
-    Step("_fused_adamw_" if decoupled else "_fused_adam_", adam_formula, static).run(lists, singles, numbers)
+    arguments = (1 - beta1 < 0.5, bool(weight_decay), decoupled, amsgrad, maximize)
+    Step("_fused_adamw_" if decoupled else "_fused_adam_", adam_formula, arguments).run(lists, singles, numbers)
 
 
 def sgd(
@@ -218,8 +218,8 @@ def sgd(
     lists = {"param": self, "grad": grads, "buffer": momentum_buffer_list if momentum else None}
     numbers = {"weight_decay": weight_decay, "momentum": momentum, "weight": 1 - dampening}
     singles = {"lr": lr, "grad_scale": grad_scale, "found_inf": found_inf}
-    static = (bool(weight_decay), bool(momentum), nesterov, maximize, is_first_step)
-    Step("_fused_sgd_", sgd_formula, static).run(lists, singles, numbers)
+    arguments = (bool(weight_decay), bool(momentum), nesterov, maximize, is_first_step)
+    Step("_fused_sgd_", sgd_formula, arguments).run(lists, singles, numbers)
 
 
 def adagrad(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from torch_webgpu.aten.dispatch.deterministic import by_mode
+from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
-from torch_webgpu.aten.dispatch.variants import register_functional
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.embedding_bag import MAX, MEAN, SUM, lower_embedding_bag
 
@@ -111,7 +110,7 @@ def embedding_bag(
         if per_sample_weights is not None:
             inputs.append(per_sample_weights.contiguous())
         body = Extern(lower_embedding_bag, (mode, padding_idx, weighted))
-        engine().record("embedding_bag", inputs, [output, bag_size, largest], body)
+        record_kernel("embedding_bag", inputs, [output, bag_size, largest], body)
     return output, bag_of, bag_size, largest if mode == MAX else bag_size.clone()
 
 
@@ -226,7 +225,7 @@ def per_sample_weights_backward(
 def register() -> None:
     impl(aten.embedding_renorm_.default, embedding_renorm_)
     impl(aten._embedding_bag_backward.default, embedding_bag_backward)
-    register_functional(aten.embedding.default, embedding)
+    register_operator(aten.embedding.default, embedding)
     for overload, fn in (
         (aten.embedding_dense_backward.default, embedding_dense_backward),
         (aten._embedding_bag.default, embedding_bag),
@@ -234,4 +233,4 @@ def register() -> None:
         (aten._embedding_bag_dense_backward.default, embedding_bag_dense_backward),
         (aten._embedding_bag_per_sample_weights_backward.default, per_sample_weights_backward),
     ):
-        register_functional(overload, by_mode(fn))
+        register_operator(overload, fn, by_mode=True)

@@ -11,17 +11,16 @@ import torch
 
 from torch_webgpu.aten.dispatch.deterministic import (
     alert_not_deterministic,
-    by_mode,
-    is_deterministic,
     last_of_each_key,
     sums_by_key,
 )
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable, warn_of_expanded
 from torch_webgpu.aten.dispatch.results import name_of
-from torch_webgpu.aten.dispatch.strict import check_apart, register_strict, same_scalar_type
-from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu, outputs_of
+from torch_webgpu.aten.dispatch.strict import Strict, check_apart, same_scalar_type
+from torch_webgpu.aten.dispatch.torch_abi import aten, is_deterministic, is_webgpu, outputs_of
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar, engine
 from torch_webgpu.ir.operation import Extern
@@ -56,7 +55,7 @@ def read(
     if out.numel():
         geometry = geometry_of(out.shape, strides, indices, [out.stride()], base)
         body = Extern(indexed.lower_read, (geometry,))
-        engine().record(name, [data, *(i.tensor for i in indices)], [out], body)
+        record_kernel(name, [data, *(i.tensor for i in indices)], [out], body)
     return out
 
 
@@ -100,7 +99,7 @@ def write(
         body = Extern(indexed.lower_write, (geometry, combine))
     else:
         body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine, *([rounded] if rounded else [])))
-    engine().record(name, inputs, [data], body, scalars=scalars)
+    record_kernel(name, inputs, [data], body, scalars)
     return data
 
 
@@ -436,7 +435,7 @@ def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> to
 
 def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
     if out.numel():
-        engine().record("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
+        record_kernel("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
     return out
 
 
@@ -447,13 +446,13 @@ def not_long(result: torch.Tensor, out: torch.Tensor) -> Exception:
 
 
 def register() -> None:
-    register_strict(aten.index_select.default, index_select, same_scalar_type("index_select"))
-    register_strict(aten.gather.default, gather)
-    register_strict(aten.take.default, take, same_scalar_type("take"))
-    register_strict(aten.index.Tensor, index)
-    register_strict(aten.masked_select.default, masked_select, same_scalar_type("masked_select"))
-    register_strict(aten.nonzero.default, nonzero, not_long)
-    register_strict(aten.nonzero_static.default, nonzero_static, not_long)
-    impl(aten._index_put_impl_.default, by_mode(index_put_))
-    impl(aten.put_.default, by_mode(put_))
-    impl(aten.masked_scatter_.default, traced(masked_scatter_))
+    register_operator(aten.index_select.default, index_select, strict=Strict(same_scalar_type("index_select")))
+    register_operator(aten.gather.default, gather, strict=Strict())
+    register_operator(aten.take.default, take, strict=Strict(same_scalar_type("take")))
+    register_operator(aten.index.Tensor, index, strict=Strict())
+    register_operator(aten.masked_select.default, masked_select, strict=Strict(same_scalar_type("masked_select")))
+    register_operator(aten.nonzero.default, nonzero, strict=Strict(not_long))
+    register_operator(aten.nonzero_static.default, nonzero_static, strict=Strict(not_long))
+    register_operator(aten._index_put_impl_.default, index_put_, by_mode=True)
+    register_operator(aten.put_.default, put_, by_mode=True)
+    register_operator(aten.masked_scatter_.default, masked_scatter_)

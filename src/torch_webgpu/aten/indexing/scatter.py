@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.dispatch.deterministic import by_mode, is_deterministic, last_of_each_key, sums_by_key
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.deterministic import last_of_each_key, sums_by_key
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.scalars import cast_scalar, check_fits
-from torch_webgpu.aten.dispatch.strict import register_strict
-from torch_webgpu.aten.dispatch.torch_abi import aten, impl, outputs_of, overloads
+from torch_webgpu.aten.dispatch.strict import Strict
+from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_deterministic, outputs_of, overloads
 from torch_webgpu.aten.dispatch.variants import check_meta
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import Scalar
@@ -398,8 +398,8 @@ def register_mutation(functional: OpOverload, fn: Callable[..., torch.Tensor]) -
         check_meta(inplace, (self, *args), kwargs)
         return fn(self, *args, **kwargs)
 
-    impl(inplace, by_mode(in_place))
-    register_strict(functional, by_mode(on_copy), apart="others")
+    register_operator(inplace, in_place, by_mode=True)
+    register_operator(functional, on_copy, strict=Strict(apart="others"), by_mode=True)
 
 
 MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (
@@ -418,6 +418,6 @@ MUTATIONS: Sequence[tuple[OpOverload, Callable[..., torch.Tensor]]] = (
 def register() -> None:
     for functional, fn in MUTATIONS:
         register_mutation(functional, fn)
-    impl(aten.index_fill_.int_Scalar, traced(index_fill_scalar_))
+    register_operator(aten.index_fill_.int_Scalar, index_fill_scalar_)
     impl(aten.index_fill_.int_Tensor, index_fill_tensor_)
-    impl(aten.one_hot.default, traced(one_hot))
+    register_operator(aten.one_hot.default, one_hot)

@@ -6,14 +6,13 @@ from math import isfinite
 
 import torch
 
-from torch_webgpu.aten.dispatch.deterministic import by_mode
+from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
-from torch_webgpu.aten.dispatch.strict import register_strict
+from torch_webgpu.aten.dispatch.strict import Strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.indexing.search import lower_search
@@ -46,7 +45,7 @@ def searchsorted(
     if sorter is not None:
         inputs.append(sorter.contiguous())
     to_right = right or side == "right"
-    engine().record("searchsorted", inputs, [out], Extern(lower_search, (to_right,)))
+    record_kernel("searchsorted", inputs, [out], Extern(lower_search, (to_right,)))
     return out
 
 
@@ -288,13 +287,13 @@ def wrong_places(result: torch.Tensor, out: torch.Tensor) -> Exception:
 
 def register() -> None:
     impl(aten.bucketize.Scalar, bucketize)
-    register_strict(aten.searchsorted.Tensor, searchsorted, wrong_places)
-    register_strict(aten.searchsorted.Scalar, searchsorted, wrong_places)
-    register_strict(aten.bucketize.Tensor, bucketize, wrong_places)
-    register_strict(aten.isin.Tensor_Tensor, isin)
-    register_strict(aten.isin.Tensor_Scalar, isin)
-    register_strict(aten.isin.Scalar_Tensor, isin)
-    register_strict(aten.histc.default, histc)
+    register_operator(aten.searchsorted.Tensor, searchsorted, strict=Strict(wrong_places))
+    register_operator(aten.searchsorted.Scalar, searchsorted, strict=Strict(wrong_places))
+    register_operator(aten.bucketize.Tensor, bucketize, strict=Strict(wrong_places))
+    register_operator(aten.isin.Tensor_Tensor, isin, strict=Strict())
+    register_operator(aten.isin.Tensor_Scalar, isin, strict=Strict())
+    register_operator(aten.isin.Scalar_Tensor, isin, strict=Strict())
+    register_operator(aten.histc.default, histc, strict=Strict())
     for overload, fn in (
         (aten.bincount.default, bincount),
         (aten._unique.default, unique),
@@ -303,4 +302,4 @@ def register() -> None:
         (aten.unique_consecutive.default, unique_consecutive),
         (aten.unique_dim_consecutive.default, unique_dim_consecutive),
     ):
-        register_functional(overload, by_mode(fn))
+        register_operator(overload, fn, by_mode=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from torch_webgpu.aten.dispatch.strict import Apart, register_strict
+from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.strict import Strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import engine
@@ -25,7 +24,7 @@ def first_places(rows: torch.Tensor, k: int, descending: bool) -> torch.Tensor:
     rows = rows.contiguous()
     n = rows.shape[-1]
     out = engine().empty((rows.numel() // n, k), torch.int64, rows.device.index)
-    engine().record("sort", [rows.view(-1, n)], [out], Extern(lower_sort, (descending,)))
+    record_kernel("sort", [rows.view(-1, n)], [out], Extern(lower_sort, (descending,)))
     return out.view(*rows.shape[:-1], k)
 
 
@@ -42,21 +41,6 @@ def laid_out(like: torch.Tensor, value: torch.Tensor, dim: int) -> torch.Tensor:
     return moved if moved.stride() == like.stride() else like.copy_(moved)
 
 
-def orders(overload: Any, apart: Apart = "none") -> Callable[..., Any]:
-    """Registers the kernel of ``overload`` and of its ``out=`` form, which may write over what it reads."""
-
-    def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-        register_strict(overload, fn, apart=apart)
-        return fn
-
-    return wrap
-
-
-def register() -> None:
-    """The decorators below register."""
-
-
-@orders(aten.sort.stable)
 def sort(
     self: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +54,6 @@ def sort(
     return values, indices
 
 
-@orders(aten.topk.default)
 def topk(
     self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +75,6 @@ def pick(
     return tuple(t.movedim(-1, dim) if keepdim else t.squeeze(-1) for t in found)  # type: ignore[return-value]
 
 
-@orders(aten.kthvalue.default, apart="all")
 def kthvalue(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     if self.dtype == torch.bool:
         raise NotImplementedError("\"kthvalue_cpu\" not implemented for 'Bool'")
@@ -143,22 +125,18 @@ def median_along(
     return pick(values, places, position, dim, keepdim)
 
 
-@orders(aten.median.dim)
 def median_dim(self: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     return median_along(self, dim, keepdim, False, "median")
 
 
-@orders(aten.nanmedian.dim)
 def nanmedian_dim(self: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     return median_along(self, dim, keepdim, True, "nanmedian")
 
 
-@orders(aten.median.default)
 def median(self: torch.Tensor) -> torch.Tensor:
     return median_of_all(self, ignore_nan=False)
 
 
-@orders(aten.nanmedian.default)
 def nanmedian(self: torch.Tensor) -> torch.Tensor:
     return median_of_all(self, ignore_nan=True)
 
@@ -169,7 +147,6 @@ def median_of_all(self: torch.Tensor, ignore_nan: bool) -> torch.Tensor:
     return median_along(self.reshape(-1), 0, False, ignore_nan, "median")[0]
 
 
-@orders(aten.mode.default)
 def mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """The smallest of the most frequent values, and the index of its last occurrence."""
     dim = wrap_dim(dim, self.dim())
@@ -187,3 +164,17 @@ def mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torc
     frequency = (ends - torch.searchsorted(values, values)).clamp_(min=1)
     longest = frequency.argmax(-1, keepdim=True)
     return pick(values, places, longest + gather(frequency, -1, longest) - 1, dim, keepdim)
+
+
+def register() -> None:
+    for overload, fn in (
+        (aten.sort.stable, sort),
+        (aten.topk.default, topk),
+        (aten.median.dim, median_dim),
+        (aten.nanmedian.dim, nanmedian_dim),
+        (aten.median.default, median),
+        (aten.nanmedian.default, nanmedian),
+        (aten.mode.default, mode),
+    ):
+        register_operator(overload, fn, strict=Strict(apart="none"))
+    register_operator(aten.kthvalue.default, kthvalue, strict=Strict())

@@ -10,12 +10,12 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu import dtypes
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.precision import float32_matmul_precision
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.matmul.halves import is_worth
@@ -54,7 +54,7 @@ def multiply(overload: OpOverload) -> Any:
             a, b = plain(a), plain(b)
         check_operands(a, b)
         outputs = infer(overload, a, b)
-        (out,) = computed(name, (a, b), outputs, product(a, outputs))
+        (out,) = kernel_outputs(name, (a, b), outputs, product(a, outputs))
         return out
 
     return kernel
@@ -76,9 +76,9 @@ def multiply_add(overload: OpOverload) -> Any:
             )
         outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
-            (out,) = computed(name, (a, b), outputs, product(a, outputs, 1), scalars=[(kind, alpha)])
+            (out,) = kernel_outputs(name, (a, b), outputs, product(a, outputs, 1), scalars=[(kind, alpha)])
             return out
-        (out,) = computed(name, (a, b, c), outputs, product(a, outputs, 2), scalars=[(kind, alpha), (kind, beta)])
+        (out,) = kernel_outputs(name, (a, b, c), outputs, product(a, outputs, 2), scalars=[(kind, alpha), (kind, beta)])
         return out if a.shape[-1] else out.copy_(c * beta)
 
     return kernel
@@ -87,7 +87,7 @@ def multiply_add(overload: OpOverload) -> Any:
 def int_mm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     """The product of two matrices of int8 in int32."""
     outputs = infer(aten._int_mm.default, self, mat2)
-    (out,) = computed("aten::_int_mm", (self, mat2), outputs, extern("i8", result_dtype="i32"))
+    (out,) = kernel_outputs("aten::_int_mm", (self, mat2), outputs, extern("i8", result_dtype="i32"))
     return out
 
 
@@ -120,10 +120,10 @@ def addmm_activation(
 
 def register() -> None:
     for overload in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
-        register_functional(overload, multiply(overload))
+        register_operator(overload, multiply(overload))
     for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
-        register_functional(overload, multiply_add(overload))
-    register_functional(aten._int_mm.default, int_mm)
-    register_functional(aten.vdot.default, vdot)
-    register_functional(aten.addbmm.default, addbmm)
-    register_functional(aten._addmm_activation.default, addmm_activation)
+        register_operator(overload, multiply_add(overload))
+    register_operator(aten._int_mm.default, int_mm)
+    register_operator(aten.vdot.default, vdot)
+    register_operator(aten.addbmm.default, addbmm)
+    register_operator(aten._addmm_activation.default, addmm_activation)

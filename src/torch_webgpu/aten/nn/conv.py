@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.aten.dispatch.record_new import computed
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
-from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
+from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.kernels.conv.conv import extern
 from torch_webgpu.kernels.conv.conv_problem import Geometry
@@ -27,7 +27,7 @@ def recorded(
     per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
     body = extern(mode, geometry, dtype_of(inputs[0].dtype).name, bias is not None)
     tensors = inputs if per_channel is None else [*inputs, per_channel]
-    (out,) = computed(f"aten.convolution_{mode}", tensors, outputs, body)
+    (out,) = kernel_outputs(f"aten.convolution_{mode}", tensors, outputs, body)
     return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
 
 
@@ -109,5 +109,5 @@ def convolution_backward(
 
 
 def register() -> None:
-    impl(aten.convolution_overrideable.default, traced(convolution))
-    impl(aten.convolution_backward_overrideable.default, traced(convolution_backward))
+    register_operator(aten.convolution_overrideable.default, convolution)
+    register_operator(aten.convolution_backward_overrideable.default, convolution_backward)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic, by_mode
+from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.kernels.spatial import grid_sample
 from torch_webgpu.kernels.spatial.grid_sample import Sampling
 from torch_webgpu.layout import contiguous_strides
@@ -39,7 +39,7 @@ def grid_sampler(dims: int) -> None:
         if input.dtype == torch.float64:
             return run_on_cpu(forward, (input, grid, *options), {}, REASON)
         outputs, s = infer(forward, input, grid, *options), Sampling(dims, *options)
-        (out,) = computed(forward._schema.name, [input, grid], outputs, grid_sample.forward(s))
+        (out,) = kernel_outputs(forward._schema.name, [input, grid], outputs, grid_sample.forward(s))
         return out
 
     def sample_backward(
@@ -59,13 +59,13 @@ def grid_sampler(dims: int) -> None:
         if output_mask[0]:
             alert_not_deterministic(f"grid_sampler_{dims}d_backward_webgpu")
             inputs = [grad_output, grid]
-            (grad_input,) = computed(f"{name}.input", inputs, like(input), grid_sample.image_gradient(s))
+            (grad_input,) = kernel_outputs(f"{name}.input", inputs, like(input), grid_sample.image_gradient(s))
         inputs = [grad_output, grid, input]
-        (grad_grid,) = computed(f"{name}.grid", inputs, like(grid), grid_sample.grid_gradient(s))
+        (grad_grid,) = kernel_outputs(f"{name}.grid", inputs, like(grid), grid_sample.grid_gradient(s))
         return grad_input, grad_grid
 
-    register_functional(forward, sample)
-    register_functional(backward, by_mode(sample_backward))
+    register_operator(forward, sample)
+    register_operator(backward, sample_backward, by_mode=True)
 
 
 def register() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.spatial.im2col import PatchGeometry, fold, unfold
 
@@ -29,7 +29,7 @@ def recorded(
 ) -> torch.Tensor:
     """What ``overload(*args)`` returns, computed from the first argument."""
     outputs = infer(overload, *args)
-    (out,) = computed(overload._schema.name, args[:1], outputs, body(patches(*geometry)))
+    (out,) = kernel_outputs(overload._schema.name, args[:1], outputs, body(patches(*geometry)))
     return out
 
 
@@ -46,5 +46,5 @@ def col2im(
 
 
 def register() -> None:
-    register_functional(aten.im2col.default, im2col)
-    register_functional(aten.col2im.default, col2im)
+    register_operator(aten.im2col.default, im2col)
+    register_operator(aten.col2im.default, col2im)

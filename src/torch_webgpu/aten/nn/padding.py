@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.kernels.spatial import resample
 from torch_webgpu.kernels.spatial.resample import Axis, Resampling
 
@@ -33,8 +33,8 @@ def pad(name: str, dims: int) -> None:
         args = (grad_output, self, padding)
         return resampled(backward, args, [grad_output], resample.adjoint, lambda: resampling(padding))[0]
 
-    register_functional(forward, padded)
-    register_functional(backward, padded_backward)
+    register_operator(forward, padded)
+    register_operator(backward, padded_backward)
 
 
 def register() -> None:

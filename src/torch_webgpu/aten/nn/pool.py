@@ -11,12 +11,13 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic, by_mode
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
-from torch_webgpu.aten.dispatch.variants import out_variant, register_functional
+from torch_webgpu.aten.dispatch.variants import out_variant
 from torch_webgpu.aten.indexing.scatter import scatter_
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.spatial import resample
@@ -45,7 +46,7 @@ def resampled(
     r, dtype = resampling(), inputs[0].dtype
     if dtype == torch.bool or (dtype.is_complex and r.mode not in PADDINGS):
         raise not_implemented(overload._schema.name.removeprefix("aten::"), dtype)
-    return computed(overload._schema.name, inputs, outputs, body(r))
+    return kernel_outputs(overload._schema.name, inputs, outputs, body(r))
 
 
 def windows(
@@ -117,8 +118,8 @@ def max_pool(dims: int) -> None:
         )
         return out
 
-    register_functional(forward, pool)
-    register_functional(backward, pool_backward)
+    register_operator(forward, pool)
+    register_operator(backward, pool_backward)
 
 
 def adaptive_max_pool(dims: int) -> None:
@@ -135,8 +136,8 @@ def adaptive_max_pool(dims: int) -> None:
         args, inputs = (grad_output, self, indices), [grad_output, indices]
         return resampled(backward, args, inputs, resample.max_pool_backward, lambda: r)[0]
 
-    register_functional(forward, pool)
-    register_functional(backward, pool_backward)
+    register_operator(forward, pool)
+    register_operator(backward, pool_backward)
 
 
 def fractional_max_pool(dims: int) -> None:
@@ -168,8 +169,8 @@ def fractional_max_pool(dims: int) -> None:
         args, inputs = (grad_output, self, kernel_size, output_size, indices), [grad_output, indices]
         return resampled(backward, args, inputs, resample.max_pool_backward, lambda: axes(kernel_size), outputs)[0]
 
-    register_functional(forward, pool)
-    register_functional(backward, pool_backward)
+    register_operator(forward, pool)
+    register_operator(backward, pool_backward)
 
 
 def averaging(
@@ -220,8 +221,8 @@ def avg_pool(dims: int) -> None:
         mean = partial(averaging, dims, kernel_size, stride, padding, *rest)
         return resampled(backward, args, [grad_output], resample.adjoint, mean)[0]
 
-    register_functional(forward, pool)
-    register_functional(backward, pool_backward)
+    register_operator(forward, pool)
+    register_operator(backward, pool_backward)
 
 
 def adaptive_avg_pool(dims: int) -> None:
@@ -237,8 +238,8 @@ def adaptive_avg_pool(dims: int) -> None:
     def pool_backward(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
         return resampled(backward, (grad_output, self), [grad_output], resample.adjoint, lambda: r)[0]
 
-    register_functional(forward, pool)
-    register_functional(backward, pool_backward)
+    register_operator(forward, pool)
+    register_operator(backward, pool_backward)
     impl(public, out_variant(public, pool))
 
 
@@ -263,7 +264,7 @@ def max_unpool(overload: OpOverload, dims: int) -> None:
             scatter_(out.view(planes, -1), 1, *points, name=name)
         return out.contiguous(memory_format=suggest_memory_format(self)) if dims == 2 else out
 
-    register_functional(overload, by_mode(unpool))
+    register_operator(overload, unpool, by_mode=True)
 
 
 def register() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import name_of
-from torch_webgpu.aten.dispatch.torch_abi import aten, impl
+from torch_webgpu.aten.dispatch.torch_abi import aten
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.recurrent import rnn
@@ -22,7 +23,7 @@ def record(name: str, lower: Callable[..., Any], inputs: dict[str, Optional], ou
     given = {key: t for key, t in inputs.items() if t is not None}
     if next(iter(outputs.values())).numel():
         body = Extern(lower, (*given, *outputs))
-        engine().record(f"aten.{name}", list(given.values()), list(outputs.values()), body)
+        record_kernel(f"aten.{name}", list(given.values()), list(outputs.values()), body)
 
 
 def new(like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -96,7 +97,7 @@ def gru_cell_backward(
 
 
 def register() -> None:
-    impl(aten._thnn_fused_lstm_cell.default, traced(lstm_cell))
-    impl(aten._thnn_fused_lstm_cell_backward_impl.default, traced(lstm_cell_backward))
-    impl(aten._thnn_fused_gru_cell.default, traced(gru_cell))
-    impl(aten._thnn_fused_gru_cell_backward.default, traced(gru_cell_backward))
+    register_operator(aten._thnn_fused_lstm_cell.default, lstm_cell)
+    register_operator(aten._thnn_fused_lstm_cell_backward_impl.default, lstm_cell_backward)
+    register_operator(aten._thnn_fused_gru_cell.default, gru_cell)
+    register_operator(aten._thnn_fused_gru_cell_backward.default, gru_cell_backward)

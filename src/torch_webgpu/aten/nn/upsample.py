@@ -10,11 +10,11 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
-from torch_webgpu.aten.dispatch.record_new import computed
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.refusals import refusal
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.caches import memoized
 from torch_webgpu.kernels.spatial import byte_resample, resample
 from torch_webgpu.kernels.spatial.resample import Axis, Resampling
@@ -112,7 +112,7 @@ def resampled_bytes(
         known = (size, extent, scale, m.taps, m.mode == "antialias", align_corners)
         table, bits = table_of(*known)
         body = byte_resample.forward(k == 1, bits, table.shape[1])
-        return computed(forward._schema.name, [x, table.to(x.device)], made, body)[0]
+        return kernel_outputs(forward._schema.name, [x, table.to(x.device)], made, body)[0]
 
     if not self.numel():
         ((shape, strides, dtype),) = layouts(forward, *values)
@@ -178,5 +178,5 @@ def register() -> None:
     for m in METHODS:
         forward, backward = getattr(aten, m.name).default, getattr(aten, f"{m.name}_backward").default
         upsample, upsample_backward = method_kernels(m, forward, backward)
-        register_functional(forward, upsample)
-        register_functional(backward, upsample_backward)
+        register_operator(forward, upsample)
+        register_operator(backward, upsample_backward)

@@ -9,10 +9,11 @@ import torch
 
 from torch_webgpu.aten.dispatch import expressions
 from torch_webgpu.aten.dispatch.expressions import is_complex, number, softplus_of, where
+from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
-from torch_webgpu.aten.dispatch.register_pointwise import apply, pointwise
+from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.register_pointwise import opmath, pointwise
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -257,36 +258,44 @@ def halves(t: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     return t.narrow(dim, 0, size), t.narrow(dim, size, size)
 
 
+def gated(a: Expr, b: Expr) -> Expr:
+    return a * ops.sigmoid(b)
+
+
 def glu(self: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """The first half of ``self`` along ``dim`` times the sigmoid of the second."""
     (out,) = outputs_of(aten.glu.default, self, dim)
-    apply("aten.glu", lambda a, b: a * ops.sigmoid(b), halves(self, dim), [out])
+    record_pointwise("aten.glu", halves(self, dim), [out], gated, dtype=opmath(out.dtype))
     return out
+
+
+def input_gradient(grad: Expr, b: Expr) -> Expr:
+    return ops.sigmoid(b) * grad
+
+
+def gate_gradient(grad: Expr, a: Expr, b: Expr) -> Expr:
+    gate = ops.sigmoid(b)
+    return (1 - gate) * gate * grad * a
 
 
 def glu_backward(grad_output: torch.Tensor, self: torch.Tensor, dim: int) -> torch.Tensor:
     (out,) = outputs_of(aten.glu_backward.default, grad_output, self, dim)
-    (a, b), (grad_a, grad_b) = halves(self, dim), halves(out, dim)
-
-    def gate_gradient(grad: Expr, a: Expr, b: Expr) -> Expr:
-        gate = ops.sigmoid(b)
-        return (1 - gate) * gate * grad * a
-
-    apply("aten.glu_backward", lambda grad, b: ops.sigmoid(b) * grad, [grad_output, b], [grad_a])
-    apply("aten.glu_backward.gate", gate_gradient, [grad_output, a, b], [grad_b])
+    (a, b), (grad_a, grad_b), dtype = halves(self, dim), halves(out, dim), opmath(out.dtype)
+    record_pointwise("aten.glu_backward", [grad_output, b], [grad_a], input_gradient, dtype=dtype)
+    record_pointwise("aten.glu_backward.gate", [grad_output, a, b], [grad_b], gate_gradient, dtype=dtype)
     return out
+
+
+def directional(glu: Expr, b: Expr, da: Expr, db: Expr) -> Expr:
+    gate = ops.sigmoid(b)
+    return da * gate + glu * (1 - gate) * db
 
 
 def glu_jvp(glu: torch.Tensor, x: torch.Tensor, dx: torch.Tensor, dim: int) -> torch.Tensor:
     """The derivative of ``glu(x)`` along ``dx``."""
     out = torch.empty_like(glu)
     (_, b), (da, db) = halves(x, dim), halves(dx, dim)
-
-    def directional(glu: Expr, b: Expr, da: Expr, db: Expr) -> Expr:
-        gate = ops.sigmoid(b)
-        return da * gate + glu * (1 - gate) * db
-
-    apply("aten.glu_jvp", directional, [glu, b, da, db], [out])
+    record_pointwise("aten.glu_jvp", [glu, b, da, db], [out], directional, dtype=opmath(out.dtype))
     return out
 
 
@@ -330,8 +339,8 @@ def masked_scale(self: Expr, mask: Expr, scale: Expr) -> Expr:
 
 
 def register() -> None:
-    register_functional(aten.glu.default, glu)
-    register_functional(aten.glu_backward.default, glu_backward)
-    register_functional(aten.glu_jvp.default, glu_jvp)
-    register_functional(aten.glu_backward_jvp.default, glu_backward_jvp)
-    register_functional(aten.rrelu_with_noise.default, rrelu_with_noise)
+    register_operator(aten.glu.default, glu)
+    register_operator(aten.glu_backward.default, glu_backward)
+    register_operator(aten.glu_jvp.default, glu_jvp)
+    register_operator(aten.glu_backward_jvp.default, glu_backward_jvp)
+    register_operator(aten.rrelu_with_noise.default, rrelu_with_noise)

@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.expressions import where
-from torch_webgpu.aten.dispatch.register_pointwise import apply, check_devices
+from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.register_pointwise import check_devices, opmath
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 NONE, MEAN, SUM = 0, 1, 2
 """The values of ``reduction``."""
 
+Loss = Callable[..., Expr]
+"""``(input, target, *numbers)``: what an element contributes, or the slope of that."""
 
-def value_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callable[..., torch.Tensor]:
+
+def record_loss(
+    name: str,
+    expression: Callable[..., Expr],
+    inputs: Sequence[torch.Tensor],
+    out: torch.Tensor,
+    loss: Loss,
+    numbers: Sequence[float] = (),
+) -> None:
+    """Records ``expression(loss, count, *elements)`` in the dtype that ``out`` is computed in; it reads ``count``
+    scalars, ``numbers``.
+    """
+    dtype = opmath(out.dtype)
+    scalars = [(BY_NAME[dtype].kind, value) for value in numbers]
+    record_pointwise(name, inputs, [out], expression, (loss, len(numbers)), scalars, dtype)
+
+
+def loss_at(loss: Loss, count: int, x: Expr, t: Expr) -> Expr:
+    return loss(x, t, *(ops.param(k, x.dtype) for k in range(count)))
+
+
+def slope_at(slope: Loss, count: int, grad: Expr, x: Expr, t: Expr) -> Expr:
+    """Scalar 0 is each element's share of the reduced loss."""
+    share, *numbers = (ops.param(k, x.dtype) for k in range(count))
+    return share * slope(x, t, *numbers) * grad
+
+
+def weighted_loss_at(loss: Loss, count: int, x: Expr, t: Expr, *weight: Expr) -> Expr:
+    return weighted(loss(x, t), *weight)
+
+
+def weighted_slope_at(slope: Loss, count: int, grad: Expr, x: Expr, t: Expr, *weight: Expr) -> Expr:
+    return grad * weighted(slope(x, t), *weight) * ops.param(0, x.dtype)
+
+
+def weighted(value: Expr, weight: Expr | None = None) -> Expr:
+    return value if weight is None else value * weight
+
+
+def value_of(overload: OpOverload, expression: Loss) -> Callable[..., torch.Tensor]:
     """The kernel of a loss: ``expression(input, target, *numbers)`` at each element, reduced.
 
     ``numbers`` are what the schema lists after ``reduction``.
@@ -30,13 +73,13 @@ def value_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callable[
         if not numbers:
             numbers = defaults_of(overload)
         (out,) = outputs_of(overload, self, target, NONE, *numbers)
-        apply(str(overload), expression, [self, target], [out], numbers)
+        record_loss(str(overload), loss_at, [self, target], out, expression, numbers)
         return reduced(out, reduction)
 
     return loss
 
 
-def gradient_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callable[..., torch.Tensor]:
+def gradient_of(overload: OpOverload, expression: Loss) -> Callable[..., torch.Tensor]:
     """The kernel of a loss's derivative: ``expression(input, target, *numbers)`` times what flows in, spread evenly."""
 
     def backward(
@@ -44,11 +87,8 @@ def gradient_of(overload: OpOverload, expression: Callable[..., Expr]) -> Callab
     ) -> torch.Tensor:
         check_devices([grad_output, self, target])
         (out,) = outputs_of(overload, grad_output, self, target, reduction, *numbers)
-
-        def chained(grad: Expr, x: Expr, t: Expr, share: Expr, *symbols: Expr) -> Expr:
-            return share * expression(x, t, *symbols) * grad
-
-        apply(str(overload), chained, [grad_output, self, target], [out], (share_of(out, reduction), *numbers))
+        numbers = (share_of(out, reduction), *numbers)
+        record_loss(str(overload), slope_at, [grad_output, self, target], out, expression, numbers)
         return out
 
     return backward
@@ -118,7 +158,7 @@ def binary_cross_entropy(
     inputs = [t for t in (self, target, weight) if t is not None]
     check_devices(inputs)
     (out,) = outputs_of(aten.binary_cross_entropy.default, self, target, weight, NONE)
-    apply("aten.binary_cross_entropy", weighted(cross_entropy), inputs, [out])
+    record_loss("aten.binary_cross_entropy", weighted_loss_at, inputs, out, cross_entropy)
     return reduced(out, reduction)
 
 
@@ -133,21 +173,9 @@ def binary_cross_entropy_backward(
     check_devices([grad_output, *inputs])
     overload = aten.binary_cross_entropy_backward.default
     (out,) = outputs_of(overload, grad_output, self, target, weight, reduction)
-    slope = weighted(cross_entropy_slope)
-
-    def chained(grad: Expr, *rest: Expr) -> Expr:
-        return grad * slope(*rest[:-1]) * rest[-1]
-
-    apply(str(overload), chained, [grad_output, *inputs], [out], (share_of(out, reduction),))
+    share = (share_of(out, reduction),)
+    record_loss(str(overload), weighted_slope_at, [grad_output, *inputs], out, cross_entropy_slope, share)
     return out
-
-
-def weighted(expression: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
-    def product(x: Expr, t: Expr, weight: Expr | None = None) -> Expr:
-        value = expression(x, t)
-        return value if weight is None else value * weight
-
-    return product
 
 
 LOSSES: dict[str, tuple[Callable[..., Expr], Callable[..., Expr]]] = {
@@ -161,7 +189,7 @@ def register() -> None:
     for name, (value, slope) in LOSSES.items():
         forward: Any = getattr(aten, name).default
         backward: Any = getattr(aten, f"{name}_backward").default
-        register_functional(forward, value_of(forward, value))
-        register_functional(backward, gradient_of(backward, slope))
-    register_functional(aten.binary_cross_entropy.default, binary_cross_entropy)
-    register_functional(aten.binary_cross_entropy_backward.default, binary_cross_entropy_backward)
+        register_operator(forward, value_of(forward, value))
+        register_operator(backward, gradient_of(backward, slope))
+    register_operator(aten.binary_cross_entropy.default, binary_cross_entropy)
+    register_operator(aten.binary_cross_entropy_backward.default, binary_cross_entropy_backward)

@@ -9,10 +9,9 @@ from functools import cache
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.dtypes import BY_TORCH, STORED
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 NAMES = {dtype: row.name for dtype, row in STORED.items() if dtype.is_floating_point and row.bits == 8}
@@ -35,14 +34,14 @@ def convert(source: torch.Tensor, target: torch.Tensor) -> None:
     """Writes one's numbers to the other, both of one shape and device."""
     read, written = NAMES.get(source.dtype), NAMES.get(target.dtype)
     limit = overflow_limit(target.dtype) if written else None
-
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        value = ops.load(0, specs[0].dtype)
-        value = decoded(value, read) if read else ops.to_dtype(value, "f32") if written else value
-        return Pointwise((encoded(value, written, limit) if written else ops.to_dtype(value, specs[1].dtype),))
-
     tensors = [t.view(torch.uint8) if t.dtype in NAMES else t for t in (source, target)]
-    engine().record("convert_float8", tensors[:1], tensors[1:], body, (read, written))
+    record_pointwise("convert_float8", tensors[:1], tensors[1:], converted, (read, written, limit))
+
+
+def converted(read: str | None, written: str | None, limit: float | None, value: Expr) -> Expr:
+    """A number of the 8-bit type ``read``, or of another one, as one of the 8-bit type ``written``, or as it is."""
+    value = decoded(value, read) if read else ops.to_dtype(value, "f32") if written else value
+    return encoded(value, written, limit) if written else value
 
 
 def decoded(code: Expr, name: str) -> Expr:

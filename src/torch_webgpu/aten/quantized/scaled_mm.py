@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, overloads
-from torch_webgpu.aten.dispatch.variants import register_functional
 
 from .float8 import NAMES as FLOAT8
 
@@ -86,6 +86,6 @@ def scaled_mm_v2(
 
 
 def register() -> None:
-    register_functional(aten._scaled_mm.default, scaled_mm)
+    register_operator(aten._scaled_mm.default, scaled_mm)
     if overloads("_scaled_mm_v2"):
-        register_functional(aten._scaled_mm_v2.default, scaled_mm_v2)
+        register_operator(aten._scaled_mm_v2.default, scaled_mm_v2)

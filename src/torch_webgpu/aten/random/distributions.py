@@ -5,12 +5,13 @@ Element ``i`` (row-major) of a fill takes the ``i``-th draw of the next stretch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import frexp
 from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.refusals import check_parameters
 from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
 from torch_webgpu.aten.dispatch.results import name_of
@@ -20,7 +21,6 @@ from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.generators import state_of
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 DIGITS = {dtype: 2 - frexp(torch.finfo(dtype).eps)[1] for dtype in BY_TORCH if dtype.is_floating_point}
@@ -29,11 +29,12 @@ STREAM_PARAMS = 4
 DRAWS_PER_BLOCK = {"random_bits64": 2}
 """How many draws of a kind share one block of the stream, if not four."""
 PI = 3.141592653589793
+LOWEST = -(1 << 63)
 SURELY_FITS = 127
 """A bound that every dtype takes."""
 
-Expression = Callable[[Expr, list[Expr]], Expr]
-"""From a draw and the distribution's parameters to a value."""
+Expression = Callable[..., Expr]
+"""``(*arguments, draw, *parameters)``: from a draw and the distribution's parameters to a value."""
 
 
 def stream(kind: str, *operands: Expr, number: Expr | None = None) -> Expr:
@@ -53,21 +54,21 @@ def draw(
     parameters: list[float | int],
     generator: torch.Generator | None,
     dtype: str = "f32",
-    static: Any = (),
+    arguments: tuple[Hashable, ...] = (),
 ) -> torch.Tensor:
-    """Fills ``self`` with ``expression(draw, parameters)``; the parameters are scalars of ``dtype``."""
+    """Fills ``self`` with ``expression(*arguments, draw, *parameters)``; the parameters are scalars of ``dtype``."""
     check_writable(self.shape, self.stride())
-    if self.numel() == 0:
-        return self
-
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        symbols = [ops.param(STREAM_PARAMS + k, dtype) for k in range(len(parameters))]
-        return Pointwise((ops.to_dtype(expression(stream(kind), symbols), specs[0].dtype),))
-
-    scalars = stream_scalars(generator, self, DRAWS_PER_BLOCK.get(kind, 4))
-    scalars += [(BY_NAME[dtype].kind, value) for value in parameters]
-    engine().record(name, [], [self], body, (kind, dtype, static), scalars)
+    if self.numel():
+        scalars = stream_scalars(generator, self, DRAWS_PER_BLOCK.get(kind, 4))
+        scalars += [(BY_NAME[dtype].kind, value) for value in parameters]
+        values = (expression, arguments, kind, dtype, len(parameters))
+        record_pointwise(name, [], [self], value_of_draw, values, scalars)
     return self
+
+
+def value_of_draw(expression: Expression, arguments: tuple[Hashable, ...], kind: str, dtype: str, count: int) -> Expr:
+    parameters = (ops.param(STREAM_PARAMS + k, dtype) for k in range(count))
+    return expression(*arguments, stream(kind), *parameters)
 
 
 def stream_scalars(generator: torch.Generator | None, like: torch.Tensor, per_block: int = 4) -> list[tuple[str, Any]]:
@@ -84,13 +85,13 @@ def draw_key(like: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Two int64 tensors without dimensions, of random bits, on the device of ``like``: a key, of which kernels make the
     same numbers again.
     """
-
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        return Pointwise(tuple([stream("random_bits64", number=ops.constant(n, "u32")) for n in range(len(words))]))
-
     words = tuple([torch.empty((), dtype=torch.int64, device=like.device) for _ in range(2)])
-    engine().record("aten.draw_key", [], words, body, (), key_scalars(like))
+    record_pointwise("aten.draw_key", [], words, two_words, (), key_scalars(like))
     return words
+
+
+def two_words() -> tuple[Expr, ...]:
+    return tuple([stream("random_bits64", number=ops.constant(n, "u32")) for n in range(2)])
 
 
 def key_scalars(like: torch.Tensor) -> list[tuple[str, Any]]:
@@ -118,18 +119,18 @@ def uniform_(self: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generat
     if self.is_complex():
         uniform_(torch.view_as_real(self), low, high, generator=generator)
         return self
-    digits, stored = DIGITS[self.dtype], dtype_of(self.dtype).name
     double = self.dtype == torch.float64
-    compute = "f64" if double else "f32"
+    kind, compute = ("random_bits64", "f64") if double else ("random_uniform", "f32")
+    arguments = (DIGITS[self.dtype], dtype_of(self.dtype).name)
+    return draw("aten.uniform_", self, kind, uniform, [low, high, high - low], generator, compute, arguments)
 
-    def expression(u: Expr, p: list[Expr]) -> Expr:
-        unit = double_uniform(u) if double else truncated(u, digits)
-        value = ops.to_dtype(ops.to_dtype(unit * p[2] + p[0], stored), compute)
-        # Scaling and rounding may reach the excluded end.
-        return ops.where(value < p[1], value, p[0])
 
-    kind = "random_bits64" if double else "random_uniform"
-    return draw("aten.uniform_", self, kind, expression, [low, high, high - low], generator, compute, self.dtype)
+def uniform(digits: int, stored: str, u: Expr, low: Expr, high: Expr, span: Expr) -> Expr:
+    """A number in [low, high) from 64 random bits for a float64, else from a uniform one."""
+    unit = double_uniform(u) if stored == "f64" else truncated(u, digits)
+    value = ops.to_dtype(ops.to_dtype(unit * span + low, stored), low.dtype)
+    # Scaling and rounding may reach the excluded end.
+    return ops.where(value < high, value, low)
 
 
 def double_uniform(bits: Expr) -> Expr:
@@ -146,11 +147,11 @@ def normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generato
         normal_(torch.view_as_real(self), mean, std / 2**0.5, generator=generator)
         return self
     compute = opmath(self.dtype)
+    return draw("aten.normal_", self, "random_normal", normal, [mean, std], generator, compute)
 
-    def expression(z: Expr, p: list[Expr]) -> Expr:
-        return ops.to_dtype(z, compute) * p[1] + p[0]
 
-    return draw("aten.normal_", self, "random_normal", expression, [mean, std], generator, compute)
+def normal(z: Expr, mean: Expr, std: Expr) -> Expr:
+    return ops.to_dtype(z, mean.dtype) * std + mean
 
 
 def standard_exponential(u: Expr) -> Expr:
@@ -162,59 +163,63 @@ def exponential_(self: torch.Tensor, lambd: float = 1.0, *, generator: Any = Non
     require_floating("exponential_", self)
     if not lambd > 0:
         check_parameters("exponential_", self.dtype, lambd)
+    return draw("aten.exponential_", self, "random_open_uniform", exponential, [lambd], generator)
 
-    def expression(u: Expr, p: list[Expr]) -> Expr:
-        return standard_exponential(u) / p[0]
 
-    return draw("aten.exponential_", self, "random_open_uniform", expression, [lambd], generator)
+def exponential(u: Expr, rate: Expr) -> Expr:
+    return standard_exponential(u) / rate
 
 
 def geometric_(self: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
     if not 0 < p < 1:
         check_parameters("geometric_", self.dtype, p)
+    return draw("aten.geometric_", self, "random_open_uniform", geometric, [p], generator)
 
-    def expression(u: Expr, q: list[Expr]) -> Expr:
-        return ops.maximum(ops.ceil(ops.log(u) / ops.log1p(-q[0])), 1.0)
 
-    return draw("aten.geometric_", self, "random_open_uniform", expression, [p], generator)
+def geometric(u: Expr, p: Expr) -> Expr:
+    return ops.maximum(ops.ceil(ops.log(u) / ops.log1p(-p)), 1.0)
 
 
 def cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     require_floating("cauchy_", self)
     if not sigma > 0:
         check_parameters("cauchy_", self.dtype, median, sigma)
+    return draw("aten.cauchy_", self, "random_uniform", cauchy, [median, sigma], generator)
 
-    def expression(u: Expr, p: list[Expr]) -> Expr:
-        return ops.tan((u - 0.5) * PI) * p[1] + p[0]
 
-    return draw("aten.cauchy_", self, "random_uniform", expression, [median, sigma], generator)
+def cauchy(u: Expr, median: Expr, sigma: Expr) -> Expr:
+    return ops.tan((u - 0.5) * PI) * sigma + median
 
 
 def log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
     require_floating("log_normal_", self)
     if not std > 0:
         check_parameters("log_normal_", self.dtype, mean, std)
+    return draw("aten.log_normal_", self, "random_normal", log_normal, [mean, std], generator)
 
-    def expression(z: Expr, p: list[Expr]) -> Expr:
-        return ops.exp(z * p[1] + p[0])
 
-    return draw("aten.log_normal_", self, "random_normal", expression, [mean, std], generator)
+def log_normal(z: Expr, mean: Expr, std: Expr) -> Expr:
+    return ops.exp(z * std + mean)
 
 
 def bernoulli_float(self: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
     if not 0 <= p <= 1:
         check_parameters("bernoulli_", self.dtype, p)
+    return draw("aten.bernoulli_", self, "random_uniform", is_below, [p], generator)
 
-    def expression(u: Expr, q: list[Expr]) -> Expr:
-        return u < q[0]
 
-    return draw("aten.bernoulli_", self, "random_uniform", expression, [p], generator)
+def is_below(u: Expr, p: Expr) -> Expr:
+    return u < p
 
 
 def bernoulli_tensor(self: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
     if not p.is_floating_point():
         raise RuntimeError("expected probabilities tensor to have floating type, got " + name_of(p.dtype))
-    return sampled("aten.bernoulli_", self, [p.to(self.device)], lambda x: stream("random_uniform") < x, generator, 4)
+    return sampled("aten.bernoulli_", self, [p.to(self.device)], is_drawn, (), generator, 4)
+
+
+def is_drawn(probability: Expr) -> Expr:
+    return stream("random_uniform") < probability
 
 
 def sampled(
@@ -222,21 +227,17 @@ def sampled(
     self: torch.Tensor,
     inputs: list[torch.Tensor],
     sample: Callable[..., Expr],
+    arguments: tuple[Hashable, ...],
     generator: Any,
     per_block: int = 1,
 ) -> torch.Tensor:
-    """Fills ``self`` with ``sample`` of the inputs' elements as f32."""
+    """Fills ``self`` with ``sample(*arguments, *elements)`` of the inputs' elements as f32."""
     check_writable(self.shape, self.stride())
-    if self.numel() == 0:
-        return self
-
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        loads = [ops.to_dtype(ops.load(k, spec.dtype), "f32") for k, spec in enumerate(specs[:-1])]
-        return Pointwise((ops.to_dtype(sample(*loads), specs[-1].dtype),))
-
-    inputs = [t.expand(self.shape) for t in inputs]
-    # The stream's parameters come first, as `stream` numbers them.
-    engine().record(name, inputs, [self], body, (), stream_scalars(generator, self, per_block))
+    if self.numel():
+        inputs = [t.expand(self.shape) for t in inputs]
+        # The stream's parameters come first, as `stream` numbers them.
+        scalars = stream_scalars(generator, self, per_block)
+        record_pointwise(name, inputs, [self], sample, arguments, scalars, "f32")
     return self
 
 
@@ -273,29 +274,25 @@ def integers(self: torch.Tensor, low: int, end: int, generator: Any) -> torch.Te
     """
     span = end - low
     if span < 1 << 28:
-
-        def narrow(bits: Expr, p: list[Expr]) -> Expr:
-            return p[0] + ops.to_dtype(ops.remainder(bits, ops.to_dtype(p[1], "u32")), "i64")
-
         return draw("aten.random_", self, "random_bits", narrow, [low, span], generator, "i64")
-    scalars, remainder = wide_remainder(span)
-
-    def wide(bits: Expr, p: list[Expr]) -> Expr:
-        return p[0] + remainder(bits, p[1])
-
-    static = ("wide", span >> 63)
-    return draw("aten.random_", self, "random_bits64", wide, [low, scalars], generator, "i64", static)
+    # Unsigned numbers compare as signed ones 2⁶³ below them do.
+    parameter = 0 if span >= 1 << 64 else span if span < 1 << 63 else span + LOWEST
+    arguments = (min(span >> 63, 2),)
+    return draw("aten.random_", self, "random_bits64", wide, [low, parameter], generator, "i64", arguments)
 
 
-def wide_remainder(span: int) -> tuple[int, Callable[[Expr, Expr], Expr]]:
-    """How 64 bits, as int64, become a number in [0, span), modulo 2⁶⁴; and the parameter that this takes."""
-    if span >= 1 << 64:
-        return 0, lambda bits, _: bits
-    if span < 1 << 63:
-        return span, lambda bits, p: ops.remainder(bits & ((1 << 63) - 1), p)
-    # Unsigned numbers compare as signed ones 2⁶³ below them do; a remainder takes off the span at most once.
-    lowest = -(1 << 63)
-    return span + lowest, lambda bits, p: ops.where(bits + lowest >= p, bits + lowest - p, bits)
+def narrow(bits: Expr, low: Expr, span: Expr) -> Expr:
+    return low + ops.to_dtype(ops.remainder(bits, ops.to_dtype(span, "u32")), "i64")
+
+
+def wide(highest: int, bits: Expr, low: Expr, parameter: Expr) -> Expr:
+    """64 bits, as int64, modulo the span; ``highest``: the span's bits from number 63 on, 2 for all 64-bit numbers."""
+    if highest == 2:
+        return low + bits
+    if highest == 0:
+        return low + ops.remainder(bits & ((1 << 63) - 1), parameter)
+    # A remainder takes off the span at most once.
+    return low + ops.where(bits + LOWEST >= parameter, bits + LOWEST - parameter, bits)
 
 
 def largest_integer(dtype: torch.dtype) -> int:

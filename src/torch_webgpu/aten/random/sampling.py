@@ -9,14 +9,13 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of, write
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.tensors.factories import device_index
-from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.operation import Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .distributions import (
@@ -50,20 +49,16 @@ def bernoulli_p(self: torch.Tensor, p: float, *, generator: Any = None) -> torch
 
 
 def poisson(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
-    return sampled(
-        "aten.poisson", torch.empty_like(self), [self], lambda rate: stream("random_poisson", rate), generator
-    )
+    return sampled("aten.poisson", torch.empty_like(self), [self], stream, ("random_poisson",), generator)
 
 
 def binomial(count: torch.Tensor, prob: torch.Tensor, generator: Any = None) -> torch.Tensor:
     out = count.new_empty(torch.broadcast_shapes(count.shape, prob.shape))
-    return sampled("aten.binomial", out, [count, prob], lambda n, p: stream("random_binomial", n, p), generator)
+    return sampled("aten.binomial", out, [count, prob], stream, ("random_binomial",), generator)
 
 
 def standard_gamma(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
-    return sampled(
-        "aten._standard_gamma", torch.empty_like(self), [self], lambda a: stream("random_gamma", a), generator
-    )
+    return sampled("aten._standard_gamma", torch.empty_like(self), [self], stream, ("random_gamma",), generator)
 
 
 def sample_dirichlet(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
@@ -190,19 +185,16 @@ def fused_dropout(self: torch.Tensor, p: float, generator: Any = None) -> tuple[
 
 def keep(self: torch.Tensor, out: torch.Tensor, mask: torch.Tensor, probability: float, generator: Any) -> None:
     """Fills ``mask`` with whether each element stays, ``out`` with those that do, scaled."""
-    if out.numel() == 0:
-        return
-    dtype = opmath(self.dtype)
+    if out.numel():
+        scalars = dropout_scalars(self, probability, generator)
+        record_pointwise("aten.native_dropout", [self], [out, mask], kept, (opmath(self.dtype),), scalars)
 
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        stays = stream("random_uniform") < ops.param(STREAM_PARAMS, "f32")
-        x = ops.to_dtype(ops.load(0, specs[0].dtype), dtype)
-        scaled = x * ops.to_dtype(ops.param(STREAM_PARAMS + 1, "f32"), dtype)
-        result = ops.where(stays, scaled, ops.like(x, 0))
-        return Pointwise((ops.to_dtype(result, specs[1].dtype), ops.to_dtype(stays, specs[2].dtype)))
 
-    scalars = dropout_scalars(self, probability, generator)
-    engine().record("aten.native_dropout", [self], [out, mask], body, dtype, scalars)
+def kept(dtype: str, x: Expr) -> tuple[Expr, ...]:
+    stays = stream("random_uniform") < ops.param(STREAM_PARAMS, "f32")
+    x = ops.to_dtype(x, dtype)
+    scaled = x * ops.to_dtype(ops.param(STREAM_PARAMS + 1, "f32"), dtype)
+    return ops.where(stays, scaled, ops.like(x, 0)), stays
 
 
 def dropout_scalars(self: torch.Tensor, probability: float, generator: Any) -> list[tuple[str, Any]]:
@@ -232,13 +224,13 @@ KERNELS: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten.randperm.generator, randperm),
     (aten.randperm.out, randperm_out),
     (aten.randperm.generator_out, randperm_out),
-    (aten.native_dropout.default, traced(native_dropout, dropout_numbers)),
     (aten._fused_dropout.default, fused_dropout),
 )
 
 
 def register() -> None:
     for overload, kernel in FUNCTIONAL:
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)
+    register_operator(aten.native_dropout.default, native_dropout, numbers=dropout_numbers)
     for overload, kernel in KERNELS:
         impl(overload, kernel)

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from torch_webgpu.aten.dispatch.operations import Fold, record_pointwise, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
-from .norm import Maybe, Written, affine, having, present, spread_out
-from .reduce import number, own, record_reduction
+from .norm import Maybe, affine, having, present, spread_out
+from .reduce import number, own
 
 
 def over_channels(t: Maybe, rank: int) -> Maybe:
@@ -54,22 +53,6 @@ def batch_norm(
         return out, mean.new_empty(0), rstd.new_empty(0)
     parameters = [over_channels(t, input.dim()) for t in (weight, bias, running_mean, running_var)]
     moments = present(*(over_channels(t, input.dim()) for t in (mean, rstd)), *parameters[2:])
-    has = having(*parameters)
-
-    def write(x: Expr, *rest: Expr) -> Written:
-        x = own(x)
-        scale, shift, *running = spread_out(rest, has)
-
-        def finish(mean: Expr, m2: Expr, n: Expr) -> tuple[Expr, ...]:
-            rstd = ops.rsqrt(m2 / n + ops.param(0, n.dtype))
-            momentum = ops.param(1, n.dtype)
-            updated = [
-                old + momentum * (new - old) for old, new in zip(running, (mean, m2 / (n - 1.0))) if old is not None
-            ]
-            return mean, rstd, *updated, affine((x - mean) * rstd, scale, shift)
-
-        return (x,), ("welford",), finish
-
     if out.numel():
         record_reduction(
             "aten::native_batch_norm",
@@ -77,12 +60,26 @@ def batch_norm(
             [*moments, out],
             input.shape,
             other_dims(input),
-            write,
+            normal_with_update,
+            (having(*parameters),),
             maps=1,
-            static=has,
             scalars=[number(eps, input.dtype), number(momentum, input.dtype)],
         )
     return out, mean, rstd
+
+
+def normal_with_update(has: tuple[bool, ...], x: Expr, *rest: Expr) -> Fold:
+    """The moments, the running statistics with them, and x normalised by them. Scalars: epsilon, momentum."""
+    x = own(x)
+    scale, shift, *running = spread_out(rest, has)
+
+    def epilogue(mean: Expr, m2: Expr, n: Expr) -> tuple[Expr, ...]:
+        rstd = ops.rsqrt(m2 / n + ops.param(0, n.dtype))
+        momentum = ops.param(1, n.dtype)
+        updated = [old + momentum * (new - old) for old, new in zip(running, (mean, m2 / (n - 1.0))) if old is not None]
+        return mean, rstd, *updated, affine((x - mean) * rstd, scale, shift)
+
+    return Fold((x,), ("welford",), epilogue)
 
 
 def normalise_by(
@@ -96,17 +93,14 @@ def normalise_by(
 ) -> None:
     """Writes ``input`` normalised by given statistics to ``out``."""
     parameters = [over_channels(t, input.dim()) for t in (mean, var, weight, bias)]
-    has = having(*parameters)
+    inputs, arguments = [input, *present(*parameters)], (having(*parameters),)
+    record_pointwise("aten::native_batch_norm.eval", inputs, [out], normal_by, arguments, [number(eps, input.dtype)])
 
-    def body(specs: tuple[Spec, ...]) -> Pointwise:
-        x, *rest = (ops.load(k, spec.dtype) for k, spec in enumerate(specs[:-1]))
-        mean, var, scale, shift = spread_out(rest, has)
-        rstd = ops.rsqrt(var + ops.param(0, var.dtype))
-        return Pointwise((ops.to_dtype(affine((own(x) - mean) * rstd, scale, shift), specs[-1].dtype),))
 
-    if out.numel():
-        scalars = [number(eps, input.dtype)]
-        engine().record("aten::native_batch_norm.eval", [input, *present(*parameters)], [out], body, has, scalars)
+def normal_by(has: tuple[bool, ...], x: Expr, *rest: Expr) -> Expr:
+    mean, var, scale, shift = spread_out(rest, has)
+    rstd = ops.rsqrt(var + ops.param(0, var.dtype))
+    return affine((own(x) - mean) * rstd, scale, shift)
 
 
 def batch_norm_backward(
@@ -129,21 +123,6 @@ def batch_norm_backward(
         return grad_input, *(None if t is None else t.zero_() for t in sums)
     statistics = (save_mean, save_invstd) if train else (running_mean, running_var)
     parameters = [over_channels(t, input.dim()) for t in (*statistics, weight)]
-    asked, has_weight = tuple(output_mask), weight is not None
-
-    def write(grad: Expr, x: Expr, mean: Expr, spread: Expr, *rest: Expr) -> Written:
-        grad, x, mean, spread = map(own, (grad, x, mean, spread))
-        rstd = spread if train else ops.rsqrt(spread + ops.param(1, x.dtype))
-        normal = (x - mean) * rstd
-        scale = rstd * own(rest[0]) if has_weight else rstd
-
-        def finish(total: Expr, product: Expr) -> tuple[Expr, ...]:
-            n = ops.param(0, x.dtype)
-            centred = grad - total / n - normal * (product / n) if train else grad
-            return tuple(v for v, wanted in zip((product, total, centred * scale), (*asked[1:], asked[0])) if wanted)
-
-        return (grad, grad * normal), ("sum", "sum"), finish
-
     if outputs:
         count = input.numel() // input.shape[1]
         record_reduction(
@@ -152,12 +131,29 @@ def batch_norm_backward(
             outputs,
             input.shape,
             other_dims(input),
-            write,
-            maps=int(asked[0]),
-            static=(asked, train, has_weight),
+            gradients,
+            (tuple(output_mask), train, weight is not None),
+            maps=int(output_mask[0]),
             scalars=[number(count, input.dtype), number(eps, input.dtype)],
         )
     return grad_input, *sums
+
+
+def gradients(
+    wanted: tuple[bool, ...], train: bool, has_weight: bool, grad: Expr, x: Expr, mean: Expr, spread: Expr, *rest: Expr
+) -> Fold:
+    """Those of weight, bias and input that are ``wanted`` (input first). Scalars: how many points, epsilon."""
+    grad, x, mean, spread = map(own, (grad, x, mean, spread))
+    rstd = spread if train else ops.rsqrt(spread + ops.param(1, x.dtype))
+    normal = (x - mean) * rstd
+    scale = rstd * own(rest[0]) if has_weight else rstd
+
+    def epilogue(total: Expr, product: Expr) -> tuple[Expr, ...]:
+        n = ops.param(0, x.dtype)
+        centred = grad - total / n - normal * (product / n) if train else grad
+        return tuple(v for v, asked in zip((product, total, centred * scale), (*wanted[1:], wanted[0])) if asked)
+
+    return Fold((grad, grad * normal), ("sum", "sum"), epilogue)
 
 
 # Other spellings ------------------------------------------------------------------------------------------------------
@@ -230,4 +226,4 @@ def register() -> None:
         (aten._batch_norm_no_update.default, no_update),
         (aten.batch_norm_backward.default, backward_of_update),
     ):
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)

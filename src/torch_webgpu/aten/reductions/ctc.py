@@ -8,9 +8,9 @@ from itertools import accumulate
 import torch
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.losses import ctc
 
@@ -34,7 +34,7 @@ def forward(
     if loss.numel():
         lengths = _lengths(targets, input_lengths, target_lengths)
         body = Extern(ctc.lower_paths, (blank, targets.stride(-1), False))
-        engine().record("aten::_ctc_loss", [log_probs, targets, lengths], [log_alpha, loss], body)
+        record_kernel("aten::_ctc_loss", [log_probs, targets, lengths], [log_alpha, loss], body)
     return loss, log_alpha
 
 
@@ -59,10 +59,10 @@ def backward(
         inputs = [log_probs, targets, _lengths(targets, input_lengths, target_lengths)]
         target = (blank, targets.stride(-1))
         log_beta = torch.empty_like(log_alpha)
-        engine().record("aten::_ctc_loss.reverse", inputs, [log_beta], Extern(ctc.lower_paths, (*target, True)))
+        record_kernel("aten::_ctc_loss.reverse", inputs, [log_beta], Extern(ctc.lower_paths, (*target, True)))
         inputs += [grad, neg_log_likelihood, log_alpha, log_beta]
         body = Extern(ctc.lower_gradient, (*target, zero_infinity))
-        engine().record("aten::_ctc_loss_backward", inputs, [out], body)
+        record_kernel("aten::_ctc_loss_backward", inputs, [out], body)
     return out
 
 
@@ -77,5 +77,5 @@ def _lengths(targets: torch.Tensor, input_lengths: Sequence[int], target_lengths
 
 
 def register() -> None:
-    register_functional(aten._ctc_loss.default, forward)
-    register_functional(aten._ctc_loss_backward.default, backward)
+    register_operator(aten._ctc_loss.default, forward)
+    register_operator(aten._ctc_loss_backward.default, backward)

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.ops import MissingKindError, ops
+from torch_webgpu.ir.ops import MissingKindError
 
-from .reduce import Dtype, Epilogue, record_reduction, reduced_dims, widened
+from .reduce import Dtype, combined, log_of_sum, reduced_dims
 
 
 def scan(
-    name: str, self: torch.Tensor, outputs: list[torch.Tensor], dim: int, combine: str, epilogue: Epilogue
+    name: str,
+    self: torch.Tensor,
+    outputs: list[torch.Tensor],
+    dim: int,
+    fold: Callable[..., Fold],
+    arguments: tuple[Hashable, ...],
 ) -> list[torch.Tensor]:
-    """Records a scan of ``self``, converted to the dtype of the first output."""
-    target = outputs[0].dtype
-
-    def write(x: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
-        return (widened(x, target),), (combine,), epilogue
-
-    if self.numel():
-        dims = reduced_dims(dim, self.dim())
-        static = (combine, target)
-        record_reduction(name, [self], outputs, self.shape, dims, write, maps=len(outputs), running=True, static=static)
+    """Records a scan of ``self``: every output is stored at every point."""
+    dims, maps = reduced_dims(dim, self.dim()), len(outputs)
+    record_reduction(name, [self], outputs, self.shape, dims, fold, arguments, maps=maps, running=True)
     return outputs
 
 
@@ -37,7 +35,7 @@ def cumulative(overload: OpOverload, combine: str) -> Callable[..., torch.Tensor
 
     def kernel(self: torch.Tensor, dim: int, *, dtype: Dtype = None) -> torch.Tensor:
         outputs = outputs_of(overload, self, dim, dtype=dtype)
-        return scan(overload.name(), self, outputs, dim, combine, lambda value: (value,))[0]
+        return scan(overload.name(), self, outputs, dim, combined, (combine, outputs[0].dtype))[0]
 
     return kernel
 
@@ -47,7 +45,7 @@ def extreme(overload: OpOverload, combine: str) -> Callable[..., tuple[torch.Ten
 
     def kernel(self: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
         outputs = outputs_of(overload, self, dim)
-        return tuple(scan(overload.name(), self, outputs, dim, combine, lambda value, position: (value, position)))
+        return tuple(scan(overload.name(), self, outputs, dim, combined, (combine, outputs[0].dtype)))
 
     return kernel
 
@@ -56,14 +54,14 @@ def logcumsumexp(self: torch.Tensor, dim: int) -> torch.Tensor:
     if self.is_complex():
         raise MissingKindError("logsumexp", dtype_of(self.dtype).name)
     outputs = outputs_of(aten.logcumsumexp.default, self, dim)
-    return scan("aten::logcumsumexp", self, outputs, dim, "logsumexp", lambda top, total: (top + ops.log(total),))[0]
+    return scan("aten::logcumsumexp", self, outputs, dim, log_of_sum, (outputs[0].dtype,))[0]
 
 
 def register() -> None:
     for name, combine in (("cumsum", "sum"), ("cumprod", "prod")):
         overload = getattr(aten, name).default
-        register_functional(overload, cumulative(overload, combine))
+        register_operator(overload, cumulative(overload, combine))
     for name in ("cummax", "cummin"):
         overload = getattr(aten, name).default
-        register_functional(overload, extreme(overload, name))
-    register_functional(aten._logcumsumexp.default, logcumsumexp)
+        register_operator(overload, extreme(overload, name))
+    register_operator(aten._logcumsumexp.default, logcumsumexp)

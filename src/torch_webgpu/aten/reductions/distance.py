@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
-from .reduce import Epilogue, Norm, number, own, record_reduction
+from .reduce import Norm, itself, number, own
 
 
 def cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
@@ -17,22 +18,19 @@ def cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None
     batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     out = x1.new_empty((*batch, x1.shape[-2], x2.shape[-2]))
     norm = Norm.of(p)
-
-    def write(a: Expr, b: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
-        # Vectors of no elements are at distance 0, also by the norms that are extremes.
-        return (
-            (norm.contribution(abs(own(a) - own(b))),),
-            (norm.combine,),
-            lambda total: (norm.result(ops.maximum(total, ops.like(total, 0))),),
-        )
-
-    if out.numel():
-        shape = (*out.shape, x1.shape[-1])
-        scalars = [number(v, x1.dtype) for v in norm.scalars]
-        inputs = [x1.unsqueeze(-2), x2.unsqueeze(-3)]
-        name = "aten::_cdist_forward"
-        record_reduction(name, inputs, [out], shape, (len(shape) - 1,), write, static=norm.order, scalars=scalars)
+    shape = (*out.shape, x1.shape[-1])
+    scalars = [number(v, x1.dtype) for v in norm.scalars]
+    inputs, arguments = [x1.unsqueeze(-2), x2.unsqueeze(-3)], (norm.order, norm.combine)
+    dims = (len(shape) - 1,)
+    record_reduction("aten::_cdist_forward", inputs, [out], shape, dims, distance_of, arguments, scalars=scalars)
     return out
+
+
+def distance_of(order: float | None, combine: str, a: Expr, b: Expr) -> Fold:
+    """Vectors of no elements are at distance 0, also by the norms that are extremes."""
+    norm = Norm(order, combine)
+    value = norm.contribution(abs(own(a) - own(b)))
+    return Fold((value,), (combine,), lambda total: (norm.result(ops.maximum(total, ops.like(total, 0))),))
 
 
 def cdist_backward(
@@ -42,18 +40,17 @@ def cdist_backward(
     batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     out = x1.new_empty((*batch, *x1.shape[-2:]))
     order = p if p in (0, 1, 2, float("inf")) else None
-
-    def write(g: Expr, a: Expr, b: Expr, distance: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
-        slope = distance_slope(own(a) - own(b), own(distance), order)
-        return (own(g) * slope,), ("sum",), lambda total: (total,)
-
-    if out.numel():
-        shape = (*batch, x1.shape[-2], x2.shape[-2], x1.shape[-1])
-        inputs = [grad.unsqueeze(-1), x1.unsqueeze(-2), x2.unsqueeze(-3), cdist.unsqueeze(-1)]
-        scalars = [] if order is not None else [number(p, x1.dtype)]
-        dims = (len(shape) - 2,)
-        record_reduction("aten::_cdist_backward", inputs, [out], shape, dims, write, static=order, scalars=scalars)
+    shape = (*batch, x1.shape[-2], x2.shape[-2], x1.shape[-1])
+    inputs = [grad.unsqueeze(-1), x1.unsqueeze(-2), x2.unsqueeze(-3), cdist.unsqueeze(-1)]
+    scalars = [] if order is not None else [number(p, x1.dtype)]
+    dims = (len(shape) - 2,)
+    record_reduction("aten::_cdist_backward", inputs, [out], shape, dims, slopes, (order,), scalars=scalars)
     return out
+
+
+def slopes(order: float | None, g: Expr, a: Expr, b: Expr, distance: Expr) -> Fold:
+    slope = distance_slope(own(a) - own(b), own(distance), order)
+    return Fold((own(g) * slope,), ("sum",), itself)
 
 
 def pdist(self: torch.Tensor, p: float = 2) -> torch.Tensor:
@@ -97,7 +94,7 @@ def distance_slope(difference: Expr, distance: Expr, order: float | None) -> Exp
 
 
 def register() -> None:
-    register_functional(aten._cdist_forward.default, cdist)
-    register_functional(aten._cdist_backward.default, cdist_backward)
-    register_functional(aten._pdist_forward.default, pdist)
-    register_functional(aten._pdist_backward.default, pdist_backward)
+    register_operator(aten._cdist_forward.default, cdist)
+    register_operator(aten._cdist_backward.default, cdist_backward)
+    register_operator(aten._pdist_forward.default, pdist)
+    register_operator(aten._pdist_backward.default, pdist_backward)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_webgpu.aten.dispatch.fallback import decompose_with
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.aten.indexing.indexing import gather
 
@@ -110,11 +110,7 @@ def multi_backward(
 
 
 def register() -> None:
-    decompose_with(
-        {
-            aten.multilabel_margin_loss_forward.default: multilabel_forward,
-            aten.multilabel_margin_loss_backward.default: multilabel_backward,
-            aten.multi_margin_loss.default: multi_forward,
-            aten.multi_margin_loss_backward.default: multi_backward,
-        }
-    )
+    register_operator(aten.multilabel_margin_loss_forward.default, multilabel_forward)
+    register_operator(aten.multilabel_margin_loss_backward.default, multilabel_backward)
+    register_operator(aten.multi_margin_loss.default, multi_forward)
+    register_operator(aten.multi_margin_loss_backward.default, multi_backward)

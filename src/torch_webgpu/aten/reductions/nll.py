@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.aten.dispatch.operations import Fold, record_kernel, record_pointwise, record_reduction
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.pointwise.losses import MEAN, NONE
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Extern, Pointwise, Spec
+from torch_webgpu.ir.operation import Extern
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.losses.nll import lower_nll
 
-from .reduce import Epilogue, own, record_reduction
+from .reduce import own
 
 Maybe = torch.Tensor | None
 
@@ -50,22 +50,24 @@ def forward(overload: OpOverload) -> Callable[..., tuple[torch.Tensor, torch.Ten
         share = self.new_empty(t.shape, dtype=wide)
         inputs = [x, t] if weight is None else [x, t, weight]
         if each.numel():
-            scalars = [("l", ignore_index)]
-            engine().record(overload.name(), inputs, [each, share], Extern(lower_nll), scalars=scalars)
+            record_kernel(overload.name(), inputs, [each, share], Extern(lower_nll), [("l", ignore_index)])
         if reduction == NONE:
             return output, total.zero_()
 
-        def write(loss: Expr, share: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
-            def finish(loss: Expr, weight: Expr) -> tuple[Expr, ...]:
-                return (loss / weight if reduction == MEAN else loss), weight
-
-            return (loss, share), ("sum", "sum"), finish
-
         name = f"{overload.name()}.reduced"
-        record_reduction(name, [each, share], [output, total], t.shape, (0, 1, 2), write, static=reduction)
+        record_reduction(name, [each, share], [output, total], t.shape, (0, 1, 2), weighted_sum, (reduction,))
         return output, total
 
     return kernel
+
+
+def weighted_sum(reduction: int, loss: Expr, share: Expr) -> Fold:
+    """Of all losses, or their mean, and of the weights."""
+
+    def epilogue(loss: Expr, weight: Expr) -> tuple[Expr, ...]:
+        return (loss / weight if reduction == MEAN else loss), weight
+
+    return Fold((loss, share), ("sum", "sum"), epilogue)
 
 
 def backward(overload: OpOverload) -> Callable[..., torch.Tensor]:
@@ -85,19 +87,18 @@ def backward(overload: OpOverload) -> Callable[..., torch.Tensor]:
         out, t = as_images(grad_input, classes=True), as_images(target, classes=False).unsqueeze(1)
         grad = as_images(grad_output, classes=False).unsqueeze(1) if reduction == NONE else grad_output
         inputs = [grad, t, total_weight, *([] if weight is None else [weight.view(1, -1, 1, 1)])]
-
-        def body(specs: tuple[Spec, ...]) -> Pointwise:
-            grad, t, total, *share = (ops.load(k, spec.dtype) for k, spec in enumerate(specs[:-1]))
-            value = own(grad) / own(total) if reduction == MEAN else own(grad)
-            value = value * own(share[0]) if share else value
-            here = ops.eq(ops.to_dtype(ops.index(1), "i64"), t) & ops.ne(t, ops.param(0, "i64"))
-            return Pointwise((ops.to_dtype(ops.where(here, -value, ops.like(value, 0)), specs[-1].dtype),))
-
-        if out.numel():
-            engine().record(overload.name(), inputs, [out], body, reduction, [("l", ignore_index)])
+        record_pointwise(overload.name(), inputs, [out], gradient, (reduction,), [("l", ignore_index)])
         return grad_input
 
     return kernel
+
+
+def gradient(reduction: int, grad: Expr, t: Expr, total: Expr, *share: Expr) -> Expr:
+    """Scalar 0 is the label that is ignored."""
+    value = own(grad) / own(total) if reduction == MEAN else own(grad)
+    value = value * own(share[0]) if share else value
+    here = ops.eq(ops.to_dtype(ops.index(1), "i64"), t) & ops.ne(t, ops.param(0, "i64"))
+    return ops.where(here, -value, ops.like(value, 0))
 
 
 def register() -> None:
@@ -108,4 +109,4 @@ def register() -> None:
         aten.nll_loss2d_backward.default: backward,
     }
     for overload, kernel in table.items():
-        register_functional(overload, kernel(overload))
+        register_operator(overload, kernel(overload))

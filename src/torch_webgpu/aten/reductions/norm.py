@@ -6,21 +6,21 @@ of weight and bias are reductions over the other dimensions. Statistics are comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
-from .reduce import Epilogue, number, own, record_reduction
+from .reduce import itself, number, own
 
 Maybe = torch.Tensor | None
-Written = tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]
 
 
 def present(*tensors: Maybe) -> list[torch.Tensor]:
@@ -52,45 +52,39 @@ def record_normal(
     eps: float,
 ) -> None:
     """Records mean and 1 / deviation of ``x`` over ``dims``, and ``x`` normalised by them, times weight, plus bias."""
-    has = having(weight, bias)
-
-    def write(x: Expr, *rest: Expr) -> Written:
-        x = own(x)
-        scale, shift = spread_out(rest, has)
-
-        def finish(mean: Expr, m2: Expr, n: Expr) -> tuple[Expr, ...]:
-            rstd = ops.rsqrt(m2 / n + ops.param(0, m2.dtype))
-            return mean, rstd, affine((x - mean) * rstd, scale, shift)
-
-        return (x,), ("welford",), finish
-
-    if outputs[0].numel():
-        inputs, scalars = [x, *present(weight, bias)], [number(eps, x.dtype)]
-        record_reduction(name, inputs, outputs, x.shape, dims, write, maps=1, static=has, scalars=scalars)
+    inputs, arguments = [x, *present(weight, bias)], (having(weight, bias),)
+    record_reduction(name, inputs, outputs, x.shape, dims, normal, arguments, maps=1, scalars=[number(eps, x.dtype)])
 
 
-def centred_gradient(has_weight: bool, moments: int) -> Callable[..., Written]:
+def normal(has: tuple[bool, ...], x: Expr, *rest: Expr) -> Fold:
+    """Of the elements of x, and of the weight and the bias that it ``has``; scalar 0 is epsilon."""
+    x = own(x)
+    scale, shift = spread_out(rest, has)
+
+    def epilogue(mean: Expr, m2: Expr, n: Expr) -> tuple[Expr, ...]:
+        rstd = ops.rsqrt(m2 / n + ops.param(0, m2.dtype))
+        return mean, rstd, affine((x - mean) * rstd, scale, shift)
+
+    return Fold((x,), ("welford",), epilogue)
+
+
+def centred_gradient(has_weight: bool, moments: int, grad: Expr, x: Expr, *rest: Expr) -> Fold:
     """The input gradient of ``y = (x - mean) * rstd * weight`` (2 moments) or of ``y = x * rstd * weight`` (1).
 
     The elements are those of the output's gradient, x, the moments and the weight; scalar 0 counts the points.
     """
+    grad, x = own(grad), own(x)
+    rstd = own(rest[moments - 1])
+    normal = (x - own(rest[0])) * rstd if moments == 2 else x * rstd
+    scaled = grad * own(rest[moments]) if has_weight else grad
+    n = ops.param(0, x.dtype)
 
-    def write(grad: Expr, x: Expr, *rest: Expr) -> Written:
-        grad, x = own(grad), own(x)
-        rstd = own(rest[moments - 1])
-        normal = (x - own(rest[0])) * rstd if moments == 2 else x * rstd
-        scaled = grad * own(rest[moments]) if has_weight else grad
-        n = ops.param(0, x.dtype)
+    def epilogue(*sums: Expr) -> tuple[Expr, ...]:
+        centre = sums[1] / n if moments == 2 else None
+        value = scaled - normal * (sums[0] / n)
+        return ((value if centre is None else value - centre) * rstd,)
 
-        def finish(*sums: Expr) -> tuple[Expr, ...]:
-            centre = sums[1] / n if moments == 2 else None
-            value = scaled - normal * (sums[0] / n)
-            return ((value if centre is None else value - centre) * rstd,)
-
-        values = (scaled * normal, scaled)[:moments]
-        return values, ("sum",) * moments, finish
-
-    return write
+    return Fold((scaled * normal, scaled)[:moments], ("sum",) * moments, epilogue)
 
 
 def parameter_gradients(
@@ -110,21 +104,18 @@ def parameter_gradients(
         for t, asked in zip(like, wanted)
     ]
     outputs = present(*results)
-    centred = mean is not None
-    if not outputs or not outputs[0].numel():
-        return tuple(results)
-
-    def write(grad: Expr, x: Expr, *moments: Expr) -> Written:
-        grad = own(grad)
-        rstd = own(moments[-1])
-        normal = (own(x) - own(moments[0])) * rstd if centred else own(x) * rstd
-        values = tuple(v for v, asked in zip((grad * normal, grad), wanted) if asked)
-        return values, ("sum",) * len(values), lambda *sums: sums
-
-    inputs = [grad_out, input, *present(mean), rstd]
-    static = (tuple(wanted), centred)
-    record_reduction(name, inputs, outputs, input.shape, dims, write, static=static)
+    if outputs:
+        inputs, arguments = [grad_out, input, *present(mean), rstd], (tuple(wanted), mean is not None)
+        record_reduction(name, inputs, outputs, input.shape, dims, parameter_sums, arguments)
     return tuple(results)
+
+
+def parameter_sums(wanted: tuple[bool, ...], centred: bool, grad: Expr, x: Expr, *moments: Expr) -> Fold:
+    grad = own(grad)
+    rstd = own(moments[-1])
+    normal = (own(x) - own(moments[0])) * rstd if centred else own(x) * rstd
+    values = tuple(v for v, asked in zip((grad * normal, grad), wanted) if asked)
+    return Fold(values, ("sum",) * len(values), itself)
 
 
 # Layer norm -----------------------------------------------------------------------------------------------------------
@@ -158,18 +149,16 @@ def layer_norm_backward(
     count = prod(normalized_shape)
     # Contiguous, whatever the layouts of the two.
     grad_input = input.new_empty(input.shape) if output_mask[0] else None
-    if grad_input is not None and grad_input.numel():
-        inputs = [grad_out, input, mean, rstd, *present(weight)]
-        write = centred_gradient(weight is not None, 2)
+    if grad_input is not None:
         record_reduction(
             "aten::native_layer_norm_backward.input",
-            inputs,
+            [grad_out, input, mean, rstd, *present(weight)],
             [grad_input],
             input.shape,
             dims,
-            write,
+            centred_gradient,
+            (weight is not None, 2),
             maps=1,
-            static=weight is not None,
             scalars=[number(count, input.dtype)],
         )
     lead = tuple(range(dims[0] if dims else input.dim()))
@@ -189,31 +178,30 @@ def rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, rstd = outputs_of(aten._fused_rms_norm.default, input, normalized_shape, weight, eps)
     eps = torch.finfo(input.dtype).eps if eps is None else eps
-    has = having(weight)
-
-    def write(x: Expr, *rest: Expr) -> Written:
-        x = own(x)
-        (scale,) = spread_out(rest, has)
-
-        def finish(squares: Expr) -> tuple[Expr, ...]:
-            rstd = ops.rsqrt(squares / ops.param(0, x.dtype) + ops.param(1, x.dtype))
-            return rstd, affine(x * rstd, scale, None)
-
-        return (x * x,), ("sum",), finish
-
-    if rstd.numel():
-        record_reduction(
-            "aten::_fused_rms_norm",
-            [input, *present(weight)],
-            [rstd, out],
-            input.shape,
-            trailing(input, normalized_shape),
-            write,
-            maps=1,
-            static=has,
-            scalars=[number(prod(normalized_shape), input.dtype), number(eps, input.dtype)],
-        )
+    record_reduction(
+        "aten::_fused_rms_norm",
+        [input, *present(weight)],
+        [rstd, out],
+        input.shape,
+        trailing(input, normalized_shape),
+        rms_normal,
+        having(weight),
+        maps=1,
+        scalars=[number(prod(normalized_shape), input.dtype), number(eps, input.dtype)],
+    )
     return out, rstd
+
+
+def rms_normal(has_weight: bool, x: Expr, *weight: Expr) -> Fold:
+    """Scalar 0 counts the points, scalar 1 is epsilon."""
+    x = own(x)
+    (scale,) = spread_out(weight, (has_weight,))
+
+    def epilogue(squares: Expr) -> tuple[Expr, ...]:
+        rstd = ops.rsqrt(squares / ops.param(0, x.dtype) + ops.param(1, x.dtype))
+        return rstd, affine(x * rstd, scale, None)
+
+    return Fold((x * x,), ("sum",), epilogue)
 
 
 def rms_norm_backward(
@@ -226,16 +214,16 @@ def rms_norm_backward(
 ) -> tuple[Maybe, ...]:
     dims = trailing(input, normalized_shape)
     grad_input = torch.empty_like(grad_out, dtype=input.dtype) if output_mask[0] else None
-    if grad_input is not None and grad_input.numel():
+    if grad_input is not None:
         record_reduction(
             "aten::_fused_rms_norm_backward.input",
             [grad_out, input, rstd, *present(weight)],
             [grad_input],
             input.shape,
             dims,
-            centred_gradient(weight is not None, 1),
+            centred_gradient,
+            (weight is not None, 1),
             maps=1,
-            static=weight is not None,
             scalars=[number(prod(normalized_shape), input.dtype)],
         )
     lead = tuple(range(dims[0] if dims else input.dim()))
@@ -285,16 +273,16 @@ def group_norm_backward(
     ones = [1] * (x.dim() - 2)
     mean, rstd = mean.view(N, group, *ones), rstd.view(N, group, *ones)
     grad_input = torch.empty_like(input) if output_mask[0] else None
-    if grad_input is not None and grad_input.numel():
+    if grad_input is not None:
         record_reduction(
             "aten::native_group_norm_backward.input",
             [grad, x, mean, rstd, *present(per_channel(weight, group, x.dim()))],
             [grouped(grad_input, group)],
             x.shape,
             tuple(range(2, x.dim())),
-            centred_gradient(weight is not None, 2),
+            centred_gradient,
+            (weight is not None, 2),
             maps=1,
-            static=weight is not None,
             scalars=[number(C // group * HxW, input.dtype)],
         )
     over = (0, *range(3, x.dim()))
@@ -313,4 +301,4 @@ def register() -> None:
         (aten._fused_rms_norm.default, rms_norm),
         (aten._fused_rms_norm_backward.default, rms_norm_backward),
     ):
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)

@@ -7,7 +7,7 @@ made of the result (epilogue). Half types are accumulated in f32, integers and b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +17,17 @@ from torch._ops import OpOverload
 from torch._prims_common import canonicalize_dim
 
 from torch_webgpu import dtypes
+from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
-from torch_webgpu.engine.record import Scalar, engine
-from torch_webgpu.ir.combine import accumulators
+from torch_webgpu.engine.record import Scalar
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Reduction, Spec
 from torch_webgpu.ir.ops import ops
 
 Dims = int | Sequence[int] | None
 Dtype = torch.dtype | None
-Prologue = Callable[[Expr], tuple[Expr, ...]]
-"""From the input's element to what it contributes, one expression for each combine."""
-Epilogue = Callable[..., tuple[Expr, ...]]
-"""From the accumulators to what is stored, one expression for each output."""
-Write = Callable[..., tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]]
-"""From the inputs' elements to contributions, combines and epilogue."""
 
 
 def reduced_dims(dim: Dims, rank: int) -> tuple[int, ...]:
@@ -45,56 +38,8 @@ def reduced_dims(dim: Dims, rank: int) -> tuple[int, ...]:
     return tuple(sorted(listed)) if rank else ()
 
 
-def record_reduction(
-    name: str,
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    shape: Sequence[int],
-    dims: tuple[int, ...],
-    write: Write,
-    *,
-    maps: int = 0,
-    running: bool = False,
-    static: Hashable = (),
-    scalars: Sequence[Scalar] = (),
-) -> None:
-    """Records a reduction over ``dims`` of ``inputs`` broadcast to ``shape``.
-
-    ``write(*elements)`` gives what a point contributes, how contributions meet, and a function from the accumulators to
-    what is stored. The last ``maps`` outputs have the full shape and are stored at every point, if ``running`` from
-    the points up to that one. ``write`` may depend on ``static`` and on the arguments' dtypes, and on nothing else.
-    """
-    shape, n = tuple(shape), len(inputs)
-
-    def body(specs: tuple[Spec, ...]) -> Reduction:
-        values, combine, finish = write(*(ops.load(k, spec.dtype) for k, spec in enumerate(specs[:n])))
-        states = [ops.acc(k, d) for k, d in enumerate(accumulators(values, combine))]
-        results = [ops.to_dtype(root, spec.dtype) for root, spec in zip(finish(*states), specs[n:], strict=True)]
-        roots = len(results) - maps
-        return Reduction(shape, dims, values, combine, tuple(results[:roots]), tuple(results[roots:]), running)
-
-    engine().record(name, inputs, outputs, body, (shape, dims, maps, running, static), scalars)
-
-
-def reduce(
-    name: str,
-    self: torch.Tensor,
-    outputs: Sequence[torch.Tensor],
-    dims: tuple[int, ...],
-    combine: tuple[str, ...],
-    prologue: Prologue,
-    epilogue: Epilogue = lambda *acc: acc,
-    static: Hashable = (),
-    scalars: Sequence[Scalar] = (),
-) -> Any:
-    """Records a reduction of one tensor and returns its output, or the tuple of them."""
-    if outputs[0].numel():
-
-        def write(x: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
-            return prologue(x), combine, epilogue
-
-        static = (combine, static)
-        record_reduction(name, [self], outputs, self.shape, dims, write, static=static, scalars=scalars)
+def single(outputs: Sequence[torch.Tensor]) -> Any:
+    """What an operator returns: its one output, or the tuple of them."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -116,13 +61,29 @@ def number(value: float, dtype: torch.dtype) -> Scalar:
 # Sums and products ----------------------------------------------------------------------------------------------------
 
 
-def additive(overload: OpOverload, combine: str, of: Callable[[Expr], Expr] = lambda x: x) -> Callable[..., Any]:
+def itself(*accumulators: Expr) -> tuple[Expr, ...]:
+    """The epilogue that stores the accumulators."""
+    return accumulators
+
+
+def combined(combine: str, dtype: torch.dtype, x: Expr) -> Fold:
+    return Fold((widened(x, dtype),), (combine,), itself)
+
+
+def sum_of_numbers(combine: str, dtype: torch.dtype, x: Expr) -> Fold:
+    """A sum in which NaN counts for nothing."""
+    x = widened(x, dtype)
+    return Fold((ops.where(ops.isnan(x), ops.like(x, 0), x),), (combine,), itself)
+
+
+def additive(overload: OpOverload, combine: str, fold: Callable[..., Fold] = combined) -> Callable[..., Any]:
     """The kernel of ``(self, dim, keepdim, dtype)`` that combines the elements, converted to the result's dtype."""
 
     def kernel(self: torch.Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Dtype = None) -> torch.Tensor:
         outputs = outputs_of(overload, self, dim, keepdim, dtype=dtype)
-        target, dims = outputs[0].dtype, reduced_dims(dim, self.dim())
-        return reduce(overload.name(), self, outputs, dims, (combine,), lambda x: (of(widened(x, target)),))
+        dims = reduced_dims(dim, self.dim())
+        record_reduction(overload.name(), [self], outputs, self.shape, dims, fold, (combine, outputs[0].dtype))
+        return outputs[0]
 
     return kernel
 
@@ -137,32 +98,28 @@ def over_all(overload: OpOverload, kernel: Callable[..., Any]) -> Callable[..., 
 
 
 sum_dims = additive(aten.sum.dim_IntList, "sum")
-nansum = additive(aten.nansum.default, "sum", lambda x: ops.where(ops.isnan(x), ops.like(x, 0), x))
+nansum = additive(aten.nansum.default, "sum", sum_of_numbers)
 prod_dim = additive(aten.prod.dim_int, "prod")
 
 
 def prod(self: torch.Tensor, *, dtype: Dtype = None) -> torch.Tensor:
     outputs = outputs_of(aten.prod.default, self, dtype=dtype)
-    target = outputs[0].dtype
-    return reduce(
-        "aten::prod", self, outputs, reduced_dims(None, self.dim()), ("prod",), lambda x: (widened(x, target),)
-    )
+    dims = reduced_dims(None, self.dim())
+    record_reduction("aten::prod", [self], outputs, self.shape, dims, combined, ("prod", outputs[0].dtype))
+    return outputs[0]
+
+
+def average(dtype: torch.dtype, x: Expr) -> Fold:
+    """The sum divided by scalar 0."""
+    return Fold((widened(x, dtype),), ("sum",), lambda total: (total / ops.param(0, total.dtype),))
 
 
 def mean(self: torch.Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Dtype = None) -> torch.Tensor:
     outputs = outputs_of(aten.mean.dim, self, dim, keepdim, dtype=dtype)
     target, dims = outputs[0].dtype, reduced_dims(dim, self.dim())
-    count = math.prod(self.shape[d] for d in dims)
-    return reduce(
-        "aten::mean",
-        self,
-        outputs,
-        dims,
-        ("sum",),
-        lambda x: (widened(x, target),),
-        lambda total: (total / ops.param(0, total.dtype),),
-        scalars=[number(count, target)],
-    )
+    count = number(math.prod(self.shape[d] for d in dims), target)
+    record_reduction("aten::mean", [self], outputs, self.shape, dims, average, (target,), scalars=[count])
+    return outputs[0]
 
 
 def trace(self: torch.Tensor) -> torch.Tensor:
@@ -171,6 +128,10 @@ def trace(self: torch.Tensor) -> torch.Tensor:
 
 
 # Extremes -------------------------------------------------------------------------------------------------------------
+
+
+def extremes(combine: tuple[str, ...], x: Expr) -> Fold:
+    return Fold((own(x),) * len(combine), combine, itself)
 
 
 def extreme(overload: OpOverload, *combine: str) -> Callable[..., Any]:
@@ -182,9 +143,17 @@ def extreme(overload: OpOverload, *combine: str) -> Callable[..., Any]:
             check_as_cpu(overload, self, *args, **kwargs)  # there is no extreme of no elements
         outputs = outputs_of(overload, self, *args, **kwargs)
         dims = reduced_dims(dim, self.dim())
-        return reduce(overload.name(), self, outputs, dims, combine, lambda x: (own(x),) * len(combine))
+        record_reduction(overload.name(), [self], outputs, self.shape, dims, extremes, (combine,))
+        return single(outputs)
 
     return kernel
+
+
+def position_of(combine: str, with_value: bool, x: Expr) -> Fold:
+    def epilogue(value: Expr, position: Expr) -> tuple[Expr, ...]:
+        return (value, position) if with_value else (position,)
+
+    return Fold((own(x),), (combine,), epilogue)
 
 
 def positions(overload: OpOverload, combine: str, with_value: bool) -> Callable[..., Any]:
@@ -194,20 +163,18 @@ def positions(overload: OpOverload, combine: str, with_value: bool) -> Callable[
         if not self.numel():
             check_as_cpu(overload, self, dim, keepdim)
         outputs = outputs_of(overload, self, dim, keepdim)
-        return reduce(
-            overload.name(),
-            self,
-            outputs,
-            reduced_dims(dim, self.dim()),
-            (combine,),
-            lambda x: (own(x),),
-            lambda value, position: (value, position) if with_value else (position,),
-        )
+        dims = reduced_dims(dim, self.dim())
+        record_reduction(overload.name(), [self], outputs, self.shape, dims, position_of, (combine, with_value))
+        return single(outputs)
 
     return kernel
 
 
 # Tests ----------------------------------------------------------------------------------------------------------------
+
+
+def truth(combine: str, x: Expr) -> Fold:
+    return Fold((ops.to_dtype(x, "bool"),), (combine,), itself)
 
 
 def test(overload: OpOverload, combine: str) -> Callable[..., Any]:
@@ -218,19 +185,20 @@ def test(overload: OpOverload, combine: str) -> Callable[..., Any]:
         outputs = outputs_of(overload, self, *arguments)
         nothing = not isinstance(dim, int) and dim is not None and len(dim) == 0
         dims = () if nothing else reduced_dims(dim, self.dim())
-        return reduce(overload.name(), self, outputs, dims, (combine,), lambda x: (ops.to_dtype(x, "bool"),))
+        record_reduction(overload.name(), [self], outputs, self.shape, dims, truth, (combine,))
+        return outputs[0]
 
     return kernel
 
 
+def counted(x: Expr) -> Fold:
+    return Fold((ops.to_dtype(ops.to_dtype(x, "bool"), "i64"),), ("sum",), itself)
+
+
 def count_nonzero(self: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
     outputs = outputs_of(aten.count_nonzero.dim_IntList, self, dim)
-    dims = reduced_dims(dim, self.dim())
-
-    def counted(x: Expr) -> tuple[Expr, ...]:
-        return (ops.to_dtype(ops.to_dtype(x, "bool"), "i64"),)
-
-    return reduce("aten::count_nonzero", self, outputs, dims, ("sum",), counted)
+    record_reduction("aten::count_nonzero", [self], outputs, self.shape, reduced_dims(dim, self.dim()), counted)
+    return outputs[0]
 
 
 # Moments --------------------------------------------------------------------------------------------------------------
@@ -243,19 +211,19 @@ def variance(overload: OpOverload, root: bool, with_mean: bool) -> Callable[...,
         self: torch.Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         outputs = outputs_of(overload, self, dim, correction=correction, keepdim=keepdim)
-        parts = 2 if self.dtype.is_complex else 1
-        return reduce(
-            overload.name(),
-            self,
-            outputs,
-            reduced_dims(dim, self.dim()),
-            ("welford",) * parts,
-            lambda x: (ops.real(x), ops.imag(x)) if parts == 2 else (own(x),),
-            lambda *acc: spread(acc, root, with_mean),
-            scalars=[number(1 if correction is None else correction, outputs[0].dtype)],
-        )
+        dims = reduced_dims(dim, self.dim())
+        scalars = [number(1 if correction is None else correction, outputs[0].dtype)]
+        name, arguments = overload.name(), (root, with_mean)
+        record_reduction(name, [self], outputs, self.shape, dims, moments, arguments, scalars=scalars)
+        return single(outputs)
 
     return kernel
+
+
+def moments(root: bool, with_mean: bool, x: Expr) -> Fold:
+    """Of a complex number, those of its parts."""
+    parts = (ops.real(x), ops.imag(x)) if dtypes.BY_NAME[x.dtype].kind == "c" else (own(x),)
+    return Fold(parts, ("welford",) * len(parts), lambda *acc: spread(acc, root, with_mean))
 
 
 def spread(acc: tuple[Expr, ...], root: bool, with_mean: bool) -> tuple[Expr, ...]:
@@ -270,20 +238,17 @@ def spread(acc: tuple[Expr, ...], root: bool, with_mean: bool) -> tuple[Expr, ..
     return (value, mean) if with_mean else (value,)
 
 
+def log_of_sum(dtype: torch.dtype, x: Expr) -> Fold:
+    return Fold((widened(x, dtype),), ("logsumexp",), lambda highest, total: (highest + ops.log(total),))
+
+
 def logsumexp(self: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     if self.is_complex():
         return decomposition_table[aten.logsumexp.default](self, dim, keepdim)
     outputs = outputs_of(aten.logsumexp.default, self, dim, keepdim)
-    target, dims = outputs[0].dtype, reduced_dims(dim, self.dim())
-    return reduce(
-        "aten::logsumexp",
-        self,
-        outputs,
-        dims,
-        ("logsumexp",),
-        lambda x: (widened(x, target),),
-        lambda highest, total: (highest + ops.log(total),),
-    )
+    dims = reduced_dims(dim, self.dim())
+    record_reduction("aten::logsumexp", [self], outputs, self.shape, dims, log_of_sum, (outputs[0].dtype,))
+    return outputs[0]
 
 
 # Norms ----------------------------------------------------------------------------------------------------------------
@@ -298,11 +263,13 @@ def vector_norm(
 
 @dataclass(frozen=True)
 class Norm:
-    """The p-norm: how sizes (absolute values) combine. ``order`` is None for a p that travels as scalars 0 and 1."""
+    """The p-norm: how sizes (absolute values) combine. ``order`` is None for a p that travels as scalars 0 and 1,
+    whose values are ``scalars`` and are no part of the code.
+    """
 
     order: float | None
     combine: str
-    scalars: tuple[float, ...]
+    scalars: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, p: float) -> Norm:
@@ -324,27 +291,21 @@ class Norm:
         return total if self.order is not None else ops.pow(total, ops.param(1, total.dtype))
 
 
+def norm_of(order: float | None, combine: str, dtype: torch.dtype, x: Expr) -> Fold:
+    norm, x = Norm(order, combine), widened(x, dtype)
+    size = ops.abs_complex(x) if dtype.is_complex else abs(x)
+    return Fold((norm.contribution(size),), (combine,), lambda total: (norm.result(total),))
+
+
 def norm_into(
     outputs: Sequence[torch.Tensor], self: torch.Tensor, ord: float, dims: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """The ``ord``-norm of the elements, converted to ``dtype``, over ``dims``."""
     norm = Norm.of(ord)
-
-    def contribution(x: Expr) -> tuple[Expr, ...]:
-        x = widened(x, dtype)
-        return (norm.contribution(ops.abs_complex(x) if dtype.is_complex else abs(x)),)
-
-    return reduce(
-        "aten::norm",
-        self,
-        outputs,
-        dims,
-        (norm.combine,),
-        contribution,
-        lambda total: (norm.result(total),),
-        (norm.order, dtype),
-        [number(v, outputs[0].dtype) for v in norm.scalars],
-    )
+    scalars = [number(v, outputs[0].dtype) for v in norm.scalars]
+    arguments = (norm.order, norm.combine, dtype)
+    record_reduction("aten::norm", [self], outputs, self.shape, dims, norm_of, arguments, scalars=scalars)
+    return outputs[0]
 
 
 def norm(self: torch.Tensor, p: float | None, dim: Sequence[int], keepdim: bool = False) -> torch.Tensor:
@@ -372,11 +333,11 @@ def register() -> None:
         (aten.norm.ScalarOpt_dim, norm),
         (aten.norm.ScalarOpt_dim_dtype, norm_dtype),
     ):
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)
     # Its meta kernel lets an output have no other dtype than the result's, which for complex numbers is not theirs.
-    register_functional(aten.linalg_vector_norm.default, vector_norm, out_decides=False)
+    register_operator(aten.linalg_vector_norm.default, vector_norm, out_decides=False)
     for overload, kernel in ((aten.sum.default, sum_dims), (aten.mean.default, mean)):
-        register_functional(overload, over_all(overload, kernel))
+        register_operator(overload, over_all(overload, kernel))
     for overload, combine in (
         (aten.amax.default, ("max",)),
         (aten.amin.default, ("min",)),
@@ -384,15 +345,15 @@ def register() -> None:
         (aten.min.default, ("min",)),
         (aten.aminmax.default, ("min", "max")),
     ):
-        register_functional(overload, extreme(overload, *combine))
+        register_operator(overload, extreme(overload, *combine))
     for name in ("max", "min"):
         dim, arg = getattr(aten, name).dim, getattr(aten, f"arg{name}").default
-        register_functional(dim, positions(dim, f"arg{name}", with_value=True))
-        register_functional(arg, positions(arg, f"arg{name}", with_value=False))
+        register_operator(dim, positions(dim, f"arg{name}", with_value=True))
+        register_operator(arg, positions(arg, f"arg{name}", with_value=False))
     for name in ("any", "all"):
         packet = getattr(aten, name)
         for overload in (packet.default, packet.dim, packet.dims):
-            register_functional(overload, test(overload, name))
+            register_operator(overload, test(overload, name))
     for name in ("var", "std", "var_mean", "std_mean"):
         overload = getattr(aten, name).correction
-        register_functional(overload, variance(overload, name.startswith("std"), name.endswith("mean")))
+        register_operator(overload, variance(overload, name.startswith("std"), name.endswith("mean")))

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.ir.combine import finite_or_zero
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
-from .reduce import Epilogue, own, record_reduction, reduced_dims
+from .reduce import own, reduced_dims
 
-Write = Callable[..., tuple[Expr, Callable[..., Expr]]]
+Along = Callable[..., tuple[Expr, Callable[..., Expr]]]
+"""``(*elements)``: what a point contributes, and from the accumulators to the point's result."""
 
 
 def along(
@@ -25,21 +27,18 @@ def along(
     outputs: Sequence[torch.Tensor],
     dim: int,
     combine: str,
-    write: Write,
+    write: Along,
 ) -> torch.Tensor:
-    """Records what is computed at every point of ``inputs[0]``'s shape from a reduction along ``dim``.
+    """Records what is computed at every point of ``inputs[0]``'s shape from a reduction along ``dim``."""
+    shape = inputs[0].shape
+    dims = reduced_dims(dim, len(shape))
+    record_reduction(name, inputs, outputs, shape, dims, fold_along, (combine, write), maps=1)
+    return outputs[0]
 
-    ``write(*elements)`` gives what a point contributes and a function from the accumulators to the point's result.
-    """
-    out, shape = outputs[0], inputs[0].shape
-    if out.numel():
 
-        def write_reduction(*elements: Expr) -> tuple[tuple[Expr, ...], tuple[str, ...], Epilogue]:
-            value, result = write(*map(own, elements))
-            return (value,), (combine,), lambda *acc: (result(*acc),)
-
-        record_reduction(name, inputs, outputs, shape, reduced_dims(dim, len(shape)), write_reduction, maps=1)
-    return out
+def fold_along(combine: str, write: Along, *elements: Expr) -> Fold:
+    value, result = write(*map(own, elements))
+    return Fold((value,), (combine,), lambda *accumulators: (result(*accumulators),))
 
 
 def checked(top: Expr, total: Expr) -> Expr:
@@ -52,40 +51,40 @@ def share_of(x: Expr, top: Expr, total: Expr) -> Expr:
     return ops.exp(x - finite_or_zero(top)) * ops.reciprocal(total)
 
 
+def softmax_along(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    return x, lambda top, total: share_of(x, top, checked(top, total))
+
+
 def softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     outputs = outputs_of(aten._softmax.default, self, dim, half_to_float)
+    return along("aten::_softmax", [self], outputs, dim, "logsumexp", softmax_along)
 
-    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        return x, lambda top, total: share_of(x, top, checked(top, total))
 
-    return along("aten::_softmax", [self], outputs, dim, "logsumexp", write)
+def log_softmax_along(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    return x, lambda top, total: x - top - ops.log(checked(top, total))
 
 
 def log_softmax(self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     outputs = outputs_of(aten._log_softmax.default, self, dim, half_to_float)
+    return along("aten::_log_softmax", [self], outputs, dim, "logsumexp", log_softmax_along)
 
-    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        return x, lambda top, total: x - top - ops.log(checked(top, total))
 
-    return along("aten::_log_softmax", [self], outputs, dim, "logsumexp", write)
+def safe_softmax_along(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    def result(top: Expr, total: Expr) -> Expr:
+        masked = ops.eq(top, float("-inf")) & ~ops.isnan(total)
+        return ops.where(masked, ops.like(x, 0), share_of(x, top, checked(top, total)))
+
+    return x, result
 
 
 def safe_softmax(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax that is 0 where a whole row is masked out with -inf."""
     self = self if dtype is None else self.to(dtype)
     outputs = outputs_of(aten._softmax.default, self, dim, False)
-
-    def write(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        def result(top: Expr, total: Expr) -> Expr:
-            masked = ops.eq(top, float("-inf")) & ~ops.isnan(total)
-            return ops.where(masked, ops.like(x, 0), share_of(x, top, checked(top, total)))
-
-        return x, result
-
-    return along("aten::_safe_softmax", [self], outputs, dim, "logsumexp", write)
+    return along("aten::_safe_softmax", [self], outputs, dim, "logsumexp", safe_softmax_along)
 
 
-def gradient(overload: OpOverload, write: Write) -> Callable[..., torch.Tensor]:
+def gradient(overload: OpOverload, write: Along) -> Callable[..., torch.Tensor]:
     """The kernel of a ``backward_data`` overload; ``write(grad, y)``."""
 
     def kernel(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
@@ -95,12 +94,16 @@ def gradient(overload: OpOverload, write: Write) -> Callable[..., torch.Tensor]:
     return kernel
 
 
-softmax_backward = gradient(
-    aten._softmax_backward_data.default, lambda grad, y: (grad * y, lambda total: (grad - total) * y)
-)
-log_softmax_backward = gradient(
-    aten._log_softmax_backward_data.default, lambda grad, y: (grad, lambda total: grad - ops.exp(y) * total)
-)
+def softmax_slope(grad: Expr, y: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    return grad * y, lambda total: (grad - total) * y
+
+
+def log_softmax_slope(grad: Expr, y: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    return grad, lambda total: grad - ops.exp(y) * total
+
+
+softmax_backward = gradient(aten._softmax_backward_data.default, softmax_slope)
+log_softmax_backward = gradient(aten._log_softmax_backward_data.default, log_softmax_slope)
 
 
 # Masked softmax -------------------------------------------------------------------------------------------------------
@@ -120,6 +123,11 @@ def broadcast_mask(mask: torch.Tensor, shape: torch.Size, mask_type: int | None)
     return mask.expand(shape)
 
 
+def masked_softmax_along(x: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    kept = ops.where(masked, ops.like(x, float("-inf")), x)
+    return kept, lambda top, total: ops.exp(kept - top) / checked(top, total)
+
+
 def masked_softmax(
     self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
 ) -> torch.Tensor:
@@ -128,26 +136,22 @@ def masked_softmax(
         raise RuntimeError("Mask Type should be 0 (src_mask), 1 (src_key_padding_mask), or 2 (default_mask)")
     mask = broadcast_mask(mask, self.shape, mask_type)
     outputs = outputs_of(aten._softmax.default, self, 0, False)
-
-    def write(x: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        kept = ops.where(masked, ops.like(x, float("-inf")), x)
-        return kept, lambda top, total: ops.exp(kept - top) / checked(top, total)
-
     dim = self.dim() - 1 if dim is None else dim
-    return along("aten::_masked_softmax", [self, mask], outputs, dim, "logsumexp", write)
+    return along("aten::_masked_softmax", [self, mask], outputs, dim, "logsumexp", masked_softmax_along)
+
+
+def masked_softmax_slope(grad: Expr, y: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
+    value = ops.where(masked, ops.like(y, 0), grad * y)
+    return value, lambda total: ops.where(masked, ops.like(y, 0), (grad - total) * y)
 
 
 def masked_softmax_backward(
     grad_output: torch.Tensor, output: torch.Tensor, mask: torch.Tensor, dim: int | None = None
 ) -> torch.Tensor:
     outputs = outputs_of(aten._softmax_backward_data.default, grad_output, output, 0, output.dtype)
-
-    def write(grad: Expr, y: Expr, masked: Expr) -> tuple[Expr, Callable[..., Expr]]:
-        value = ops.where(masked, ops.like(y, 0), grad * y)
-        return value, lambda total: ops.where(masked, ops.like(y, 0), (grad - total) * y)
-
     dim = output.dim() - 1 if dim is None else dim
-    return along("aten::_masked_softmax_backward", [grad_output, output, mask], outputs, dim, "sum", write)
+    inputs = [grad_output, output, mask]
+    return along("aten::_masked_softmax_backward", inputs, outputs, dim, "sum", masked_softmax_slope)
 
 
 def register() -> None:
@@ -161,4 +165,4 @@ def register() -> None:
         aten._masked_softmax_backward.default: masked_softmax_backward,
     }
     for overload, kernel in table.items():
-        register_functional(overload, kernel)
+        register_operator(overload, kernel)

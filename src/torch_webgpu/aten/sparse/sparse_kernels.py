@@ -14,24 +14,16 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
 from torch_webgpu.aten.dispatch.results import name_of
-from torch_webgpu.aten.dispatch.torch_abi import aten, check_devices, shared_kernel
+from torch_webgpu.aten.dispatch.torch_abi import (
+    aten,
+    check_devices,
+    functional_of,
+    is_inplace,
+    overloads,
+    shared_kernel,
+)
 
 from .sparse_indices import rows_of
-
-Register = Callable[[Callable[..., Any]], Callable[..., Any]]
-COO: dict[OpOverload, Callable[..., Any]] = {}
-COMPRESSED: dict[OpOverload, Callable[..., Any]] = {}
-"""Those of CSR, CSC, BSR and BSC tensors."""
-
-
-def kernel(overload: OpOverload, *tables: dict[OpOverload, Callable[..., Any]]) -> Register:
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for table in tables or (COO,):
-            table[overload] = fn
-        return fn
-
-    return register
-
 
 # Places of elements
 
@@ -71,7 +63,6 @@ def accumulated(values: torch.Tensor, numbers: torch.Tensor, count: int) -> torc
     return values.new_zeros((count, *values.shape[1:])).index_add_(0, numbers, values)
 
 
-@kernel(aten._coalesce.default)
 def coalesce(self: torch.Tensor) -> torch.Tensor:
     indices, values = self._indices(), self._values()
     if values.shape[0] < 2:
@@ -106,7 +97,6 @@ def check_same_shape(self: torch.Tensor, other: torch.Tensor) -> None:
         )
 
 
-@kernel(aten.add.Tensor)
 def add(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     check_devices([self, other])
     dtype = torch.result_type(self, other)
@@ -142,32 +132,10 @@ def write(result: torch.Tensor, out: torch.Tensor, name: str) -> torch.Tensor:
     return out.copy_(result)
 
 
-@kernel(aten.add.out)
-def add_out(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor) -> torch.Tensor:
-    return write(add(self, other, alpha=alpha), out, "add")
-
-
-@kernel(aten.add_.Tensor)
-def add_(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
-    return write(add(self, other, alpha=alpha), self, "add")
-
-
-@kernel(aten.sub.Tensor)
 def sub(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     return add(self, other, alpha=-alpha)
 
 
-@kernel(aten.sub.out)
-def sub_out(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor) -> torch.Tensor:
-    return write(add(self, other, alpha=-alpha), out, "sub")
-
-
-@kernel(aten.sub_.Tensor)
-def sub_(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
-    return write(add(self, other, alpha=-alpha), self, "sub")
-
-
-@kernel(aten.mul.Tensor)
 def mul(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     sparse, factor = (self, other) if isinstance(self, torch.Tensor) and self.is_sparse else (other, self)
     if isinstance(factor, torch.Tensor) and factor.is_sparse and factor.dim() != sparse.dim():
@@ -218,12 +186,6 @@ def common_products(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return coo(self, self._indices()[:, chosen], values, coalesced=True)
 
 
-@kernel(aten.mul.out)
-def mul_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return write(mul(self, other), out, "mul")
-
-
-@kernel(aten.mul_.Tensor)
 def mul_(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     result = mul(self, other)
     return write(result if self.is_sparse else result.to_dense(), self, "mul")
@@ -273,7 +235,6 @@ def check_product(mat1: torch.Tensor, mat2: torch.Tensor) -> None:
         )
 
 
-@kernel(aten.mm.default, COMPRESSED)
 def mm(mat1: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     """A product of two matrices, some sparse: sparse, in the first one's layout, if both are."""
     check_product(mat1, mat2)
@@ -284,7 +245,6 @@ def mm(mat1: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     return in_layout(matmul_of_two(mat1, mat2), mat1.layout)
 
 
-@kernel(aten.addmm.default, COO, COMPRESSED)
 def addmm(self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
     check_devices([self, mat1, mat2])
     if self.dtype != mat1.dtype:
@@ -297,21 +257,6 @@ def addmm(self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: A
     return added + result
 
 
-@kernel(aten.addmm.out, COO, COMPRESSED)
-def addmm_out(
-    self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
-) -> torch.Tensor:
-    return write(addmm(self, mat1, mat2, beta=beta, alpha=alpha), out, "addmm")
-
-
-@kernel(aten.addmm_.default, COO, COMPRESSED)
-def addmm_(
-    self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> torch.Tensor:
-    return write(addmm(self, mat1, mat2, beta=beta, alpha=alpha), self, "addmm")
-
-
-@kernel(aten.addmv.out, COO, COMPRESSED)
 def addmv_out(
     self: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
 ) -> torch.Tensor:
@@ -319,7 +264,6 @@ def addmv_out(
     return write(result[:, 0], out, "addmv")
 
 
-@kernel(aten.bmm.default)
 def bmm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     """(b, m, k) COO times (b, k, n)."""
     batch, rows, columns = self._indices()
@@ -333,12 +277,6 @@ def bmm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     return accumulated(gathered, batch * m + rows, b * m).view(b, m, -1)
 
 
-@kernel(aten.bmm.out)
-def bmm_out(self: torch.Tensor, mat2: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return write(bmm(self, mat2), out, "bmm")
-
-
-@kernel(aten._sparse_sparse_matmul.default)
 def matmul_of_two(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Two COO matrices: each element of the first meets the elements of one row of the second."""
     if self.shape[1] != other.shape[0]:
@@ -390,8 +328,8 @@ def flipped(self: torch.Tensor, layout: torch.layout) -> torch.Tensor:
     )  # fmt: skip
 
 
-def conversion(overload: OpOverload, source: torch.layout, target: torch.layout) -> None:
-    """Registers a conversion to a compressed layout; from that of the other direction PyTorch's reads memory."""
+def conversion(overload: OpOverload, source: torch.layout, target: torch.layout) -> Callable[..., Any]:
+    """The kernel of a conversion to a compressed layout; from that of the other direction PyTorch's reads memory."""
     shared = shared_kernel(overload, "SparseCsrCPU")
 
     def convert(self: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
@@ -399,7 +337,7 @@ def conversion(overload: OpOverload, source: torch.layout, target: torch.layout)
             return flipped(self, target)
         return shared(self, *options, **named)
 
-    COMPRESSED[overload] = convert
+    return convert
 
 
 def is_as_it_is(self: torch.Tensor, *options: Any, **named: Any) -> bool:
@@ -411,13 +349,18 @@ def is_as_it_is(self: torch.Tensor, *options: Any, **named: Any) -> bool:
     return same_blocks and dense_dim in (None, self.dense_dim())
 
 
-for rows, columns in COMPRESSED_ROWS.items():
-    to_rows, to_columns = (f"_to_{str(layout).removeprefix('torch.')}" for layout in (rows, columns))
-    conversion(getattr(aten, to_rows).default, columns, rows)
-    conversion(getattr(aten, to_columns).default, rows, columns)
+def conversions() -> dict[OpOverload, Callable[..., Any]]:
+    """Those between rows and columns, by the operator that converts."""
+    kernels = {}
+    for rows, columns in COMPRESSED_ROWS.items():
+        to_rows, to_columns = (
+            getattr(aten, f"_to_{str(layout).removeprefix('torch.')}").default for layout in (rows, columns)
+        )
+        kernels[to_rows] = conversion(to_rows, columns, rows)
+        kernels[to_columns] = conversion(to_columns, rows, columns)
+    return kernels
 
 
-@kernel(aten.add.Tensor, COMPRESSED)
 def add_compressed(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     if not is_sparse(self):
         return add(self, other.to_sparse(), alpha=alpha)
@@ -426,20 +369,9 @@ def add_compressed(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -
     return in_layout(add(self.to_sparse(), other.to_sparse(), alpha=alpha).coalesce(), self.layout)
 
 
-@kernel(aten.add.out, COMPRESSED)
-def add_compressed_out(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor) -> torch.Tensor:
-    return write(add_compressed(self, other, alpha=alpha), out, "add")
-
-
-@kernel(aten.add_.Tensor, COMPRESSED)
-def add_compressed_(self: torch.Tensor, other: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
-    return write(add_compressed(self, other, alpha=alpha), self, "add")
-
-
 # Others
 
 
-@kernel(aten.sparse_mask.default)
 def sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The elements of ``self`` where ``mask`` has some."""
     if not self.is_sparse:
@@ -460,7 +392,6 @@ def sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return coo(mask, mask._indices().clone(), torch.where(kept, values[at], 0), mask.is_coalesced())
 
 
-@kernel(aten.sparse_sampled_addmm.default, COMPRESSED)
 def sampled_addmm(
     self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> torch.Tensor:
@@ -477,7 +408,6 @@ def sampled_addmm(
     return torch.sparse_csr_tensor(*indices, result, self.shape, check_invariants=False)
 
 
-@kernel(aten.sspaddmm.out)
 def sspaddmm_out(
     self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
 ) -> torch.Tensor:
@@ -487,7 +417,6 @@ def sspaddmm_out(
     return write(added if beta == 0 else self * beta + added, out, "sspaddmm")
 
 
-@kernel(aten._sparse_sum_backward.default)
 def sum_backward(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
     """The gradient of a sum over ``dim`` at each element."""
     self = self.coalesce()
@@ -497,3 +426,46 @@ def sum_backward(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int]) -> 
     indices = self._indices()
     values = dense.expand(self.shape)[tuple(indices)].expand(self._values().shape)
     return coo(self, indices.clone(), values.contiguous(), coalesced=True)
+
+
+# Registration
+
+
+def with_variants(functional: OpOverload, fn: Callable[..., Any]) -> dict[OpOverload, Callable[..., Any]]:
+    """The kernels of an overload and of those that PyTorch derives from it, which write what ``fn`` returns."""
+    name = functional._schema.name.removeprefix("aten::")
+
+    def out_variant(*args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return write(fn(*args, **kwargs), out, name)
+
+    def inplace_variant(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return write(fn(self, *args, **kwargs), self, name)
+
+    every = (*overloads(name).values(), *overloads(f"{name}_").values())
+    derived = [overload for overload in every if overload is not functional and functional_of(overload) is functional]
+    return {functional: fn} | {o: inplace_variant if is_inplace(o) else out_variant for o in derived}
+
+
+COO: dict[OpOverload, Callable[..., Any]] = {
+    **with_variants(aten.add.Tensor, add),
+    **with_variants(aten.sub.Tensor, sub),
+    **with_variants(aten.mul.Tensor, mul),
+    aten.mul_.Tensor: mul_,
+    **with_variants(aten.addmm.default, addmm),
+    **with_variants(aten.bmm.default, bmm),
+    aten.addmv.out: addmv_out,
+    aten.sspaddmm.out: sspaddmm_out,
+    aten._coalesce.default: coalesce,
+    aten._sparse_sparse_matmul.default: matmul_of_two,
+    aten.sparse_mask.default: sparse_mask,
+    aten._sparse_sum_backward.default: sum_backward,
+}
+COMPRESSED: dict[OpOverload, Callable[..., Any]] = {
+    **with_variants(aten.add.Tensor, add_compressed),
+    **with_variants(aten.addmm.default, addmm),
+    **conversions(),
+    aten.addmv.out: addmv_out,
+    aten.mm.default: mm,
+    aten.sparse_sampled_addmm.default: sampled_addmm,
+}
+"""Those of CSR, CSC, BSR and BSC tensors."""

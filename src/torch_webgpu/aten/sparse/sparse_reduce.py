@@ -8,15 +8,17 @@ neither pass runs there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
 from torch_webgpu.aten.dispatch.torch_abi import aten, check_devices
 from torch_webgpu.aten.indexing.scatter import HALF
 
-from .sparse_kernels import COMPRESSED, accumulated, entries, kernel
+from .sparse_kernels import accumulated, entries
 
 Maybe = torch.Tensor | None
 SUMS = frozenset({"sum", "mean"})
@@ -49,7 +51,6 @@ def counts(self: torch.Tensor) -> torch.Tensor:
     return (starts[1:] - starts[:-1]).clamp(min=1).unsqueeze(1)
 
 
-@kernel(FORWARD, COMPRESSED)
 def reduced_product(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(m, k) times (k, n) as (m, n), and what was kept (m, n); that is empty where no gradient is needed."""
     if not is_supported(self, other, reduce):  # the CPU says why
@@ -82,7 +83,6 @@ def chosen(products: torch.Tensor, result: torch.Tensor, spread: torch.Tensor, r
     return torch.where(last < 0, first, last)
 
 
-@kernel(BACKWARD, COMPRESSED)
 def reduced_product_backward(
     self: torch.Tensor,
     grad_out: torch.Tensor,
@@ -136,3 +136,6 @@ def extremes_backward(
     if mask[1]:
         of_factors = torch.zeros_like(factors).scatter_add_(0, column, torch.where(is_one, values[number] * grad, 0))
     return of_values, of_factors
+
+
+KERNELS: dict[OpOverload, Callable[..., Any]] = {FORWARD: reduced_product, BACKWARD: reduced_product_backward}

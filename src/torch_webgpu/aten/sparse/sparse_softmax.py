@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.torch_abi import aten
 
-from .sparse_kernels import COO, accumulated, coo, row_major, sparse_mask
+from .sparse_kernels import accumulated, coo, row_major, sparse_mask
 
 
 def lines(self: torch.Tensor, dim: int) -> tuple[torch.Tensor, int]:
@@ -69,7 +69,7 @@ def log_probabilities_gradient(
     return grads - values.exp() * accumulated(grads, which, count)[which]
 
 
-COO |= {
+KERNELS = {
     aten._sparse_softmax.default: softmax_kernel(probabilities, aten._softmax.default),
     aten._sparse_log_softmax.default: softmax_kernel(log_probabilities, aten._log_softmax.default),
     aten._sparse_softmax_backward_data.default: softmax_backward_kernel(

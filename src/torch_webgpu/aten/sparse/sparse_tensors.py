@@ -8,13 +8,14 @@ CUDA, under the names of both, and serves webgpu here. Those that read memory ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
     impl,
@@ -24,7 +25,6 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     overloads_with_kernel,
     shared_kernel,
 )
-from torch_webgpu.aten.dispatch.variants import register_functional
 
 from .sparse_indices import both_indices, row_starts, validate
 
@@ -61,12 +61,15 @@ def on_cpu(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
 @cache
 def kernel_of(key: str, overload: OpOverload) -> Callable[..., Any]:
     # A program without sparse tensors does not pay for them.
-    from . import sparse_reduce, sparse_softmax  # noqa: F401  add their kernels
-    from .sparse_kernels import COMPRESSED, COO
+    from . import sparse_kernels, sparse_reduce, sparse_softmax
 
-    own = COO if key == "SparsePrivateUse1" else COMPRESSED
-    if overload in own:
-        return own[overload]
+    kernels: Mapping[OpOverload, Callable[..., Any]]
+    if key == "SparsePrivateUse1":
+        kernels = {**sparse_kernels.COO, **sparse_softmax.KERNELS}
+    else:
+        kernels = {**sparse_kernels.COMPRESSED, **sparse_reduce.KERNELS}
+    if overload in kernels:
+        return kernels[overload]
     if reads_memory(overload, KEYS[key]):
         return partial(on_cpu, overload)
     return shared_kernel(overload, KEYS[key])
@@ -99,6 +102,6 @@ def register() -> None:
         for overload in overloads(name).values():
             if "out" not in overload._overloadname:
                 impl(overload, shared_kernel(overload, "CPU"))
-    register_functional(aten._convert_indices_from_coo_to_csr.default, row_starts)
-    register_functional(aten._convert_indices_from_csr_to_coo.default, both_indices)
+    register_operator(aten._convert_indices_from_coo_to_csr.default, row_starts)
+    register_operator(aten._convert_indices_from_csr_to_coo.default, both_indices)
     impl(aten._validate_compressed_sparse_indices.default, validate)

@@ -10,15 +10,15 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_webgpu.aten.dispatch.fallback import count
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import check_writable
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
 from torch_webgpu.aten.quantized import float8
 from torch_webgpu.dtypes import BY_TORCH, STORED
-from torch_webgpu.engine.layouts import copy_body
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import download, download_later, host_bytes, upload
-from torch_webgpu.ir.operation import Body, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
 
@@ -60,7 +60,7 @@ NUMBER_DTYPES: dict[type, torch.dtype] = {
 }
 
 
-@partial(traced, reads_flags=True)
+@partial(record_once, reads_flags=True)
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``target.copy_(source)`` with at least one of them on webgpu: broadcasts, converts, honours any strides.
 
@@ -109,16 +109,12 @@ def on_device(source: torch.Tensor, target: torch.Tensor) -> None:
         return
     conj = source.is_conj() != target.is_conj()
     neg = source.is_neg() != target.is_neg()
+    record_pointwise("copy", [source], [target], value_of, (conj, neg))
 
-    def body(specs: tuple[Spec, ...]) -> Body:
-        if not conj and not neg:
-            return copy_body(specs)
-        value = ops.load(0, specs[0].dtype)
-        value = ops.conj(value) if conj else value
-        value = ops.neg(value) if neg else value
-        return Pointwise((ops.to_dtype(value, specs[1].dtype),))
 
-    engine().record("copy", [source], [target], body, (conj, neg))
+def value_of(conj: bool, neg: bool, value: Expr) -> Expr:
+    value = ops.conj(value) if conj else value
+    return ops.neg(value) if neg else value
 
 
 def reinterpreted(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -220,7 +216,7 @@ def to_copy(
     return out.copy_(self)
 
 
-@partial(traced, reads_flags=True)
+@partial(record_once, reads_flags=True)
 def converted(self: torch.Tensor, **layout: Any) -> torch.Tensor:
     """A copy on the same device."""
     return torch.empty_like(self, **layout).copy_(self)

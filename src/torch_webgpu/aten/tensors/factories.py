@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.recorded_once import traced
+from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.scalars import cast_scalar
 from torch_webgpu.aten.dispatch.torch_abi import aten, fills_what_is_unwritten, impl, is_deterministic
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.operation import Body, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import split_scalar
 
@@ -114,21 +115,21 @@ filling_with_small = cache(filling_with)
 """For integers between ``LOWEST`` and ``HIGHEST``, such as counters are set to: a look-up."""
 
 
+def value_of(dtype: str) -> Expr:
+    return ops.param(0, dtype)
+
+
 def fill(self: torch.Tensor, value: Any) -> torch.Tensor:
     if self.dtype not in BY_TORCH:
         return self.copy_(torch.full((), value, dtype=self.dtype, device="cpu"))
     dtype = opmath(self.dtype)
-
-    def body(specs: tuple[Spec, ...]) -> Body:
-        return Pointwise((ops.to_dtype(ops.param(0, dtype), specs[0].dtype),))
-
     filling((self, value))
-    if self.numel():
-        engine().record("fill", [], [self], body, (), [(BY_NAME[dtype].kind, cast_scalar(value, dtype))])
+    scalars = [(BY_NAME[dtype].kind, cast_scalar(value, dtype))]
+    record_pointwise("fill", [], [self], value_of, (dtype,), scalars)
     return self
 
 
-fill_scalar = traced(fill, filling)
+fill_scalar = record_once(fill, filling)
 
 
 def fill_tensor(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -7,10 +7,10 @@ from itertools import product
 
 import torch
 
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
-from torch_webgpu.aten.dispatch.strict import cannot_cast, register_strict
+from torch_webgpu.aten.dispatch.strict import Strict, cannot_cast
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.foreach.foreach_reductions import collect
 from torch_webgpu.aten.indexing.indexing import read, wrap_dim
 
@@ -108,11 +108,11 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
 
 
 def register() -> None:
-    register_strict(aten.cat.default, cat, cannot_cast("cat"), casts=True)
-    register_strict(aten.stack.default, stack, cannot_cast("cat"), casts=True)
+    register_operator(aten.cat.default, cat, strict=Strict(cannot_cast("cat"), casts=True))
+    register_operator(aten.stack.default, stack, strict=Strict(cannot_cast("cat"), casts=True))
     for overload, fn in (
         (aten.roll.default, roll),
         (aten.flip.default, flip),
         (aten.repeat_interleave.Tensor, repeat_interleave),
     ):
-        register_functional(overload, fn)
+        register_operator(overload, fn)

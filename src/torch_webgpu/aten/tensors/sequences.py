@@ -9,34 +9,30 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
-from torch_webgpu.ir.operation import Body, Pointwise, Spec
 from torch_webgpu.ir.ops import ops
 
 from .factories import device_index
 
-Formula = Callable[[Expr, list[Expr]], Expr]
+Formula = Callable[..., Expr]
 """From this point's row-major number (in the dtype computed in) and the scalars to the value."""
 
 
-def fill_by_position(name: str, out: torch.Tensor, formula: Formula, scalars: list[Any], dtype: str) -> torch.Tensor:
-    """Fills ``out`` with ``formula``, computed in ``dtype``."""
+def fill_by_position(name: str, out: torch.Tensor, formula: Formula, numbers: list[Any], dtype: str) -> torch.Tensor:
+    """Fills ``out`` with ``formula`` of the numbers, computed in ``dtype``."""
     check_writable(out.shape, out.stride())
-    if out.numel() == 0:
-        return out
-
-    def body(specs: tuple[Spec, ...]) -> Body:
-        symbols = [ops.param(k, dtype) for k in range(len(scalars))]
-        value = formula(ops.to_dtype(ops.linear(), dtype), symbols)
-        return Pointwise((ops.to_dtype(value, specs[0].dtype),))
-
     kind = BY_NAME[dtype].kind
-    engine().record(name, [], [out], body, (dtype,), [(kind, value) for value in scalars])
+    scalars = [(kind, value) for value in numbers]
+    record_pointwise(name, [], [out], at_position, (formula, len(numbers), dtype), scalars)
     return out
+
+
+def at_position(formula: Formula, count: int, dtype: str) -> Expr:
+    return formula(ops.to_dtype(ops.linear(), dtype), *(ops.param(k, dtype) for k in range(count)))
 
 
 def computed_in(dtype: torch.dtype) -> str:
@@ -97,16 +93,22 @@ def with_numel(out: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def ramp(name: str, out: torch.Tensor, start: float, step: float) -> torch.Tensor:
-    return fill_by_position(name, out, lambda i, p: p[0] + i * p[1], [start, step], computed_in(out.dtype))
+    return fill_by_position(name, out, line, [start, step], computed_in(out.dtype))
 
 
-def between(i: Expr, p: list[Expr]) -> Expr:
-    """Point ``i`` of evenly spaced ones, counted from the nearer end, so that both ends are exact.
+def line(i: Expr, start: Expr, step: Expr) -> Expr:
+    return start + i * step
 
-    ``p``: start, end, step, index of the last point.
+
+def between(i: Expr, start: Expr, end: Expr, step: Expr, last: Expr) -> Expr:
+    """Point ``i`` of evenly spaced ones, of which ``last`` is the last, counted from the nearer end, so that both ends
+    are exact.
     """
-    start, end, step, last = p
     return ops.where(i < last * 0.5, start + i * step, end - (last - i) * step)
+
+
+def power_between(i: Expr, start: Expr, end: Expr, step: Expr, last: Expr, base: Expr) -> Expr:
+    return ops.pow(base, between(i, start, end, step, last))
 
 
 def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torch.Tensor:
@@ -114,10 +116,7 @@ def linspace(start: float, end: float, steps: int, *, out: torch.Tensor) -> torc
 
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: torch.Tensor) -> torch.Tensor:
-    def formula(i: Expr, p: list[Expr]) -> Expr:
-        return ops.pow(p[4], between(i, p[:4]))
-
-    return spaced("aten.logspace", torch.logspace, formula, out, start, end, steps, base)
+    return spaced("aten.logspace", torch.logspace, power_between, out, start, end, steps, base)
 
 
 def spaced(
@@ -151,13 +150,12 @@ def eye_m(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
     if out.dtype not in BY_TORCH:
         return out.copy_(torch.eye(n, m, dtype=out.dtype, device="cpu"))
     check_writable(out.shape, out.stride())
-    if out.numel():
-
-        def body(specs: tuple[Spec, ...]) -> Body:
-            return Pointwise((ops.to_dtype(ops.eq(ops.index(0), ops.index(1)), specs[0].dtype),))
-
-        engine().record("aten.eye", [], [out], body)
+    record_pointwise("aten.eye", [], [out], on_diagonal)
     return out
+
+
+def on_diagonal() -> Expr:
+    return ops.eq(ops.index(0), ops.index(1))
 
 
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any) -> torch.Tensor:

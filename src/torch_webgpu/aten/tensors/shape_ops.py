@@ -7,30 +7,29 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.deterministic import by_mode
+from torch_webgpu.aten.dispatch.operations import record_pointwise
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, outputs_of
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.aten.indexing.indexing import nonzero, wrap_dim
-from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.operation import Body, Pointwise, Spec
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 
 def triangle(self: torch.Tensor, diagonal: int = 0, *, lower: bool) -> torch.Tensor:
     """The elements on one side of a diagonal of each matrix, zeros on the other."""
     (out,) = outputs_of((aten.tril if lower else aten.triu).default, self, diagonal)
-
-    def body(specs: tuple[Spec, ...]) -> Body:
-        value = ops.load(0, specs[0].dtype)
-        rank = len(specs[0].shape)
-        above = ops.sub(ops.index(rank - 1), ops.index(rank - 2))
-        side = (ops.le if lower else ops.ge)(above, ops.param(0, "i32"))
-        return Pointwise((ops.where(side, value, ops.like(value, 0)),))
-
     if out.numel():
         bound = max(self.shape[-2:])
-        engine().record("tril" if lower else "triu", [self], [out], body, lower, [("i", clamp(diagonal, bound))])
+        name, rank = "tril" if lower else "triu", self.dim()
+        record_pointwise(name, [self], [out], side_of_diagonal, (lower, rank), [("i", clamp(diagonal, bound))])
     return out
+
+
+def side_of_diagonal(lower: bool, rank: int, value: Expr) -> Expr:
+    """Scalar 0 is the diagonal."""
+    above = ops.sub(ops.index(rank - 1), ops.index(rank - 2))
+    side = (ops.le if lower else ops.ge)(above, ops.param(0, "i32"))
+    return ops.where(side, value, ops.like(value, 0))
 
 
 def clamp(value: int, bound: int) -> int:
@@ -92,4 +91,4 @@ def register() -> None:
         (aten.unfold_backward.default, unfold_backward),
         (aten.channel_shuffle.default, channel_shuffle),
     ):
-        register_functional(overload, by_mode(fn))
+        register_operator(overload, fn, by_mode=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
     cpu_kernel,
@@ -19,7 +20,6 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     is_deterministic,
     on_cpu_key,
 )
-from torch_webgpu.aten.dispatch.variants import register_functional
 from torch_webgpu.engine.record import engine
 from torch_webgpu.layout import contiguous_strides, extent
 
@@ -112,7 +112,7 @@ def lazy_clone(self: torch.Tensor) -> torch.Tensor:
 def register() -> None:
     for overload in SHARED_WITH_CPU:
         impl(overload, cpu_kernel(overload))
-    register_functional(aten.narrow_copy.default, narrow_copy)
+    register_operator(aten.narrow_copy.default, narrow_copy)
     # What `t.data = other` and `Module.to` ask, and what answers like CPU and CUDA among themselves.
     impl(aten._has_compatible_shallow_copy_type.default, have_compatible_keys)
     impl(aten._lazy_clone.default, lazy_clone)

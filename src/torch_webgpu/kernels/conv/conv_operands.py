@@ -135,10 +135,10 @@ def roles(c: Conv) -> list[str]:
     """What is fixed for a row and for a position of a and b, by what they are."""
     text = []
     for role, x in (("linear", "b" if c.flipped else "a"), ("window", "a" if c.flipped else "b")):
-        kind, own = {"linear": "u32", "window": "Window"}[role], x.upper()
-        text += [f"alias {own}Row = {kind};", f"alias {own}Step = {kind};"]
-        text.append(f"fn {x}_row(slice: u32, at: u32) -> {own}Row {{ return {role}_row(slice, at); }}")
-        text.append(f"fn {x}_step(slice: u32, k: u32) -> {own}Step {{ return {role}_step(slice, k); }}")
+        type_, name = {"linear": "u32", "window": "Window"}[role], x.upper()
+        text += [f"alias {name}Row = {type_};", f"alias {name}Step = {type_};"]
+        text.append(f"fn {x}_row(slice: u32, at: u32) -> {name}Row {{ return {role}_row(slice, at); }}")
+        text.append(f"fn {x}_step(slice: u32, k: u32) -> {name}Step {{ return {role}_step(slice, k); }}")
     return text
 
 

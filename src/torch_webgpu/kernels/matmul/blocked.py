@@ -25,8 +25,8 @@ from .tile import Blocking, block_params, blocking
 
 
 def lower_product(p: Problem) -> Lowered | None:
-    """The product on subgroup matrices, as halves or as it is, where the adapter has such as multiply its operands,
-    otherwise on registers; None where these cannot, either, which multiply floating-point numbers.
+    """The product on subgroup matrices if the adapter has any that multiply its operands, or halves of these;
+    otherwise on registers. None for integers that no matrices multiply.
     """
     for lower in (on_halves, on_matrices, on_registers):
         lowered = lower(p)
@@ -84,16 +84,16 @@ def matrices_for(p: Problem) -> MatrixConfig | None:
 
 def on_halves(p: Problem) -> Lowered | None:
     """The product by subgroups of float32, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
-    found = halves.choose(p.target, p.halves) if p.halves else None
-    if found is None or p.tensors is None:
+    choice = halves.choose(p.target, p.halves) if p.halves else None
+    if choice is None or p.tensors is None:
         return None
-    config, tiles = found
+    config, tiles = choice
     slices, m, n, k = p.sizes
     padded = halves.padded_length(k, tiles)
     sizes = (slices, m, n, p.halves * padded)
     chosen = matrix_tile.blocking(*sizes, tiles)
-    scales, *rest = temporaries(p, chosen.splits, 3)
-    a, b = [Halved.of(x, padded, p.halves, config, t, scales) for x, t in zip(p.tensors, rest, strict=True)]
+    scales, *copies = temporaries(p, chosen.splits, 3)
+    a, b = [Halved.of(tensor, padded, p.halves, config, t, scales) for tensor, t in zip(p.tensors, copies, strict=True)]
     if not (a.fits(p.target) and b.fits(p.target)):
         return None
     halved = replace(p, operands=(a, b), sizes=sizes)

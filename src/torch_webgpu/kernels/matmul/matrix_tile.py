@@ -6,8 +6,8 @@ of fragments in named variables. Step by step it brings ``m`` x ``k`` values of 
 into workgroup memory, as they lie in memory: *runs* of 16 bytes along whichever dimension is contiguous. The next
 step's runs travel to registers while this step's are multiplied.
 
-The body says where operands come from as for ``register_tile.py``, but that the run of an operand that lies in runs is
-16 bytes: ``fn a_run(row: ARow, step: AStep) -> vec4<u32>``.
+The body declares the same as for ``register_tile.py``, but that a run is 16 bytes of what matrices multiply, as
+``vec4<u32>``.
 
 What is per thread in the loop is an addition and a multiplication for each run; everything else is fixed before it, or
 the same for the workgroup. There are no bounds checks but at a sum's end, and none where steps divide it (``tail``).

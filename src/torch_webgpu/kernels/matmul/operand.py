@@ -112,7 +112,9 @@ class Operand(Protocol):
 
     @property
     def element_bytes(self) -> float:
-        """What an element takes in memory: a part of a byte, if bits are packed."""
+        """What an element takes in memory: a part of a byte, if bits are packed. It is for cost models of products that
+        wait for memory; that of :mod:`.tile` counts multiplications alone.
+        """
         ...
 
     @property
@@ -215,6 +217,7 @@ class Strided:
         kernel.input(self.x, self.arg, self.spec, MATRIX)
 
     def load(self, side: Side, run: Run) -> list[str]:
+        """``matmul.wgsl`` is about both operands. The other one declares ``<x>_at`` and ``<x>_delta`` as well."""
         return [wgsl_source("matmul/matmul"), reader(side, self.x, run)]
 
 

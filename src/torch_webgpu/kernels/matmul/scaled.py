@@ -32,7 +32,7 @@ def operand_for(dtype: str, work: int) -> str:
 
 
 def read_scales(kernel: Draft, scales: int) -> None:
-    """Gives a product's kernel what :func:`scale_lines` speak of; ``scales``: the temporary."""
+    """Gives a product's kernel what :func:`scale_lines` need; ``scales``: the temporary."""
     kernel.binding(Binding("scales", "u32"), scales)
     kernel.add(wgsl_source("matmul/scaled"))
 
@@ -138,9 +138,9 @@ def _operand(kernel: Draft, tensor: Strided, side: Side, outer: int, units: int,
     x = side.x
     total = kernel.params.add(f"{x}_total", tensor.slices * outer * units)
     outer_text, units_text = kernel.params.add(f"{x}_outer", outer), kernel.params.add(f"{x}_units", units)
-    row, place = ("line", "first") if side.k_major else ("first", "line")
-    at = f"{x}_row(slice, {row}), {x}_step(slice, {place})"
-    found = f"largest_of_{tensor.dtype}({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
+    row, position = ("line", "first") if side.k_major else ("first", "line")
+    at = f"{x}_row(slice, {row}), {x}_step(slice, {position})"
+    bits = f"largest_of_{tensor.dtype}({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
     yield "  {"
     yield "    var most = 0u;"
     yield f"    for (var i = wid.x * {WORKGROUP}u + lid; i < {total}; i += nwg.x * {WORKGROUP}u) {{"
@@ -148,7 +148,7 @@ def _operand(kernel: Draft, tensor: Strided, side: Side, outer: int, units: int,
     yield f"      let above = i / {units_text};"
     yield f"      let line = above % {outer_text};"
     yield f"      let slice = above / {outer_text};"
-    yield f"      most = max(most, {found});"
+    yield f"      most = max(most, {bits});"
     yield "    }"
     yield f"    atomicMax(&largest[{'ab'.index(x)}], most);"
     yield "  }"
