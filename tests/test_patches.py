@@ -21,7 +21,7 @@ from torch_webgpu import patches
 from torch_webgpu.patching import Patch
 
 pytestmark = pytest.mark.timeout(600)  # a process for each program: minutes on a busy machine
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 ROWS = {patch.name: patch for rows in patches.PATCHES.values() for patch in rows}
 ENDS = "the process ends"
 NO_PINNED_MEMORY = "getPinnedMemoryAllocator"
