@@ -28,7 +28,7 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	optim/test_foreach_kinds.py graphs/test_graphs_memory.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan swiftshader demo test dawn unit ecosystem pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader demo test dawn check hooks ecosystem pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -55,8 +55,11 @@ dawn: setup swiftshader ## the tests of the device on Dawn, on the software adap
 swiftshader:
 	@scripts/swiftshader.sh
 
-unit: $(stamp) ## the tests that need no GPU, in less than a minute
-	$(bin)/python -m pytest -n $(JOBS) -q tests/unit tests/golden tests/test_architecture.py $(ARGS)
+check: lint types ## rules, formatting, types, architecture, unit tests: no GPU, less than a minute
+	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q tests/test_architecture.py tests/unit $(ARGS)
+
+hooks: $(stamp) ## the quick checks before every commit (pre-commit)
+	$(bin)/pre-commit install
 
 pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
 	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
 # A module may import its own layer's package and every lower layer. Order: the longest prefix decides.
 LAYERS = {
-    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "target": 0,
+    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "patching": 0,
+    "target": 0,
     "ir": 1,
     "wgsl": 2,
     "kernels": 3,
@@ -28,6 +29,7 @@ LAYERS = {
     "engine": 6,
     "aten": 7, "compile": 7,
     "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
+    "patches": 8,
     "": 9,
 }  # fmt: skip
 
@@ -46,6 +48,14 @@ TORCH_INTERNALS = (
     "aten/dispatch/torch_patches.py",
     "compile/autograd_cache.py", "engine/tensor.py",
 )  # fmt: skip
+# What changes PyTorch: what the rows of patches.py are made of.
+TORCH_PATCHES = (
+    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_constructors.py", "aten/dispatch/torch_late_dynamo.py",
+    "aten/dispatch/torch_patches.py", "aten/foreach/optimizer_lists.py", "compile/register.py", "patching.py",
+    "translation/replacements.py",
+)  # fmt: skip
+MODULES_ARE_TORCHS = ("aten/", "compile/", "engine/", "api/")
+"""Where a ``ModuleType`` that a function gets is a module of PyTorch's, and not of another library's, or a program."""
 MODULE_NAME = re.compile(PACKAGE + r"(\.[a-z_0-9]+)+")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -180,6 +190,91 @@ def torch_internals(path: str, text: str) -> list[str]:
     return [f"{path}:{node.lineno}" for node in used] + [f"{path}:{line} imports {module}" for line, module in imported]
 
 
+def torch_assignments(path: str, text: str) -> list[str]:
+    """Attributes of PyTorch's modules and classes, and entries of its tables, that are set: it should be a row of
+    patches.py. Where functions get modules of PyTorch's, these count, too.
+    """
+    if path in TORCH_PATCHES:
+        return []
+    tree = ast.parse(text)
+    theirs = {
+        alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.split(".")[0])
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if is_torch((node.module or "") if isinstance(node, ast.ImportFrom) and not node.level else alias.name)
+    }
+    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    found = {
+        (node.lineno, ast.unparse(node))
+        for scope in (tree, *scopes)
+        for names in [theirs | names_of_torch(scope, theirs, path.startswith(MODULES_ARE_TORCHS))]
+        for node in in_scope(scope)
+        if is_torch_assignment(node, names)
+    }
+    return [f"{path}:{line} sets {text}" for line, text in sorted(found)]
+
+
+def in_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, with those of functions in it; of a module those outside of functions."""
+    for child in ast.iter_child_nodes(scope):
+        if not (isinstance(scope, (ast.Module, ast.ClassDef)) and isinstance(child, ast.FunctionDef)):
+            yield child
+            yield from in_scope(child)
+
+
+def names_of_torch(scope: ast.AST, theirs: set[str], has_modules_of_torch: bool) -> set[str]:
+    """The variables of a function that are modules or classes of PyTorch's, beside those of its module."""
+    nodes = list(in_scope(scope))
+    names = {
+        node.arg
+        for node in nodes
+        if has_modules_of_torch
+        and isinstance(node, ast.arg)
+        and node.annotation is not None
+        and ast.unparse(node.annotation) == "ModuleType"
+    }
+    named = [
+        (target.id, node.value)
+        for node in nodes
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    ]
+    while more := {name for name, value in named if is_theirs(value, theirs | names)} - names:
+        names |= more
+    return names
+
+
+def is_torch_assignment(node: ast.AST, theirs: set[str]) -> bool:
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return not isinstance(node.ctx, ast.Load) and is_theirs(node.value, theirs)
+    return isinstance(node, ast.Call) and called(node) in ("setattr", "delattr") and is_theirs(node.args[0], theirs)
+
+
+def is_theirs(node: ast.AST | None, theirs: set[str]) -> bool:
+    """Whether an expression is one of these names, an attribute of it, or a module of PyTorch's by its name."""
+    if isinstance(node, ast.Attribute):
+        return is_theirs(node.value, theirs)
+    if isinstance(node, ast.Name):
+        return node.id in theirs
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
+        return isinstance(node.slice, ast.Constant) and is_torch(str(node.slice.value))
+    if isinstance(node, ast.Call) and called(node) in ("vars", "getattr"):
+        return is_theirs(node.args[0], theirs)
+    if isinstance(node, ast.Call) and called(node) in ("import_module", "importlib.import_module"):
+        return isinstance(node.args[0], ast.Constant) and is_torch(str(node.args[0].value))
+    return False
+
+
+def called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
+def is_torch(module: str) -> bool:
+    return module.split(".")[0] == "torch"
+
+
 def imported_modules(node: ast.AST) -> list[str]:
     """What an import statement names that may be a module."""
     if isinstance(node, ast.Import):
@@ -268,8 +363,8 @@ def unfinished(path: str, text: str) -> list[str]:
 
 
 CHECKERS = (
-    upward_imports, upward_assignments, own_caches, wgpu_imports, raw_wgpu, torch_internals, private_access,
-    engine_insides, too_long, unfinished
+    upward_imports, upward_assignments, own_caches, wgpu_imports, raw_wgpu, torch_internals, torch_assignments,
+    private_access, engine_insides, too_long, unfinished
 )  # fmt: skip
 
 
@@ -343,6 +438,16 @@ def test_every_part_has_a_layer() -> None:
         (torch_internals, "api/streams.py", "from torch import _C"),
         (torch_internals, "api/streams.py", "import torch._dynamo"),
         (torch_internals, "api/streams.py", "from torch.utils._sympy import functions"),
+        (torch_assignments, "aten/nn/conv.py", "import torch\ntorch.Tensor.to = print"),
+        (torch_assignments, "aten/nn/conv.py", "import torch.nn as nn\n(nn.Linear.forward, b) = 1, 2"),
+        (torch_assignments, "aten/nn/conv.py", "from torch import nn as n\nn.Linear.forward: object = 1"),
+        (torch_assignments, "aten/nn/conv.py", "from torch.nn import Linear\ndel Linear.forward"),
+        (torch_assignments, "aten/nn/conv.py", "import torch\nsetattr(torch.nn, 'Linear', 1)"),
+        (torch_assignments, "aten/nn/conv.py", "import torch\nvars(torch)['Event'] = 1"),
+        (torch_assignments, "aten/nn/conv.py", "import torch\nnn = torch.nn\nlinear = nn.Linear\nlinear.forward = 1"),
+        (torch_assignments, "aten/nn/conv.py", "def f():\n    sys.modules['torch.nn'].Linear = 1"),
+        (torch_assignments, "aten/nn/conv.py", "table = import_module('torch._x').TABLE\ntable['key'] = 1"),
+        (torch_assignments, "aten/nn/conv.py", "def patch(module: ModuleType):\n    module.function = print"),
         (private_access, "aten/nn/conv.py", "from torch_webgpu.engine.record import _engine"),
         (private_access, "engine/lists.py", "def f(mailbox):\n    return mailbox._end"),
         (engine_insides, "api/memory.py", "engine().mailbox.dead()"),
@@ -373,6 +478,9 @@ def test_a_broken_rule_is_found(checker: object, path: str, text: str) -> None:
         (engine_insides, "api/memory.py", "engine().flush(causes.ASKED)"),
         (private_access, "aten/nn/conv.py", "def f(op, spec):\n    return op._schema, spec._replace(dtype='f32')"),
         (torch_internals, "aten/nn/conv.py", '"""About torch._C."""'),
+        (torch_assignments, "aten/dispatch/torch_patches.py", "import torch\ntorch.Tensor.to = print"),
+        (torch_assignments, "aten/nn/conv.py", "import torch\nx = torch.ones(3)\nx.data = x[0] = torch.nn"),
+        (torch_assignments, "aten/nn/conv.py", "from .torch import nn\nnn.Linear = 1\nself.torch = torch.nn"),
         (torch_internals, "aten/dispatch/torch_abi.py", "torch._C._dispatch()"),
         (torch_internals, "aten/nn/conv.py", "from torch._ops import OpOverload"),
     ],

@@ -20,24 +20,20 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from torch_webgpu.api import accelerator, graphs, hints, plans, streams, torch_profiler
-    from torch_webgpu.aten.dispatch import torch_abi, torch_guard
+    from torch_webgpu.api import plans, torch_profiler
+    from torch_webgpu.aten.dispatch import torch_abi
     from torch_webgpu.compile import register as compiler
     from torch_webgpu.engine import launch_blocking, record
 
-    from . import api, aten, integrations, plan
+    from . import api, aten, integrations, patches, plan
 
     _setup_privateuseone_for_python_backend("webgpu", backend_module=api, device_guard=torch_abi.DeviceGuard())
-    torch_guard.let_exceptions_pass()
     aten.register()
+    patches.apply()
     atexit.register(record.stop)  # now, so that it runs after the handlers of programs that import torch first
     plan.trace, plan.bind = plans.trace, plans.bind
     launch_blocking.register()
     compiler.register()
-    accelerator.register()
-    graphs.register()
-    hints.register()
-    streams.register()
     torch_profiler.register()
     integrations.register()
 

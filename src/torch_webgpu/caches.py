@@ -43,7 +43,7 @@ class Cache(dict[K, V]):
         if value is None:
             value = cache[key] = make(key)
 
-    ``weigh(key, value)``: how much of the limit an entry takes; one that takes more than all of it stays alone.
+    ``weigh(value)``: how much of the limit an entry takes; one that takes more than all of it stays alone.
     ``evicted(key, value)`` is called for each that makes room, not for those that :meth:`clear` or :meth:`pop` take
     away. Threads may share a cache: the worst that a race costs is an entry that is made again.
     """
@@ -54,7 +54,7 @@ class Cache(dict[K, V]):
         self,
         name: str,
         limit: int,
-        weigh: Callable[[K, V], int] | None = None,
+        weigh: Callable[[V], int] | None = None,
         evicted: Callable[[K, V], object] | None = None,
     ) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Cache(dict[K, V]):
         """Puts an entry in, in place of what was there."""
         if key in self or key in self._old:
             self.pop(key)
-        weight = 1 if self._weigh is None else self._weigh(key, value)
+        weight = 1 if self._weigh is None else self._weigh(value)
         if self and 2 * (self._weight + weight) > self.limit:
             self._drop_old()
             self._old, self._old_weight = dict(self), self._weight
@@ -99,10 +99,10 @@ class Cache(dict[K, V]):
         """Takes an entry away, of whichever generation, and returns it."""
         if key in self:
             value = super().pop(key)
-            self._weight -= 1 if self._weigh is None else self._weigh(key, value)
+            self._weight -= 1 if self._weigh is None else self._weigh(value)
         elif key in self._old:
             value = self._old.pop(key)
-            self._old_weight -= 1 if self._weigh is None else self._weigh(key, value)
+            self._old_weight -= 1 if self._weigh is None else self._weigh(value)
         else:
             return default
         return value

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 
 from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
-from torch_webgpu.integrations.report import Library
+from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.target import named, names
 from torch_webgpu.translation import compat, launch, migrate
@@ -62,7 +62,7 @@ def print_implementation(implementation: ImplementationReport, style: Style) -> 
         print(textwrap.indent(text, "  "))
 
 
-def print_libraries(libraries: Sequence[Library], style: Style) -> None:
+def print_libraries(libraries: Sequence[LibraryCheck], style: Style) -> None:
     print(style("libraries, and the device each chooses by itself", "1"))
     for found in libraries:
         line = f"  {found.name:<22}{found.version:<10}{found.device or 'none':<10}"

@@ -19,7 +19,7 @@ import torch
 
 from torch_webgpu.config import config
 from torch_webgpu.errors import FlagError, NoAdapterError
-from torch_webgpu.integrations.report import Library, libraries
+from torch_webgpu.integrations.report import LibraryCheck, libraries
 from torch_webgpu.runtime.adapters import INSTALL, MODULES, implementation, survey
 from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.runtime.runtime import devices
@@ -88,7 +88,7 @@ class Report:
     versions: dict[str, str]
     implementations: list[ImplementationReport]
     adapters: list[AdapterReport]
-    libraries: list[Library] = field(default_factory=list)
+    libraries: list[LibraryCheck] = field(default_factory=list)
     advice: str = ""
 
     @property

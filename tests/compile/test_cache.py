@@ -21,7 +21,7 @@ from torch_webgpu.plan import Plan, trace
 
 PROGRAM = """
 import torch, torch_webgpu
-from torch_webgpu.compile import graph
+from torch_webgpu.compile import compiled_graph as graph
 
 made = 0
 trace = graph.trace

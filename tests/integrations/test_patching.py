@@ -16,8 +16,9 @@ import torch
 from tests.device.processes import assert_ends_well, run_script
 
 from torch_webgpu import integrations
-from torch_webgpu.integrations.patching import Libraries, Patches
+from torch_webgpu.integrations.libraries import Libraries
 from torch_webgpu.on_import import Watcher
+from torch_webgpu.patching import Patches
 from torch_webgpu_autoload import other_accelerator
 
 BACKENDS = "torch.backends"

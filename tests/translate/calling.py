@@ -51,7 +51,7 @@ def call(name: str, monitor: Monitor, names: dict[str, Any]) -> dict[str, Any]:
         )
     calls = monitor.calls.get(name)
     outcome["count"] = 0 if calls is None else calls.count
-    outcome["place"] = "" if calls is None else calls.place
+    outcome["place"] = "" if calls is None else calls.location
     return outcome
 
 

@@ -17,7 +17,7 @@ from torch_webgpu.translation.replacements import Replacements
 def monitor() -> Iterator[Monitor]:
     replacements, monitor = Replacements(), Monitor()
     missing = Missing("webgpu", replacements, monitor)
-    missing.place()
+    missing.install()
     yield monitor
     missing.undo()
     replacements.restore()
@@ -73,7 +73,7 @@ def test_other_names_stay_unknown(monitor: Monitor) -> None:
 def test_afterwards_nothing_is_left() -> None:
     before = list(sys.meta_path)
     missing = Missing("webgpu", Replacements(), Monitor())
-    missing.place()
+    missing.install()
     missing.undo()
     assert [finder for finder in sys.meta_path if finder not in before and type(finder).__name__ == "Finder"] == []
     with pytest.raises(ModuleNotFoundError) as raised:
@@ -104,7 +104,7 @@ def test_the_compilers_are_put_back(monitor: Monitor) -> None:
     replacements = Replacements()
     before = cpp_extension.load
     missing = Missing("webgpu", replacements, Monitor())
-    missing.place()
+    missing.install()
     assert cpp_extension.load is not before
     missing.undo()
     replacements.restore()

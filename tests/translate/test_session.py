@@ -223,16 +223,16 @@ def test_everything_is_put_back(target: str) -> None:
 
 
 PARTS = (
-    (Imports, "place", 1),
-    (Alias, "place", 4),
+    (Imports, "install", 1),
+    (Alias, "install", 4),
     (torch.library.Library, "impl", 8),
     (torch_guard, "stand_in", 4),
-    (Missing, "place", 1),
+    (Missing, "install", 1),
     (table, "install", 1),
     (Replacements, "set", 300),
     (session, "without_accelerator", 1),
 )
-"""What places a part of a session, and how often at least it does."""
+"""What installs a part of a session, and how often at least it does."""
 
 
 @pytest.mark.parametrize(
@@ -251,13 +251,13 @@ def test_nothing_stays_of_a_session_that_could_not_begin(
     """Each part raises, at once or later, before or after it did its work."""
     session.enable("cpu")  # once before: modules that are imported for it stay
     session.disable()
-    place, calls = getattr(owner, name), iter(range(done_before))
+    install, calls = getattr(owner, name), iter(range(done_before))
 
     def raising(*args: Any, **kwargs: Any) -> Any:
         if next(calls, None) is not None:
-            return place(*args, **kwargs)
+            return install(*args, **kwargs)
         if after:
-            place(*args, **kwargs)
+            install(*args, **kwargs)
         raise OSError(name)
 
     before = state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def test_what_was_used_last_stays() -> None:
 
 
 def test_what_is_put_in_again_counts_once() -> None:
-    cache: Cache[str, int] = Cache("test", 10, weigh=lambda key, weight: weight)
+    cache: Cache[str, int] = Cache("test", 10, weigh=int)
     for _ in range(5):
         cache["a"] = 4
     cache["b"] = 6
@@ -45,7 +46,7 @@ def test_what_is_put_in_again_counts_once() -> None:
 
 def test_entries_that_are_taken_away_leave_room() -> None:
     evicted: list[str] = []
-    cache: Cache[str, int] = Cache("test", 10, lambda key, weight: weight, lambda key, weight: evicted.append(key))
+    cache: Cache[str, int] = Cache("test", 10, int, lambda key, weight: evicted.append(key))
     cache["a"] = 6
     assert cache.pop("a") == 6
     assert cache.pop("a") is None
@@ -71,8 +72,8 @@ def test_any_sequence_of_uses(steps: list[tuple[str, int]], limit: int) -> None:
     """The bound holds, values are those that were put in, the last half of the limit stays, nothing is evicted that is
     there, and everything that was put in is there or was taken away, once."""
     gone: list[int] = []
-    cache: Cache[int, int] = Cache("test", limit, lambda key, number: 1 + key % 3, lambda key, number: gone.append(key))
-    present: dict[int, int] = {}
+    cache: Cache[int, tuple[int, int]] = Cache("test", limit, itemgetter(0), lambda key, value: gone.append(key))
+    present: dict[int, tuple[int, int]] = {}
     recent: list[int] = []  # keys in the order of their last uses
     for number, (step, key) in enumerate(steps, 1):
         gone.clear()
@@ -81,7 +82,7 @@ def test_any_sequence_of_uses(steps: list[tuple[str, int]], limit: int) -> None:
             assert value == present.get(key)
             used = value is not None
         elif step == "put":
-            cache[key] = present[key] = number
+            cache[key] = present[key] = (1 + key % 3, number)  # its weight, and what tells it apart
             used = True
         else:
             used = False

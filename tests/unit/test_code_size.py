@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_webgpu.ir.expr import Expr, Function
+from torch_webgpu.ir.expr import Expr, WgslFunction
 from torch_webgpu.ir.operation import Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import TABLE, ops
 from torch_webgpu.target import Target
@@ -27,7 +27,9 @@ def test_operators_and_built_in_functions_are_one_each() -> None:
 
 def test_a_function_is_as_much_as_what_it_calls() -> None:
     twice = "fn twice_tanh(x: f32) -> f32 { return tanh_f(x) * tanh_f(x); }"
-    four = Function("four_tanh", f"{twice}\nfn four_tanh(x: f32) -> f32 {{ return twice_tanh(x) + twice_tanh(x); }}")
+    four = WgslFunction(
+        "four_tanh", f"{twice}\nfn four_tanh(x: f32) -> f32 {{ return twice_tanh(x) + twice_tanh(x); }}"
+    )
     own = code_size([ops.tanh(X)]) - 1
     assert code_size([Expr("call", (four, X), "f32")]) - 1 == 4 * own + 3
 

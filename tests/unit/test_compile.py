@@ -73,7 +73,7 @@ def test_without_fusion_each_call_is_a_dispatch() -> None:
 
 
 def test_a_function_has_an_interface() -> None:
-    own = NEW._replace(given=False)
+    own = NEW._replace(external=False)
     views = [TensorView(n, 0, "f32", (1000,), (1,)) for n in (X, Z)]
     starts = [(0, 0), (-1, 0), (-1, 0)]
     whole = replace(

@@ -12,14 +12,14 @@ import pytest
 from torch_webgpu.errors import OutOfMemoryError
 from torch_webgpu.runtime.buffers import BufferPool
 from torch_webgpu.runtime.host_memory import CHECK_BYTES, SPARE_BYTES, Budget, machine_memory
-from torch_webgpu.runtime.vulkan_memory import Memory
+from torch_webgpu.runtime.vulkan_memory import DeviceMemory
 
 GIB = 1 << 30
 MEMINFO = f"MemTotal: {32 * GIB >> 10} kB\nMemFree: 1 kB\nMemAvailable: {20 * GIB >> 10} kB\nHugePages_Total: 0\n"
 linux = pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked otherwise")
 
 
-def machine(root: Path, files: dict[str, str]) -> Memory | None:
+def machine(root: Path, files: dict[str, str]) -> DeviceMemory | None:
     for name, text in {"proc/meminfo": MEMINFO, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def group(folder: str, limit: str, used: int) -> dict[str, str]:
 
 @linux
 def test_a_machine_without_control_groups(tmp_path: Path) -> None:
-    assert machine(tmp_path, {}) == Memory(20 * GIB, 32 * GIB)
+    assert machine(tmp_path, {}) == DeviceMemory(20 * GIB, 32 * GIB)
     assert machine_memory(tmp_path / "elsewhere") is None
 
 
@@ -45,13 +45,13 @@ def test_a_machine_without_control_groups(tmp_path: Path) -> None:
 def test_a_control_group_has_less_than_the_machine(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/pod/task\n"}
     files |= group("sys/fs/cgroup/pod", str(8 * GIB), 6 * GIB) | group("sys/fs/cgroup/pod/task", "max", 3 * GIB)
-    assert machine(tmp_path, files) == Memory(3 * GIB, 8 * GIB), "its caches can be dropped"
+    assert machine(tmp_path, files) == DeviceMemory(3 * GIB, 8 * GIB), "its caches can be dropped"
 
 
 @linux
 def test_a_container_sees_its_own_group_as_the_topmost(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/../some/where\n", **group("sys/fs/cgroup", str(4 * GIB), 5 * GIB)}
-    assert machine(tmp_path, files) == Memory(0, 4 * GIB)
+    assert machine(tmp_path, files) == DeviceMemory(0, 4 * GIB)
 
 
 @linux
@@ -63,7 +63,7 @@ def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
         f"{folder}/memory.usage_in_bytes": str(GIB),
         f"{folder}/memory.stat": f"cache 7\ntotal_inactive_file {GIB >> 1}\n",
     }
-    assert machine(tmp_path, files) == Memory(GIB + (GIB >> 1), 2 * GIB)
+    assert machine(tmp_path, files) == DeviceMemory(GIB + (GIB >> 1), 2 * GIB)
 
 
 @linux
@@ -94,7 +94,7 @@ def pool(budget: Budget) -> Any:
 
 
 def test_buffers_that_were_never_written_count() -> None:
-    first, second = (pool(budget) for budget in [Budget(lambda: Memory(5 * GIB, 8 * GIB))] * 2)
+    first, second = (pool(budget) for budget in [Budget(lambda: DeviceMemory(5 * GIB, 8 * GIB))] * 2)
     kept = [first.allocate(GIB), first.allocate(GIB), second.allocate(GIB), second.allocate(GIB)]
     with pytest.raises(
         OutOfMemoryError,
@@ -110,7 +110,7 @@ def test_buffers_that_were_never_written_count() -> None:
 
 def test_other_programs_take_memory_too() -> None:
     left = [8 * GIB]
-    one = pool(Budget(lambda: Memory(left[0], 8 * GIB)))
+    one = pool(Budget(lambda: DeviceMemory(left[0], 8 * GIB)))
     one.allocate(GIB)
     left[0] = GIB
     with pytest.raises(OutOfMemoryError):
@@ -122,9 +122,9 @@ def test_other_programs_take_memory_too() -> None:
 def test_little_memory_is_not_worth_a_look() -> None:
     looks = []
 
-    def look() -> Memory | None:
+    def look() -> DeviceMemory | None:
         looks.append(1)
-        return Memory(SPARE_BYTES + 2 * CHECK_BYTES, 8 * GIB)
+        return DeviceMemory(SPARE_BYTES + 2 * CHECK_BYTES, 8 * GIB)
 
     one = pool(Budget(look))
     for _ in range(15):

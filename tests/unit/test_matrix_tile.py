@@ -13,7 +13,7 @@ from torch_webgpu.compiler.lower.lower import lower
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels.conv import conv
 from torch_webgpu.kernels.conv.conv_problem import Geometry
-from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.matmul import matmul, scaled
 from torch_webgpu.kernels.matmul.halves import is_worth
 from torch_webgpu.kernels.matmul.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
@@ -175,6 +175,18 @@ def test_convolutions_compile(null, mode, kernel, last):
         source = link(launch.kernel, host).source
         null.create_shader(source, launch.kernel.name, True)
         assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+
+
+@pytest.mark.parametrize("buffers", [3, 4])
+def test_what_an_adapter_cannot_bind_is_multiplied_on_registers(monkeypatch, buffers):
+    """On matrices operands of bfloat16 have scales, in a fourth buffer."""
+    monkeypatch.setattr(scaled, "MIN_WORK", 1)
+    host, geometry = replace(target(F16), max_buffers=buffers), Geometry((1, 1), (1, 1), (1, 1), 1)
+    arguments = [Spec("bf16", s, contiguous_strides(s)) for s in ((2, 8, 28, 28), (16, 8, 3, 3), (2, 16, 28, 28))]
+    op = Operation("convolution", tuple(arguments), 1, conv.extern("forward", geometry, "bf16", False))
+    convolution = conv.lower_conv(op, (0, 1, 2), host, "forward", geometry)
+    names = [*sources(host, "bf16", 100, 96, 64, "rows", "rows"), *(la.kernel.name for la in convolution.launches)]
+    assert [name for name in names if "matrices" in name or "largest" in name] == names * (buffers > 3)
 
 
 def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from torch_webgpu.ir.expr import Expr, Function
+from torch_webgpu.ir.expr import Expr, WgslFunction
 from torch_webgpu.ir.operation import Body, Extern, ForEach, Number, Operation, Pointwise, Reduction, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.matmul import matmul
@@ -17,13 +17,13 @@ MATRIX = Spec("f32", (6, 6), (6, 1))
 
 
 def patches(stride: int) -> Extern:
-    return im2col.unfold(im2col.Patches((2, 2), (1, 1), (0, 0), (stride, stride)))
+    return im2col.unfold(im2col.PatchGeometry((2, 2), (1, 1), (0, 0), (stride, stride)))
 
 
 def made() -> dict[str, Body]:
     """Bodies of every kind, made anew."""
     x = ops.load(0, "f32")
-    call = Expr("call", (Function("own", "fn own(x: f32) -> f32 { return x; }"), x), "f32")
+    call = Expr("call", (WgslFunction("own", "fn own(x: f32) -> f32 { return x; }"), x), "f32")
     return {
         "pointwise": Pointwise((ops.exp(x) * 2 + x,)),
         "own function": Pointwise((call,)),

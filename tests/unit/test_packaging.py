@@ -20,7 +20,7 @@ def oldest() -> int:
     return int(OLDEST[1])
 
 
-@pytest.mark.parametrize("library", ["torch", "numpy", "wgpu", "wgpudawn", "cffi"])
+@pytest.mark.parametrize("library", ["torch", "numpy", "wgpu", "wgpudawn", "cffi", "jinja2"])
 def test_every_dependency_can_be_installed_for_the_oldest_python(library: str) -> None:
     needs = re.match(r">=3\.(\d+)", metadata(library).get("Requires-Python", ">=3.0"))
     assert needs is not None

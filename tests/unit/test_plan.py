@@ -10,7 +10,7 @@ import pytest
 
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import (
-    Buffer,
+    BufferSpec,
     Clear,
     Offset,
     Plan,
@@ -42,7 +42,12 @@ NOISE = Kernel(
 def plan() -> Plan:
     """out = (x + alpha * noise) in two steps, after the temporary was cleared."""
     return Plan(
-        (Buffer(1024, "input", name="x"), Buffer(1024, "output"), Buffer(2048, "temporary"), Buffer(64, "errors")),
+        (
+            BufferSpec(1024, "input", name="x"),
+            BufferSpec(1024, "output"),
+            BufferSpec(2048, "temporary"),
+            BufferSpec(64, "errors"),
+        ),
         (NOISE, ADD),
         (
             Clear(2, 2048),
@@ -127,7 +132,7 @@ def step(number: int, **changes: object) -> Plan:
         (step(0, size_bytes=3), "clears 3 bytes"),
         (replace(plan(), steps=plan().steps[2:]), "reads buffer 2, which nothing has written"),
         (replace(plan(), tensors=(7,)), "tensor 0 lies in buffer 7"),
-        (replace(plan(), buffers=(*plan().buffers[:2], Buffer(0, "temporary"), plan().buffers[3])), "has no size"),
+        (replace(plan(), buffers=(*plan().buffers[:2], BufferSpec(0, "temporary"), plan().buffers[3])), "has no size"),
     ],
 )
 def test_what_is_wrong_is_said(broken: Plan, complaint: str) -> None:
@@ -154,8 +159,11 @@ def of_a_function() -> Plan:
     """y = table[x], and zeros."""
     return Plan(
         (
-            Buffer(512, "input", name="x"), Buffer(64, "constant"), Buffer(256, "output"), Buffer(64, "output"),
-            Buffer(64, "errors"),
+            BufferSpec(512, "input", name="x"),
+            BufferSpec(64, "constant"),
+            BufferSpec(256, "output"),
+            BufferSpec(64, "output"),
+            BufferSpec(64, "errors"),
         ),
         (TAKE,),
         (Step(0, (0, 1, 2, 4), (64, 77, Offset(0, 3), Random(2, 3)), (1, 1, 1)), Clear(3, 64)),
@@ -175,7 +183,7 @@ def other(**changes: object) -> Plan:
     return replace(of_a_function(), **changes)  # type: ignore[arg-type]
 
 
-def with_buffer(number: int, buffer: Buffer) -> Plan:
+def with_buffer(number: int, buffer: BufferSpec) -> Plan:
     buffers = list(of_a_function().buffers)
     buffers[number : number + 1] = [buffer]
     return other(buffers=tuple(buffers))
@@ -201,9 +209,9 @@ def with_text(function: str) -> Plan:
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [
-        (with_buffer(0, Buffer(512, "input", donated=True)), "an input of a function, is donated"),
-        (with_buffer(0, Buffer(516, "input")), "input 0 has 512 bytes, and buffer 0 has 516"),
-        (with_buffer(1, Buffer(2, "constant")), "elements of 4 bytes, and buffer 1 has 2"),
+        (with_buffer(0, BufferSpec(512, "input", donated=True)), "an input of a function, is donated"),
+        (with_buffer(0, BufferSpec(516, "input")), "input 0 has 512 bytes, and buffer 0 has 516"),
+        (with_buffer(1, BufferSpec(2, "constant")), "elements of 4 bytes, and buffer 1 has 2"),
         (other(tensors=(0, 0)), "asks where the tensors of the buffers"),
         (other(tensors=(0, 1)), "asks where the tensors of the buffers"),
         (other(arguments=(1, 2, 3)), "which has the role input, is no argument"),
@@ -219,7 +227,7 @@ def with_text(function: str) -> Plan:
         (other(operators=((77, "take"), (77, "other"))), "one number"),
         (other(random_blocks=0), "0 blocks of the random stream"),
         (other(kernels=(TAKE, ADD)), "kernel 1, add, is run by no step"),
-        (other(buffers=(*of_a_function().buffers, Buffer(4, "temporary"))), "is used by nothing"),
+        (other(buffers=(*of_a_function().buffers, BufferSpec(4, "temporary"))), "is used by nothing"),
         (other(steps=(of_a_function().steps[0], Clear(3, 60))), "beyond the 60 bytes"),
         (with_step(Clear(4, 64)), "clears the error flags"),
         (with_binding(Binding("errors", "f32", "read_write")), "the error flags, are f32"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torch_webgpu.runtime import vulkan_memory
-from torch_webgpu.runtime.vulkan_memory import Memory, memory_of
+from torch_webgpu.runtime.vulkan_memory import DeviceMemory, memory_of
 
 GIB = 1 << 30
 
@@ -53,13 +53,13 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_free_memory_of_the_gpu_itself(loader: None) -> None:
-    assert memory_of(0x10DE, 7, "big") == Memory(12 * GIB, 17 * GIB)
-    assert memory_of(0x10DE, 7, "big", ordinal=1) == Memory(11 * GIB, 17 * GIB)
-    assert memory_of(0x10DE, 7, "big", ordinal=5) == Memory(11 * GIB, 17 * GIB)
+    assert memory_of(0x10DE, 7, "big") == DeviceMemory(12 * GIB, 17 * GIB)
+    assert memory_of(0x10DE, 7, "big", ordinal=1) == DeviceMemory(11 * GIB, 17 * GIB)
+    assert memory_of(0x10DE, 7, "big", ordinal=5) == DeviceMemory(11 * GIB, 17 * GIB)
 
 
 def test_a_driver_that_keeps_its_budget_tells_the_total(loader: None) -> None:
-    assert memory_of(0x1002, 9, "old") == Memory(None, 17 * GIB)
+    assert memory_of(0x1002, 9, "old") == DeviceMemory(None, 17 * GIB)
 
 
 def test_unknown_gpus(loader: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
-from torch_webgpu.aten.dispatch.torch_abi import replace_accelerator_hooks
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine
@@ -25,24 +27,20 @@ def _dtypes(index: int) -> set[torch.dtype]:
     return set(BY_TORCH) if engine().device(index).target.float64 else set(BY_TORCH) - FLOAT64_TYPES
 
 
-def register() -> None:
-    """Puts them in place. They serve only while webgpu is the current accelerator."""
-    replace_accelerator_hooks(
-        {
-            "getDeviceIndex": current_device,
-            "setDeviceIndex": set_device,
-            "exchangeDevice": _exchange,
-            "maybeExchangeDevice": _exchange,
-            "synchronizeDevice": synchronize,
-            "isAllocatorInitialized": lambda: True,
-            "emptyCache": memory.empty_cache,
-            "emptyHostCache": lambda: None,
-            "getDeviceStats": memory.memory_stats_as_nested_dict,
-            "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
-            "resetPeakStats": memory.reset_peak_memory_stats,
-            "getDeviceCapability": lambda index: {"supported_dtypes": _dtypes(index)},
-            "getMemoryInfo": memory.mem_get_info,
-            "getStream": Stream,
-            "setStream": set_stream,
-        }
-    )
+HOOKS: dict[str, Callable[..., Any]] = {
+    "getDeviceIndex": current_device,
+    "setDeviceIndex": set_device,
+    "exchangeDevice": _exchange,
+    "maybeExchangeDevice": _exchange,
+    "synchronizeDevice": synchronize,
+    "isAllocatorInitialized": lambda: True,
+    "emptyCache": memory.empty_cache,
+    "emptyHostCache": lambda: None,
+    "getDeviceStats": memory.memory_stats_as_nested_dict,
+    "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
+    "resetPeakStats": memory.reset_peak_memory_stats,
+    "getDeviceCapability": lambda index: {"supported_dtypes": _dtypes(index)},
+    "getMemoryInfo": memory.mem_get_info,
+    "getStream": Stream,
+    "setStream": set_stream,
+}

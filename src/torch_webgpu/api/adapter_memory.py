@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.host_memory import machine_memory
-from torch_webgpu.runtime.vulkan_memory import Memory, memory_of
+from torch_webgpu.runtime.vulkan_memory import DeviceMemory, memory_of
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
 
-def adapter_memory(index: int) -> Memory | None:
+def adapter_memory(index: int) -> DeviceMemory | None:
     """None where neither WebGPU nor the operating system nor Vulkan tells."""
     eng = engine()
     found = eng.device(index)

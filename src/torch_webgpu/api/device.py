@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
-from torch_webgpu.aten.dispatch.torch_patches import resolve_bare_devices
 from torch_webgpu.engine.current import current_device, set_current_device
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.sync import synchronize as _synchronize
@@ -75,13 +75,23 @@ def index_of(device: DeviceLike) -> int:
     return index
 
 
+at_other_adapter: list[Callable[[], None]] = []
+"""What to do when another adapter than the first becomes current for the first time."""
+
+
+@cache
+def _use_other_adapters() -> None:
+    for call in at_other_adapter:
+        call()
+
+
 def set_device(device: DeviceLike) -> None:
     """Makes an adapter the current one in this thread. A negative index changes nothing, as in torch.cuda."""
     if isinstance(device, int) and device < 0:
         return
     index = index_of(device)
     if index:
-        resolve_bare_devices()
+        _use_other_adapters()
     set_current_device(index)
 
 

@@ -17,7 +17,7 @@ from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.engine.flush_reason import EXPLAINED, PROFILE, Cause
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tensor_lists import Bundle
+from torch_webgpu.engine.recorded_lists import RecordedList
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import ForEach, Node, Operation
 from torch_webgpu.plan import Step
@@ -164,22 +164,22 @@ class _Witness(Observer):
         return ExplainedKernel(operator_name(step.op.name), _needed(step, nodes), reason)
 
 
-def _memory(owners: Sequence[Allocation | Bundle]) -> list[Allocation]:
+def _memory(owners: Sequence[Allocation | RecordedList]) -> list[Allocation]:
     """What arguments lie in, those of lists tensor by tensor."""
-    return [a for owner in owners for a in (owner.allocations if isinstance(owner, Bundle) else [owner])]
+    return [a for owner in owners for a in (owner.allocations if isinstance(owner, RecordedList) else [owner])]
 
 
 def _needed(step: FusedNode, nodes: Sequence[Node]) -> tuple[int, ...]:
     """The nodes of a step that what it stores depends on; fused ones that are left are not computed."""
     if len(step.nodes) == 1:
         return step.nodes
-    latest: dict[tuple[int, int], int] = {}  # by place, which node of the step wrote it
+    latest: dict[tuple[int, int], int] = {}  # by memory, which node of the step wrote it
     feeds: dict[int, set[int]] = {}
     for n in step.nodes:
-        places = list(zip(map(id, nodes[n].allocations), nodes[n].offsets, strict=True))
+        operands = list(zip(map(id, nodes[n].allocations), nodes[n].offsets, strict=True))
         inputs = nodes[n].op.n_inputs
-        feeds[n] = {latest[place] for place in places[:inputs] if place in latest}
-        latest.update(dict.fromkeys(places[inputs:], n))
+        feeds[n] = {latest[operand] for operand in operands[:inputs] if operand in latest}
+        latest.update(dict.fromkeys(operands[inputs:], n))
     pending = {n for n, _ in step.sources[len(step.sources) - step.op.n_outputs :]}
     needed: set[int] = set()
     while pending:

@@ -15,7 +15,7 @@ from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError, did_you_mean
-from torch_webgpu.ir.expr import Function
+from torch_webgpu.ir.expr import WgslFunction
 from torch_webgpu.wgsl.indices import clamp_indices
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 from torch_webgpu.wgsl.module import Module
@@ -86,7 +86,7 @@ def get_fusion_patterns() -> list[Record]:
     ]
 
 
-def _bind(name: str, text: str) -> tuple[Function, int]:
+def _bind(name: str, text: str) -> tuple[WgslFunction, int]:
     """The function in ``text``, under names of its own, and its number of parameters."""
     try:
         module = Module.parse(text).without_comments()
@@ -111,12 +111,12 @@ def _bind(name: str, text: str) -> tuple[Function, int]:
 
     def compiles(changed: str) -> bool:
         try:
-            _compile(name, Function(f"{prefix}_{name}", changed), arity)
+            _compile(name, WgslFunction(f"{prefix}_{name}", changed), arity)
         except ShaderCompileError:
             return False
         return True
 
-    function = Function(f"{prefix}_{name}", clamp_indices(plain, compiles))
+    function = WgslFunction(f"{prefix}_{name}", clamp_indices(plain, compiles))
     _compile(name, function, arity)
     return function, arity
 
@@ -132,7 +132,7 @@ def _refused(text: str) -> str | None:
     return None
 
 
-def _compile(name: str, function: Function, arity: int) -> None:
+def _compile(name: str, function: WgslFunction, arity: int) -> None:
     """Raises ShaderCompileError unless the function compiles in a kernel of its own."""
     arguments = ", ".join(f"x_load({k}u)" for k in range(arity))
     body = f"{function.text}\n@compute @workgroup_size(1)\nfn main() {{ y_store(0u, {function.name}({arguments})); }}\n"

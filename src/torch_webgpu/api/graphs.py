@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_webgpu.aten.dispatch.torch_patches import refuse_uncapturable_optimizers
 from torch_webgpu.engine.capture import Capture, CapturedGraph
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.graph_memory import PoolHandle
 from torch_webgpu.engine.record import engine, started_in
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+from torch_webgpu.runtime.commands import ClearBuffer, Command, CopyBuffer, Dispatch
 
 from .device import synchronize
 from .streams import StreamContext
@@ -188,12 +187,7 @@ def _uses(command: Command) -> tuple[str, list[Any], list[Any]]:
         bound = list(zip(command.buffers, command.kernel.bindings, strict=True))
         label = f"{command.kernel.name} {'x'.join(map(str, command.grid))}"
         return label, [b for b, _ in bound], [b for b, binding in bound if binding.access == "read_write"]
-    if isinstance(command, Copy):
+    if isinstance(command, CopyBuffer):
         return f"copy {command.nbytes} bytes", [command.src], [command.dst]
-    assert isinstance(command, Clear)
+    assert isinstance(command, ClearBuffer)
     return f"clear {command.nbytes} bytes", [], [command.buffer]
-
-
-def register() -> None:
-    """Makes optimizers ask whether they are captured."""
-    refuse_uncapturable_optimizers(is_current_stream_capturing)

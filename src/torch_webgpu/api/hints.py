@@ -7,13 +7,10 @@ that have not used the device keep Python's own hooks, and get no hint.
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from torch_webgpu.engine.record import at_first_use
 from torch_webgpu.errors import meant_by
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -35,18 +32,11 @@ def hinting(before: Hook) -> Hook:
     return show
 
 
-def register() -> None:
-    """Puts them in place when the device is first used."""
-    at_first_use.append(install)
-
-
-def install() -> None:
-    """Puts them in place, around what programs and libraries have put there before."""
-    sys.excepthook = hinting(sys.excepthook)
-    of_threads = threading.excepthook
+def hinting_in_threads(before: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``threading.excepthook``, with hints."""
 
     def show(arguments: Any) -> None:
         add_hint(arguments.exc_value)
-        of_threads(arguments)
+        before(arguments)
 
-    threading.excepthook = show
+    return show

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE_NUMBER
-from torch_webgpu.aten.dispatch.torch_patches import replace_constructor
 from torch_webgpu.engine.current import current_device
-from torch_webgpu.engine.fence import Place, times_ns
+from torch_webgpu.engine.fence import Fence, times_ns
 
 from .device import DeviceLike, device, index_of, synchronize
 
@@ -83,12 +82,12 @@ class Event(torch.Event):
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
         self._home: int | None = None  # where it is recorded if no stream says so; None for the current adapter
-        self._place: Place | None = None
+        self._fence: Fence | None = None
 
     @property
     def device(self) -> torch.device | None:  # type: ignore[override]
         """Where it was recorded; None before that."""
-        return None if self._place is None else torch.device("webgpu", self._place.index)
+        return None if self._fence is None else torch.device("webgpu", self._fence.index)
 
     def record(self, stream: Any = None) -> None:
         """Notes the place after everything recorded so far, and submits that."""
@@ -96,21 +95,21 @@ class Event(torch.Event):
             index = stream.device_index
         else:
             index = current_device() if self._home is None else self._home
-        self._place = Place(index, self._timed)
+        self._fence = Fence(index, self._timed)
 
     def query(self) -> bool:
         """Whether the work before it is done. True if it was never recorded."""
-        return self._place is None or self._place.is_reached()
+        return self._fence is None or self._fence.is_reached()
 
     def synchronize(self) -> None:
         """Waits for the work before it (and for what was recorded after it)."""
-        if self._place is not None and not self._place.is_reached():
-            synchronize(self._place.index)
+        if self._fence is not None and not self._fence.is_reached():
+            synchronize(self._fence.index)
 
     def wait(self, stream: Any = None) -> None:
         """Makes later work of ``stream`` (the current one) wait for it; across adapters it is the host that waits."""
         waiting = current_device() if stream is None else stream.device_index
-        if self._place is not None and self._place.index != waiting:
+        if self._fence is not None and self._fence.index != waiting:
             self.synchronize()
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -121,7 +120,7 @@ class Event(torch.Event):
         for event in (self, end_event):
             if not event._timed:
                 raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        begin, end = self._place, end_event._place
+        begin, end = self._fence, end_event._fence
         if begin is None or end is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if begin.index != end.index:
@@ -133,19 +132,13 @@ class Event(torch.Event):
         return f"<torch.webgpu.Event device={self.device}>"
 
 
-def _generic_event(
+def generic_event(
     device: torch.device, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
 ) -> Event:
     """What ``torch.Event`` makes for webgpu. With an index it is recorded there, whichever adapter is current."""
     event = Event(enable_timing, blocking, interprocess)
     event._home = None if device.index is None else index_of(device)
     return event
-
-
-def register() -> None:
-    """Makes ``torch.Event`` and ``torch.Stream`` know webgpu."""
-    replace_constructor("Event", _generic_event)
-    replace_constructor("Stream", Stream)
 
 
 class StreamContext:

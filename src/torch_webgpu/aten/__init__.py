@@ -1,15 +1,13 @@
 """PyTorch's side: what each ATen operator records.
 
-``dispatch/`` is what all operators use: registration, guards, recipes, fallbacks, patches of PyTorch. Every other
-folder is a family of operators, whose modules register their kernels when they are imported.
+``dispatch/`` is what all operators use: registration, guards, recipes, fallbacks, replacements of PyTorch's functions.
+Every other folder is a family of operators, whose modules register their kernels when they are imported.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import iter_modules
-
-from torch_webgpu.engine.generators import new_generator
 
 # In this order: tensors exist before anything computes with them.
 FAMILIES = (
@@ -29,11 +27,9 @@ FAMILIES = (
 
 def register() -> None:
     """Registers every operator family and the fallback for the rest."""
-    from .dispatch import autocast, default_dtype, fallback, opcheck, torch_abi, torch_late_dynamo, torch_patches
+    from .dispatch import autocast, fallback
 
-    torch_late_dynamo.register()
-    for module in (default_dtype, autocast, opcheck):
-        module.register()
+    autocast.register()
     for family in FAMILIES:
         package = import_module(f"{__name__}.{family}")
         late = getattr(package, "LATE", frozenset())
@@ -44,5 +40,3 @@ def register() -> None:
             if hasattr(module, "register"):
                 module.register()
     fallback.install()
-    torch_abi.run_backward_in_calling_thread()
-    torch_patches.replace_generator_constructor(new_generator)

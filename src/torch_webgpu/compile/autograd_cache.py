@@ -26,7 +26,6 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-from torch._guards import TracingContext
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -41,7 +40,7 @@ from .cache import folder, sources
 from .compiled_graph import CompiledGraph, Outline
 from .in_place import any_symbols
 from .partition import values
-from .private import without_fakes
+from .private import donate_no_buffers, without_fakes
 
 Compile = Callable[[GraphModule], Callable[..., Any]]
 Resume = Callable[[Outline, Callable[[], GraphModule]], Callable[..., Any]]
@@ -161,10 +160,7 @@ def keeping(compile: Compile, resume: Resume, index: int) -> Any:
     """``compile`` as a compiler of AOTAutograd's that keeps what it makes: see :class:`GraphCode`."""
 
     def code(gm: GraphModule, example_inputs: Sequence[Any]) -> GraphCode:
-        context = TracingContext.try_get()
-        if context is not None and context.fw_metadata is not None:
-            # Our backward graphs write into no activation: a program may run them twice.
-            context.fw_metadata.bw_donated_idxs = []
+        donate_no_buffers()
         return GraphCode(gm, compile, resume, index)
 
     return SerializableAOTDispatchCompiler(GraphCode, code)

@@ -7,7 +7,8 @@ what was written is a plan that has to be made again. Several processes may shar
 
 A plan's kernels may be compiled without bounds checks, so that nobody else may have written it: see
 :mod:`.private_folder`. A folder or a file that is not this user's alone is not used. Where that cannot be known, on
-Windows, kernels that were read are compiled with checks, whatever the file says of them.
+Windows, kernels that were read are compiled with checks, whatever the file says of them. So are those of plans that
+``torch.compiler.load_cache_artifacts()`` brought, in files with a suffix of their own (:mod:`.artifacts`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch_webgpu.config import config
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
 
-from . import private_folder
+from . import artifacts, private_folder
 from .private import without_fakes
 from .private_folder import NotPrivateError
 
@@ -43,33 +44,41 @@ MAX_BYTES = 1 << 30
 MAX_PLAN_BYTES = 1 << 28
 """What one plan may have, unpacked, to be kept."""
 OFF = "off"
+SUFFIX = ".plan"
+LOADED_SUFFIX = ".loaded.plan"
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
+_NAME = re.compile(r"[0-9a-f]{64}")
+_DIGEST_BYTES = 64
 
 
 class PlanFile:
     """Where the plan of a graph for arguments like these is kept.
 
-    ``place``: the folder and the plan's name in it; None where nothing is kept.
+    ``entry``: the folder and the plan's name in it; None where nothing is kept.
     """
 
-    def __init__(self, place: tuple[Path, str] | None) -> None:
-        self._path = None if place is None else place[0] / f"{place[1]}.plan"
+    def __init__(self, entry: tuple[Path, str] | None) -> None:
+        self._entry = entry
 
     def read(self) -> tuple[Plan, list[Any]] | None:
         """The plan, and of each of the graph's results the value, or None for a tensor; None if it is not there."""
-        if self._path is None:
+        if self._entry is None:
             return None
+        return self._read(SUFFIX, trusted=True) or self._read(LOADED_SUFFIX, trusted=False)
+
+    def _read(self, suffix: str, trusted: bool) -> tuple[Plan, list[Any]] | None:
+        assert self._entry is not None
+        directory, name = self._entry
+        path = directory / f"{name}{suffix}"
         try:
-            data, is_ours = private_folder.read(self._path.parent, self._path.name, MAX_PLAN_BYTES)
-            if sha256(data[64:]).hexdigest().encode() != data[:64]:
-                raise ValueError("it is damaged")
-            header, _, rest = unpacked(data[64:]).partition(b"\n")
+            data, is_ours = private_folder.read(directory, path.name, MAX_PLAN_BYTES)
+            header, _, rest = unpacked(checked(data)).partition(b"\n")
             values = json.loads(header)
             with tempfile.TemporaryDirectory() as folder:
                 plain = Path(folder) / "plan"
                 plain.write_bytes(rest)
-                plan = Plan.load(plain, trusted=is_ours)
-            os.utime(self._path)
+                plan = Plan.load(plain, trusted=trusted and is_ours)
+            os.utime(path)
         except FileNotFoundError:
             return None
         except NotPrivateError as error:
@@ -77,30 +86,69 @@ class PlanFile:
             return None
         except (OSError, ValueError, zlib.error, WebGPUError):
             with suppress(OSError):
-                self._path.unlink()
+                path.unlink()
             return None
+        artifacts.record(name, data)
         return plan, values
 
     def write(self, plan: Plan, values: Sequence[Any]) -> None:
         """Keeps them, if they can be: a full or read-only disk is no error."""
-        if self._path is None:
+        if self._entry is None:
             return
+        directory, name = self._entry
         try:
-            private_folder.make(self._path.parent)
-            with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
-                plain, whole = Path(folder) / "plan", Path(folder) / "whole"
+            with tempfile.TemporaryDirectory() as folder:
+                plain = Path(folder) / "plan"
                 plan.save(plain)
                 content = json.dumps(list(values)).encode() + b"\n" + plain.read_bytes()
-                if len(content) > MAX_PLAN_BYTES:
-                    return
-                data = zlib.compress(content, 1)
-                private_folder.write(whole, sha256(data).hexdigest().encode() + data)
-                os.replace(whole, self._path)
-            trim(self._path.parent)
-        except NotPrivateError as error:
-            _warn(str(error))
         except (OSError, TypeError):
             return
+        if len(content) > MAX_PLAN_BYTES:
+            return
+        packed = zlib.compress(content, 1)
+        data = sha256(packed).hexdigest().encode() + packed
+        if _write(directory, f"{name}{SUFFIX}", data):
+            artifacts.record(name, data)
+
+
+def write_loaded(name: str, data: bytes) -> None:
+    """Keeps a plan file that ``load_cache_artifacts()`` brought. Warns of one that is none, and writes nothing."""
+    directory = folder()
+    if directory is None:
+        return
+    try:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is no name of a plan")
+        checked(data)
+    except ValueError as error:
+        warnings.warn(f"webgpu: an artifact of a plan was left out: {error}", stacklevel=2)
+        return
+    _write(directory, f"{name}{LOADED_SUFFIX}", data)
+
+
+def _write(directory: Path, name: str, data: bytes) -> bool:
+    """Puts a file in, at once or not at all, and says whether it is there."""
+    try:
+        private_folder.make(directory)
+        with tempfile.TemporaryDirectory(dir=directory) as temporary:
+            whole = Path(temporary) / "whole"
+            private_folder.write(whole, data)
+            os.replace(whole, directory / name)
+        trim(directory)
+    except NotPrivateError as error:
+        _warn(str(error))
+        return False
+    except OSError:
+        return False
+    return True
+
+
+def checked(data: bytes) -> bytes:
+    """A file's packed content. ValueError unless it is what was written."""
+    digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if sha256(packed).hexdigest().encode() != digest:
+        raise ValueError("it is damaged")
+    return packed
 
 
 def unpacked(data: bytes) -> bytes:
@@ -138,7 +186,7 @@ def _user() -> str:
 
 def trim(folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """Removes the plans that were used least recently until the others take no more than that."""
-    files = [(path, path.stat()) for path in folder.glob("*.plan")]
+    files = [(path, path.stat()) for path in folder.glob(f"*{SUFFIX}")]
     total = sum(stat.st_size for _, stat in files)
     for path, stat in sorted(files, key=lambda file: file[1].st_mtime):
         if total <= max_bytes:
@@ -149,12 +197,12 @@ def trim(folder: Path, max_bytes: int = MAX_BYTES) -> None:
 
 def file_for(digest: str | None, given: Sequence[Any], what_else: object) -> PlanFile:
     """Where the plan of a graph of that digest for these arguments is kept. ``what_else``: what decides it besides."""
-    place = folder()
+    cache_folder = folder()
     arguments = "\n".join(map(_argument, given))
-    if place is None or digest is None or _ADDRESS.search(arguments):
+    if cache_folder is None or digest is None or _ADDRESS.search(arguments):
         return PlanFile(None)
     parts = (sources(), torch.__version__, repr(what_else), arguments, digest)
-    return PlanFile((place, sha256("\0".join(parts).encode()).hexdigest()))
+    return PlanFile((cache_folder, sha256("\0".join(parts).encode()).hexdigest()))
 
 
 def digest_of(gm: GraphModule) -> str | None:
@@ -208,5 +256,5 @@ def _argument(value: Any) -> str:
 def sources() -> str:
     """A digest of this package's sources: whatever is changed in them may change plans."""
     root = Path(__file__).parent.parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".wgsl"))
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".wgsl", ".jinja"))
     return sha256(b"\0".join(sha256(path.read_bytes()).digest() for path in files)).hexdigest()

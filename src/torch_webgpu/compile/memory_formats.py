@@ -110,18 +110,18 @@ class _Relaid:
     def __init__(self, gm: GraphModule, kept: Container[Node]) -> None:
         self.graph = Graph(gm)
         self.graph._codegen = gm.graph._codegen
-        self._made: dict[Node, Node] = {}
+        self._copies: dict[Node, Node] = {}
         self._clones: dict[tuple[Node, torch.memory_format], Node] = {}
         chosen = set(convolutions(gm))
         for node in gm.graph.nodes:
-            self._made[node] = self._copied(node, node in chosen)
+            self._copies[node] = self._copied(node, node in chosen)
             if node in kept:
-                self._made[node] = self._restored(node, node)
+                self._copies[node] = self._restored(node, node)
 
     def _copied(self, node: Node, is_chosen: bool) -> Node:
         if depends_on_layout(node):
             return self._restoring(node)
-        inputs = {given: self._made[given] for given in node.all_input_nodes}
+        inputs = {operand: self._copies[operand] for operand in node.all_input_nodes}
         for k in CONVOLUTIONS[node.target] if is_chosen else ():  # type: ignore[index]
             operand = node.args[k]
             assert isinstance(operand, Node)
@@ -137,20 +137,20 @@ class _Relaid:
 
     def _restoring(self, node: Node) -> Node:
         """A copy of ``node`` whose operands lie as they did."""
-        inputs = {given: self._restored(given, node) for given in node.all_input_nodes}
+        inputs = {operand: self._restored(operand, node) for operand in node.all_input_nodes}
         return self.graph.node_copy(node, inputs.__getitem__)
 
-    def _restored(self, given: Node, user: Node) -> Node:
-        """What became of ``given``, in its old layout."""
-        made, value = self._made[given], given.meta.get("val")
-        if not lies_otherwise(made, given):
-            return made
+    def _restored(self, operand: Node, user: Node) -> Node:
+        """What became of ``operand``, in its old layout."""
+        copy, value = self._copies[operand], operand.meta.get("val")
+        if not lies_otherwise(copy, operand):
+            return copy
         if not isinstance(value, torch.Tensor) or not is_permuted(value):
-            raise _LayoutError(given)
+            raise _LayoutError(operand)
         order = sorted(range(value.dim()), key=value.stride, reverse=True)
         if value.is_contiguous() or order == sorted(order):
-            return self._cloned(made, torch.contiguous_format, user)
-        permuted = self._call(aten.permute.default, (made, order), user)
+            return self._cloned(copy, torch.contiguous_format, user)
+        permuted = self._call(aten.permute.default, (copy, order), user)
         back = [order.index(d) for d in range(value.dim())]
         return self._call(aten.permute.default, (self._cloned(permuted, torch.contiguous_format, user), back), user)
 
@@ -182,15 +182,15 @@ def depends_on_layout(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def lies_otherwise(made: Node, given: Node) -> bool:
+def lies_otherwise(copy: Node, operand: Node) -> bool:
     """Whether a node of the new graph has another layout than that of the old one."""
-    pairs = zip(values(made.meta.get("val")), values(given.meta.get("val")), strict=True)
+    pairs = zip(values(copy.meta.get("val")), values(operand.meta.get("val")), strict=True)
     return any(isinstance(a, torch.Tensor) and a.stride() != b.stride() for a, b in pairs)
 
 
 def called(node: Node) -> Any:
     """What a node's operator makes of the fake tensors that its arguments are."""
-    args, kwargs = map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+    args, kwargs = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
     assert callable(node.target)
     with torch.no_grad():
         return node.target(*args, **kwargs)

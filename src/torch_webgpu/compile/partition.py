@@ -2,6 +2,9 @@
 
 Between plans runs what computes on the CPU, brings tensors over or takes them away, makes tensors whose size depends on
 data, calls functions that call others (``torch.cond``), and whatever a trace has refused.
+
+PyTorch's ``CapabilityBasedPartitioner`` makes as few parts as it can, in any order. Here, what needs no plan's results
+runs before all plans, and what only writes CPU tensors after them, so that a plan is cut only where it has to be.
 """
 
 from __future__ import annotations

@@ -60,6 +60,13 @@ def boxing(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda gm, example_inputs: boxed(function(gm))
 
 
+def donate_no_buffers() -> None:
+    """Of the graphs that AOTAutograd compiles: the backward graph writes into no activation, and may run twice."""
+    context = import_module("torch._guards").TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
 def min_cut_partition(*args: Any, **kwargs: Any) -> Any:
     """Which activations the forward pass keeps for the backward pass, and which are computed again."""
     return import_module("torch._functorch.partitioners").min_cut_rematerialization_partition(*args, **kwargs)

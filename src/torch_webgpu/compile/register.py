@@ -11,22 +11,23 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-import torch
-
-from torch_webgpu.on_import import when_imported
-
+from . import artifacts
 from .private import on_webgpu
 
-TRACED = frozenset({"helper", "device_names", "traced"})
+TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
 """The modules of ``translation`` that Dynamo traces through."""
 
 
 def register() -> None:
-    """Makes ``torch.compile`` choose this package for graphs on webgpu. Loads nothing of the compiler's."""
-    wrapper: Any = torch._TorchCompileInductorWrapper
-    wrapper.__call__ = choosing(wrapper.__call__)
-    when_imported("torch._dynamo.backends.inductor", choose_by_name)
-    when_imported("torch._dynamo.trace_rules", skip_own_modules)
+    """Adds plan files to PyTorch's cache artifacts. Loads nothing of the compiler's."""
+    artifacts.register(load_plan)
+
+
+def load_plan(name: str, data: bytes) -> None:
+    """Keeps a plan file of ``torch.compiler.load_cache_artifacts()``."""
+    from .cache import write_loaded  # which loads FX
+
+    write_loaded(name, data)
 
 
 def choose_by_name(module: Any) -> None:

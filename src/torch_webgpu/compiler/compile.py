@@ -53,7 +53,7 @@ class Compilation:
         self.graph, self.target, self.options, self._blame = graph, target, options, blame
         matcher = Matcher(options.patterns)
         self.fused = _shown("match_and_fuse", graph, match_and_fuse(graph, target, options, matcher))
-        self.patterns = tuple(matcher.found.items())
+        self.patterns = tuple(matcher.counts.items())
         whole = graph.interface is not None or not _fuses(graph, options)
         self.lists = tuple(range(len(graph.lists))) if whole else lists_of(self.fused, graph)
         self.layout = graph.laid_out(self.lists)

@@ -9,20 +9,20 @@ from __future__ import annotations
 from torch_webgpu import dtypes
 from torch_webgpu.ir.operation import Operation, Spec, check_addressable
 
+from .recorded_lists import RecordedList
 from .tensor import FIRST_BYTE, OFFSET_MASK
-from .tensor_lists import Bundle
 
 
 def check(op: Operation, addresses: tuple[int, ...]) -> None:
     """Raises AddressError for an operation on what kernels cannot address."""
     for address, spec in zip(addresses, op.args):
-        if isinstance(address, Bundle):
+        if isinstance(address, RecordedList):
             _check_list(op, address)
         else:
             check_addressable(op.name, spec, (address & OFFSET_MASK) - FIRST_BYTE)
 
 
-def _check_list(op: Operation, tensors: Bundle) -> None:
+def _check_list(op: Operation, tensors: RecordedList) -> None:
     geometry, dtype = tensors.geometry, dtypes.of(tensors.dtype).name
     starts = tensors.starts or [0] * len(geometry.shapes)  # of an intermediate list
     for shape, strides, start in zip(geometry.shapes, geometry.strides, starts):

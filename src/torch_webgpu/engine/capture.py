@@ -16,10 +16,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_webgpu.plan import WORD_BYTES, whole_words
-from torch_webgpu.runtime.commands import Command, Copy
+from torch_webgpu.runtime.commands import Command, CopyBuffer
 
 from . import flush_reason
-from .executable import Executable, Numbers
+from .executable import Executable, Scalars
 from .flush import materialise
 from .generators import RandomState, RandomWord, default_state, random_words
 from .graph_memory import PoolHandle, Reservation
@@ -51,7 +51,7 @@ class Capture:
         default_state(device.index)  # is made at its first use, which is not to happen here
         self._settings = RandomState.settings
         self._inputs: dict[int, Allocation] = {}
-        self._made: dict[int, Allocation] = {}  # what got its memory in this capture
+        self._allocated: dict[int, Allocation] = {}  # what got its memory in this capture
         self._older = frozenset(engine.mailbox.allocations)  # by number: what needs no value from it
 
     @classmethod
@@ -77,17 +77,17 @@ class Capture:
             if self.error is None and not cached.is_empty:
                 executable = cached.bind(self.device)
                 executable.check(memory)
-                starts, numbers = recording.starts(cached.lists), recording.numbers
-                made = self.device.with_room(executable.commands, memory, starts, numbers)
-                self._calls.append(GraphCall(executable, made, random_words_of(executable, numbers)))
+                starts, scalars = recording.starts(cached.lists), recording.scalars
+                made = self.device.with_room(executable.commands, memory, starts, scalars)
+                self._calls.append(GraphCall(executable, made, random_words_of(executable, scalars)))
 
     @contextmanager
     def _taking_in(self, allocations: Iterable[Allocation]) -> Iterator[None]:
         """Around what takes in operations over these allocations."""
         for allocation in allocations:
             if allocation.buffer is None:
-                self._made[id(allocation)] = allocation
-            elif id(allocation) not in self._made:
+                self._allocated[id(allocation)] = allocation
+            elif id(allocation) not in self._allocated:
                 self._inputs[id(allocation)] = allocation
                 self._memory.pin(allocation.buffer)
         if self.error is not None:
@@ -121,7 +121,7 @@ class Capture:
             if self.error is None:
                 target, source = materialise(self.device, allocation), self._memory.constant(len(words))
                 self.device.upload(source, 0, words)
-                self._calls.append(GraphCall(None, [Copy(source, 0, target, offset_bytes, len(words))], []))
+                self._calls.append(GraphCall(None, [CopyBuffer(source, 0, target, offset_bytes, len(words))], []))
         return True
 
     def may_move(self, allocations: Sequence[Allocation]) -> bool:
@@ -185,13 +185,13 @@ class Capture:
     def _poison(self) -> None:
         poison = RuntimeError(f"this tensor belongs to a capture that failed: {self.error}")
         self.engine.relocations += 1
-        for allocation in self._made.values():
+        for allocation in self._allocated.values():
             if allocation.number not in self._older:
                 allocation.error = poison
             if allocation.buffer is not None:
                 self.device.release(allocation.buffer)
                 allocation.buffer = None
-        self._made = {}
+        self._allocated = {}
 
     def _close(self) -> None:
         self.engine.capture = None
@@ -213,12 +213,12 @@ class GraphCall(NamedTuple):
     random_words: list[tuple[int, int, RandomWord]]
 
 
-def random_words_of(executable: Executable, numbers: Numbers) -> list[tuple[int, int, RandomWord]]:
+def random_words_of(executable: Executable, scalars: Scalars) -> list[tuple[int, int, RandomWord]]:
     """Which parameters of an executable's commands are numbers of a random stream: see :class:`GraphCall`."""
     return [
         (command, byte + position * WORD_BYTES, number)
         for command, byte, _, row, parts in executable.scalar_words
-        for position, number in enumerate(numbers[row][parts])
+        for position, number in enumerate(scalars[row][parts])
         if isinstance(number, RandomWord)
     ]
 
@@ -234,7 +234,7 @@ class CapturedGraph:
         self._drawn = capture._drawn
         self._inputs = list(capture._inputs.values())
         self._encoded: EncodedGraph | None = None
-        self._places: list[tuple[bytearray | memoryview, int, RandomWord]] = []
+        self._random_parameters: list[tuple[bytearray | memoryview, int, RandomWord]] = []
 
     def instantiate(self) -> EncodedGraph:
         """Prepares the replays: compiles what is not compiled, makes bind groups."""
@@ -244,8 +244,8 @@ class CapturedGraph:
             if self._encoded is None:
                 encoded = self._encoded = self._device.encode_graph(self.commands)
                 starts = accumulate([len(call.commands) for call in self.calls], initial=0)
-                self._places = [
-                    (*encoded.place(start + command, byte), word)
+                self._random_parameters = [
+                    (*encoded.parameter(start + command, byte), word)
                     for start, call in zip(starts, self.calls)
                     for command, byte, word in call.random_words
                 ]
@@ -274,9 +274,9 @@ class CapturedGraph:
             if engine.lanes.busy:
                 engine.flush(flush_reason.REPLAY, device.index)
             encoded = self._encoded or self.instantiate()
-            if self._places:  # takes the next stretch of every stream the graph draws from
+            if self._random_parameters:  # takes the next stretch of every stream the graph draws from
                 start = {state: state.reserve(blocks) for state, blocks in self._drawn.items()}
-                for data, byte, word in self._places:
+                for data, byte, word in self._random_parameters:
                     _write_word(data, byte, word.source.at(*start[word.state]))
             device.replay(encoded, None if device.observer is None else self._shown(device.observer, encoded))
             engine.backpressure.submitted(device)
@@ -301,7 +301,7 @@ class CapturedGraph:
                 if encoded is not None:
                     encoded.release()
                 memory.release()
-            self.calls, self._inputs, self._places = [], [], []
+            self.calls, self._inputs, self._random_parameters = [], [], []
 
     def discard(self) -> None:
         """:meth:`release`, soon. May be called anywhere."""

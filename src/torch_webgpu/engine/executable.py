@@ -59,7 +59,7 @@ class _OffsetWord(NamedTuple):
 
 
 class ScalarWords(NamedTuple):
-    """Parameters of command ``command`` from ``byte`` on: numbers ``parts`` of row ``row``. ``write`` packs them."""
+    """Parameters of command ``command`` from ``byte`` on: scalars ``parts`` of row ``row``. ``write`` packs them."""
 
     command: int
     byte: int
@@ -68,7 +68,7 @@ class ScalarWords(NamedTuple):
     parts: slice
 
 
-class Memory(NamedTuple):
+class BoundMemory(NamedTuple):
     """What a run finds: the buffers of all slots, as far as they have memory, and the arguments that it uses and that
     have none, by slot, with their sizes in bytes.
     """
@@ -77,14 +77,14 @@ class Memory(NamedTuple):
     missing: list[tuple[int, int]]
 
 
-Numbers = Sequence[Sequence[int | float]]
+Scalars = Sequence[Sequence[int | float]]
 """The scalars of a run, in rows: those of each recorded operation."""
 _buffer_of, _size_of, _error_of = attrgetter("buffer"), attrgetter("size_bytes"), attrgetter("error")
 _write_word = struct.Struct("<I").pack_into
 
 
 class Executable:
-    """A plan on one device. ``widths``: how many scalars each row of a run's numbers has.
+    """A plan on one device. ``widths``: how many scalars each row of a run's scalars has.
 
     The memory of arguments with the role temporary, and of those that are donated, goes back after their last step.
     Raises RequirementError where the device lacks what the plan requires.
@@ -99,23 +99,23 @@ class Executable:
         self.plan = plan
         self._device = device
         self._has_run = False
-        buffers, given = plan.buffers, len(plan.arguments)
+        buffers, n_arguments = plan.buffers, len(plan.arguments)
         arguments = set(plan.arguments)
-        own = [n for n, b in enumerate(buffers) if b.role != "errors" and n not in arguments]
+        temporaries = [n for n, b in enumerate(buffers) if b.role != "errors" and n not in arguments]
         flags = [n for n, b in enumerate(buffers) if b.role == "errors"]
-        slots = {number: slot for slot, number in enumerate((*plan.arguments, *own, *flags))}
-        self._temporaries = {slots[n]: buffers[n].size_bytes for n in own}
-        self._no_temporaries = [None] * len(own)
-        errors = given + len(own)
+        slots = {number: slot for slot, number in enumerate((*plan.arguments, *temporaries, *flags))}
+        self._temporaries = {slots[n]: buffers[n].size_bytes for n in temporaries}
+        self._no_temporaries = [None] * len(temporaries)
+        errors = n_arguments + len(temporaries)
         lifetimes = {slots[n]: ends for n, ends in plan.lifetimes.items() if slots[n] < errors}
         lost = {slots[n] for n in plan.arguments if buffers[n].role == "temporary" or buffers[n].donated}
-        self._used = tuple([slot for slot in lifetimes if slot < given])
+        self._used = tuple([slot for slot in lifetimes if slot < n_arguments])
         self._lost = tuple([slot for slot in self._used if slot in lost])
         self._takes: list[tuple[int, bool, int]] = []  # what memory is needed for, or not any more, by which step
         for number, step in enumerate(plan.steps):
             used = [slot for slot in dict.fromkeys([slots[n] for n in touched(step)]) if slot in lifetimes]
             self._takes += [(slot, True, number) for slot in used if lifetimes[slot][0] == number]
-            ended = [slot for slot in used if lifetimes[slot][1] == number and (slot >= given or slot in lost)]
+            ended = [slot for slot in used if lifetimes[slot][1] == number and (slot >= n_arguments or slot in lost)]
             self._takes += [(slot, False, number) for slot in ended]
         self._may_flag = any(slots[n] == errors for step in plan.steps for n in touched(step))
         self._gives_back = any(not taken for _, taken, _ in self._takes)
@@ -161,21 +161,21 @@ class Executable:
         opened: Opened,
         allocations: Sequence[Allocation],
         starts: Sequence[int],
-        numbers: Numbers,
+        scalars: Scalars,
         last: Callable[[], Iterable[Command]] | None = None,
         stream: tuple[int, int] = (0, 0),
-        found: Memory | None = None,
+        memory: BoundMemory | None = None,
     ) -> None:
         """Submits the commands over these allocations, and after them what ``last`` gives when all else is encoded.
 
         ``starts``: where each of the plan's tensors starts, in bytes. ``stream``: seed and place of the random stream.
-        ``found``: what :meth:`memory` says of these allocations, or said of others that are alike in that.
+        ``memory``: what :meth:`memory` says of these allocations, or said of others that are alike in that.
         On an exception nothing has happened, unless the encoder says that it was submitted.
         """
         device, submitted = self._device, opened.encoder.submissions
-        before = buffers = self._buffers_of(opened, allocations) if found is None else found.buffers
+        before = buffers = self._buffers_of(opened, allocations) if memory is None else memory.buffers
         if self._gives_back or not all(before):
-            missing = self._missing_of(allocations, before) if found is None else found.missing
+            missing = self._missing_of(allocations, before) if memory is None else memory.missing
             buffers = self._exchange(opened, allocations, before, missing)
         try:
             if self._may_flag:
@@ -185,11 +185,11 @@ class Executable:
                 key = self, tuple(buffers)
                 prepared = opened.prepared.get(key) or opened.prepared.promote(key)
             if prepared is None:
-                self._submit_new(buffers, starts, numbers, stream, last)
+                self._submit_new(buffers, starts, scalars, stream, last)
             else:
                 made_for, prepared.made_for = prepared.made_for, None  # until all are written
                 is_same = starts is made_for or starts == made_for
-                self._write(prepared.params, None if is_same else starts, numbers, stream)
+                self._write(prepared.params, None if is_same else starts, scalars, stream)
                 prepared.made_for = starts
                 device.submit_prepared(opened, prepared, last)
         except BaseException:
@@ -200,18 +200,18 @@ class Executable:
             if opened.pool.evicted:
                 opened.pool.retire()
 
-    def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> list[Command]:
+    def commands(self, allocations: Sequence[Allocation], starts: Sequence[int], scalars: Scalars) -> list[Command]:
         """What :meth:`run` would submit, over memory that is taken and given back likewise."""
         opened = self._device.opened
         before, missing = self.memory(opened, allocations)
         buffers = self._exchange(opened, allocations, before, missing)
         try:
-            return self._made(buffers, starts, numbers, (0, 0))
+            return self._commands_for(buffers, starts, scalars, (0, 0))
         except BaseException:
             self._undo_memory(allocations, before, buffers)
             raise
 
-    def failing_step(self, allocations: Sequence[Allocation], starts: Sequence[int], numbers: Numbers) -> int | None:
+    def failing_step(self, allocations: Sequence[Allocation], starts: Sequence[int], scalars: Scalars) -> int | None:
         """The first step that there is no memory for, or whose kernel does not compile; None if all can run.
 
         Nothing runs. It is for explaining an exception of :meth:`run`: it looks at one step after the other.
@@ -227,7 +227,7 @@ class Executable:
                 except OutOfMemoryError:
                     return step
                 taken.append(exchange)
-            for step, command in enumerate(self._made(buffers, starts, numbers, (0, 0))):
+            for step, command in enumerate(self._commands_for(buffers, starts, scalars, (0, 0))):
                 try:
                     device.encode_graph([command]).release()
                 except WebGPUError:
@@ -236,10 +236,10 @@ class Executable:
         finally:
             device.undo_exchange(taken, before, buffers)
 
-    def memory(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
+    def memory(self, opened: Opened, allocations: Sequence[Allocation]) -> BoundMemory:
         """What these allocations have."""
         buffers = self._buffers_of(opened, allocations)
-        return Memory(buffers, self._missing_of(allocations, buffers))
+        return BoundMemory(buffers, self._missing_of(allocations, buffers))
 
     def _buffers_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
         """The buffers of all slots over these allocations, as far as they have memory."""
@@ -278,47 +278,47 @@ class Executable:
         self,
         buffers: list[Buffer | None],
         starts: Sequence[int],
-        numbers: Numbers,
+        scalars: Scalars,
         stream: tuple[int, int],
         last: Callable[[], Iterable[Command]] | None,
     ) -> None:
         """Submits commands of which nothing lies ready, or to whoever looks on; keeps them ready the second time."""
-        device, made = self._device, self._made(buffers, starts, numbers, stream)
+        device, commands = self._device, self._commands_for(buffers, starts, scalars, stream)
         prepared = None
         if device.observer is not None:
-            self.show(device.observer, made)
+            self.show(device.observer, commands)
         elif self._has_run:
-            prepared = device.prepare_again((self, tuple(buffers)), made)
+            prepared = device.prepare_again((self, tuple(buffers)), commands)
         else:  # much runs once only: it is not worth to be kept
-            device.prepare(made)
+            device.prepare(commands)
         if prepared is None:
-            device.submit(made if last is None else (*made, *last()))
+            device.submit(commands if last is None else (*commands, *last()))
             self._has_run = self._has_run or device.observer is None
         else:
             prepared.made_for = starts
             device.submit_prepared(device.opened, prepared, last)
 
-    def _made(
-        self, buffers: Sequence[Buffer | None], starts: Sequence[int], numbers: Numbers, stream: tuple[int, int]
+    def _commands_for(
+        self, buffers: Sequence[Buffer | None], starts: Sequence[int], scalars: Scalars, stream: tuple[int, int]
     ) -> list[Command]:
         """The commands over these buffers."""
         params: Any = [bytearray(c.words) if isinstance(c, _Dispatch) else None for c in self._commands]
-        self._write(params, starts, numbers, stream)
+        self._write(params, starts, scalars, stream)
         return [_with_buffers(c, buffers, words) for c, words in zip(self._commands, params)]
 
-    def show(self, observer: Observer, made: Sequence[Command]) -> None:
+    def show(self, observer: Observer, commands: Sequence[Command]) -> None:
         """Tells an observer what these commands, the plan's, are part of."""
-        for label, command in zip(self.plan.labels, made):
+        for label, command in zip(self.plan.labels, commands):
             with observer.span("encode", label.operation):
                 observer.encoded(label, command)
 
-    def _write(self, params: Any, starts: Sequence[int] | None, numbers: Numbers, stream: tuple[int, int]) -> None:
+    def _write(self, params: Any, starts: Sequence[int] | None, scalars: Scalars, stream: tuple[int, int]) -> None:
         """Writes the parameters that are only known now into those of each command; the places, unless None."""
         if starts is not None:
             for command, byte, tensor, shift, ahead in self._offset_words:
                 _write_word(params[command], byte, (starts[tensor] >> shift) + ahead)
         for command, byte, write, row, parts in self.scalar_words:
-            write(params[command], byte, *numbers[row][parts])
+            write(params[command], byte, *scalars[row][parts])
         for command, byte, source in self._random_words:
             _write_word(params[command], byte, source.at(*stream))
 
@@ -332,7 +332,7 @@ class Executable:
 
 
 def in_a_row(words: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int, int, int, int]]]:
-    """(command, position, row, part) grouped into those that follow each other, as both parameters and numbers."""
+    """(command, position, row, part) grouped into those that follow each other, as both parameters and scalars."""
     runs: list[list[tuple[int, int, int, int]]] = []
     for word in words:
         command, position, row, part = word
@@ -352,12 +352,12 @@ def _command(plan: Plan, step: Step | Clear, slots: dict[int, int]) -> _Dispatch
 
 def _with_buffers(command: _Dispatch | _Clear, buffers: Sequence[Any], words: bytearray) -> Command:
     if isinstance(command, _Clear):
-        return commands.Clear(buffers[command.slot], 0, command.size_bytes)
+        return commands.ClearBuffer(buffers[command.slot], 0, command.size_bytes)
     return commands.Dispatch(command.kernel, command.buffers(buffers), bytes(words), command.grid)
 
 
-def _picker(numbers: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def _picker(slots: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function that picks these items of a list, as a tuple."""
-    if len(numbers) > 1:
-        return itemgetter(*numbers)
-    return lambda known: tuple([known[n] for n in numbers])
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return lambda known: tuple([known[n] for n in slots])

@@ -1,4 +1,4 @@
-"""Places in a device's queue: what was submitted before one, whether that is done, when it was."""
+"""Fences in a device's queue: what was submitted before one, whether that is done, when it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .record import engine
 from .sync import synchronize
 
 
-class Place:
+class Fence:
     """The end of what is recorded for a device by now, which is submitted.
 
     ``timed``: the GPU notes its clock there, for :func:`times_ns`. One without timestamp queries is waited for, and
@@ -49,16 +49,16 @@ class Place:
             return reached
 
 
-def times_ns(places: Sequence[Place]) -> list[int]:
-    """When the device came to timed places, all of one device, by one clock. Waits for the work before them."""
+def times_ns(fences: Sequence[Fence]) -> list[int]:
+    """When the device came to timed fences, all of one device, by one clock. Waits for the work before them."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        unread = [place for place in places if place._stamp is not None]
+        unread = [fence for fence in fences if fence._stamp is not None]
         if unread:
             try:
-                read = eng.device(unread[0].index).read_stamps([place._stamp for place in unread])
+                read = eng.device(unread[0].index).read_stamps([fence._stamp for fence in unread])
             except DeviceLostError as error:
                 raise DeviceLostError(f"the time of an event is lost: {error}") from None
-            for place, (begin_ns, _) in zip(unread, read, strict=True):
-                place._stamp, place._time_ns = None, begin_ns
-        return [place._time_ns for place in places]
+            for fence, (begin_ns, _) in zip(unread, read, strict=True):
+                fence._stamp, fence._time_ns = None, begin_ns
+        return [fence._time_ns for fence in fences]

@@ -64,7 +64,7 @@ def run(device: Device, cached: CachedPlan, recording: Recording, trailing: Trai
         if any(map(_error_of, allocations)):
             executable.check(allocations)
         last = None if trailing is None else trailing.commands
-        executable.run(opened, allocations, recording.starts(lists), recording.numbers, last)
+        executable.run(opened, allocations, recording.starts(lists), recording.scalars, last)
         if trailing is not None:
             trailing.submitted = True
     except (DeviceLostError, ForkError):
@@ -85,7 +85,7 @@ def run_apart(device: Device, cached: CachedPlan, recording: Recording) -> None:
         try:
             executable = cached.apart(number, device)
             executable.check(memory)
-            device.with_room(executable.run, device.opened, memory, starts, recording.numbers)
+            device.with_room(executable.run, device.opened, memory, starts, recording.scalars)
         except (DeviceLostError, ForkError):
             raise
         except Exception as error:

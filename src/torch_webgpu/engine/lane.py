@@ -14,13 +14,13 @@ from threading import get_ident
 
 from torch_webgpu.ir.operation import Operation
 
+from .recorded_lists import FIRST_LIST_ADDRESS
 from .tensor import ADDRESS_BITS
-from .tensor_lists import FIRST_LIST_ADDRESS
 
 NOTHING: frozenset[int] = frozenset()
 """The numbers of no allocations."""
 Entry = tuple[Operation, tuple[int, ...], tuple[int | float, ...]]
-"""One recorded call: the operation, the address of each argument (a list is a :class:`Bundle`), flattened scalars."""
+"""One recorded call: the operation, the address of each argument (a list: :class:`RecordedList`), flattened scalars."""
 
 
 def numbers_of(addresses: Iterable[int]) -> list[int]:
@@ -30,7 +30,7 @@ def numbers_of(addresses: Iterable[int]) -> list[int]:
         if address < FIRST_LIST_ADDRESS:
             found.append(address >> ADDRESS_BITS)
         else:
-            found += address.numbers  # type: ignore[attr-defined]
+            found += address.allocation_numbers  # type: ignore[attr-defined]
     return found
 
 

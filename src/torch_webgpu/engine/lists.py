@@ -10,14 +10,16 @@ import torch
 from torch_webgpu.ir.operation import Operation
 
 from .interrupt import Uninterrupted
+from .recorded_lists import Intermediate, ListGeometry, RecordedList, bury, orphans
 from .tensor import LARGE_BYTES, Allocation, Image
-from .tensor_lists import Bundle, Intermediate, ListGeometry, bury, orphans
 
 if TYPE_CHECKING:
     from .record import Engine
 
 
-def record_list(engine: Engine, op: Operation, lists: tuple[Bundle, ...], params: tuple[int | float, ...]) -> bool:
+def record_list(
+    engine: Engine, op: Operation, lists: tuple[RecordedList, ...], params: tuple[int | float, ...]
+) -> bool:
     """Records ``op`` on these lists, its arguments; False, and nothing is recorded, if one that it writes and another
     one have tensors in common.
     """
@@ -30,12 +32,12 @@ def record_list(engine: Engine, op: Operation, lists: tuple[Bundle, ...], params
     return True
 
 
-def make_bundle(
+def make_lists(
     engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int
-) -> tuple[list[torch.Tensor], Bundle]:
+) -> tuple[list[torch.Tensor], RecordedList]:
     """New uninitialised tensors of these shapes."""
     tensors, allocations = make_tensors(engine, _image(engine, geometry, dtype, device))
-    return tensors, Bundle(geometry, dtype, device, allocations, [0] * len(tensors))
+    return tensors, RecordedList(geometry, dtype, device, allocations, [0] * len(tensors))
 
 
 def make_tensors(engine: Engine, image: Image) -> tuple[list[torch.Tensor], list[Allocation]]:
@@ -47,19 +49,19 @@ def make_tensors(engine: Engine, image: Image) -> tuple[list[torch.Tensor], list
 
 
 def make_intermediate(engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int) -> Intermediate:
-    """What :func:`make_bundle` makes, without tensors."""
+    """What :func:`make_lists` makes, without tensors."""
     image = _image(engine, geometry, dtype, device)
     with Uninterrupted(), engine.lock:
         _check(engine, image)
         return Intermediate(geometry, dtype, image, engine.mailbox.take_numbers(len(image.sizes)))
 
 
-def make_seen(engine: Engine, bundle: Intermediate) -> list[torch.Tensor]:
+def make_seen(engine: Engine, tensor_list: Intermediate) -> list[torch.Tensor]:
     """The tensors of an intermediate list, which is an ordinary one from now on."""
     with Uninterrupted(), engine.lock:
-        bundle.settle(engine.mailbox)
-        tensors = _make_tensors(engine, bundle.image, bundle.allocations)
-        bundle.held = False
+        tensor_list.settle(engine.mailbox)
+        tensors = _make_tensors(engine, tensor_list.image, tensor_list.allocations)
+        tensor_list.held = False
         return tensors
 
 

@@ -15,7 +15,7 @@ from torch_webgpu.layout import MAX_INDEX, extent
 from torch_webgpu.plan import Plan, TensorSpec, arranged, wrong_contents
 
 from . import flush_reason
-from .executable import Executable, Memory
+from .executable import BoundMemory, Executable
 from .generators import default_state
 from .interrupt import Uninterrupted
 from .lists import make_tensors
@@ -65,20 +65,20 @@ class PlanFunction:
         alone = {number: self._alone(number) for number in made}
         self._templates = [self._template(number, spec) for number, spec in alone.items()]
         self._image = Image(self._templates) if len(made) >= MANY else None
-        self._given = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
+        self._inputs_by_buffer = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
         self._pointers: list[int] = []  # of the last run's inputs; an executable never sees one address twice
-        places = {number: place for place, number in enumerate(plan.arguments)}
-        self._input_places = [places[spec.buffer] for spec in plan.inputs]
-        self._made_places = [places[number] for number in made]
+        positions = {number: position for position, number in enumerate(plan.arguments)}
+        self._input_positions = [positions[spec.buffer] for spec in plan.inputs]
+        self._output_positions = [positions[number] for number in made]
         self._order = {number: k for k, number in enumerate(made)}
         # Of each output which of the new tensors it is, or where it lies.
         self._outputs = [self._order[t.buffer] if alone.get(t.buffer) else t for t in plan.outputs]
-        self._new = frozenset(self._made_places)
+        self._new = frozenset(self._output_positions)
         self._allocations: list[Any] = [None] * len(plan.arguments)  # of the last run
         for number, t in self._constants.items():
-            self._allocations[places[number]] = engine.allocation(t)
+            self._allocations[positions[number]] = engine.allocation(t)
         self._starts: list[int] = []
-        self._memory: Memory | None = None  # of the last run, where all but its outputs had memory
+        self._memory: BoundMemory | None = None  # of the last run, where all but its outputs had memory
         self._relocations = 0  # the engine's then
 
     def _constant(self, data: bytes) -> torch.Tensor:
@@ -117,12 +117,12 @@ class PlanFunction:
             engine.raise_pending()
             made, allocations = self._bring(inputs, pointers)
             opened = device.opened
-            memory = self._found(opened, allocations)
+            memory = self._memory_for(opened, allocations)
             random = default_state(index) if plan.random_blocks else None
             stream = random.reserve(plan.random_blocks) if random else (0, 0)
             try:
                 device.with_room(
-                    self._executable.run, opened, allocations, self._starts, (), stream=stream, found=memory
+                    self._executable.run, opened, allocations, self._starts, (), stream=stream, memory=memory
                 )
             except BaseException:
                 if random:
@@ -131,7 +131,7 @@ class PlanFunction:
             engine.backpressure.submitted(device)
         return [made[spec] if isinstance(spec, int) else self._output(spec, made, inputs) for spec in self._outputs]
 
-    def _found(self, opened: Opened, allocations: Sequence[Allocation]) -> Memory:
+    def _memory_for(self, opened: Opened, allocations: Sequence[Allocation]) -> BoundMemory:
         """What :meth:`Executable.memory` says. Raises the error that is an input's value.
 
         Inputs that had memory in the last run have it still, and no error, as long as nothing was relocated.
@@ -140,7 +140,7 @@ class PlanFunction:
         if memory is None or relocations != self._relocations:
             self._executable.check(allocations)
             memory = self._executable.memory(opened, allocations)
-            if self._new.issuperset([place for place, _ in memory.missing]):
+            if self._new.issuperset([position for position, _ in memory.missing]):
                 self._memory, self._relocations = memory, relocations
         return memory
 
@@ -158,28 +158,28 @@ class PlanFunction:
         """New tensors for the outputs; the allocations that the executable is given."""
         if pointers is not self._pointers and pointers != self._pointers:
             self._locate(inputs, pointers)
-        engine, found = self._engine, self._allocations
+        engine, arguments = self._engine, self._allocations
         if self._image is None:
-            made = [engine.make_with(template) for template in self._templates]
-            tensors, allocations = [t for t, _ in made], [a for _, a in made]
+            pairs = [engine.make_with(template) for template in self._templates]
+            tensors, allocations = [t for t, _ in pairs], [a for _, a in pairs]
         else:
             tensors, allocations = make_tensors(engine, self._image)
-        for place, allocation in zip(self._made_places, allocations):
-            found[place] = allocation
-        return tensors, found
+        for position, allocation in zip(self._output_positions, allocations):
+            arguments[position] = allocation
+        return tensors, arguments
 
     def _locate(self, inputs: Sequence[torch.Tensor], pointers: list[int]) -> None:
         """Finds the allocations of the inputs that are others than the last time."""
-        engine, found, known = self._engine, self._allocations, self._engine.mailbox.allocations
+        engine, allocations, known = self._engine, self._allocations, self._engine.mailbox.allocations
         before = self._pointers or [0] * len(inputs)
         # A list of its own: a prepared submission compares with the one that its parameters were written from.
         starts = self._starts.copy() or [0] * len(inputs)
         for k, (then, now) in enumerate(zip(before, pointers)):
             if not now:  # a tensor without elements has no address
-                found[self._input_places[k]] = engine.allocation(inputs[k])
+                allocations[self._input_positions[k]] = engine.allocation(inputs[k])
                 starts[k] = offset_in_allocation(inputs[k])
             elif now != then:
-                found[self._input_places[k]] = allocation = known[now >> ADDRESS_BITS]
+                allocations[self._input_positions[k]] = allocation = known[now >> ADDRESS_BITS]
                 starts[k] = (now & OFFSET_MASK) - FIRST_BYTE
                 if allocation.size_bytes > MAX_INDEX:
                     spec = self.plan.inputs[k]
@@ -213,8 +213,8 @@ class PlanFunction:
         """The tensor of a buffer, or in it, or in the input that it is a view of."""
         dtype = BY_NAME[spec.dtype].torch
         first = spec.byte_offset // dtype.itemsize
-        if spec.buffer in self._given:
-            t = inputs[self._given[spec.buffer]]
+        if spec.buffer in self._inputs_by_buffer:
+            t = inputs[self._inputs_by_buffer[spec.buffer]]
             if t.dtype != dtype:  # only a flat tensor of any layout may be viewed as any dtype
                 t = _viewed(t.as_strided((extent(t.shape, t.stride()),), (1,), t.storage_offset()), dtype)
             return t.as_strided(spec.shape, spec.strides, int(t.storage_offset()) + first)

@@ -35,7 +35,7 @@ class Readbacks:
         self._begun: dict[int, int] = {}
 
     def begun(self, index: int) -> int:
-        """How many there have been on a device: a place in its queue, for :meth:`finish`."""
+        """How many there have been on a device: a point of its queue, for :meth:`finish`."""
         return self._begun.get(index, 0)
 
     def make_room(self, device: Device, size_bytes: int) -> None:
@@ -50,12 +50,12 @@ class Readbacks:
         self._waiting.setdefault(device.index, deque()).append(_Pending(parts, target, size_bytes))
         self._begun[device.index] = self.begun(device.index) + 1
 
-    def finish(self, device: Device, place: int | None = None) -> None:
-        """Waits for those begun before a ``place`` in the device's queue, by default for all."""
+    def finish(self, device: Device, before: int | None = None) -> None:
+        """Waits for those ``begun`` before a point of the device's queue, by default for all."""
         waiting = self._waiting.get(device.index)
         if not waiting:
             return
-        last = self.begun(device.index) if place is None else place
+        last = self.begun(device.index) if before is None else before
         while waiting and self.begun(device.index) - len(waiting) < last:
             self._finish_oldest(device, waiting)
 

@@ -36,24 +36,24 @@ class Instruction(NamedTuple):
     """
 
     op: Operation
-    places: tuple[int, ...]
+    slots: tuple[int, ...]
     offsets: tuple[int, ...]
     params: Params
     pick: Callable[[Sequence[int]], tuple[int, ...]] | None
 
     @classmethod
     def of(
-        cls, op: Operation, places: Sequence[int], params: Params = (), offsets: Sequence[int] | None = None
+        cls, op: Operation, slots: Sequence[int], params: Params = (), offsets: Sequence[int] | None = None
     ) -> Instruction:
-        offsets = offsets or [0] * len(places)
-        pick = None if any(offsets) or len(places) < 2 else itemgetter(*places)
-        return cls(op, tuple(places), tuple(offsets), params, pick)
+        offsets = offsets or [0] * len(slots)
+        pick = None if any(offsets) or len(slots) < 2 else itemgetter(*slots)
+        return cls(op, tuple(slots), tuple(offsets), params, pick)
 
     def addresses(self, starts: Sequence[int]) -> tuple[int, ...]:
         """The arguments' addresses, given those of the things they lie in."""
         if self.pick is not None:
             return self.pick(starts)
-        return tuple([starts[p] + o for p, o in zip(self.places, self.offsets)])
+        return tuple([starts[p] + o for p, o in zip(self.slots, self.offsets)])
 
 
 @dataclass(eq=False, slots=True)
@@ -108,7 +108,7 @@ def _only_new(recipe: Recipe) -> Run | None:
     if recipe.several or recipe.aliasing is not None or len(recipe.instructions) != 1 or recipe.results != (0,):
         return None
     (instruction,) = recipe.instructions
-    if instruction.places != tuple(range(recipe.n_tensors + 1)) or any(instruction.offsets) or len(recipe.fresh) != 1:
+    if instruction.slots != tuple(range(recipe.n_tensors + 1)) or any(instruction.offsets) or len(recipe.fresh) != 1:
         return None
     eng, device, (template,), numbers = engine(), recipe.device, recipe.fresh, recipe.numbers
     op, params = instruction.op, instruction.params
@@ -131,18 +131,18 @@ def _only_over(recipe: Recipe) -> Run | None:
     if recipe.several or recipe.aliasing or len(recipe.instructions) != 1 or recipe.fresh:
         return None
     (instruction,), (result,), n = recipe.instructions, recipe.results, recipe.n_tensors
-    op, params, places = instruction.op, instruction.params, instruction.places
+    op, params, slots = instruction.op, instruction.params, instruction.slots
     if result is None or op.n_outputs != 1 or any(instruction.offsets) or (recipe.aliasing is not None and n > 2):
         return None
     eng, device, numbers, position = engine(), recipe.device, recipe.numbers, -1 - result
-    target, addresses, overlapping = places[-1], instruction.pick or instruction.addresses, recipe.overlapping
+    target, addresses, overlapping = slots[-1], instruction.pick or instruction.addresses, recipe.overlapping
     alike = frozenset() if recipe.aliasing is not None else {k for k, _ in op.alike}
-    others = [(place, k in alike) for k, place in enumerate(places[:-1]) if place != target]
+    others = [(slot, k in alike) for k, slot in enumerate(slots[:-1]) if slot != target]
 
     def run(values: Sequence[Any], starts: list[int]) -> Any:
         written = starts[target]
-        for place, may_lie_there in others:
-            start = starts[place]
+        for slot, may_lie_there in others:
+            start = starts[slot]
             if not (start ^ written) >> ADDRESS_BITS and not (may_lie_there and start == written):
                 return overlapping(values)
         own = params if numbers is None else numbers(values)
@@ -221,7 +221,7 @@ class Excerpt:
             return None
         results = tuple([None if r is None else self._place(r, values) for r in given])
         n = self._n_tensors
-        writes = any(place < n for i in self._instructions for place in i.places[i.op.n_inputs :])
+        writes = any(slot < n for i in self._instructions for slot in i.slots[i.op.n_inputs :])
         aliasing = self._aliasing if self._aliasing or writes else None
         if not self._is_repeatable:
             return None
@@ -238,9 +238,9 @@ class Excerpt:
                 if address >> ADDRESS_BITS not in self._numbers:
                     size = self._eng.mailbox.allocations[address >> ADDRESS_BITS].size_bytes
                     self._add(address >> ADDRESS_BITS, self._eng.template((size,), torch.uint8, self._device))
-            places = [self._numbers[address >> ADDRESS_BITS] for address in addresses]
-            offsets = [a - self._starts[p] for a, p in zip(addresses, places, strict=True)]
-            self._instructions.append(Instruction.of(op, places, params, offsets))
+            slots = [self._numbers[address >> ADDRESS_BITS] for address in addresses]
+            offsets = [a - self._starts[p] for a, p in zip(addresses, slots, strict=True)]
+            self._instructions.append(Instruction.of(op, slots, params, offsets))
         self._first = 0
 
     def _add(self, allocation: int, template: Template) -> None:
@@ -262,10 +262,10 @@ class Excerpt:
         template = self._eng.template(t.shape, t.dtype, self._device, t.stride())
         if allocation not in self._numbers:
             self._add(allocation, template)
-        place = self._numbers[allocation] - self._n_tensors
+        slot = self._numbers[allocation] - self._n_tensors
         # Neither a view of an argument nor of another result.
-        self._is_repeatable &= place >= 0 and allocation not in self._returned
-        if place >= 0:
-            self._fresh[place] = template
+        self._is_repeatable &= slot >= 0 and allocation not in self._returned
+        if slot >= 0:
+            self._fresh[slot] = template
         self._returned.add(allocation)
-        return place
+        return slot

@@ -41,11 +41,11 @@ from .layouts import copy_body, layout_key, spec_of, tangled
 from .observed import is_watched, print_recording, run_watched
 from .plan_cache import CachedPlan, FusionCounts, PlanCache
 from .readbacks import Readbacks
+from .recorded_lists import bury
 from .recording import Recording
 from .settings import Settings
 from .store import FIRST_DESCRIBED, Store, templates
 from .tensor import ADDRESS_BITS, Allocation
-from .tensor_lists import bury
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_webgpu.plan import whole_words
-from torch_webgpu.runtime.commands import Copy
+from torch_webgpu.runtime.commands import CopyBuffer
 
 from .flush_reason import RESIZED
 from .interrupt import Uninterrupted
@@ -38,7 +38,7 @@ def resize(address: int, size_bytes: int) -> bool:
             if kept:
                 eng.refuse("a storage with values in it cannot be resized", allocation.device)
                 new = device.allocate(size_bytes)
-                device.submit([Copy(old, 0, new, 0, whole_words(kept))])
+                device.submit([CopyBuffer(old, 0, new, 0, whole_words(kept))])
             allocation.buffer = new
             device.release(old)
         eng.live_bytes[allocation.device] += size_bytes - allocation.size_bytes

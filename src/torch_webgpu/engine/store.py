@@ -231,7 +231,7 @@ class Store:
         """What a webgpu tensor lies in."""
         return self.mailbox.allocations[address_of(t) >> ADDRESS_BITS]
 
-    def place(self, t: torch.Tensor) -> tuple[Allocation, int]:
+    def locate(self, t: torch.Tensor) -> tuple[Allocation, int]:
         """What a webgpu tensor lies in, and how many bytes after the start of that."""
         address = t.data_ptr() or address_of(t)
         return self.mailbox.allocations[address >> ADDRESS_BITS], (address & OFFSET_MASK) - FIRST_BYTE

@@ -79,7 +79,7 @@ def upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     eng = engine()
     size = source.numel() * source.element_size()
     with Uninterrupted(), eng.lock:
-        allocation, offset = eng.place(target)
+        allocation, offset = eng.locate(target)
         to_end = offset + size == allocation.size_bytes
         if not is_contiguous(target.shape, target.stride()) or offset % 4 or (size % 4 and not to_end):
             return False
@@ -140,10 +140,10 @@ def _source(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, Allocation, int
     if eng.capture is not None:
         eng.refuse("a tensor's values cannot be read on the host", t.device.index)
     eng.handovers += 1
-    allocation, offset = eng.place(t)
+    allocation, offset = eng.locate(t)
     if offset & 3 or not t.is_contiguous():
         t = eng.copy_of(t)
-        allocation, offset = eng.place(t)
+        allocation, offset = eng.locate(t)
     return t, allocation, offset
 
 

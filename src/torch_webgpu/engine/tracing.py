@@ -101,8 +101,8 @@ class Tracing:
                 raise TraceError(f"what is traced {self.where} must return tensors of its inputs' device, not {leaf!r}")
         self.engine.collect()
         recording = Recording(self.engine.lane(self.device.index).take(), self.engine.mailbox.allocations)
-        for bundle in recording.lists:
-            bundle.settle(self.engine.mailbox)
+        for tensor_list in recording.lists:
+            tensor_list.settle(self.engine.mailbox)
         graph = self._graph(recording, inputs, leaves, structure)
         return Compilation(graph, self.device.target, self._options, self.blame).plan
 
@@ -115,53 +115,53 @@ class Tracing:
     ) -> Graph:
         """The graph of a recording with this interface."""
         engine = self.engine
-        given = {engine.allocation(one.tensor): one for one in inputs}
+        inputs_at = {engine.allocation(one.tensor): one for one in inputs}
         returned = dict.fromkeys([engine.allocation(t) for t in outputs])
-        outside = given.keys() | returned.keys()
+        outside = inputs_at.keys() | returned.keys()
         lists = range(len(recording.lists))
         memory = recording.memory(lists)
         known = set(memory)
-        extra = [a for a in dict.fromkeys([*given, *returned]) if a not in known]
+        extra = [a for a in dict.fromkeys([*inputs_at, *returned]) if a not in known]
         number = dict(reversed([(a, n) for n, a in enumerate((*memory, *extra))]))  # the first of several
-        owners = [*([a] for a in recording.allocations), *(bundle.allocations for bundle in recording.lists)]
+        owners = [*([a] for a in recording.allocations), *(tensor_list.allocations for tensor_list in recording.lists)]
         live = [not outside.isdisjoint(some) for some in owners]
-        scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.numbers]
+        scalars = [[p.source if isinstance(p, RandomWord) else p for p in row] for row in recording.scalars]
         described: set[Allocation] = set()
 
         def storage_of(a: Allocation, _: bool) -> Storage:
             if a in described:
-                return Storage(a.size_bytes, given=False)  # of a list's tensor: others have it by its first number
+                return Storage(a.size_bytes, external=False)  # of a list's tensor: others have it by its first number
             described.add(a)
-            return self._storage(a, given.get(a), a in returned)
+            return self._storage(a, inputs_at.get(a), a in returned)
 
         graph = graph_of(recording, storage_of, scalars, live)
         graph = replace(graph, extra=tuple([storage_of(a, True) for a in extra]))
         layout = graph.laid_out(lists)
         written = {a.storage for op, args in graph.calls for a in layout.tensors_of(args[op.n_inputs :])}
-        constants = {number[a]: a for a in (*memory, *extra) if self._is_constant(a, given)}
+        constants = {number[a]: a for a in (*memory, *extra) if self._is_constant(a, inputs_at)}
         if wrong := written & constants.keys():
             size = constants[min(wrong)].size_bytes
             raise TraceError(
                 f"what is traced writes into a tensor of {size} bytes that is none of its inputs: make it one"
             )
-        order = {a: k for k, a in enumerate(given)}
-        places = [memory[owner] for owner in layout.owners]
-        starts = [(order.get(a, -1), start) for a, start in zip(places, recording.starts(lists), strict=True)]
+        order = {a: k for k, a in enumerate(inputs_at)}
+        owners = [memory[owner] for owner in layout.owners]
+        starts = [(order.get(a, -1), start) for a, start in zip(owners, recording.starts(lists), strict=True)]
         views = [[self._view(t, number) for t in some] for some in ([one.tensor for one in inputs], outputs)]
         contents = {n: self._contents(a) for n, a in constants.items()}
         interface = Interface(tuple(views[0]), tuple(views[1]), starts, structure, contents, self.drawn)
         return replace(graph, interface=interface)
 
-    def _is_constant(self, a: Allocation, given: Any) -> bool:
+    def _is_constant(self, a: Allocation, inputs: Any) -> bool:
         """Whether its contents are known when the function is traced."""
         is_new = a.buffer is None and a.number >= self.first_number and a not in self._written_by_host
-        return a not in given and not is_new
+        return a not in inputs and not is_new
 
     def _storage(self, a: Allocation, one: Input | None, is_returned: bool) -> Storage:
         if one is not None:
             return Storage(a.size_bytes, "weight" if one.is_weight else "input", live=True, name=one.name)
         if not self._is_constant(a, ()):
-            return Storage(a.size_bytes, "new", live=is_returned, given=is_returned)
+            return Storage(a.size_bytes, "new", live=is_returned, external=is_returned)
         return Storage(a.size_bytes, "constant")
 
     def _view(self, t: torch.Tensor, number: dict[Allocation, int]) -> TensorView:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch_webgpu.config import config
 from torch_webgpu.on_import import watch
 
-from .patching import Libraries
+from .libraries import Libraries
 
 LIBRARIES = {
     "accelerate": "accelerate",

@@ -16,10 +16,10 @@ import torch
 
 from torch_webgpu.api.device import device_count, get_device_properties
 from torch_webgpu.api.memory import empty_cache, mem_get_info, memory_stats
+from torch_webgpu.patching import Patches
 
 from . import random_states
 from .choice import instead_of_cpu, webgpu_device
-from .patching import Patches
 
 CUSTOM_ACCELERATORS = "https://github.com/huggingface/accelerate/pull/4278"
 NEW_BACKENDS = "https://github.com/huggingface/accelerate/issues/2968"

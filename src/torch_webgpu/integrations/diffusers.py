@@ -13,8 +13,7 @@ import torch
 
 from torch_webgpu.api.device import index_of
 from torch_webgpu.engine.record import engine
-
-from .patching import Patches
+from torch_webgpu.patching import Patches
 
 UPSTREAM = "https://github.com/huggingface/diffusers"
 

@@ -16,9 +16,9 @@ import torch
 from torch_webgpu.api.device import device_count, is_available, set_device
 from torch_webgpu.api.memory import empty_cache, memory_stats
 from torch_webgpu.api.random import get_rng_state_all, set_rng_state_all
+from torch_webgpu.patching import Patches
 
 from .choice import webgpu_device
-from .patching import Patches
 
 THIRD_PARTY_DEVICES = "https://github.com/Lightning-AI/pytorch-lightning/pull/20349"
 MORE_ACCELERATORS = "https://github.com/Lightning-AI/pytorch-lightning/issues/20884"

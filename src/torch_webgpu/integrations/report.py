@@ -14,7 +14,7 @@ from .choice import webgpu_device
 
 
 @dataclass
-class Library:
+class LibraryCheck:
     """An installed library. ``device`` is what it chooses, or "" if asking failed; ``advice`` what to do then."""
 
     name: str
@@ -84,19 +84,19 @@ def why_not() -> str:
     return "" if webgpu_device() is not None else "PyTorch has an accelerator of its own here, or there is no adapter"
 
 
-def ask(question: _Question, found: str) -> Library:
+def ask(question: _Question, version: str) -> LibraryCheck:
     """The library's answer. Never raises: a library that cannot be imported is reported."""
     try:
         device = str(question.ask())
     except Exception as error:
         message = str(error).splitlines()[0] if str(error) else ""
-        return Library(question.distribution, found, "", False, f"{type(error).__name__}: {message}")
+        return LibraryCheck(question.distribution, version, "", False, f"{type(error).__name__}: {message}")
     finds = device.partition(":")[0] == "webgpu"
     reason = why_not() or "this version of it is not known to torch-webgpu"
-    return Library(question.distribution, found, device, finds, "" if finds else f"{reason}; {question.tell}")
+    return LibraryCheck(question.distribution, version, device, finds, "" if finds else f"{reason}; {question.tell}")
 
 
-def libraries() -> list[Library]:
+def libraries() -> list[LibraryCheck]:
     """Those installed, each imported and asked."""
     asked = [(q, _version(q.distribution)) for q in QUESTIONS if not q.instead_of or _version(q.instead_of) is None]
-    return [ask(question, found) for question, found in asked if found is not None]
+    return [ask(question, version) for question, version in asked if version is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .patching import Patches
+from torch_webgpu.patching import Patches
 
 PATCHES = Patches()
 

@@ -7,8 +7,9 @@ from functools import wraps
 
 import torch
 
+from torch_webgpu.patching import Patches
+
 from .choice import instead_of_cpu
-from .patching import Patches
 
 PATCHES = Patches()
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from torch_webgpu.api.device import is_bf16_supported
+from torch_webgpu.patching import Patches
 
 from . import random_states
 from .choice import webgpu_device
-from .patching import Patches
 
 LIKE_TPU = "https://github.com/huggingface/transformers/pull/45918"
 """How another device of a package of its own was added: a branch in each of these places."""

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 
 @dataclass(frozen=True)
-class Function:
+class WgslFunction:
     """A program's own WGSL function of ``f32`` numbers: its name, and the text that declares it and what it needs."""
 
     name: str
@@ -29,7 +29,7 @@ class Expr:
     * ``acc k``: the ``k``-th accumulator of a reduction, or finished element of a product, in its epilogue
     * ``reduced``: in a reduction, this point's row-major number within the reduced dimensions, as u32
 
-    or ``call``: a :class:`Function`, the first of ``args``, of the others.
+    or ``call``: a :class:`WgslFunction`, the first of ``args``, of the others.
     """
 
     __slots__ = ("__weakref__", "args", "dtype", "op")
@@ -134,6 +134,6 @@ def walk(roots: Sequence[Expr]) -> Iterator[Expr]:
         stack.extend((arg, False) for arg in expr.args if isinstance(arg, Expr))
 
 
-def functions_of(roots: Sequence[Expr]) -> list[Function]:
+def functions_of(roots: Sequence[Expr]) -> list[WgslFunction]:
     """The programs' own functions that are called below ``roots``, each once."""
     return list(dict.fromkeys([e.args[0] for e in walk(roots) if e.op == "call"]))

@@ -51,14 +51,14 @@ graph's maker, from the graph's own calls.
 class Storage(NamedTuple):
     """Memory that a graph's tensors lie in.
 
-    ``live``: it can be seen when the calls have run. ``given``: whoever runs the graph gives its memory, also that of a
-    new one. ``name``: what its user calls it.
+    ``live``: it can be seen when the calls have run. ``external``: whoever runs the graph brings its memory, also that
+    of a new one. ``name``: what its user calls it.
     """
 
     size_bytes: int
     origin: Origin = "new"
     live: bool = False
-    given: bool = True
+    external: bool = True
     name: str = ""
 
 
@@ -145,7 +145,7 @@ class Graph:
                 number = len(storages) if name is None else known.setdefault(name, len(storages))
                 members[self.tensors + n].append(Argument(ALIGNED if entry.aligned else len(owners), number))
                 is_first = number == len(storages)  # what others lie in, too, has a number of its own already
-                storages.append(storage if is_first else Storage(storage.size_bytes, given=storage.given))
+                storages.append(storage if is_first else Storage(storage.size_bytes, external=storage.external))
                 if not entry.aligned:
                     owners.append(number)
         return Layout((*storages, *self.extra), tuple(owners), members)

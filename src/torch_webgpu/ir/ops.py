@@ -1,7 +1,7 @@
 """THE op table: each per-element operation's WGSL per compute kind, and the dtype of its result.
 
 Row names are those of Inductor's ``OpsHandler``. Everything else derives from these rows: the eager kernels, the
-fuser, the Inductor overrides, the tests and the docs. :class:`Ops` builds expressions over the table.
+fuser, the tests and the docs. :class:`Ops` builds expressions over the table.
 
 Templates use ``{0}``, ``{1}``, … for operands. Functions that are not WGSL built-ins (``exp_f``, ``i64_add``, …)
 live in ``kernels/lib`` and are linked in when their name occurs.

@@ -17,7 +17,7 @@ from .steps import (
     READ_ONLY,
     STREAM_MASK,
     WORD_BYTES,
-    Buffer,
+    BufferSpec,
     Clear,
     Label,
     Offset,
@@ -38,10 +38,10 @@ from .structure import Structure, arranged, structure_of
 from .verify import verify, wrong_contents
 
 __all__ = [
-    "ERROR_FLAG_BYTES", "FORMAT", "INITIALISED", "READ_ONLY", "STREAM_MASK", "WORD_BYTES", "Buffer", "Clear", "Label",
-    "Offset", "Plan", "Random", "Requirements", "Role", "Scalar", "Step", "Structure", "TensorSpec", "Word", "arranged",
-    "bind", "bits", "check", "features_of", "rebound", "restarted", "size_class", "structure_of", "touched", "trace",
-    "verify", "whole_words", "wrong_contents",
+    "ERROR_FLAG_BYTES", "FORMAT", "INITIALISED", "READ_ONLY", "STREAM_MASK", "WORD_BYTES", "BufferSpec", "Clear",
+    "Label", "Offset", "Plan", "Random", "Requirements", "Role", "Scalar", "Step", "Structure", "TensorSpec", "Word",
+    "arranged", "bind", "bits", "check", "features_of", "rebound", "restarted", "size_class", "structure_of", "touched",
+    "trace", "verify", "whole_words", "wrong_contents",
 ]  # fmt: skip
 
 trace: Callable[..., Plan]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 
-from .steps import Buffer, Clear, Label, Offset, Random, Scalar, Step, TensorSpec, Word
+from .steps import BufferSpec, Clear, Label, Offset, Random, Scalar, Step, TensorSpec, Word
 
 Part = TypeVar("Part")
 _SOURCES: dict[str, type[Offset] | type[Scalar] | type[Random]] = {"offset": Offset, "scalar": Scalar, "random": Random}
@@ -118,14 +118,14 @@ def parts(value: Any, what: str, read: Callable[[Any, str], Part]) -> tuple[Part
 # Parts
 
 
-def buffer_to_data(buffer: Buffer) -> list[Any]:
+def buffer_to_data(buffer: BufferSpec) -> list[Any]:
     return [buffer.size_bytes, buffer.role, int(buffer.donated), buffer.name]
 
 
-def buffer_from_data(data: Any, what: str) -> Buffer:
+def buffer_from_data(data: Any, what: str) -> BufferSpec:
     size, role_text, donated, name = items(data, what, 4)
     role: Any = text(role_text, f"the role of {what}")  # which ones there are is for verify to say
-    return Buffer(
+    return BufferSpec(
         integer(size, f"the size of {what}"),
         role,
         flag(donated, f"whether {what} is donated"),

@@ -38,7 +38,7 @@ from .parts_json import (
     unsealed,
 )
 from .requirements import NO_REQUIREMENTS, Requirements
-from .steps import STRUCT_FORMATS, Buffer, Clear, Label, Offset, Random, Scalar, Step, TensorSpec, touched
+from .steps import STRUCT_FORMATS, BufferSpec, Clear, Label, Offset, Random, Scalar, Step, TensorSpec, touched
 from .structure import Structure
 from .verify import verify, wrong_contents
 from .verify_parts import verify_text
@@ -67,7 +67,7 @@ class Plan:
     comparisons.
     """
 
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[BufferSpec, ...]
     kernels: tuple[Kernel, ...]
     steps: tuple[Step | Clear, ...]
     arguments: tuple[int, ...] = ()

@@ -58,7 +58,7 @@ Word = int | Offset | Scalar | Random
 
 
 @dataclass(frozen=True)
-class Buffer:
+class BufferSpec:
     """Memory of ``size_bytes``, and what it is to the plan.
 
     An ``input`` is read, a ``weight`` is an input that is a parameter of a module, a ``state`` is read and written. A

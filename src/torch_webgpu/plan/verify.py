@@ -19,7 +19,7 @@ from .steps import (
     ERROR_FLAG_BYTES,
     INITIALISED,
     READ_ONLY,
-    Buffer,
+    BufferSpec,
     Clear,
     Label,
     Offset,
@@ -51,7 +51,7 @@ class PlanParts(Protocol):
     """A plan, as far as it is checked."""
 
     @property
-    def buffers(self) -> Sequence[Buffer]: ...
+    def buffers(self) -> Sequence[BufferSpec]: ...
     @property
     def kernels(self) -> Sequence[Kernel]: ...
     @property

@@ -17,7 +17,7 @@ from .steps import (
     STREAM_MASK,
     STRUCT_FORMATS,
     WORD_BYTES,
-    Buffer,
+    BufferSpec,
     Clear,
     Label,
     Offset,
@@ -55,7 +55,7 @@ def _is_dtype(name: Any) -> bool:
     return isinstance(name, str) and name in BY_NAME
 
 
-def verify_buffer(number: int, buffer: Buffer) -> Iterator[str]:
+def verify_buffer(number: int, buffer: BufferSpec) -> Iterator[str]:
     if buffer.role not in ROLES:
         yield f"buffer {number} has the role {buffer.role!r}, which does not exist"
     elif not is_number(buffer.size_bytes, 0, MAX_BYTES):

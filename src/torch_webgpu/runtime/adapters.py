@@ -54,7 +54,7 @@ def survey() -> Survey:
 
     chosen = config().implementation
     seen = Survey()
-    found: list[Adapter] = []
+    adapters: list[Adapter] = []
     for name in MODULES if chosen == "auto" else (chosen,):
         try:
             offered = implementation(name).adapters()
@@ -66,8 +66,8 @@ def survey() -> Survey:
         for adapter in offered:
             # Dawn is young: where there is a choice, it has to show that it works.
             usable = chosen != "auto" or name != "dawn" or works(adapter)
-            (found if usable else seen.broken).append(adapter)
-    seen.gpus = sorted(by_gpu(found), key=lambda listings: _rank(listings[0]))
+            (adapters if usable else seen.broken).append(adapter)
+    seen.gpus = sorted(by_gpu(adapters), key=lambda listings: _rank(listings[0]))
     if config().adapter and seen.gpus:
         first = _choose(unique(seen.gpus), config().adapter)
         seen.gpus.insert(0, seen.gpus.pop(first))
@@ -83,13 +83,13 @@ def _rank(adapter: Adapter) -> int:
     return _TYPE_ORDER.index(adapter.info["adapter_type"])
 
 
-def by_gpu(found: list[Adapter]) -> list[list[Adapter]]:
-    """``found``, the listings of one GPU by several backends or libraries together, the best of them first.
+def by_gpu(adapters: list[Adapter]) -> list[list[Adapter]]:
+    """``adapters``, the listings of one GPU by several backends or libraries together, the best of them first.
 
     Two entries of one library and backend are two GPUs, each of which stands for one entry of any other.
     """
     gpus: list[list[Adapter]] = []
-    for adapter in sorted(found, key=_preference):
+    for adapter in sorted(adapters, key=_preference):
         others = (
             listings
             for listings in gpus

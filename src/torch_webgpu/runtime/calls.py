@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import WebGPUError
 
-from .commands import Clear, Command, Copy, Dispatch
+from .commands import ClearBuffer, Command, CopyBuffer, Dispatch
 
 if TYPE_CHECKING:
     from .implementation import NativeDevice
     from .pipelines import Bound
 
-Call = tuple[Any, Any, int, Any, Any, int, int, int, int]
+EncodedCall = tuple[Any, Any, int, Any, Any, int, int, int, int]
 """Pipeline (None: as before), bind group, dynamic offsets: count and array; immediates (None: none) and size; grid."""
 
-EncoderStep = Iterable[Call] | Copy | Clear
+EncoderStep = Iterable[EncodedCall] | CopyBuffer | ClearBuffer
 """A compute pass, or what has no place in one."""
 
 
@@ -45,14 +45,14 @@ class Assembler:
         self._max_grid = limits["max-compute-workgroups-per-dimension"]
         self._alignment = limits["min-uniform-buffer-offset-alignment"]
         self._uniform_bytes = uniform_bytes
-        self._places: list[bytearray | slice | None] = []
+        self._parts: list[bytearray | slice | None] = []
         self.uniform = bytearray()
         self.left: Command | None = None
 
     @property
     def params(self) -> list[bytearray | memoryview | None]:
         view = memoryview(self.uniform)
-        return [view[place] if isinstance(place, slice) else place for place in self._places]
+        return [view[part] if isinstance(part, slice) else part for part in self._parts]
 
     def steps(self, commands: Iterable[Command]) -> Iterator[EncoderStep]:
         """The steps one by one: consecutive dispatches are one compute pass, its calls looked up as they are taken.
@@ -66,15 +66,15 @@ class Assembler:
                     return
             else:
                 for transfer in run:
-                    self._places.append(None)
+                    self._parts.append(None)
                     yield transfer  # type: ignore[misc]
 
     def assemble(self, commands: Iterable[Command]) -> list[EncoderStep]:
         """All steps, to be encoded any number of times as long as what was looked up is there."""
-        return [step if isinstance(step, (Copy, Clear)) else list(step) for step in self.steps(commands)]
+        return [step if isinstance(step, (CopyBuffer, ClearBuffer)) else list(step) for step in self.steps(commands)]
 
-    def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[Call]:
-        look_up, places, limit, uniform = self._look_up, self._places, self._max_grid, self.uniform
+    def _calls(self, dispatches: Iterator[Dispatch]) -> Iterator[EncodedCall]:
+        look_up, parts, limit, uniform = self._look_up, self._parts, self._max_grid, self.uniform
         native, null = self._native, self._native.null
         before: Any = None
         for dispatch in dispatches:
@@ -88,11 +88,11 @@ class Assembler:
             handle = None if pipeline is before else pipeline
             before = pipeline
             if not size:
-                places.append(None)
+                parts.append(None)
                 yield handle, bound.group, 0, null, None, 0, x, y, z
             elif bound.uses_immediates:
                 data = bytearray(given)
-                places.append(data)
+                parts.append(data)
                 yield handle, bound.group, 0, null, native.host_memory(data), size, x, y, z
             else:
                 start = len(uniform)
@@ -102,7 +102,7 @@ class Assembler:
                     return
                 offsets = native.offsets(1)
                 offsets[0] = start
-                places.append(slice(start, start + size))
+                parts.append(slice(start, start + size))
                 uniform += given + bytes(padded - size)
                 yield handle, bound.group, 1, offsets, None, 0, x, y, z
 
@@ -125,10 +125,10 @@ def encode(
 ) -> None:
     """Encodes the steps in order. ``begin_pass``: what to begin a compute pass with instead of the device's own."""
     for step in steps:
-        if isinstance(step, Copy):
+        if isinstance(step, CopyBuffer):
             src, src_offset, dst, dst_offset, nbytes = step
             native.copy_buffer(encoder, src.handle, src_offset, dst.handle, dst_offset, nbytes)
-        elif isinstance(step, Clear):
+        elif isinstance(step, ClearBuffer):
             native.clear_buffer(encoder, step.buffer.handle, step.offset, step.nbytes)
         else:
             set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
@@ -150,7 +150,7 @@ def encode(
 def encode_apart(native: NativeDevice, begin_pass: BeginPass, encoder: Any, steps: Iterable[EncoderStep]) -> None:
     """Encodes the steps in order, each dispatch in a compute pass of its own."""
     for step in steps:
-        if isinstance(step, (Copy, Clear)):
+        if isinstance(step, (CopyBuffer, ClearBuffer)):
             encode(native, encoder, (step,))
             continue
         current: Any = None

@@ -30,7 +30,7 @@ class EncodedGraph:
     """Commands ready to be submitted any number of times.
 
     It owns its bind groups and holds its pipelines, whatever the pipeline cache evicts; the buffers are the caller's to
-    keep. Parameters may be changed between submissions, through :meth:`place`. It is in ``living`` until its release.
+    keep. Parameters may be changed between submissions, through :meth:`parameter`. It is in ``living`` until released.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EncodedGraph:
         """How many there are."""
         return sum(isinstance(command, Dispatch) for command in self.commands)
 
-    def place(self, command: int, byte: int) -> tuple[bytearray | memoryview, int]:
+    def parameter(self, command: int, byte: int) -> tuple[bytearray | memoryview, int]:
         """Where that byte of a dispatch's parameters lies: what is written there holds from the next submission on."""
         data = self._params[command]
         assert data is not None

@@ -19,7 +19,7 @@ class Dispatch(NamedTuple):
     grid: tuple[int, int, int]
 
 
-class Copy(NamedTuple):
+class CopyBuffer(NamedTuple):
     """Copy ``nbytes`` between two different buffers. Offsets and size are multiples of 4."""
 
     src: Buffer
@@ -29,7 +29,7 @@ class Copy(NamedTuple):
     nbytes: int
 
 
-class Clear(NamedTuple):
+class ClearBuffer(NamedTuple):
     """Set ``nbytes`` at ``offset`` to zero. Both are multiples of 4."""
 
     buffer: Buffer
@@ -37,4 +37,4 @@ class Clear(NamedTuple):
     nbytes: int
 
 
-Command = Dispatch | Copy | Clear
+Command = Dispatch | CopyBuffer | ClearBuffer

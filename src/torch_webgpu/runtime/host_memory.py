@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
-from .vulkan_memory import Memory
+from .vulkan_memory import DeviceMemory
 
 CHECK_BYTES = 64 << 20
 """New memory between two looks at the machine's, which take up to a millisecond; writing that much takes ten."""
@@ -22,7 +22,7 @@ SPARE_BYTES = 256 << 20
 """What is left to the rest of the program and the system."""
 
 
-def machine_memory(root: Path = Path("/")) -> Memory | None:
+def machine_memory(root: Path = Path("/")) -> DeviceMemory | None:
     """What this process may still take of the machine's memory, and all of it; None where nobody tells."""
     if sys.platform == "win32":
         return _windows_memory()
@@ -34,7 +34,7 @@ def machine_memory(root: Path = Path("/")) -> Memory | None:
     free, total = kibibytes["MemAvailable"] << 10, kibibytes["MemTotal"] << 10
     for limit, used in _group_limits(root):
         free, total = min(free, max(0, limit - used)), min(total, limit)
-    return Memory(free, total)
+    return DeviceMemory(free, total)
 
 
 def _group_limits(root: Path) -> Iterator[tuple[int, int]]:
@@ -77,11 +77,11 @@ class _MemoryStatus(ctypes.Structure):
     )  # fmt: skip
 
 
-def _windows_memory() -> Memory | None:
+def _windows_memory() -> DeviceMemory | None:
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
     if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
         return None
-    return Memory(status.available, status.total)
+    return DeviceMemory(status.available, status.total)
 
 
 class Reserving(Protocol):
@@ -98,7 +98,7 @@ class Budget:
     that fills them. So what the pools were given counts as taken, whether it was written or not.
     """
 
-    def __init__(self, look: Callable[[], Memory | None] = machine_memory) -> None:
+    def __init__(self, look: Callable[[], DeviceMemory | None] = machine_memory) -> None:
         self._look = look
         self._pools: WeakSet[Reserving] = WeakSet()
         self._most = 0  # bytes that were available to the pools

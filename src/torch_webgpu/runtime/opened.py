@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from operator import attrgetter
 
 from torch_webgpu.caches import Cache
 from torch_webgpu.errors import WebGPUError
@@ -11,7 +12,7 @@ from torch_webgpu.target import Target
 
 from .buffers import BufferPool
 from .captured_graph import EncodedGraph
-from .commands import Clear
+from .commands import ClearBuffer
 from .encoder import Encoder
 from .host_memory import machine_budget
 from .implementation import BUFFER, Adapter
@@ -31,7 +32,7 @@ class Opened:
         except RuntimeError as error:
             raise WebGPUError(f"{adapter.info['device']} refuses to open: {error}") from None
         self.prepared: Cache[Hashable, Prepared] = Cache(
-            "prepared submissions", MAX_COMMANDS, weigh=lambda key, prepared: len(prepared.params)
+            "prepared submissions", MAX_COMMANDS, weigh=attrgetter("commands")
         )
         """By whatever callers tell submissions apart by. None stays that names a pipeline or a bind group which is
         gone: whoever releases one clears all.
@@ -48,7 +49,7 @@ class Opened:
         self.graphs: set[EncodedGraph] = set()  # that are not released
         try:
             self.error_buffer = self.pool.allocate(ERROR_FLAG_BYTES)
-            self.encoder.submit((Clear(self.error_buffer, 0, self.error_buffer.size_bytes),))
+            self.encoder.submit((ClearBuffer(self.error_buffer, 0, self.error_buffer.size_bytes),))
         except BaseException:
             self.close()
             raise

@@ -17,13 +17,14 @@ class Prepared:
 
     ``params``: of each command the parameters, which may be changed in between; None for one that takes none.
     ``uniform``: those among them that are no immediates, as they lie in the uniform buffer.
-    ``made_for``: what the parameters were made of the last time, for whoever makes them.
+    ``commands``: how many there are. ``made_for``: what the parameters were made of the last time, for whoever makes
+    them.
     """
 
-    __slots__ = ("made_for", "params", "steps", "uniform")
+    __slots__ = ("commands", "made_for", "params", "steps", "uniform")
 
     def __init__(
         self, steps: list[EncoderStep], params: Sequence[bytearray | memoryview | None], uniform: bytearray
     ) -> None:
-        self.steps, self.params, self.uniform = steps, params, uniform
+        self.steps, self.params, self.uniform, self.commands = steps, params, uniform, len(params)
         self.made_for: Any = None

@@ -15,13 +15,13 @@ from torch_webgpu.config import check, config
 from torch_webgpu.errors import WebGPUError
 
 from .adapters import adapters
-from .commands import Clear, Command, Copy, Dispatch
+from .commands import ClearBuffer, Command, CopyBuffer, Dispatch
 
 if TYPE_CHECKING:
     from .buffers import Buffer
     from .device import Device
 
-__all__ = ["Buffer", "Clear", "Command", "Copy", "Device", "Dispatch", "devices", "provide"]
+__all__ = ["Buffer", "ClearBuffer", "Command", "CopyBuffer", "Device", "Dispatch", "devices", "provide"]
 
 refusal: Exception | None = None
 """Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""
@@ -62,23 +62,23 @@ def _runtime() -> tuple[Device, ...]:
         return ()
     from . import device
 
-    found = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
-    atexit.register(_finish, found)
+    devices = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
+    atexit.register(_finish, devices)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(_disable, found, device.FORKED))
-    return found
+        os.register_at_fork(after_in_child=partial(_disable, devices, device.FORKED))
+    return devices
 
 
-def _finish(found: tuple[Device, ...]) -> None:
+def _finish(devices: tuple[Device, ...]) -> None:
     """At exit, where nobody else does: the threads of a software adapter must not outlive the interpreter."""
-    for device in found:
+    for device in devices:
         device.finish()
 
 
-def _disable(found: tuple[Device, ...], reason: WebGPUError) -> None:
-    for device in found:
+def _disable(devices: tuple[Device, ...], reason: WebGPUError) -> None:
+    for device in devices:
         device.disable(reason)
-    if any(device.is_open for device in found):
+    if any(device.is_open for device in devices):
         _skip_exit_handlers()
 
 

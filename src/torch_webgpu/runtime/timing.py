@@ -102,12 +102,12 @@ class Timer:
         resolved = self._pool.allocate(size)
         try:
             encoder = self._native.create_encoder()
-            places, at = [], 0
+            offsets, at = [], 0
             for k, end in zip(starts, [*starts[1:], len(stamps)], strict=True):
                 at = -(-at // _RESOLVE_ALIGNMENT) * _RESOLVE_ALIGNMENT
                 first, count = stamps[k].first, 2 * (end - k)
                 self._native.resolve_query_set(encoder, stamps[k].queries, first, count, resolved.handle, at)
-                places += [at + 2 * _STAMP_BYTES * n for n in range(end - k)]
+                offsets += [at + 2 * _STAMP_BYTES * n for n in range(end - k)]
                 at += count * _STAMP_BYTES
             self._native.run(encoder)
             (raw,) = self._transfer.download([(resolved, 0, size)])
@@ -115,7 +115,7 @@ class Timer:
             self._pool.release(resolved)
         period_ns = self._native.timestamp_period_ns()
         ticks = raw.view(np.uint64)
-        words = [place // _STAMP_BYTES for place in places]
+        words = [offset // _STAMP_BYTES for offset in offsets]
         return [(round(int(ticks[w]) * period_ns), round(int(ticks[w + 1]) * period_ns)) for w in words]
 
     def time(self, commands: Sequence[Command]) -> list[int]:

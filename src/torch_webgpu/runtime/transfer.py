@@ -11,7 +11,7 @@ from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 
 from .buffers import Buffer
 from .calls import encode
-from .commands import Copy
+from .commands import CopyBuffer
 from .implementation import READBACK
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Readback:
     def __init__(self, staging: Buffer | None = None) -> None:
         self.staging: Any = staging
         self.size_bytes = 0
-        self.copies: list[Copy] = []
+        self.copies: list[CopyBuffer] = []
         """What the GPU does first: whole words."""
         self._targets: list[tuple[int, HostMemory]] = []  # where their bytes begin in the staging buffer
 
@@ -45,7 +45,7 @@ class Readback:
         if nbytes:
             at, skipped = self.size_bytes, offset & 3
             words = (skipped + nbytes + 3) & ~3
-            self.copies.append(Copy(buffer, offset - skipped, self.staging, at, words))
+            self.copies.append(CopyBuffer(buffer, offset - skipped, self.staging, at, words))
             self._targets.append((at + skipped, target))
             self.size_bytes = at + words
 

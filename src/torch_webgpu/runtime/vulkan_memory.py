@@ -70,14 +70,14 @@ class _Budget(Structure):
     )  # fmt: skip
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Bytes of a GPU's own memory. ``free``: what this process may still take; None where nobody tells."""
 
     free: int | None
     total: int
 
 
-def memory_of(vendor_id: int, device_id: int, name: str, ordinal: int = 0) -> Memory | None:
+def memory_of(vendor_id: int, device_id: int, name: str, ordinal: int = 0) -> DeviceMemory | None:
     """The memory of a GPU, the ``ordinal``-th of those that look the same; None where nobody tells."""
     loader, instance = _loader()
     if instance is None:
@@ -113,7 +113,7 @@ def _identity(loader: Any, gpu: int) -> tuple[int, int, str]:
     return found.vendor_id, found.device_id, found.name.decode(errors="replace")
 
 
-def _memory(loader: Any, gpu: int) -> Memory:
+def _memory(loader: Any, gpu: int) -> DeviceMemory:
     budget = _Budget(type=MEMORY_BUDGET)
     found = _MemoryProperties(type=MEMORY_PROPERTIES_2)
     tells = _has_budget(loader, gpu)
@@ -122,7 +122,7 @@ def _memory(loader: Any, gpu: int) -> Memory:
     loader.vkGetPhysicalDeviceMemoryProperties2(c_void_p(gpu), byref(found))
     local = [k for k in range(found.heap_count) if found.heaps[k].flags & DEVICE_LOCAL]
     free = sum(max(0, budget.budget[k] - budget.usage[k]) for k in local)
-    return Memory(free if tells else None, sum(found.heaps[k].size for k in local))
+    return DeviceMemory(free if tells else None, sum(found.heaps[k].size for k in local))
 
 
 def _has_budget(loader: Any, gpu: int) -> bool:

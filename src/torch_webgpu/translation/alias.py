@@ -22,14 +22,14 @@ KEYS = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "mtia": "MTIA"}
 
 
 class Alias:
-    """From ``absent``, a device type, to ``target``; from :meth:`place` to :meth:`undo`."""
+    """From ``absent``, a device type, to ``target``; from :meth:`install` to :meth:`undo`."""
 
     def __init__(self, absent: str, target: str) -> None:
         self.absent, self.target = absent, target
         self.library = torch.library.Library("aten", "IMPL", KEYS[absent])
         self.give_guard_back: Callable[[], None] | None = None
 
-    def place(self) -> None:
+    def install(self) -> None:
         """Registers the kernels and the guard."""
         target, self.target = self.target, "cpu"
         with warnings.catch_warnings():  # PyTorch built for the device has kernels, which are of no use without one

@@ -59,7 +59,7 @@ def user_frame() -> FrameType | None:
     return frame
 
 
-def place() -> str:
+def location() -> str:
     """Where the user's code is at the moment: ``file:line``; "" if nothing of it is running."""
     frame = user_frame()
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

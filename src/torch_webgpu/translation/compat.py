@@ -144,7 +144,8 @@ def page() -> str:
         lines += _section(module, list(listed))
     lines += ["", "## Packages of CUDA code", "", "Importing one that is not installed says what to use instead.", ""]
     lines += ["| | |", "|---|---|", *(f"| `{name}` | {_cell(note)} |" for name, note in PACKAGES.items())]
-    lines += ["", f"`torch.utils.cpp_extension`'s `load`, `load_inline` and `CUDAExtension`: error. {INSTEAD}."]
+    extensions = f"`torch.utils.cpp_extension`'s `load`, `load_inline` and `CUDAExtension`: error. {INSTEAD}."
+    lines += ["", *_wrapped(extensions)]
     return "\n".join(lines) + "\n"
 
 
@@ -155,12 +156,17 @@ def _section(module: str, rows: Sequence[Row]) -> Iterator[str]:
     for note, alike in groupby(own, lambda row: row.replies["webgpu"].note):
         names = ", ".join(f"`{row.leaf}`" for row in alike)
         text = f"same: {names}{f' ({note})' if note else ''}"
-        yield from (*textwrap.wrap(text, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False), "")
+        yield from (*_wrapped(text), "")
     rest = [row for row in rows if row not in own]
     if rest:
         yield f"| | {' | '.join(TARGETS)} | mlx | |"
         yield "|---" * (len(TARGETS) + 3) + "|"
         yield from map(_line, rest)
+
+
+def _wrapped(text: str) -> list[str]:
+    """The lines of a paragraph of the page."""
+    return textwrap.wrap(text, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _line(row: Row) -> str:

@@ -63,7 +63,7 @@ class Loader(SourceFileLoader):
         super().exec_module(module)
 
 
-class Finder(MetaPathFinder):
+class TranslatingFinder(MetaPathFinder):
     """Finds modules as the others do, and gives the user's another loader."""
 
     def __init__(self, translator: Translator) -> None:
@@ -94,15 +94,15 @@ class Cells(Rewriter):
 
 
 class Imports:
-    """The hooks of one session, from :meth:`place` to :meth:`undo`."""
+    """The hooks of one session, from :meth:`install` to :meth:`undo`."""
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
-        self.finder = Finder(translator)
+        self.finder = TranslatingFinder(translator)
         self.cells = Cells(translator.helper)
         self.prompt: Any = getattr(builtins, "get_ipython", lambda: None)()  # a notebook's
 
-    def place(self) -> None:
+    def install(self) -> None:
         """Translates what is imported from now on, and cells to come."""
         sys.meta_path.insert(0, self.finder)
         if self.prompt is not None:

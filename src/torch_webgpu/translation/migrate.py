@@ -38,7 +38,7 @@ class Migrated:
         return "".join(difflib.unified_diff(*lines, f"a/{self.path}", f"b/{self.path}"))
 
 
-class Places(Rewriter):
+class Locations(Rewriter):
     """Where the texts are that name a device: ``(line, column)`` → the text."""
 
     def __init__(self, names: Names) -> None:
@@ -63,9 +63,9 @@ class Places(Rewriter):
         return node
 
 
-def places(source: str, path: str) -> dict[tuple[int, int], str]:
+def locations(source: str, path: str) -> dict[tuple[int, int], str]:
     """The texts in ``source`` that name a device of CUDA's. SyntaxError if it is no Python."""
-    found = Places(Names("webgpu"))
+    found = Locations(Names("webgpu"))
     found.visit(ast.parse(source, path))
     lines = source.splitlines()
     # ast counts bytes, libcst characters.
@@ -82,7 +82,7 @@ def migrate(source: str, path: str) -> Migrated:
         from . import migration
     except ImportError as error:
         raise ImportError("migrate needs libcst: pip install 'torch-webgpu[migrate]'") from error
-    after, left = migration.migrated(source, places(source, path))
+    after, left = migration.migrated(source, locations(source, path))
     return Migrated(path, source, after, left)
 
 

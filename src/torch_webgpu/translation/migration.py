@@ -60,10 +60,10 @@ class Left:
     line: int
 
 
-def migrated(source: str, places: Mapping[tuple[int, int], str]) -> tuple[str, tuple[Left, ...]]:
-    """The new source, and what stays. ``places``: the texts that name a device, by line and column."""
+def migrated(source: str, locations: Mapping[tuple[int, int], str]) -> tuple[str, tuple[Left, ...]]:
+    """The new source, and what stays. ``locations``: the texts that name a device, by line and column."""
     wrapper = MetadataWrapper(cst.parse_module(source))
-    change = Change(places)
+    change = Change(locations)
     module = wrapper.visit(change)
     if change.names_device:
         module = with_device(module)
@@ -75,13 +75,13 @@ class Change(cst.CSTTransformer):
 
     METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
 
-    def __init__(self, places: Mapping[tuple[int, int], str]) -> None:
+    def __init__(self, locations: Mapping[tuple[int, int], str]) -> None:
         super().__init__()
-        self.places = places
+        self.locations = locations
         self.names_device = False
         self.left: dict[str, Left] = {}
 
-    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+    def location(self, node: cst.CSTNode) -> tuple[int, int]:
         start = self.get_metadata(PositionProvider, node).start
         return start.line, start.column
 
@@ -97,7 +97,7 @@ class Change(cst.CSTTransformer):
     # ---- texts
 
     def leave_SimpleString(self, node: cst.SimpleString, updated: cst.SimpleString) -> cst.BaseExpression:
-        text = self.places.get(self.place(node))
+        text = self.locations.get(self.location(node))
         if text is None:
             return updated
         index = text.partition(":")[2]
@@ -109,7 +109,7 @@ class Change(cst.CSTTransformer):
         return cst.parse_expression(f'f"{{{DEVICE}}}:{index}"')
 
     def leave_FormattedString(self, node: cst.FormattedString, updated: cst.FormattedString) -> cst.FormattedString:
-        if self.place(node) not in self.places:
+        if self.location(node) not in self.locations:
             return updated
         first = cst.ensure_type(updated.parts[0], cst.FormattedStringText)
         device = cst.FormattedStringExpression(self.device())
@@ -133,7 +133,7 @@ class Change(cst.CSTTransformer):
             return cst.parse_expression(WITH_DEVICE[name])
         row = table().get(name) if name.startswith("torch.cuda.") and name != "torch.cuda.stream" else None
         if row is not None and row.replies["webgpu"].answer is not Answer.SAME:
-            self.left.setdefault(name, Left(name, self.place(node)[0]))
+            self.left.setdefault(name, Left(name, self.location(node)[0]))
         return updated
 
     def leave_Call(self, node: cst.Call, updated: cst.Call) -> cst.BaseExpression:

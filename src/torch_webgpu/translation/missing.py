@@ -58,7 +58,7 @@ class MissingExtensionError(ModuleNotFoundError):
     """A package of CUDA code that is not installed."""
 
 
-class Finder(MetaPathFinder):
+class MissingFinder(MetaPathFinder):
     """The last on ``sys.meta_path``: asked for what no other finds."""
 
     def __init__(self, target: str, monitor: Monitor) -> None:
@@ -112,14 +112,14 @@ def _refusing_cuda(name: str, plain: Callable[..., Any], monitor: Monitor) -> Ca
 
 
 class Missing:
-    """The errors of one session, from :meth:`place` to :meth:`undo`."""
+    """The errors of one session, from :meth:`install` to :meth:`undo`."""
 
     def __init__(self, target: str, replacements: Replacements, monitor: Monitor) -> None:
         self.on = False
-        self.finder = Finder(target, monitor)
+        self.finder = MissingFinder(target, monitor)
         self.replacements, self.monitor = replacements, monitor
 
-    def place(self) -> None:
+    def install(self) -> None:
         """Looks at the imports that no other finder serves, and at what builds extensions."""
         self.on = True
         sys.meta_path.append(self.finder)

@@ -36,7 +36,7 @@ class Calls:
     count: int = 0
     seconds: float = 0.0
     """Time inside the translation and what it called, of the outermost calls."""
-    place: str = ""
+    location: str = ""
     """``file:line`` of the first call from the user's code."""
 
 
@@ -55,10 +55,10 @@ class Monitor:
             self.libraries[package] = self.libraries.get(package, 0) + 1
 
     def note(self, name: str, answer: Answer) -> Calls:
-        """The record of ``name``, made with the place in the user's code if this is the first time."""
+        """The record of ``name``, made with the location in the user's code if this is the first time."""
         calls = self.calls.get(name)
         if calls is None:
-            calls = self.calls[name] = Calls(answer, place=callers.place())
+            calls = self.calls[name] = Calls(answer, location=callers.location())
         return calls
 
     def counted(self, name: str, answer: Answer, function: Callable[..., Any], note: str = "") -> Callable[..., Any]:

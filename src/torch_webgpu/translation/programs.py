@@ -87,7 +87,7 @@ def run_again_where_spawned(main: ModuleType, path: str) -> None:
     """Makes processes that multiprocessing spawns begin with :mod:`.spawned_main`."""
     os.environ[SCRIPT] = os.path.abspath(path)
     os.environ[SCRIPT_PACKAGE] = vars(main).get("__package__") or ""
-    main.__spec__ = ModuleSpec(f"{__package__}.main_again", None, origin=path)
+    main.__spec__ = ModuleSpec(f"{__package__}.spawned_main", None, origin=path)
 
 
 def continue_main(session: Session) -> None:

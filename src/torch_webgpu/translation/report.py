@@ -102,7 +102,7 @@ def report(session: Session) -> Report:
             call.answer.value,
             call.count,
             call.seconds,
-            relative(call.place),
+            relative(call.location),
             names[name].replies[session.target].note if name in names and session.target != "cuda" else "",
         )
         for name, call in session.monitor.calls.items()

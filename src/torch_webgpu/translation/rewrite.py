@@ -253,15 +253,15 @@ class Rewriter(ast.NodeTransformer):
 
     # ---- what is put in
 
-    def helper(self, method: str, arguments: list[ast.expr], place: ast.AST) -> ast.Call:
-        call = ast.copy_location(ast.Call(self.helper_function(method, place), arguments, []), place)
+    def helper(self, method: str, arguments: list[ast.expr], at: ast.AST) -> ast.Call:
+        call = ast.copy_location(ast.Call(self.helper_function(method, at), arguments, []), at)
         return ast.fix_missing_locations(call)
 
     @staticmethod
-    def helper_function(method: str, place: ast.AST) -> ast.Attribute:
+    def helper_function(method: str, at: ast.AST) -> ast.Attribute:
         function = ast.Attribute(ast.Name(MARK, ast.Load()), method, ast.Load())
-        return ast.fix_missing_locations(ast.copy_location(function, place))
+        return ast.fix_missing_locations(ast.copy_location(function, at))
 
     @staticmethod
-    def unless(negated: bool, node: ast.expr, place: ast.AST) -> ast.expr:
-        return ast.copy_location(ast.UnaryOp(ast.Not(), node), place) if negated else node
+    def unless(negated: bool, node: ast.expr, at: ast.AST) -> ast.expr:
+        return ast.copy_location(ast.UnaryOp(ast.Not(), node), at) if negated else node

@@ -43,11 +43,11 @@ class Session:
         with ExitStack() as undo:
             undo.callback(put_back, {name: os.environ.get(name) for name in (VARIABLE, PACKAGES)})
             os.environ[VARIABLE], os.environ[PACKAGES] = target, ",".join(sorted(self.packages.names))
-            self._place(undo)
+            self._install(undo)
             self._undo = undo.pop_all()
         self.seconds_to_enable = perf_counter() - self.began
 
-    def _place(self, undo: ExitStack) -> None:
+    def _install(self, undo: ExitStack) -> None:
         """Replaces what translation replaces; ``undo`` takes it back, the last first."""
         if self.target == "cuda":  # which needs no translation
             return
@@ -58,7 +58,7 @@ class Session:
         parts: list[Imports | Alias | Missing] = [Imports(self.translator), *aliases, missing]
         for part in parts:
             undo.callback(part.undo)
-            part.place()
+            part.install()
         table.install(self.target, replacements, self.monitor)
         devices_of_data_parallel(self.target, replacements)
         if self.target == "cpu":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.expr import Expr, Function, walk
+from torch_webgpu.ir.expr import Expr, WgslFunction, walk
 from torch_webgpu.ir.ops import TABLE
 
 from .expr import convert
@@ -38,7 +38,7 @@ def code_size(roots: Sequence[Expr]) -> int:
     return found
 
 
-def _call_size(function: Function) -> int:
+def _call_size(function: WgslFunction) -> int:
     """The code of a call of a program's own function."""
     own = Module.parse(function.text).by_name
 

@@ -159,12 +159,12 @@ def touch(tensors: list[torch.Tensor]) -> None:
 
 def test_a_software_adapter_does_not_promise_more_than_the_machine_has(device, monkeypatch):
     from torch_webgpu.runtime.host_memory import Budget
-    from torch_webgpu.runtime.vulkan_memory import Memory
+    from torch_webgpu.runtime.vulkan_memory import DeviceMemory
 
     torch.webgpu.empty_cache()
     pool = engine().device(0).opened.pool
     available = pool.reserved_bytes + 600 * MIB
-    budget = Budget(lambda: Memory(available, 8 << 30))
+    budget = Budget(lambda: DeviceMemory(available, 8 << 30))
     budget.join(pool)
     monkeypatch.setattr(pool, "_budget", budget)
     kept = [torch.empty(100 * MIB, dtype=torch.uint8, device=device) for _ in range(5)]

@@ -10,7 +10,7 @@ import torch
 from tests.device.against_cpu import HALF_TYPES, check, layouts
 from tests.device.choices import forget
 
-from torch_webgpu.kernels.matmul import matmul, tile
+from torch_webgpu.kernels.matmul import blocked, matmul, tile
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -55,7 +55,7 @@ def test_tiles(device, monkeypatch, shape, splits):
     def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Blocking:
         return tile.Blocking(shape, splits, -(-k // splits // shape.k) * shape.k)
 
-    monkeypatch.setattr(matmul, "blocking", plan)
+    monkeypatch.setattr(blocked, "blocking", plan)
     forget(monkeypatch)
     a, b, c = numbers(2, 140, 70), numbers(2, 70, 133), numbers(133)
     if splits == 1:

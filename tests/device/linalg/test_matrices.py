@@ -13,7 +13,7 @@ from tests.device.choices import forget
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels.matmul import matmul, matrix_tile
+from torch_webgpu.kernels.matmul import blocked, matrix_tile
 from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
 from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.target import MatrixConfig
@@ -115,7 +115,7 @@ def test_epilogues(device, monkeypatch, chosen, n, ahead):
     """Outputs that are stored four at a time, in words or one by one; what they read, ahead or not, is at each place
     its own.
     """
-    monkeypatch.setattr(matmul, "reads_ahead", lambda e, widths, target: ahead and bool(e.given(widths)))
+    monkeypatch.setattr(blocked, "reads_ahead", lambda p, widths: ahead and bool(p.epilogue.given(widths)))
     a, b, bias, c = numbers(40, 64), numbers(64, n), numbers(n), numbers(40, n)
     check(device, lambda a, b, bias: F.relu(torch.addmm(bias, a, b)), a, b, bias, tol=0)
     check(device, lambda a, b, c: torch.addmm(c, a, b, beta=2, alpha=3) * c, a, b, c, tol=0)

@@ -70,6 +70,8 @@ def test_rows_of_other_magnitudes(device, chosen):
 
 
 def test_what_is_not_finite_or_nothing(device, chosen):
+    if "SwiftShader" in torch.webgpu.get_device_name(device):
+        pytest.skip("SwiftShader's pack2x16float makes NaN of infinity, as WGSL allows; it has no matrices of its own")
     a, b = torch.randn(48, 64).bfloat16(), torch.randn(64, 72).bfloat16()
     zero = torch.zeros(48, 64).bfloat16()
     check(device, torch.mm, zero, b, tol=0)

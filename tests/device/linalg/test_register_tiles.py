@@ -16,7 +16,7 @@ from tests.device.against_cpu import check
 from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.matmul import blocked, matmul
 from torch_webgpu.kernels.matmul.epilogue import Epilogue
 from torch_webgpu.kernels.matmul.tile import Blocking, Tile
 
@@ -34,7 +34,7 @@ def numbers(*shape: int) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def without_matrices(monkeypatch) -> None:
     """Also on adapters that multiply 16-bit types otherwise."""
-    monkeypatch.setattr(matmul, "matrices_for", lambda *_: None)
+    monkeypatch.setattr(blocked, "matrices_for", lambda *_: None)
     forget(monkeypatch)
 
 
@@ -46,7 +46,7 @@ def force(monkeypatch: pytest.MonkeyPatch, tile: Tile, splits: int = 1) -> None:
 
     device = engine().device(0)
     monkeypatch.setattr(device, "target", replace(device.target, software=False))
-    monkeypatch.setattr(matmul, "blocking", plan)
+    monkeypatch.setattr(blocked, "blocking", plan)
     forget(monkeypatch)
 
 

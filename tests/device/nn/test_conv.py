@@ -10,7 +10,7 @@ from tests.device.choices import forget
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_webgpu.kernels.conv import conv
-from torch_webgpu.kernels.matmul import tile
+from torch_webgpu.kernels.matmul import blocked, tile
 
 Shape = tuple[int, ...]
 
@@ -69,7 +69,7 @@ def test_tiles(device, monkeypatch, shape, splits, last):
     def plan(slices: int, m: int, n: int, k: int, *_: object) -> tile.Blocking:
         return tile.Blocking(shape, splits, -(-k // splits // shape.k) * shape.k)
 
-    monkeypatch.setattr(conv, "blocking", plan)
+    monkeypatch.setattr(blocked, "blocking", plan)
     forget(monkeypatch)
     x, w, b = torch.randn(2, 10, 9, 8), torch.randn(12, 5, 3, 3), torch.randn(12)
     x = x.to(memory_format=torch.channels_last) if last else x

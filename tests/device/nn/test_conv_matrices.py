@@ -12,10 +12,9 @@ from tests.device.against_cpu import check
 from tests.device.linalg.matrices_emulated import pretend
 
 from torch_webgpu.kernels.conv import conv
-from torch_webgpu.kernels.conv.conv_problem import Conv
 from torch_webgpu.kernels.matmul import scaled
 from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
-from torch_webgpu.kernels.matmul.operand import Side
+from torch_webgpu.kernels.matmul.operand import Sides
 from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.target import MatrixConfig
 
@@ -55,14 +54,14 @@ def chosen(monkeypatch) -> list[Blocking[MatrixTile]]:
 def travelled(monkeypatch) -> list[tuple[bool, bool]]:
     """Whether each operand of each product travelled in runs."""
     found: list[tuple[bool, bool]] = []
-    sides = conv.sides
+    sides = conv.ConvProblem.sides
 
-    def noted(c: Conv, run: int) -> tuple[Side, Side]:
-        a, b = sides(c, run)
+    def noted(p: conv.ConvProblem, run: int) -> Sides:
+        a, b = sides(p, run)
         found.append((a.runs, b.runs))
         return a, b
 
-    monkeypatch.setattr(conv, "sides", noted)
+    monkeypatch.setattr(conv.ConvProblem, "sides", noted)
     return found
 
 

@@ -250,10 +250,10 @@ def test_long_contexts_need_no_memory_for_scores(device, able, monkeypatch):
 
 def test_small_adapters_have_a_tile_and_others_keep_the_scores(device):
     target = replace(engine().device(0).target, dialect="naga")
-    assert not flash.fits(1, 1, 100, 100, 128, 128, replace(target, dialect="tint", software=True))
-    assert flash.fits(1, 1, 100, 100, 128, 128, target)
-    assert not flash.fits(1, 1, 100, 100, 129, 64, target)
-    assert not flash.fits(65536, 1, 100, 100, 64, 64, target)
+    assert not flash.fits((1, 1, 100, 128), 100, 128, replace(target, dialect="tint", software=True))
+    assert flash.fits((1, 1, 100, 128), 100, 128, target)
+    assert not flash.fits((1, 1, 100, 129), 100, 64, target)
+    assert not flash.fits((65536, 1, 100, 64), 100, 64, target)
     for size_bytes in (16384, 32768, 49152):
         for kernel in flash_register.TILES:
             tile = flash_register.tile_for(kernel, 32, replace(target, software=False, workgroup_bytes=size_bytes))

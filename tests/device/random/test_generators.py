@@ -110,7 +110,7 @@ def test_like_variants(device: torch.device) -> None:
     assert 0 <= torch.rand((), device=device).item() < 1
 
 
-# Canary: fails when PyTorch gives Python backends a hook for generators (see torch_abi.replace_generator_constructor).
+# Canary: fails when PyTorch gives Python backends a hook for generators (see torch_constructors.generator_constructor).
 
 
 def test_generators_still_have_no_python_hook() -> None:

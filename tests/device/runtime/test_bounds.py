@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from torch_webgpu.runtime.runtime import Clear, Device, Dispatch, devices
+from torch_webgpu.runtime.runtime import ClearBuffer, Device, Dispatch, devices
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 
 N = 64
@@ -32,7 +32,7 @@ def device() -> Device:
 @pytest.mark.parametrize("far", [N, 1 << 20, (1 << 32) // N - 1])
 def test_an_access_out_of_range_stays_in_its_buffer(device: Device, far: int) -> None:
     buffers = [device.allocate(4 * N) for _ in range(8)]
-    device.submit([Clear(buffer, 0, buffer.size_bytes) for buffer in buffers])
+    device.submit([ClearBuffer(buffer, 0, buffer.size_bytes) for buffer in buffers])
     device.submit([Dispatch(STRAY, (buffers[3], buffers[4]), struct.pack("I", far), (1, 1, 1))])
     contents = device.download([(buffer, 0, 4 * N) for buffer in buffers])
     assert not any(part.any() for k, part in enumerate(contents) if k != 4)

@@ -238,7 +238,7 @@ def test_saving_and_loading_between_adapters(tmp_path):
 
 @needs_two
 def test_a_python_backends_guard_still_answers_zero():
-    """A canary for aten/dispatch/torch_patches.py: resolve_bare_devices."""
+    """A canary for aten/dispatch/torch_patches.py: with_current_device."""
     with torch.webgpu.device(1):
         plain = torch.Tensor.to.__wrapped__
         assert plain(torch.ones(1), "webgpu").device == FIRST

@@ -11,7 +11,7 @@ from tests.device.runtime.test_runtime import add_scalar, device, in_new_process
 
 from torch_webgpu.errors import OutOfMemoryError, WebGPUError
 from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.commands import Clear, Copy
+from torch_webgpu.runtime.commands import ClearBuffer, CopyBuffer
 from torch_webgpu.runtime.device import Device
 
 N = 4
@@ -20,10 +20,10 @@ N = 4
 def test_prepared_commands_run_again_with_other_parameters(device: Device) -> None:  # noqa: F811
     x, y, z = (device.allocate(4 * N) for _ in range(3))
     commands = [
-        Clear(x, 0, 4 * N),
+        ClearBuffer(x, 0, 4 * N),
         add_scalar(x, y, N, 1.0),
         add_scalar(y, z, N, 2.0),
-        Copy(z, 0, x, 0, 4 * N),
+        CopyBuffer(z, 0, x, 0, 4 * N),
         add_scalar(x, y, N, 4.0),
     ]
     prepared = device.prepare_again("five commands", commands)
@@ -34,13 +34,13 @@ def test_prepared_commands_run_again_with_other_parameters(device: Device) -> No
         device.submit_prepared(device.opened, prepared)
         assert set(read_f32(device, y, N)) == {added + 2 + 4}
     copied = device.allocate(4 * N)
-    device.submit_prepared(device.opened, prepared, lambda: [Copy(y, 0, copied, 0, 4 * N)])
+    device.submit_prepared(device.opened, prepared, lambda: [CopyBuffer(y, 0, copied, 0, 4 * N)])
     assert set(read_f32(device, copied, N)) == {10.0 + 2 + 4}
 
 
 def test_what_was_looked_up_is_outdated_when_memory_is_given_back(device: Device) -> None:  # noqa: F811
     x, y = device.allocate(1 << 20), device.allocate(1 << 20)
-    device.prepare_again(("kept", x, y), [add_scalar(x, y, N, 1.0), Copy(x, 0, y, 0, 4)])
+    device.prepare_again(("kept", x, y), [add_scalar(x, y, N, 1.0), CopyBuffer(x, 0, y, 0, 4)])
     assert device.opened.prepared.get(("kept", x, y)) is not None
     assert named(x)
     device.release(x)
@@ -51,7 +51,7 @@ def test_what_was_looked_up_is_outdated_when_memory_is_given_back(device: Device
 def named(buffer: Buffer) -> bool:
     """Whether anything that is kept names a buffer."""
     gc.collect()
-    return any(type(holder) in (tuple, Copy) for holder in gc.get_referrers(buffer))
+    return any(type(holder) in (tuple, CopyBuffer) for holder in gc.get_referrers(buffer))
 
 
 def test_commands_that_cannot_be_looked_up_ahead(device: Device) -> None:  # noqa: F811
@@ -83,7 +83,7 @@ def test_what_submit_refuses_is_refused(device: Device) -> None:  # noqa: F811
 def test_parameters_in_a_uniform_buffer() -> None:
     script = """
         x, y = device.allocate(16), device.allocate(16)
-        device.submit([Clear(x, 0, 16)])
+        device.submit([ClearBuffer(x, 0, 16)])
         commands = [add_scalar(*pair, 4, 1.0) for pair in [(x, y), (y, x)] * 8]
         prepared = device.prepare_again("sixteen", commands)
         for added in (1.0, 3.0):

@@ -15,7 +15,7 @@ import torch
 
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.plan import size_class
-from torch_webgpu.runtime.runtime import Clear, Copy, Device, Dispatch, devices
+from torch_webgpu.runtime.runtime import ClearBuffer, CopyBuffer, Device, Dispatch, devices
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 
 ADD_SCALAR = Kernel(
@@ -79,10 +79,10 @@ def test_commands_of_one_submission_run_in_order(device):
     x, y = device.allocate(4 * n), device.allocate(4 * n)
     device.submit(
         [
-            Clear(x, 0, 4 * n),
+            ClearBuffer(x, 0, 4 * n),
             add_scalar(x, y, n, 1.0),
             add_scalar(y, x, n, 1.0),
-            Copy(x, 0, y, 0, 4 * (n // 2)),
+            CopyBuffer(x, 0, y, 0, 4 * (n // 2)),
             add_scalar(y, x, n, 10.0),
         ]
     )
@@ -145,7 +145,7 @@ def test_kernels_raise_flags_in_the_error_buffer(device):
     assert not before.any()
     device.submit([Dispatch(RAISE_FLAG, (device.error_buffer,), b"", (1, 1, 1))])
     assert device.download([(device.error_buffer, 0, 4)])[0].view(np.uint32)[0] == 7
-    device.submit([Clear(device.error_buffer, 0, 64)])
+    device.submit([ClearBuffer(device.error_buffer, 0, 64)])
 
 
 # ---- memory
@@ -224,7 +224,7 @@ def test_bind_groups_are_bounded_and_come_back(device):
     whole, cache.recent.limit = cache.recent.limit, 8
     try:
         buffers = [device.allocate(4 * n) for _ in range(20)]
-        device.submit([Clear(buffers[0], 0, 4 * n)])
+        device.submit([ClearBuffer(buffers[0], 0, 4 * n)])
         for _ in range(2):
             device.submit([add_scalar(a, b, n, 1.0) for a, b in pairwise(buffers)])
             assert device.stats.bind_groups <= 8
@@ -243,7 +243,7 @@ def test_parameters_in_a_uniform_buffer_and_buffers_in_windows(device, environme
         device.upload(x, 0, np.arange(n, dtype=np.float32))
         device.submit([add_scalar(x, y, n, 3.0)])
         assert np.array_equal(read_f32(device, y, n), np.arange(n, dtype=np.float32) + 3)
-        device.submit([Clear(x, 0, 4 * n)])
+        device.submit([ClearBuffer(x, 0, 4 * n)])
         pairs = [(x, y), (y, x)]
         device.submit([add_scalar(*pairs[i % 2], 64, float(i % 7)) for i in range(rounds)])
         assert read_f32(device, x, 1)[0] == sum(i % 7 for i in range(rounds))
@@ -269,7 +269,7 @@ def test_a_shader_error_shows_the_numbered_source_and_the_session_goes_on(device
 def bad_commands(device):
     x, y = device.allocate(256), device.allocate(256)
     return {
-        "aligned|multiple": Copy(x, 0, y, 1, 8),
+        "aligned|multiple": CopyBuffer(x, 0, y, 1, 8),
         "buffers?": Dispatch(ADD_SCALAR, (x,), bytes(8), (1, 1, 1)),
         "parameters": Dispatch(ADD_SCALAR, (x, y), bytes(4), (1, 1, 1)),
         "workgroups": Dispatch(ADD_SCALAR, (x, y), bytes(8), (65536, 1, 1)),
@@ -280,7 +280,7 @@ def bad_commands(device):
 @pytest.mark.parametrize("complaint", ["aligned|multiple", "buffers?", "parameters", "workgroups", "merge"])
 def test_a_bad_command_raises_and_nothing_of_its_submission_runs(device, complaint):
     x, y = device.allocate(256), device.allocate(256)
-    device.submit([Clear(x, 0, 256), Clear(y, 0, 256)])
+    device.submit([ClearBuffer(x, 0, 256), ClearBuffer(y, 0, 256)])
     with pytest.raises(WebGPUError, match=complaint):
         device.submit([add_scalar(x, y, 64, 1.0), bad_commands(device)[complaint]])
     assert not read_f32(device, y, 64).any()
@@ -316,7 +316,7 @@ def test_timestamps_measure_dispatches(device):
     assert len(durations_ns) == 6
     assert min(durations_ns[1::2]) > min(durations_ns[0::2]) > 0
     with pytest.raises(WebGPUError, match="dispatches"):
-        device.time([Clear(small, 0, 4)])
+        device.time([ClearBuffer(small, 0, 4)])
 
 
 # ---- process life

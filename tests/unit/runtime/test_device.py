@@ -12,7 +12,7 @@ from tests.webgpu_double import CheckedWebGPU, Faults
 
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.runtime import transfer
-from torch_webgpu.runtime.commands import Clear, Copy
+from torch_webgpu.runtime.commands import ClearBuffer, CopyBuffer
 from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.observer import Observer
 
@@ -40,7 +40,14 @@ def test_an_adapter_that_refuses(webgpu: CheckedWebGPU) -> None:
 def test_commands_run_in_order(device: Device) -> None:
     x, y = filled(device, range(N)), device.allocate(4 * N)
     device.submit(
-        [Clear(y, 0, 4 * N), add(x, y, N, 1), double(y, N), Copy(y, 0, x, 0, 4 * N), Clear(x, 0, 8), add(x, y, N, 5)]
+        [
+            ClearBuffer(y, 0, 4 * N),
+            add(x, y, N, 1),
+            double(y, N),
+            CopyBuffer(y, 0, x, 0, 4 * N),
+            ClearBuffer(x, 0, 8),
+            add(x, y, N, 5),
+        ]
     )
     assert words(device, y, N) == [5, 5, *[2 * (k + 1) + 5 for k in range(2, N)]]
 
@@ -200,7 +207,7 @@ def test_work_is_another_value_after_every_submission(device: Device) -> None:
     x = device.allocate(4)
     before = device.work
     assert device.work == before
-    device.submit([Clear(x, 0, 4)])
+    device.submit([ClearBuffer(x, 0, 4)])
     assert device.work != before
 
 

@@ -16,7 +16,7 @@ from tests.unit.runtime.programs import add, add_last, double, native
 from torch_webgpu.errors import DeviceLostError, OutOfMemoryError, ShaderCompileError
 from torch_webgpu.runtime import transfer
 from torch_webgpu.runtime.buffers import Buffer
-from torch_webgpu.runtime.commands import Clear, Command, Copy, Dispatch
+from torch_webgpu.runtime.commands import ClearBuffer, Command, CopyBuffer, Dispatch
 from torch_webgpu.runtime.device import Device
 from torch_webgpu.runtime.encoder import UNIFORM_BYTES
 
@@ -99,9 +99,9 @@ class Machine(RuleBasedStateMachine):
             elif kind == "double":
                 commands.append(double(y.buffer, WORDS))
             elif kind == "clear":
-                commands.append(Clear(y.buffer, 0, 4 * count))
+                commands.append(ClearBuffer(y.buffer, 0, 4 * count))
             else:
-                commands.append(Copy(x.buffer, 0, y.buffer, 0, 4 * count))
+                commands.append(CopyBuffer(x.buffer, 0, y.buffer, 0, 4 * count))
             on.append((kind, x, y, count if kind in ("clear", "copy") else number))
         return Work(commands, on)
 
@@ -231,7 +231,7 @@ class Machine(RuleBasedStateMachine):
         graph, work = kept  # type: ignore[misc]
         for index, (kind, x, y, _) in enumerate(work.on):
             if kind in ("add", "add_last"):
-                data, at = graph.place(index, 4 * _last(kind))
+                data, at = graph.parameter(index, 4 * _last(kind))
                 struct.pack_into("I", data, at, number)
                 work.on[index] = (kind, x, y, number)
         self.device.replay(graph)

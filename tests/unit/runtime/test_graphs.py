@@ -11,7 +11,7 @@ from tests.webgpu_double import CheckedWebGPU, Faults
 
 from torch_webgpu.errors import DeviceLostError, OutOfMemoryError
 from torch_webgpu.runtime import captured_graph as graphs
-from torch_webgpu.runtime.commands import Clear, Copy
+from torch_webgpu.runtime.commands import ClearBuffer, CopyBuffer
 from torch_webgpu.runtime.device import Device
 
 N = 64
@@ -22,14 +22,14 @@ def test_a_graph_runs_again_with_other_parameters(webgpu: CheckedWebGPU, without
     device = programs.device(webgpu, without=without)
     x, y = filled(device, [0] * N), device.allocate(4 * N)
     graph = device.encode_graph(
-        [Clear(y, 0, 4 * N), add(x, y, N, 1), add_last(y, x, N, 10), double(x, N), Copy(x, 0, y, 0, 4)]
+        [ClearBuffer(y, 0, 4 * N), add(x, y, N, 1), add_last(y, x, N, 10), double(x, N), CopyBuffer(x, 0, y, 0, 4)]
     )
     assert graph.dispatches == 3
     assert words(device, x, 1) == [0]
     device.replay(graph)
     assert words(device, x, 1) == [22]
     for command, byte, value in ((1, 4, 5), (2, 4 * (programs.MANY - 1), 100)):
-        data, at = graph.place(command, byte)
+        data, at = graph.parameter(command, byte)
         struct.pack_into("I", data, at, value)
     device.replay(graph)
     device.replay(graph)
@@ -57,7 +57,7 @@ def test_a_graph_keeps_what_the_cache_evicts(device: Device) -> None:
 def test_a_long_graph_takes_several_submissions(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "COMMANDS_PER_SUBMISSION", 4)
     x, y = filled(device, [0] * N), device.allocate(4 * N)
-    graph = device.encode_graph([add_last(x, y, N, 1), Copy(y, 0, x, 0, 4 * N)] * 5)
+    graph = device.encode_graph([add_last(x, y, N, 1), CopyBuffer(y, 0, x, 0, 4 * N)] * 5)
     before = device.submissions
     device.replay(graph)
     assert device.submissions == before + 3
@@ -91,7 +91,7 @@ def test_a_graph_is_lost_with_its_device(device: Device) -> None:
 
 def test_prepared_submissions_run_again_with_other_parameters(device: Device) -> None:
     x, y = filled(device, [0] * N), device.allocate(4 * N)
-    prepared = device.prepare_again("key", [add(x, y, N, 1), add_last(y, x, N, 10), Clear(y, 0, 4)])
+    prepared = device.prepare_again("key", [add(x, y, N, 1), add_last(y, x, N, 10), ClearBuffer(y, 0, 4)])
     assert prepared is not None
     assert device.opened.prepared.get("key") is prepared
     device.submit_prepared(device.opened, prepared)
@@ -99,7 +99,7 @@ def test_prepared_submissions_run_again_with_other_parameters(device: Device) ->
     struct.pack_into("I", prepared.params[0], 4, 2)
     struct.pack_into("I", prepared.params[1], 4 * (programs.MANY - 1), 20)
     z = device.allocate(4 * N)
-    device.submit_prepared(device.opened, prepared, lambda: [Copy(x, 0, z, 0, 4 * N)])
+    device.submit_prepared(device.opened, prepared, lambda: [CopyBuffer(x, 0, z, 0, 4 * N)])
     assert words(device, z, 1) == [33]
 
 
@@ -117,7 +117,7 @@ def test_what_fails_while_it_is_encoded_is_not_submitted(device: Device) -> None
     prepared = device.prepare_again("key", [double(x, N)])
     assert prepared is not None
 
-    def last() -> list[Copy]:
+    def last() -> list[CopyBuffer]:
         raise KeyError("no")
 
     with pytest.raises(KeyError):
@@ -131,9 +131,9 @@ def test_what_comes_last_may_release_what_was_encoded(device: Device) -> None:
     assert prepared is not None
     device.release(y)
 
-    def last() -> list[Copy]:
+    def last() -> list[CopyBuffer]:
         device.empty_cache()  # takes the memory of y, and the bind group with it
-        return [Copy(x, 0, z, 0, 4 * N)]
+        return [CopyBuffer(x, 0, z, 0, 4 * N)]
 
     device.submit_prepared(device.opened, prepared, last)
     assert words(device, z, N) == [1] * N

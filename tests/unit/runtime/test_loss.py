@@ -11,7 +11,7 @@ from tests.unit.runtime.programs import add, double, filled, native, words
 from tests.webgpu_double import CheckedWebGPU, Faults
 
 from torch_webgpu.errors import DeviceLostError, ForkError
-from torch_webgpu.runtime.commands import Clear
+from torch_webgpu.runtime.commands import ClearBuffer
 from torch_webgpu.runtime.device import FORKED, Device
 
 N = 64
@@ -94,11 +94,11 @@ def test_a_loss_that_nobody_asked_about_shows_at_the_next_use(device: Device) ->
 def test_marks_end_with_their_device(device: Device, faults: Faults) -> None:
     """Asking one must not reach for a device that is closed."""
     faults.late_polls = 100
-    device.submit([Clear(device.allocate(4), 0, 4)])
+    device.submit([ClearBuffer(device.allocate(4), 0, 4)])
     of_former = device.mark()
     device.reopen()
     assert of_former()
-    device.submit([Clear(device.allocate(4), 0, 4)])
+    device.submit([ClearBuffer(device.allocate(4), 0, 4)])
     of_lost = device.mark()
     assert not of_lost()
     native(device).destroy()

@@ -9,7 +9,7 @@ from tests.webgpu_double import CheckedWebGPU
 
 from torch_webgpu.errors import DeviceLostError, WebGPUError
 from torch_webgpu.runtime import timing
-from torch_webgpu.runtime.commands import Clear
+from torch_webgpu.runtime.commands import ClearBuffer
 from torch_webgpu.runtime.device import Device
 
 N = 64
@@ -21,13 +21,13 @@ def test_dispatches_are_timed_one_by_one(device: Device) -> None:
     assert words(device, y, N) == [4] * N
     assert device.time([]) == []
     with pytest.raises(WebGPUError, match="only dispatches"):
-        device.time([Clear(x, 0, 4)])
+        device.time([ClearBuffer(x, 0, 4)])
 
 
 def test_stamps_are_taken_and_read_later(device: Device) -> None:
     x, y = filled(device, [0] * N), device.allocate(4 * N)
     before = device.stamp()
-    stamps = device.submit_timed([add(x, y, N, 1), Clear(x, 0, 4), double(y, N)])
+    stamps = device.submit_timed([add(x, y, N, 1), ClearBuffer(x, 0, 4), double(y, N)])
     after = device.stamp()
     read = device.read_stamps([after, *stamps, before])  # in any order
     begins = [begin for begin, _ in read]
@@ -69,7 +69,7 @@ def test_without_timestamps_the_host_waits(webgpu: CheckedWebGPU) -> None:
     for refused in (lambda: device.time([]), device.stamp, lambda: device.submit_timed([])):
         with pytest.raises(WebGPUError, match="no timestamp queries"):
             refused()
-    times = device.submit_waiting([double(y, N), Clear(y, 0, 4), double(y, N)])
+    times = device.submit_waiting([double(y, N), ClearBuffer(y, 0, 4), double(y, N)])
     assert len(times) == 2
     assert all(begin <= end for begin, end in times)
     assert words(device, y, 2) == [0, 4]

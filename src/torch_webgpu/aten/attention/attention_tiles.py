@@ -35,10 +35,10 @@ def fits(
     as the scores, and is nobody's here.
     """
     target = engine().device(query.get_device()).target
-    (b, h, n, width), s, value_width = query.shape, key.shape[2], value.shape[3]
-    if not flash.fits(b, h, n, s, width, value_width, target):
+    value_width = value.shape[3]
+    if not flash.fits(query.shape, key.shape[2], value_width, target):
         return False
-    result = prod((b, h, n, value_width)) * query.itemsize
+    result = prod((*query.shape[:3], value_width)) * query.itemsize
     sizes = [t.untyped_storage().nbytes() for t in (query, key, value, *present(mask))]
     sizes += [result, *sizes[1:3]] if is_backward else [result]
     scales = bool(target.matrices) and query.dtype == torch.bfloat16

@@ -5,8 +5,8 @@ What runs without ``torch.compile`` is made of plain operators, vmap and autogra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,24 +14,20 @@ from torch._higher_order_ops.flex_attention import flex_attention
 
 from torch_webgpu.aten.dispatch.autocast import cast
 from torch_webgpu.aten.dispatch.torch_abi import AUTOCAST_KEY, DEVICE_TYPE, exclude_autocast
-from torch_webgpu.on_import import when_imported
-
-MODULE = "torch.nn.attention.flex_attention"
 
 
-def allow_webgpu(module: ModuleType) -> None:
+def allow_webgpu(plain: Callable[..., None]) -> Callable[..., None]:
     """``_validate_device`` takes webgpu as it takes CUDA, with gradients; it knows devices by name.
 
     https://github.com/pytorch/pytorch/blob/main/torch/nn/attention/flex_attention.py
     """
-    plain = module._validate_device
 
     @wraps(plain)
     def validate(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         if query.device.type != DEVICE_TYPE:
             plain(query, key, value)
 
-    module._validate_device = validate  # type: ignore[attr-defined]
+    return validate
 
 
 def autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
@@ -42,5 +38,4 @@ def autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest:
 
 
 def register() -> None:
-    when_imported(MODULE, allow_webgpu)
     flex_attention.py_impl(AUTOCAST_KEY)(autocast)

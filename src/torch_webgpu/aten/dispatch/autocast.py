@@ -14,7 +14,7 @@ import torch
 from torch import get_autocast_dtype
 from torch._ops import OpOverload
 
-from .torch_abi import DEVICE_TYPE, exclude_autocast, is_out, library, overloads, pass_autocast_through
+from .torch_abi import DEVICE_TYPE, exclude_autocast, is_out, library, overloads
 
 KEY = "AutocastPrivateUse1"
 
@@ -117,7 +117,6 @@ def half(args: Any) -> torch.dtype:
 
 
 def register() -> None:
-    pass_autocast_through()
     library(KEY, "_").fallback(torch.library.fallthrough_kernel, KEY)
     policies: list[tuple[tuple[str, ...] | list[str], Callable[[OpOverload], Callable[..., Any]]]] = [
         (LOWER_PRECISION, lambda op: caster(op, half)),

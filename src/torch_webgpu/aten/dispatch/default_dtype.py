@@ -12,7 +12,6 @@ import torch
 
 from torch_webgpu.caches import Cache
 
-from . import torch_patches
 from .torch_abi import METAS
 
 Contents = TypeVar("Contents", bound=dict[Any, Any])
@@ -35,7 +34,3 @@ def exchange(before: torch.dtype, after: torch.dtype) -> None:
     for cache, contents in _set_aside.pop(after, []):
         for key, value in contents.items():
             cache[key] = value
-
-
-def register() -> None:
-    torch_patches.observe_default_dtype(exchange)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-
-from torch_webgpu.on_import import when_imported
 
 from .torch_abi import DEVICE_TYPE, is_webgpu
 
@@ -18,26 +16,22 @@ OPTESTS = "torch.testing._internal.optests"
 MODULES = (f"{OPTESTS}.autograd_registration", f"{OPTESTS}.generate_tests", OPTESTS)
 """Where the function is, and those that take it from there."""
 
-NAME = "autograd_registration_check"
 LISTED = {"xpu": DEVICE_TYPE, "AutogradXPU": "AutogradPrivateUse1"}
 
 
-def allow_webgpu(module: ModuleType) -> None:
+def allow_webgpu(plain: Callable[..., None]) -> Callable[..., None]:
     """``autograd_registration_check`` takes webgpu as it takes XPU: it knows devices, and their keys, by name.
 
     https://github.com/pytorch/pytorch/blob/main/torch/testing/_internal/optests/autograd_registration.py
     """
-    plain = getattr(module, NAME)
-    if hasattr(plain, "__wrapped__"):  # taken from where it is ours already
-        return
-    on_webgpu = of_webgpu(plain)
+    for_webgpu = of_webgpu(plain)
 
     @wraps(plain)
     def check(op: Any, args: Any, kwargs: Any) -> Any:
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        return (on_webgpu if any(map(is_webgpu, tensors)) else plain)(op, args, kwargs)
+        return (for_webgpu if any(map(is_webgpu, tensors)) else plain)(op, args, kwargs)
 
-    setattr(module, NAME, check)
+    return check
 
 
 def of_webgpu(function: Any) -> Callable[..., Any]:
@@ -51,8 +45,3 @@ def of_webgpu(function: Any) -> Callable[..., Any]:
     code: CodeType = function.__code__
     code = code.replace(co_consts=tuple(map(renamed, code.co_consts)))
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-
-
-def register() -> None:
-    for name in MODULES:
-        when_imported(name, allow_webgpu)

@@ -21,14 +21,16 @@ _CPP_NAME = {
     "bf16": "c10::BFloat16",
     "f32": "float",
 }
+_INTEGERS = {name: torch.iinfo(row.torch) for name, row in BY_NAME.items() if row.is_integer}
+_WRAPPED_BITS = {name: BY_NAME[name].bits for name in _INTEGERS if BY_NAME[name].is_subword}
 _LARGEST = {name: torch.finfo(row.torch).max for name, row in BY_NAME.items() if row.kind == "f"}
 
 
 def cast_scalar(value: Any, dtype: str) -> Any:
     """``value`` as an element of ``dtype`` would hold it: small integers wrapped, halves rounded."""
-    row = BY_NAME[dtype]
-    if row.is_integer and row.is_subword:
-        bits, n = row.bits, int(value) & (1 << row.bits) - 1
+    bits = _WRAPPED_BITS.get(dtype)
+    if bits is not None:
+        n = int(value) & (1 << bits) - 1
         return n - (1 << bits) if dtype[0] == "i" and n >> bits - 1 else n
     if dtype == "f16":
         try:
@@ -51,9 +53,8 @@ def check_fits(value: Any, dtype: str) -> None:
         fits, value = value.imag == 0, value.real
     else:
         fits = True
-    row = BY_NAME[dtype]
-    if row.is_integer:
-        info = torch.iinfo(row.torch)
+    info = _INTEGERS.get(dtype)
+    if info is not None:
         wraps = info.min == 0 and isinstance(value, int)
         fits = fits and (-info.max if wraps else info.min) <= value <= info.max
     elif dtype in _LARGEST:

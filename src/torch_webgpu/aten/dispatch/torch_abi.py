@@ -46,7 +46,7 @@ class DeviceGuard(torch._C._acc.DeviceGuard):
 profiler_range = torch._C._profiler._RecordFunctionFast
 """Context manager: a range of this name in ``torch.profiler``, as ``record_function`` without its operator call."""
 
-REGISTRARS = frozenset({"torch_abi", "register_pointwise", "register_operator"})
+_DISPATCH = __name__.rpartition(".")[0] + "."
 
 KERNELS: dict[OpOverload, str] = {}
 """Every overload with a kernel, and the module that registered it."""
@@ -91,11 +91,11 @@ def wrap_kernels(wrap: Callable[[OpOverload, Callable[..., Any]], Callable[..., 
 
 
 def _family() -> str:
-    """The module of ``aten`` that a registration comes from, past the modules that help to register."""
+    """The module of ``aten`` that a registration comes from, past those of ``dispatch/``, which help to register."""
     frame = sys._getframe(2)
-    while (name := frame.f_globals["__name__"].rpartition(".")[2]) in REGISTRARS and frame.f_back is not None:
+    while (name := frame.f_globals["__name__"]).startswith(_DISPATCH) and frame.f_back is not None:
         frame = frame.f_back
-    return name
+    return name.rpartition(".")[2]
 
 
 def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -175,14 +175,15 @@ def exclude_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
 
 
-def pass_autocast_through() -> None:
+def pass_autocast_through(module: Any) -> None:
     """Lets higher-order operators without autocast of their own skip this device's key, as they skip CPU's and CUDA's.
 
-    https://github.com/pytorch/pytorch/blob/main/torch/_ops.py
+    ``module``: torch._ops (https://github.com/pytorch/pytorch/blob/main/torch/_ops.py).
     """
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(AUTOCAST_KEY)
-    for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(AUTOCAST_KEY)
+    module._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(AUTOCAST_KEY)
+    for operator in module._higher_order_ops.values():
+        if AUTOCAST_KEY not in operator.py_kernels:
+            operator.fallthrough(AUTOCAST_KEY)
 
 
 def overloads(packet_name: str) -> dict[str, OpOverload]:
@@ -429,16 +430,20 @@ SKIP_FRAME = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_fr
 """For Dynamo: run the function and what it calls as they are."""
 
 
-def replace_accelerator_hooks(table: dict[str, Callable[..., Any]]) -> None:
+def accelerator_hooks(table: dict[str, Callable[..., Any]]) -> Callable[[Any], None]:
     """Gives ``torch.accelerator`` Python implementations where the C++ ones end at a missing device allocator or guard.
 
     Every function of ``torch.accelerator`` looks its ``torch._C._accelerator_*`` up at each call. The originals serve
     as long as another device is the current accelerator.
     """
-    for name, ours in table.items():
-        original = getattr(torch._C, f"_accelerator_{name}", None)
-        if original is not None:
-            setattr(torch._C, f"_accelerator_{name}", _when_current(ours, original))
+
+    def replace(module: Any) -> None:
+        for name, ours in table.items():
+            original = getattr(module, f"_accelerator_{name}", None)
+            if original is not None:
+                setattr(module, f"_accelerator_{name}", _when_current(ours, original))
+
+    return replace
 
 
 def _when_current(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -471,30 +476,3 @@ def compiling() -> Iterator[None]:
             yield
         finally:
             torch.compiler._is_compiling_flag = before
-
-
-def run_backward_in_calling_thread() -> None:
-    """Makes backward passes run where they are called.
-
-    The autograd engine starts one worker per device the C++ guard reports, and a Python backend's guard reports one: a
-    backward pass on ``webgpu:1`` would fail its bounds check. Recording needs the GIL anyway, so nothing is lost.
-    See PythonDeviceGuard::deviceCount in torch/csrc/acc/Module.cpp. Other accelerators cannot run a backward pass once
-    webgpu is registered (https://github.com/pytorch/pytorch/issues/161129): that is said before C++ fails an assertion.
-    """
-    from torch.autograd import graph
-
-    original = graph._engine_run_backward
-
-    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        others = {t.device.type for t in outputs if isinstance(t, torch.Tensor)} - {"cpu", "meta", DEVICE_TYPE}
-        if others:
-            raise RuntimeError(
-                f"PyTorch cannot run backward passes on {', '.join(sorted(others))} in a process where a backend such "
-                "as webgpu is registered (https://github.com/pytorch/pytorch/issues/161129). Start it without "
-                "importing torch_webgpu; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps `import torch` from doing so"
-            )
-        with torch.autograd.set_multithreading_enabled(False):
-            return original(outputs, *args, **kwargs)
-
-    graph._engine_run_backward = run  # type: ignore[assignment]
-    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined, assignment]

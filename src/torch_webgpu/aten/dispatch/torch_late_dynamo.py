@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from torch._compile import _disable_dynamo
@@ -25,7 +25,7 @@ KEPT = "__dynamo_disable"
 
 def hidden_from_dynamo() -> set[Callable[..., Any]]:
     """The functions below the decorator in PyTorch's references and decompositions, of which meta kernels are made."""
-    decorated: Any = _disable_dynamo(register)
+    decorated: Any = _disable_dynamo(holds_function)
     modules = ("torch._refs", "torch._refs.nn.functional", "torch._refs.special", "torch._decomp.decompositions")
     functions = {f for name in modules for f in vars(sys.modules[name]).values() if isinstance(f, FunctionType)}
     found, waiting = set(), list(functions)
@@ -48,8 +48,8 @@ def holds_function(cell: CellType) -> bool:
         return False
 
 
-def register() -> None:
-    """Puts it in place, unless Dynamo is there already."""
+def leave_dynamo_out(references: ModuleType) -> None:
+    """Keeps the functions of PyTorch's references from importing Dynamo, unless it is there already."""
     if "torch._dynamo" in sys.modules:
         return
     functions = [function for function in hidden_from_dynamo() if not hasattr(function, KEPT)]

@@ -30,9 +30,9 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     overloads,
     per_tensor,
 )
-from torch_webgpu.engine.lists import make_bundle
+from torch_webgpu.engine.lists import make_lists
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tensor_lists import Bundle, ListGeometry
+from torch_webgpu.engine.recorded_lists import ListGeometry, RecordedList
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import ListLayout, Number
 from torch_webgpu.ir.ops import ops
@@ -72,13 +72,13 @@ class ListRecipe:
 class Lists:
     """Lists of tensors as a kernel's arguments and results."""
 
-    def find(self, tensors: Sequence[torch.Tensor]) -> Bundle | None:
-        """The bundle of an argument; None if the list path does not take it."""
+    def find(self, tensors: Sequence[torch.Tensor]) -> RecordedList | None:
+        """The tensor list of an argument; None if the list path does not take it."""
         return find(tensors)
 
-    def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
+    def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, RecordedList]:
         """A new list."""
-        tensors, made = make_bundle(engine(), geometry, dtype, device)
+        tensors, made = make_lists(engine(), geometry, dtype, device)
         remember(addresses_of(made), made)
         return tensors, made
 
@@ -113,20 +113,22 @@ class ListKernel:
 
     def record(self, values: list[Any], lists: Lists = LISTS) -> Any:
         """Records the operation; NotImplemented for arguments that the list path does not take."""
-        bundles, domain = self.bundles(values, lists)
+        tensor_lists, domain = self.tensor_lists(values, lists)
         if domain is None:
             return NotImplemented
-        key = self.key(values, bundles, domain)
+        key = self.key(values, tensor_lists, domain)
         if key is None:
             return NotImplemented
         found = self.recipes.get(key)
         if found is None:
-            found = self.recipe([lists.tensors(v) for v in values], bundles, domain) or "PyTorch's own loop does it"
+            found = (
+                self.recipe([lists.tensors(v) for v in values], tensor_lists, domain) or "PyTorch's own loop does it"
+            )
             self.recipes.keep(key, found)
         if isinstance(found, str):
             return NotImplemented
         numbers = tuple([number for slot in found.numbers for number in numbers_for(values[slot.argument], slot)])
-        used: list[Any] = [bundles[k] for k in found.lists]
+        used: list[Any] = [tensor_lists[k] for k in found.lists]
         if found.result is None:
             if not found.expression.record(domain, used, numbers):
                 return NotImplemented
@@ -135,31 +137,33 @@ class ListKernel:
         result, made = lists.result(domain, found.result, used[0].device)
         return result if found.expression.record(domain, [*used, made], numbers) else NotImplemented
 
-    def bundles(self, values: list[Any], lists: Lists) -> tuple[list[Bundle | None], ListGeometry | None]:
-        """The bundle behind each argument, and the shapes of the results; no shapes where something is unusual.
+    def tensor_lists(self, values: list[Any], lists: Lists) -> tuple[list[RecordedList | None], ListGeometry | None]:
+        """The tensor list behind each argument, and the shapes of the results; no shapes where something is unusual.
 
-        A tensor that all tuples share is a bundle of one; a CPU tensor of numbers becomes a list of them.
+        A tensor that all tuples share is a tensor list of one; a CPU tensor of numbers becomes a list of them.
         """
-        bundles: list[Bundle | None] = [None] * len(values)
+        tensor_lists: list[RecordedList | None] = [None] * len(values)
         for k, (kind, value) in enumerate(zip(self.types, values)):
             if kind == "List[Tensor]":
                 if len(value):
-                    bundles[k] = same(values, bundles, k) or lists.find(value) or (find_single(value) if k else None)
-                if bundles[k] is None:
-                    return bundles, None
-            elif kind == "Tensor" and not self.take_tensor(k, values, bundles):
-                return bundles, None
-        found = [b for b in bundles if b is not None]
+                    tensor_lists[k] = (
+                        same(values, tensor_lists, k) or lists.find(value) or (find_single(value) if k else None)
+                    )
+                if tensor_lists[k] is None:
+                    return tensor_lists, None
+            elif kind == "Tensor" and not self.take_tensor(k, values, tensor_lists):
+                return tensor_lists, None
+        found = [b for b in tensor_lists if b is not None]
         domain = next((b.geometry for b in found if not b.geometry.is_numbers), found[0].geometry)
         if self.inplace and found[0].geometry is not domain:
-            return bundles, None
+            return tensor_lists, None
         if any(layout_in(domain, b.geometry) is None or b.device != found[0].device for b in found):
-            return bundles, None
+            return tensor_lists, None
         if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in found}) > 1:
-            return bundles, None  # type promotion would differ from tuple to tuple
-        return bundles, domain
+            return tensor_lists, None  # type promotion would differ from tuple to tuple
+        return tensor_lists, domain
 
-    def take_tensor(self, k: int, values: list[Any], bundles: list[Bundle | None]) -> bool:
+    def take_tensor(self, k: int, values: list[Any], tensor_lists: list[RecordedList | None]) -> bool:
         value = values[k]
         if self.names[k] == "scalars":
             if value.device.type != "cpu" or value.dim() != 1:
@@ -168,16 +172,16 @@ class ListKernel:
         elif value.dim() or value.device.type not in ("cpu", DEVICE_TYPE):
             return False
         elif value.device.type == DEVICE_TYPE:
-            bundles[k] = find([value])
-            return bundles[k] is not None
+            tensor_lists[k] = find([value])
+            return tensor_lists[k] is not None
         return True
 
-    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> Any:
+    def key(self, values: list[Any], tensor_lists: Sequence[RecordedList | None], domain: ListGeometry) -> Any:
         """All that decides the code; None for a list of numbers that cannot be parameters."""
         key: list[Any] = [None if is_contiguous(domain) else domain.id]
-        for k, (value, bundle) in enumerate(zip(values, bundles)):
-            if bundle is not None:
-                key.append((layout_in(domain, bundle.geometry), bundle.dtype))
+        for k, (value, tensor_list) in enumerate(zip(values, tensor_lists)):
+            if tensor_list is not None:
+                key.append((layout_in(domain, tensor_list.geometry), tensor_list.dtype))
             elif isinstance(value, list):
                 classes = set(map(type, value))
                 if len(value) != len(domain.numels) or len(classes) != 1:
@@ -191,9 +195,11 @@ class ListKernel:
                 key.append(self.kernel.key_of(self.kernel.parameters[k], value, []))
         return tuple(key)
 
-    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> ListRecipe | None:
+    def recipe(
+        self, values: list[Any], tensor_lists: Sequence[RecordedList | None], domain: ListGeometry
+    ) -> ListRecipe | None:
         """Asks the per-tensor kernel about the first tuple; None where it does not compute it itself."""
-        samples = [self.first_of(v, b is None) for v, b in zip(values, bundles)]
+        samples = [self.first_of(v, b is None) for v, b in zip(values, tensor_lists)]
         try:
             kernel_values = self.kernel.bind(tuple(samples), {})
             computation = self.kernel.compute(kernel_values)
@@ -204,8 +210,8 @@ class ListKernel:
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
             return None  # PyTorch's own loop raises it with the right tensor
         return operation(
-            str(self.overload), computation.body.roots[0], computation.operands, computation.scalars, bundles,
-            [None if b is None else layout_in(domain, b.geometry) for b in bundles],
+            str(self.overload), computation.body.roots[0], computation.operands, computation.scalars, tensor_lists,
+            [None if b is None else layout_in(domain, b.geometry) for b in tensor_lists],
             [isinstance(v, list) for v in values],
             None if self.inplace else computation.outputs[0],
         )  # fmt: skip
@@ -239,29 +245,31 @@ class StoreKernel(ListKernel):
     def __init__(self, overload: OpOverload) -> None:
         super().__init__(overload, POINTWISE[aten.neg_.default])  # asked for nothing
 
-    def key(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> Any:
+    def key(self, values: list[Any], tensor_lists: Sequence[RecordedList | None], domain: ListGeometry) -> Any:
         if not self.inplace and values[1] not in (None, torch.preserve_format):
             return None
-        return tuple([(layout_in(domain, b.geometry), b.dtype) for b in bundles if b is not None])
+        return tuple([(layout_in(domain, b.geometry), b.dtype) for b in tensor_lists if b is not None])
 
-    def recipe(self, values: list[Any], bundles: Sequence[Bundle | None], domain: ListGeometry) -> ListRecipe | None:
-        lists = tuple([k for k, b in enumerate(bundles) if b is not None])
-        names = [dtypes.of(b.dtype).name for b in bundles if b is not None]
-        layouts = [None if b is None else layout_in(domain, b.geometry) for b in bundles]
+    def recipe(
+        self, values: list[Any], tensor_lists: Sequence[RecordedList | None], domain: ListGeometry
+    ) -> ListRecipe | None:
+        lists = tuple([k for k, b in enumerate(tensor_lists) if b is not None])
+        names = [dtypes.of(b.dtype).name for b in tensor_lists if b is not None]
+        layouts = [None if b is None else layout_in(domain, b.geometry) for b in tensor_lists]
         if self.inplace:
             root = ops.load(1, names[1]) if len(lists) > 1 else ops.constant(0, names[0])
-            return operation(str(self.overload), root, lists, (), bundles, layouts, [], None)
+            return operation(str(self.overload), root, lists, (), tensor_lists, layouts, [], None)
         result = (domain.shapes[0], domain.strides[0], values[0][0].dtype)
-        return operation(str(self.overload), ops.load(0, names[0]), lists, (), bundles, layouts, [], result)
+        return operation(str(self.overload), ops.load(0, names[0]), lists, (), tensor_lists, layouts, [], result)
 
 
-def same(values: Sequence[Any], bundles: Sequence[Bundle | None], k: int) -> Bundle | None:
-    """The bundle of the argument before ``k``, if both are the same tensors (``addcmul(x, g, g)``)."""
+def same(values: Sequence[Any], tensor_lists: Sequence[RecordedList | None], k: int) -> RecordedList | None:
+    """The tensor list of the argument before ``k``, if both are the same tensors (``addcmul(x, g, g)``)."""
     one, other = values[k - 1], values[k]
-    if not k or bundles[k - 1] is None or one.__class__ is not other.__class__ or len(one) != len(other):
+    if not k or tensor_lists[k - 1] is None or one.__class__ is not other.__class__ or len(one) != len(other):
         return None
     if all(map(is_, one, other)):
-        return bundles[k - 1]
+        return tensor_lists[k - 1]
     return None
 
 
@@ -278,7 +286,7 @@ def operation(
     root: Expr,
     lists: tuple[int, ...],
     slots: tuple[ScalarSlot, ...],
-    bundles: Sequence[Bundle | None],
+    tensor_lists: Sequence[RecordedList | None],
     layouts: Sequence[ListLayout | None],
     each: Sequence[bool],
     result: Meta | None,
@@ -286,10 +294,10 @@ def operation(
     """What stores ``root`` into its first list, or into a new one laid out like ``result``."""
     columns = []
     for k in lists:
-        bundle, layout = bundles[k], layouts[k]
-        assert bundle is not None
+        tensor_list, layout = tensor_lists[k], layouts[k]
+        assert tensor_list is not None
         assert layout is not None
-        columns.append(Column(dtypes.of(bundle.dtype).name, layout))
+        columns.append(Column(dtypes.of(tensor_list.dtype).name, layout))
     if result is not None:
         row = dtypes.BY_TORCH.get(result[2])
         if row is None or row.itemsize > 4:

@@ -1,6 +1,6 @@
-"""Lists of tensors as the engine's bundles: looked at once, recognised from then on.
+"""Lists of tensors as the engine records them: looked at once, recognised from then on.
 
-A bundle is found by its tensors' addresses, which are hardly ever used again, and confirmed by one call into C++ that
+A list is looked up by its tensors' addresses, which are hardly ever used again, and confirmed by one call into C++ that
 compares types, dtypes, devices, sizes and strides: an address can be that of several views, and metadata can change in
 place.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -21,15 +22,15 @@ from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.fuse.substitution import renumber
 from torch_webgpu.engine.lists import record_list
 from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.recorded_lists import ListGeometry, RecordedList
 from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
-from torch_webgpu.engine.tensor_lists import Bundle, ListGeometry
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import ForEach, ListLayout, Number, Operation, Spec
 from torch_webgpu.layout import is_dense
 
-BUNDLE_CACHE_TENSORS = 100_000
+LIST_CACHE_TENSORS = 100_000
 NEW_TENSORS = 4096
-"""After so many the bundles of tensors that have died, which nobody will ask for again, are dropped."""
+"""After so many the tensor lists of tensors that have died, which nobody will ask for again, are dropped."""
 GEOMETRY_CACHE_SIZE = 10_000
 RECENT_FORMS = 8
 LARGEST_NUMEL = 1 << 31
@@ -52,33 +53,33 @@ class Form:
     device: int
 
 
-_bundles: Cache[tuple[int, ...], Bundle] = Cache(
-    "lists of tensors", BUNDLE_CACHE_TENSORS, weigh=lambda addresses, bundle: len(addresses)
+_tensor_lists: Cache[tuple[int, ...], RecordedList] = Cache(
+    "lists of tensors", LIST_CACHE_TENSORS, weigh=attrgetter("size")
 )
-_new_tensors = [0]  # in the bundles that came after the dead ones were last dropped
+_new_tensors = [0]  # in the tensor lists that came after the dead ones were last dropped
 _forms: dict[int, list[Form]] = {}
 _geometries: Cache[Any, ListGeometry] = Cache("shapes of lists", GEOMETRY_CACHE_SIZE)
 
 
-def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
-    """The bundle of a list; None if it is not one that the list path takes.
+def find(tensors: Sequence[torch.Tensor]) -> RecordedList | None:
+    """The tensor list of a list; None if it is not one that the list path takes.
 
     It takes dense webgpu tensors of one device and one dtype of at most four bytes that have elements, start at
     multiples of four elements and lie in storages that one binding can hold. Those it writes lie each in its own.
     """
     addresses = tuple(map(_address, tensors))
-    bundle = _bundles.get(addresses) or _bundles.promote(addresses)
-    if bundle is not None and engine().repeats_addresses and not bundle.is_alive:
-        bundle = None
-    if bundle is not None and bundle.check is not None and bundle.check(*tensors):
-        return bundle
+    tensor_list = _tensor_lists.get(addresses) or _tensor_lists.promote(addresses)
+    if tensor_list is not None and engine().repeats_addresses and not tensor_list.is_alive:
+        tensor_list = None
+    if tensor_list is not None and tensor_list.check is not None and tensor_list.check(*tensors):
+        return tensor_list
     form = _form(tensors)
     if form is None or form.geometry is None:
         return None
     kind = (form.geometry, form.dtype, form.device)
-    if bundle is not None and (bundle.geometry, bundle.dtype, bundle.device) == kind:
-        bundle.check = form.check
-        return bundle
+    if tensor_list is not None and (tensor_list.geometry, tensor_list.dtype, tensor_list.device) == kind:
+        tensor_list.check = form.check
+        return tensor_list
     made = _make(addresses, form)
     if made is not None:
         made.check = form.check
@@ -86,8 +87,8 @@ def find(tensors: Sequence[torch.Tensor]) -> Bundle | None:
     return made
 
 
-def find_single(tensors: Sequence[torch.Tensor]) -> Bundle | None:
-    """The bundle of one for a list that is the same 0-dim tensor again and again."""
+def find_single(tensors: Sequence[torch.Tensor]) -> RecordedList | None:
+    """The tensor list of one for a list that is the same 0-dim tensor again and again."""
     first = tensors[0]
     if first.dim() or any(t is not first for t in tensors):
         return None
@@ -103,20 +104,20 @@ def layout_in(domain: ListGeometry, geometry: ListGeometry) -> ListLayout | None
     return "number" if len(geometry.numels) == len(domain.numels) else "shared"
 
 
-def remember(addresses: tuple[int, ...], bundle: Bundle) -> None:
-    """Makes ``bundle`` what is found at these addresses."""
-    if addresses not in _bundles:
+def remember(addresses: tuple[int, ...], tensor_list: RecordedList) -> None:
+    """Makes ``tensor_list`` what is found at these addresses."""
+    if addresses not in _tensor_lists:
         _new_tensors[0] += len(addresses)
-    _bundles[addresses] = bundle
+    _tensor_lists[addresses] = tensor_list
     if _new_tensors[0] > NEW_TENSORS:
-        for key in [key for key, old in _bundles.everything().items() if not old.is_alive]:
-            _bundles.pop(key)
+        for key in [key for key, old in _tensor_lists.everything().items() if not old.is_alive]:
+            _tensor_lists.pop(key)
         _new_tensors[0] = 0
 
 
-def addresses_of(bundle: Bundle) -> tuple[int, ...]:
-    """Of a bundle without offsets."""
-    return tuple([a.number << ADDRESS_BITS | FIRST_BYTE for a in bundle.allocations])
+def addresses_of(tensor_list: RecordedList) -> tuple[int, ...]:
+    """Of a tensor list without offsets."""
+    return tuple([a.number << ADDRESS_BITS | FIRST_BYTE for a in tensor_list.allocations])
 
 
 def largest_bytes(device: int) -> int:
@@ -124,7 +125,7 @@ def largest_bytes(device: int) -> int:
     return engine().device(device).target.max_binding_bytes // 17 * 16 - 4096
 
 
-def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
+def _make(addresses: Sequence[int], form: Form) -> RecordedList | None:
     allocations = engine().allocations_at(addresses)
     if allocations is None:
         return None
@@ -135,7 +136,7 @@ def _make(addresses: Sequence[int], form: Form) -> Bundle | None:
         return None
     if max([a.size_bytes for a in allocations]) > largest:  # a list: a generator takes three times as long
         return None
-    made = Bundle(form.geometry, form.dtype, form.device, allocations, starts)
+    made = RecordedList(form.geometry, form.dtype, form.device, allocations, starts)
     intake = engine().intake(form.device)
     if intake is not None and intake.may_move(allocations):
         made.is_aligned = False
@@ -208,9 +209,9 @@ class ListExpression:
         default_factory=partial(Cache, "operations over lists", MOST_OPERATIONS)
     )
 
-    def record(self, domain: ListGeometry, lists: Sequence[Bundle], params: tuple[int | float, ...]) -> bool:
+    def record(self, domain: ListGeometry, lists: Sequence[RecordedList], params: tuple[int | float, ...]) -> bool:
         """Records it over these lists; False where one that it writes shares tensors with itself or another one."""
-        key = domain.id, tuple([bundle.is_aligned for bundle in lists])
+        key = domain.id, tuple([tensor_list.is_aligned for tensor_list in lists])
         known = self.operations.get(key) or self.operations.promote(key)
         if known is None:
             known = self.operations[key] = self._operation(domain, key[1])

@@ -17,7 +17,7 @@ from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE, aten, impl, infer,
 from torch_webgpu.aten.reductions.reduce import Norm
 from torch_webgpu.caches import memoized
 from torch_webgpu.compiler.lower.multi_tensor_reduction import lower_collect, lower_list_reduction
-from torch_webgpu.engine.lists import make_bundle
+from torch_webgpu.engine.lists import make_lists
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern, Operation, Spec
@@ -59,7 +59,7 @@ def record_list_reduction(
     op = operation_of(reduction, arguments, first.dtype, dtype, numels, len(scalars))
     numbers = geometry_of(((),) * len(tensors), ((),) * len(tensors))
     assert numbers is not None
-    results, made = make_bundle(eng, numbers, dtype, device)
+    results, made = make_lists(eng, numbers, dtype, device)
     remember(addresses_of(made), made)
     eng.push(op, [*inputs, *results], tuple([part for v in scalars for part in split_scalar(v, "f")]))
     return results

@@ -17,7 +17,7 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
-from torch_webgpu.engine.tensor_lists import Bundle
+from torch_webgpu.engine.recorded_lists import RecordedList
 from torch_webgpu.ir.operation import Number
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.wgsl.expr import split_scalar
@@ -66,23 +66,25 @@ class Step:
         self, lists: Mapping[str, Tensors], shared: Mapping[str, torch.Tensor], numbers: Mapping[str, float]
     ) -> bool:
         """Records one operation for all tuples; False, and nothing is recorded, for lists that do not allow it."""
-        bundles: dict[str, Bundle] = {}
+        tensor_lists: dict[str, RecordedList] = {}
         for key, tensors in (*lists.items(), *((key, [t]) for key, t in shared.items())):
-            bundle = find(tensors)
-            if bundle is None:
+            tensor_list = find(tensors)
+            if tensor_list is None:
                 return False
-            bundles[key] = bundle
-        first = bundles["param"]
-        layouts = [layout_in(first.geometry, bundle.geometry) for bundle in bundles.values()]
-        if None in layouts or any(b.device != first.device or not b.dtype.is_floating_point for b in bundles.values()):
+            tensor_lists[key] = tensor_list
+        first = tensor_lists["param"]
+        layouts = [layout_in(first.geometry, tensor_list.geometry) for tensor_list in tensor_lists.values()]
+        if None in layouts or any(
+            b.device != first.device or not b.dtype.is_floating_point for b in tensor_lists.values()
+        ):
             return False
-        columns = tuple([Column(dtypes.of(b.dtype).name, x) for b, x in zip(bundles.values(), layouts)])  # type: ignore[arg-type]
-        signature = (self, tuple(bundles), columns, tuple(numbers))
+        columns = tuple([Column(dtypes.of(b.dtype).name, x) for b, x in zip(tensor_lists.values(), layouts)])  # type: ignore[arg-type]
+        signature = (self, tuple(tensor_lists), columns, tuple(numbers))
         expression = _expressions.get(signature)
         if expression is None:
             expression = _expressions[signature] = self.expression(*signature[1:])
         params = tuple([part for number in numbers.values() for part in split_scalar(number, "f")])
-        return expression.record(first.geometry, list(bundles.values()), params)
+        return expression.record(first.geometry, list(tensor_lists.values()), params)
 
     def expression(
         self, lists: tuple[str, ...], columns: tuple[Column, ...], numbers: tuple[str, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
-from torch_webgpu.aten.dispatch.torch_patches import unscale_in_float32
 
 
 def unscale_(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
@@ -36,6 +35,5 @@ def update_scale_(
 
 
 def register() -> None:
-    unscale_in_float32()
     impl(aten._amp_foreach_non_finite_check_and_unscale_.default, unscale_)
     impl(aten._amp_update_scale_.default, update_scale_)

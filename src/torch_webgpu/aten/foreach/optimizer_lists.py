@@ -29,7 +29,7 @@ from torch.optim import optimizer
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE, is_modified
 from torch_webgpu.engine.lists import forget_dropped, make_intermediate, make_seen
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.tensor_lists import Bundle, Intermediate, ListGeometry
+from torch_webgpu.engine.recorded_lists import Intermediate, ListGeometry, RecordedList
 
 from .foreach import KERNELS, ListKernel, Lists
 from .foreach_arguments import addresses_of, find, remember
@@ -42,10 +42,10 @@ NUMBERS = (int, float, complex)
 class Result(Sequence[torch.Tensor]):
     """A new list of tensors, which are made when somebody looks at them."""
 
-    __slots__ = ("_tensors", "bundle")
+    __slots__ = ("_tensors", "tensor_list")
 
-    def __init__(self, bundle: Intermediate) -> None:
-        self.bundle = bundle
+    def __init__(self, tensor_list: Intermediate) -> None:
+        self.tensor_list = tensor_list
         self._tensors: tuple[torch.Tensor, ...] | None = None
 
     @property
@@ -55,12 +55,12 @@ class Result(Sequence[torch.Tensor]):
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         if self._tensors is None:
-            self._tensors = tuple(make_seen(engine(), self.bundle))
-            remember(addresses_of(self.bundle), self.bundle)
+            self._tensors = tuple(make_seen(engine(), self.tensor_list))
+            remember(addresses_of(self.tensor_list), self.tensor_list)
         return self._tensors
 
     def __len__(self) -> int:
-        return len(self.bundle.geometry.numels)
+        return len(self.tensor_list.geometry.numels)
 
     def __getitem__(self, index: Any) -> Any:
         return self.tensors[index]
@@ -69,29 +69,29 @@ class Result(Sequence[torch.Tensor]):
         return iter(self.tensors)
 
     def __del__(self) -> None:
-        self.bundle.drop()
+        self.tensor_list.drop()
 
 
 class Scope(Lists):
     """The lists of one call of a multi-tensor function, which leaves its tensors' shapes as they are."""
 
     def __init__(self) -> None:
-        # By the identity of a list: the list, for its identity's sake, what it held, and its bundle.
-        self.known: dict[int, tuple[Sequence[Any], tuple[Any, ...], Bundle | None]] = {}
+        # By the identity of a list: the list, for its identity's sake, what it held, and its tensor list.
+        self.known: dict[int, tuple[Sequence[Any], tuple[Any, ...], RecordedList | None]] = {}
 
-    def find(self, tensors: Any) -> Bundle | None:
+    def find(self, tensors: Any) -> RecordedList | None:
         if tensors.__class__ is Result:
-            return find(tensors.tensors) if tensors.is_seen else tensors.bundle
+            return find(tensors.tensors) if tensors.is_seen else tensors.tensor_list
         known = self.known.get(id(tensors))
         if known is not None and len(known[1]) == len(tensors) and all(map(is_, tensors, known[1])):
             return known[2]
         first = tensors[0]
         plain = first.device.type == DEVICE_TYPE and PLAIN_TYPES.issuperset(map(type, tensors))
-        bundle = find(tensors) if plain else None
-        self.known[id(tensors)] = tensors, tuple(tensors), bundle
-        return bundle
+        tensor_list = find(tensors) if plain else None
+        self.known[id(tensors)] = tensors, tuple(tensors), tensor_list
+        return tensor_list
 
-    def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, Bundle]:
+    def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, RecordedList]:
         made = make_intermediate(engine(), geometry, dtype, device)
         return Result(made), made
 
@@ -237,10 +237,10 @@ def value_of(x: Any) -> Any:
     return x.item() if isinstance(x, torch.Tensor) else x
 
 
-def register() -> None:
-    """Replaces the multi-tensor functions of the optimizers."""
+def replace_multi_tensor_functions(optim: ModuleType) -> None:
+    """Replaces the multi-tensor functions of the optimizers in ``torch.optim``."""
     seen = facade()
-    for module in [m for name, m in sys.modules.items() if name.startswith("torch.optim.")]:
+    for module in [m for name, m in sys.modules.items() if name.startswith(f"{optim.__name__}.")]:
         for name, original in list(vars(module).items()):
             if (
                 name.startswith(PREFIX)

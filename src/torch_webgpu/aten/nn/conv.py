@@ -11,7 +11,6 @@ from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
-from torch_webgpu.aten.dispatch.torch_patches import lay_out_fake_convolutions
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.kernels.conv.conv import extern
 from torch_webgpu.kernels.conv.conv_problem import Geometry
@@ -110,6 +109,5 @@ def convolution_backward(
 
 
 def register() -> None:
-    lay_out_fake_convolutions(memory_format)
     register_operator(aten.convolution_overrideable.default, convolution)
     register_operator(aten.convolution_backward_overrideable.default, convolution_backward)

@@ -12,20 +12,20 @@ from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer
 from torch_webgpu.ir.operation import Extern
-from torch_webgpu.kernels.spatial.im2col import Patches, fold, unfold
+from torch_webgpu.kernels.spatial.im2col import PatchGeometry, fold, unfold
 
 Sizes = Sequence[int]
 
 
-def patches(kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> Patches:
+def patches(kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> PatchGeometry:
     def pair(values: Sizes) -> tuple[int, int]:
         return values[0], values[-1]
 
-    return Patches(pair(kernel_size), pair(dilation), pair(padding), pair(stride))
+    return PatchGeometry(pair(kernel_size), pair(dilation), pair(padding), pair(stride))
 
 
 def recorded(
-    overload: OpOverload, args: Sequence[Any], body: Callable[[Patches], Extern], geometry: Sequence[Sizes]
+    overload: OpOverload, args: Sequence[Any], body: Callable[[PatchGeometry], Extern], geometry: Sequence[Sizes]
 ) -> torch.Tensor:
     """What ``overload(*args)`` returns, computed from the first argument."""
     outputs = infer(overload, *args)

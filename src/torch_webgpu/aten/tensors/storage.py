@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
 from torch_webgpu.aten.dispatch import torch_patches
 from torch_webgpu.engine.interrupt import Uninterrupted
@@ -43,9 +44,7 @@ def ensure_size(storage: torch.UntypedStorage, size_bytes: int) -> None:
 
 
 def register() -> None:
-    torch_patches.replace_storage_methods(new_storage, resize_storage)
-    torch_patches.move_storages()
-    torch_patches.print_on_host()
-    torch_patches.pass_through_data_parallel()
-    torch_patches.name_dlpack_device()
-    torch_patches.save_on_cpu_without_pinning()
+    """Gives storages ``webgpu()`` and ``is_webgpu``."""
+    generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )

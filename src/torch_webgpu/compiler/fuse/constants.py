@@ -16,7 +16,7 @@ from .nodes import touched
 
 
 class Constant(NamedTuple):
-    """What the elements of a place are, ``numel`` of them in a row: an expression over the scalars of ``node``."""
+    """What the elements of a tensor are, ``numel`` of them in a row: an expression over the scalars of ``node``."""
 
     expr: Expr
     node: int
@@ -28,27 +28,27 @@ class Constants:
     """The constants in memory as of a point in a recording."""
 
     def __init__(self) -> None:
-        self.by_place: dict[int, Constant] = {}
+        self.by_tensor: dict[int, Constant] = {}
 
     def note(self, i: int, node: Call) -> None:
         """Node ``i`` has run."""
         written = node.arguments[node.op.n_inputs :]
         allocations = touched(written)
-        if self.by_place:
-            self.by_place = {p: c for p, c in self.by_place.items() if c.storage not in allocations}
+        if self.by_tensor:
+            self.by_tensor = {p: c for p, c in self.by_tensor.items() if c.storage not in allocations}
         body = node.op.body
         if not isinstance(body, Pointwise) or uses(node.op, "load", "index", "linear"):
             return
         for root, spec, use in zip(body.roots, node.op.outputs, written, strict=True):
             if is_dense(spec.shape, spec.strides):
                 value = ops.to_dtype(root, spec.dtype)
-                self.by_place[use.tensor] = Constant(value, i, use.storage, prod(spec.shape))
+                self.by_tensor[use.tensor] = Constant(value, i, use.storage, prod(spec.shape))
 
     def inputs(self, node: Call) -> dict[int, Constant]:
         """The inputs of ``node`` that are constants."""
         found: dict[int, Constant] = {}
         for k, spec in enumerate(node.op.inputs):
-            constant = self.by_place.get(node.arguments[k].tensor)
+            constant = self.by_tensor.get(node.arguments[k].tensor)
             if constant is None or constant.expr.dtype != spec.dtype:
                 continue
             if extent(spec.shape, spec.strides) <= constant.numel:

@@ -204,7 +204,7 @@ class Fuser:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
         inputs, known = node.op.n_inputs, self.constants.inputs(node)
         read = {(node.arguments[k].tensor, mapping.strides[k]) for k in range(inputs) if k not in known}
-        if all(place not in group.values for place, _ in read):
+        if all(tensor not in group.values for tensor, _ in read):
             return "it does not use the product before it"
         if uses(node.op, "index"):
             return "it depends on coordinates, which a product numbers its own way"
@@ -214,7 +214,7 @@ class Fuser:
         if not operands.isdisjoint(use.storage for use in node.arguments[inputs:]):
             return "it writes an operand of the product"
         read |= {(access.tensor, access.strides) for access in group.inputs}
-        whole = [place for place, strides in read if place not in group.values and self.is_whole(group, strides)]
+        whole = [tensor for tensor, strides in read if tensor not in group.values and self.is_whole(group, strides)]
         most = MAX_EPILOGUE_TENSORS if numel(node) < LARGE_NUMEL else MAX_LARGE_EPILOGUE_TENSORS
         if len(whole) > most:
             return f"a product's epilogue reads at most {most} tensors of its size here"
@@ -240,18 +240,18 @@ class Fuser:
         bound += [self.use(source).tensor for source in group.operands]
         body = node.op.body if isinstance(node.op.body, Reduction) else group.reduction
         states = 0 if body is None else len(accumulators(body.values, body.combine))
-        count = states + sum(self.bindings.get(place, 1) for place in (*bound, *written))
+        count = states + sum(self.bindings.get(tensor, 1) for tensor in (*bound, *written))
         if count > self.limits.buffers:
-            count -= sum(self.bindings.get(place, 1) for place in self.unseen(group))
+            count -= sum(self.bindings.get(tensor, 1) for tensor in self.unseen(group))
         return count
 
     def unseen(self, group: Group) -> set[int]:
-        """The places that nobody but the group and the node being placed will ever read: they are not stored."""
+        """The tensors that nobody but the group and the node being placed will ever read: they are not stored."""
         members, loaded = {*group.nodes, self.current}, {access.tensor for access in group.inputs}
         return {
-            place
-            for place in group.values.keys() - loaded
-            if self.owners[place] not in self.live and self.users[self.owners[place]] <= members
+            tensor
+            for tensor in group.values.keys() - loaded
+            if self.owners[tensor] not in self.live and self.users[self.owners[tensor]] <= members
         }
 
     def read_otherwise(self, group: Group, node: Call, use: Argument, written: GroupLoad) -> bool:
@@ -261,14 +261,14 @@ class Fuser:
         return any(u.storage == use.storage and u.tensor != use.tensor for u in node.arguments)
 
     def too_late(self, group: Group, node: Call, row: bool) -> bool:
-        """Whether the maps would load a place that the rows overwrite: rows are stored before maps are computed."""
-        places = [access.tensor for access in group.inputs]
+        """Whether the maps would load a tensor that the rows overwrite: rows are stored before maps are computed."""
+        tensors = [access.tensor for access in group.inputs]
 
         def loaded(expr: Expr) -> set[int]:
-            return {places[e.args[0]] for e in walk([expr]) if e.op == "load"}
+            return {tensors[e.args[0]] for e in walk([expr]) if e.op == "load"}
 
         used, written = node.arguments[: node.op.n_inputs], {u.tensor for u in node.arguments[node.op.n_inputs :]}
-        rows = {place for place, value in group.values.items() if value.row}
+        rows = {tensor for tensor, value in group.values.items() if value.row}
         if row:
             return any(not v.row and not written.isdisjoint(loaded(v.expr)) for v in group.values.values())
         values = [group.values.get(use.tensor) for use in used]
@@ -393,7 +393,7 @@ class Fuser:
         self.add_values(group, i, node, mapping, results)
 
     def loads(self, group: Group, i: int, node: Call, strides: Sequence[Shape], first: int = 0) -> dict[int, Expr]:
-        """What each input from ``first`` on is inside the group: a value that it has, or a load of (place, strides)."""
+        """What each input from ``first`` on is inside the group: a value that it has, or a load."""
         loads: dict[int, Expr] = {}
         known = self.constants.inputs(node)
         for k, spec in enumerate(node.op.inputs[first:], first):
@@ -449,7 +449,7 @@ def alternatives(group: Group, node: Call) -> Iterator[Group]:
 
 
 def bindings(recorded: Sequence[Call], binding_bytes: int) -> dict[int, int]:
-    """How often each place that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
+    """How often each tensor that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
     found: dict[int, int] = {}
     for node in recorded:
         for spec, use in zip(node.op.args, node.arguments, strict=True):

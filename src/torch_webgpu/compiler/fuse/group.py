@@ -23,7 +23,7 @@ from .substitution import rewrite
 
 
 class GroupValue(NamedTuple):
-    """What a group has computed for a place: the expression, how it steps through the group's shape, who wrote it.
+    """What a group has computed for a tensor: the expression, how it steps through the group's shape, who wrote it.
 
     ``row``: there is one per output of the group's reduction, not one per point. ``spec``: the layout it is stored in,
     over the group's points or rows.
@@ -37,7 +37,7 @@ class GroupValue(NamedTuple):
 
 
 class GroupLoad(NamedTuple):
-    """What a group loads: a place, stepping through the group's shape."""
+    """What a group loads: a tensor, stepping through the group's shape."""
 
     tensor: int
     strides: Shape
@@ -90,30 +90,30 @@ class Group:
         shape = op.outputs[0].shape
         if any(spec.shape != shape for spec in op.outputs):
             return
-        for row, own in ((False, self.shape), (True, self.row_shape)):
-            if own is not None and prod(own) == prod(shape):
-                found = self.mapping(op, shape, op.args, own, row)
-                if found is not None:
-                    yield found
+        for row, target in ((False, self.shape), (True, self.row_shape)):
+            if target is not None and prod(target) == prod(shape):
+                mapping = self.mapping(op, shape, op.args, target, row)
+                if mapping is not None:
+                    yield mapping
         if (arranged := in_memory_order(op)) is not None and prod(shape) == prod(self.shape):
-            found = self.mapping(op, *arranged, self.shape, False)
-            if found is not None:
-                yield found
+            mapping = self.mapping(op, *arranged, self.shape, False)
+            if mapping is not None:
+                yield mapping
 
-    def mapping(self, op: Operation, shape: Shape, args: tuple[Spec, ...], own: Shape, row: bool) -> PointMap | None:
-        """The mapping of points of ``shape``, in row-major order, onto those of ``own``, the group's points or rows."""
-        if shape != own and uses(op, "index"):
+    def mapping(self, op: Operation, shape: Shape, args: tuple[Spec, ...], target: Shape, row: bool) -> PointMap | None:
+        """The mapping of points of ``shape``, in row-major order, onto ``target``'s, the group's points or rows."""
+        if shape != target and uses(op, "index"):
             return None
         strides, outputs = [], []
         for k, spec in enumerate(args):
             steps: Shape | None = broadcast_strides(spec.shape, spec.strides, shape)
-            if shape != own and steps is not None:
-                steps = view_strides(shape, steps, own)
+            if shape != target and steps is not None:
+                steps = view_strides(shape, steps, target)
             if steps is None:
                 return None
             strides.append(self.normal(self.lift(steps) if row else steps))
             if k >= op.n_inputs:
-                outputs.append(spec if shape == own else Spec(spec.dtype, own, steps, spec.aligned))
+                outputs.append(spec if shape == target else Spec(spec.dtype, target, steps, spec.aligned))
         return PointMap(row, tuple(strides), tuple(outputs))
 
     def innermost(self) -> int | None:
@@ -159,12 +159,12 @@ class Group:
                 return None
             inputs[access._replace(strides=steps)] = source
         values: dict[int, GroupValue] = {}
-        for place, value in self.values.items():
+        for tensor, value in self.values.items():
             steps = view_strides(self.shape, value.strides, shape)
             if steps is None:
                 return None
             spec = Spec(value.spec.dtype, shape, steps, value.spec.aligned)
-            values[place] = value._replace(expr=reindexed(value.expr, dims, memo), strides=steps, spec=spec)
+            values[tensor] = value._replace(expr=reindexed(value.expr, dims, memo), strides=steps, spec=spec)
         return replace(self, shape=shape, inputs=inputs, values=values) if len(inputs) == len(self.inputs) else None
 
     def in_memory_order(self) -> Group | None:
@@ -178,9 +178,9 @@ class Group:
             return None
         inputs = {a._replace(strides=permuted(a.strides)): source for a, source in self.inputs.items()}
         values = {}
-        for place, value in self.values.items():
+        for tensor, value in self.values.items():
             spec = value.spec._replace(shape=permuted(value.spec.shape), strides=permuted(value.spec.strides))
-            values[place] = value._replace(strides=permuted(value.strides), spec=spec)
+            values[tensor] = value._replace(strides=permuted(value.strides), spec=spec)
         return replace(self, shape=permuted(self.shape), inputs=inputs, values=values)
 
     @property

@@ -56,15 +56,15 @@ class ListGroup:
             ):
                 return "it uses a list of the operation before it otherwise"
         written = self.values.keys() | {use.tensor for use in node.arguments[node.op.n_inputs :]}
-        for place, use in own.items():
+        for tensor, use in own.items():
             for other, known in self.arguments.items():
-                if other != place and (place in written or other in written) and use.storages & known.storages:
+                if other != tensor and (tensor in written or other in written) and use.storages & known.storages:
                     return "its lists share tensors with those of the operation before it"
         return ""
 
-    def kind_of(self, place: int, recorded: Sequence[Call]) -> tuple[str, str]:
+    def kind_of(self, tensor: int, recorded: Sequence[Call]) -> tuple[str, str]:
         """The dtype of a list and what a tuple has of it."""
-        n, k = self.values[place].writer if place in self.values else self.inputs[place]
+        n, k = self.values[tensor].writer if tensor in self.values else self.inputs[tensor]
         return recorded[n].op.args[k].dtype, body_of(recorded[n]).layouts[k]
 
     def add(self, i: int, node: Call) -> None:
@@ -72,11 +72,11 @@ class ListGroup:
         op, body = node.op, body_of(node)
         loads: dict[int, Expr] = {}
         for k, spec in enumerate(op.inputs):
-            place = node.arguments[k].tensor
-            value = self.values.get(place)
+            tensor = node.arguments[k].tensor
+            value = self.values.get(tensor)
             if value is None:
-                self.inputs.setdefault(place, (i, k))
-                loads[k] = ops.load(list(self.inputs).index(place), spec.dtype)
+                self.inputs.setdefault(tensor, (i, k))
+                loads[k] = ops.load(list(self.inputs).index(tensor), spec.dtype)
             else:
                 loads[k] = value.expr
         memo: dict[Expr, Expr] = {}
@@ -95,7 +95,9 @@ class ListGroup:
         seen: Container[int],
     ) -> FusedNode | None:
         """It as one operation that stores what lies in the allocations ``seen``; None if nothing does."""
-        kept = [value for place, value in self.values.items() if any(a in seen for a in self.arguments[place].storages)]
+        kept = [
+            value for tensor, value in self.values.items() if any(a in seen for a in self.arguments[tensor].storages)
+        ]
         if not kept:
             return None
         if len(nodes) == 1:

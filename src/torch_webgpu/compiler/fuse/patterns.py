@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_webgpu.ir.expr import Expr, Function, walk
+from torch_webgpu.ir.expr import Expr, WgslFunction, walk
 from torch_webgpu.ir.graph import Call
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import Pointwise
@@ -28,7 +28,7 @@ class Pattern:
 
     name: str
     ops: tuple[str, ...]
-    function: Function | None = None
+    function: WgslFunction | None = None
     arity: int = 0
     description: str = ""
     wgsl: str | None = None
@@ -53,10 +53,10 @@ class _Joined(NamedTuple):
 
 @dataclass
 class Matcher:
-    """Looks for chains while a recording is fused. ``found``: how often each pattern occurred."""
+    """Looks for chains while a recording is fused. ``counts``: how often each pattern occurred."""
 
     patterns: Sequence[Pattern]
-    found: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     _joined: dict[int, _Joined] = field(default_factory=dict)
 
     def join(
@@ -75,7 +75,7 @@ class Matcher:
             chain = self._chain(i, pattern.ops)
             if chain is None:
                 continue
-            self.found[pattern.name] += 1
+            self.counts[pattern.name] += 1
             arguments = self._arguments(chain)
             fits = len(arguments) == pattern.arity and {e.dtype for e in (*arguments, *results)} == {"f32"}
             if pattern.function is not None and fits:
@@ -97,15 +97,15 @@ class Matcher:
 
     def _arguments(self, chain: Sequence[int]) -> list[Expr]:
         """What a chain depends on: of each operation the operands that are not the result before it, then numbers."""
-        found: list[Expr] = []
+        operands: list[Expr] = []
         before: int | None = None
         for i in chain:
             joined = self._joined[i]
             pairs = zip(joined.operands, joined.writers, strict=True)
-            found += [operand for operand, writer in pairs if before is None or writer != before]
-            found += joined.numbers
+            operands += [operand for operand, writer in pairs if before is None or writer != before]
+            operands += joined.numbers
             before = i
-        return found
+        return operands
 
 
 def names_of(node: Call) -> frozenset[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_webgpu.ir.expr import Function, functions_of
+from torch_webgpu.ir.expr import WgslFunction, functions_of
 from torch_webgpu.ir.operation import Extern, ForEach, Operation, Pointwise, Reduction, expressions
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
@@ -34,7 +34,7 @@ def lower(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     return found
 
 
-def _with(launch: Launch, functions: Sequence[Function]) -> Launch:
+def _with(launch: Launch, functions: Sequence[WgslFunction]) -> Launch:
     """A launch whose kernel declares a program's own functions. It is not trusted: who knows what they do."""
     kernel = launch.kernel
     body = "\n".join([*(function.text for function in functions), kernel.body])

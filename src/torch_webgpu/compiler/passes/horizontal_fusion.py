@@ -13,7 +13,7 @@ from math import prod
 
 from torch_webgpu.plan import Clear, Label, Plan, Step, Word
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl import merged_kernels as kernels
+from torch_webgpu.wgsl import merged_kernels
 from torch_webgpu.wgsl.kernel import Binding, Kernel
 
 WINDOW = 16
@@ -24,7 +24,7 @@ FULL_GROUPS = 4096
 
 
 @dataclass
-class _Bundle:
+class _Group:
     """Steps that run as one, and the buffers that they bind, each as it is declared; empty for a :class:`Clear`."""
 
     steps: list[Step | Clear] = field(default_factory=list)
@@ -33,9 +33,9 @@ class _Bundle:
     buffers: dict[int, Binding] = field(default_factory=dict)
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
-    groups: int = 0
+    workgroups: int = 0
 
-    def conflicts(self, other: _Bundle) -> bool:
+    def conflicts(self, other: _Group) -> bool:
         """Whether the order of the two matters."""
         return not (
             self.writes.isdisjoint(other.writes)
@@ -46,32 +46,32 @@ class _Bundle:
 
 def fuse_horizontally(plan: Plan, target: Target) -> Plan:
     """A plan that does the same in no more steps."""
-    bundles: list[_Bundle] = []
+    groups: list[_Group] = []
     for number, step in enumerate(plan.steps):
-        new = _bundle(plan, step, plan.origins[number] if plan.origins else ())
+        new = _group_of(plan, step, plan.origins[number] if plan.origins else ())
         new.labels = list(plan.labels[number : number + 1])
-        for bundle in reversed(bundles[-WINDOW:]):
-            if _fit(plan, bundle, new, target):
-                bundle.steps += new.steps
-                bundle.origins += new.origins
-                bundle.labels += new.labels
-                bundle.buffers |= new.buffers
-                bundle.reads |= new.reads
-                bundle.writes |= new.writes
-                bundle.groups += new.groups
+        for group in reversed(groups[-WINDOW:]):
+            if _fit(plan, group, new, target):
+                group.steps += new.steps
+                group.origins += new.origins
+                group.labels += new.labels
+                group.buffers |= new.buffers
+                group.reads |= new.reads
+                group.writes |= new.writes
+                group.workgroups += new.workgroups
                 break
-            if bundle.conflicts(new):
-                bundles.append(new)
+            if group.conflicts(new):
+                groups.append(new)
                 break
         else:
-            bundles.append(new)
-    if len(bundles) == len(plan.steps):
+            groups.append(new)
+    if len(groups) == len(plan.steps):
         return plan
-    numbers: dict[Kernel, int] = {}
-    steps = tuple([_step(plan, bundle, numbers) for bundle in bundles])
-    origins = tuple([bundle.origins for bundle in bundles]) if plan.origins else ()
-    labels = tuple([_label(bundle.labels) for bundle in bundles]) if plan.labels else ()
-    return replace(plan, kernels=tuple(numbers), steps=steps, origins=origins, labels=labels)
+    kernels: dict[Kernel, int] = {}
+    steps = tuple([_step(plan, group, kernels) for group in groups])
+    origins = tuple([group.origins for group in groups]) if plan.origins else ()
+    labels = tuple([_label(group.labels) for group in groups]) if plan.labels else ()
+    return replace(plan, kernels=tuple(kernels), steps=steps, origins=origins, labels=labels)
 
 
 def _label(labels: list[Label]) -> Label:
@@ -80,34 +80,34 @@ def _label(labels: list[Label]) -> Label:
     return Label("+".join(names), sum([label.size_bytes for label in labels]))
 
 
-def _bundle(plan: Plan, step: Step | Clear, origins: tuple[int, ...]) -> _Bundle:
+def _group_of(plan: Plan, step: Step | Clear, origins: tuple[int, ...]) -> _Group:
     if isinstance(step, Clear):
-        return _Bundle([step], origins, writes={step.buffer})
+        return _Group([step], origins, writes={step.buffer})
     bound = list(zip(step.bindings, plan.kernels[step.kernel].bindings, strict=True))
     # All kernels may raise flags, in any order.
     used = [(buffer, binding) for buffer, binding in bound if plan.buffers[buffer].role != "errors"]
     writes = {buffer for buffer, binding in used if binding.access == "read_write"}
     reads = {buffer for buffer, _ in used} - writes
-    return _Bundle([step], origins, [], dict(bound), reads, writes, prod(step.grid))
+    return _Group([step], origins, [], dict(bound), reads, writes, prod(step.grid))
 
 
-def _fit(plan: Plan, bundle: _Bundle, new: _Bundle, target: Target) -> bool:
-    """Whether ``new``, a step, can become part of ``bundle``."""
-    first, step = bundle.steps[0], new.steps[0]
-    if isinstance(first, Clear) or isinstance(step, Clear) or bundle.conflicts(new):
+def _fit(plan: Plan, group: _Group, new: _Group, target: Target) -> bool:
+    """Whether ``new``, a step, can become part of ``group``."""
+    first, step = group.steps[0], new.steps[0]
+    if isinstance(first, Clear) or isinstance(step, Clear) or group.conflicts(new):
         return False
-    if len(bundle.steps) == MAX_PARTS or bundle.groups + new.groups > FULL_GROUPS:
+    if len(group.steps) == MAX_PARTS or group.workgroups + new.workgroups > FULL_GROUPS:
         return False
-    both = bundle.buffers | new.buffers
+    both = group.buffers | new.buffers
     if len(both) > target.max_buffers or any(plan.buffers[b].size_bytes > target.max_binding_bytes for b in both):
         return False
-    shared = bundle.buffers.keys() & new.buffers.keys()
-    if any(replace(bundle.buffers[b], name="") != replace(new.buffers[b], name="") for b in shared):
+    shared = group.buffers.keys() & new.buffers.keys()
+    if any(replace(group.buffers[b], name="") != replace(new.buffers[b], name="") for b in shared):
         return False
-    parts = [plan.kernels[s.kernel] for s in (*bundle.steps, step) if isinstance(s, Step)]
-    if len({part.workgroup_size for part in parts}) > 1 or not all(map(kernels.can_be_part, parts)):
+    parts = [plan.kernels[s.kernel] for s in (*group.steps, step) if isinstance(s, Step)]
+    if len({part.workgroup_size for part in parts}) > 1 or not all(map(merged_kernels.can_be_part, parts)):
         return False
-    if len(set(parts)) > 1 and any(map(kernels.has_workgroup_memory, parts)):
+    if len(set(parts)) > 1 and any(map(merged_kernels.has_workgroup_memory, parts)):
         return False
     return all(_is_plain(s) for s in (first, step))
 
@@ -117,18 +117,18 @@ def _is_plain(step: Step) -> bool:
     return step.grid[1:] == (1, 1) and len(set(step.bindings)) == len(step.bindings)
 
 
-def _step(plan: Plan, bundle: _Bundle, numbers: dict[Kernel, int]) -> Step | Clear:
-    """What a bundle has become; ``numbers``: of the kernels so far."""
-    steps = [step for step in bundle.steps if isinstance(step, Step)]
+def _step(plan: Plan, group: _Group, kernels: dict[Kernel, int]) -> Step | Clear:
+    """What a group has become; ``kernels``: their numbers so far."""
+    steps = [step for step in group.steps if isinstance(step, Step)]
     if not steps:
-        return bundle.steps[0]
+        return group.steps[0]
     parts = tuple([plan.kernels[step.kernel] for step in steps])
     if len(steps) == 1:
-        return replace(steps[0], kernel=numbers.setdefault(parts[0], len(numbers)))
-    place = {buffer: n for n, buffer in enumerate(bundle.buffers)}
+        return replace(steps[0], kernel=kernels.setdefault(parts[0], len(kernels)))
+    place = {buffer: n for n, buffer in enumerate(group.buffers)}
     owners = tuple([tuple([place[buffer] for buffer in step.bindings]) for step in steps])
-    kernel = kernels.together(parts, owners)
+    kernel = merged_kernels.together(parts, owners)
     ends = accumulate([step.grid[0] for step in steps[:-1]])
     words: list[Word] = [*ends, *(word for step in steps for word in step.words)]
-    bindings = tuple(bundle.buffers)
-    return Step(numbers.setdefault(kernel, len(numbers)), bindings, tuple(words), (bundle.groups, 1, 1))
+    bindings = tuple(group.buffers)
+    return Step(kernels.setdefault(kernel, len(kernels)), bindings, tuple(words), (group.workgroups, 1, 1))

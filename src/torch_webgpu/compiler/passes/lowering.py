@@ -14,7 +14,7 @@ from torch_webgpu.ir.graph import Argument, Graph, Layout, Storage, TensorView
 from torch_webgpu.ir.operation import ForEach, Spec
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
-    Buffer,
+    BufferSpec,
     Clear,
     Label,
     Offset,
@@ -87,8 +87,8 @@ def lower_graph(graph: Graph, layout: Layout, fused: Sequence[FusedNode], target
         if any(ERRORS in launch.bindings for launch in one.launches):
             operators[step.op.id] = step.op.name
     buffers = [_buffer(s, n in read_first, n in written) for n, s in enumerate(layout.storages)]
-    buffers += [Buffer(size, "temporary") for size in sizes]
-    buffers.append(Buffer(ERROR_FLAG_BYTES, "errors"))
+    buffers += [BufferSpec(size, "temporary") for size in sizes]
+    buffers.append(BufferSpec(ERROR_FLAG_BYTES, "errors"))
     steps += _untouched_outputs(graph, buffers, steps)
     origins += [()] * (len(steps) - len(origins))
     labels += [Label("zeros", step.size_bytes) for step in steps[len(labels) :] if isinstance(step, Clear)]
@@ -157,16 +157,16 @@ def _first_uses(graph: Graph, layout: Layout, fused: Sequence[FusedNode]) -> tup
     return {n for n in read_first if layout.storages[n].origin == "new"}, written
 
 
-def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> Buffer:
+def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> BufferSpec:
     if storage.origin == "constant":
-        return Buffer(storage.size_bytes, "constant")
+        return BufferSpec(storage.size_bytes, "constant")
     if storage.origin == "new" and not is_read_first:
-        return Buffer(storage.size_bytes, "output" if storage.live else "temporary")
+        return BufferSpec(storage.size_bytes, "output" if storage.live else "temporary")
     role: Role = "state" if is_written else "weight" if storage.origin == "weight" else "input"
-    return Buffer(storage.size_bytes, role, not storage.live, storage.name)
+    return BufferSpec(storage.size_bytes, role, not storage.live, storage.name)
 
 
-def _untouched_outputs(graph: Graph, buffers: Sequence[Buffer], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
+def _untouched_outputs(graph: Graph, buffers: Sequence[BufferSpec], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
     """What fills the outputs of a function that it made and did not write."""
     if graph.interface is not None:
         used = {buffer for step in steps for buffer in touched(step)}
@@ -178,14 +178,16 @@ def _untouched_outputs(graph: Graph, buffers: Sequence[Buffer], steps: Sequence[
 def _numbered(
     graph: Graph,
     layout: Layout,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[BufferSpec],
     kernels: Mapping[Kernel, int],
     steps: Sequence[Step | Clear],
 ) -> Plan:
     """The plan, its buffers numbered by role, without temporaries that nothing touches."""
     used = {buffer for step in steps for buffer in touched(step)}
-    given = [number for number, storage in enumerate(layout.storages) if _is_given(storage, buffers[number].role)]
-    kept = used.union(given)
+    arguments = [
+        number for number, storage in enumerate(layout.storages) if _is_argument(storage, buffers[number].role)
+    ]
+    kept = used.union(arguments)
     order = [n for roles in ORDER for n, buffer in enumerate(buffers) if buffer.role in roles and n in kept]
     order.append(len(buffers) - 1)
     numbers = {old: new for new, old in enumerate(order)}
@@ -194,14 +196,14 @@ def _numbered(
         tensors: Sequence[int] = [numbers[owner] for owner in layout.owners]
     else:
         tensors = [numbers[view.storage] for view in interface.inputs]
-        given.sort(key=numbers.__getitem__)
+        arguments.sort(key=numbers.__getitem__)
     constants = {} if interface is None else {numbers[n]: data for n, data in interface.constants.items()}
     digests = {number: sha256(data).hexdigest() for number, data in constants.items()}
     return Plan(
         buffers=tuple([buffers[n] for n in order]),
         kernels=tuple(kernels),
         steps=tuple([rebound(step, numbers) for step in steps]),
-        arguments=tuple([numbers[n] for n in given]),
+        arguments=tuple([numbers[n] for n in arguments]),
         tensors=tuple(tensors),
         inputs=() if interface is None else _specs(interface.inputs, numbers),
         outputs=() if interface is None else _specs(interface.outputs, numbers),
@@ -212,8 +214,8 @@ def _numbered(
     )
 
 
-def _is_given(storage: Storage, role: Role) -> bool:
-    return storage.given or role not in ("temporary", "output")
+def _is_argument(storage: Storage, role: Role) -> bool:
+    return storage.external or role not in ("temporary", "output")
 
 
 def _specs(views: Sequence[TensorView], numbers: Mapping[int, int]) -> tuple[TensorSpec, ...]:

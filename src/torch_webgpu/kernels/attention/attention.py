@@ -13,6 +13,7 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.kernels.matmul.operand import in_groups
 from torch_webgpu.kernels.points import Draft, PointKernel, constant, locator, wgsl_source
+from torch_webgpu.kernels.template import render
 from torch_webgpu.layout import broadcast_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode
@@ -259,14 +260,6 @@ def units(draft: Draft, together: bool) -> None:
     )
 
 
-def unrolled(text: str, rows: int, at_once: int) -> str:
-    """``text`` without its comments, with the lines that mention ``$r`` or ``$u`` once for each of their values."""
-    lines = [line for line in text.splitlines() if not line.startswith("//")]
-    for mark, count in (("$r", rows), ("$u", at_once)):
-        lines = [line.replace(mark, str(n)) for line in lines for n in range(count if mark in line else 1)]
-    return "\n".join(lines)
-
-
 def few_launch(p: Problem, chosen: Few, partials: int, target: Target) -> Launch:
     """Grid: parts of the keys, blocks of queries of each head of keys, batches."""
     batch, groups, _, width = p.k.shape
@@ -304,7 +297,7 @@ def few_launch(p: Problem, chosen: Few, partials: int, target: Target) -> Launch
     else:
         draft.binding(Binding("partials", "f32", "read_write"), partials)
         draft.add(FINISH_PART)
-    body = unrolled(wgsl_source("attention/attention_few"), chosen.rows, chosen.at_once)
+    body = render("attention/attention_few", rows=chosen.rows, at_once=chosen.at_once)
     return draft.build("attention_few", [body], THREADS, (chosen.splits, groups * chosen.blocks, batch))
 
 

@@ -4,9 +4,14 @@ Operands, rules and results are those of :mod:`.attention`. A workgroup takes a 
 blocks of keys that they see (for the gradients of keys and values: the other way round), computes a block of scores at
 a time and uses it up (:mod:`.flash_tile`). The forward keeps what it has relative to the greatest score so far; the
 backward computes the weights again from each query's ``log(sum(exp(scores)))``. Scores, weights and sums are float32.
+
+The algorithms stand in WGSL templates, ``flash_forward``, ``flash_backward_query`` and ``flash_backward_key``: of each
+there is one for registers (:mod:`.flash_register`) and one for subgroup matrices (:mod:`.flash_matrix`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.target import Target
@@ -14,8 +19,8 @@ from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
 
 from . import flash_matrix, flash_register
 from .attention import Attention
-from .flash_problem import problem, units_of
-from .flash_register import SMALL, tile_for
+from .flash_problem import Flash, problem
+from .flash_register import SMALL
 
 MOST_WIDTH = 128
 """Of queries and of values: the sums of more do not fit in registers."""
@@ -42,10 +47,11 @@ def key_gradients(a: Attention, dropout_p: float = 0.0) -> Extern:
     return Extern(lower_key, (a, dropout_p))
 
 
-def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int, target: Target) -> bool:
+def fits(query_shape: Sequence[int], keys: int, value_width: int, target: Target) -> bool:
     """Whether the kernels compute this. SwiftShader, Dawn's software adapter, takes minutes to compile them."""
     if target.software and target.dialect == "tint":
         return False
+    batch, heads, queries, width = query_shape
     blocks = -(-max(queries, keys) // SMALL.rows)
     widths = min(width, value_width) > 0 and max(width, value_width) <= MOST_WIDTH
     return widths and max(batch, heads, blocks) <= MAX_GROUPS and SMALL.workgroup_bytes(32) <= target.workgroup_bytes
@@ -54,27 +60,20 @@ def fits(batch: int, heads: int, queries: int, keys: int, width: int, value_widt
 def lower_forward(
     op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float
 ) -> Lowered:
-    p = problem(op, attention, dropout_p, op.outputs[0])
-    if (found := flash_matrix.choice("forward", p, (), target)) is not None:
-        return flash_matrix.lower_forward(p, len(op.args), *found, target)
-    tile = tile_for("forward", units_of(p.v), target)
-    return Lowered((flash_register.forward_launch(p, tile, target),))
+    return lower("forward", problem(op, attention, dropout_p), target)
 
 
 def lower_query(
     op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float
 ) -> Lowered:
-    p, grad = problem(op, attention, dropout_p, op.outputs[0]), op.inputs[-3]
-    if (found := flash_matrix.choice("query", p, (grad,), target)) is not None:
-        return flash_matrix.lower_query(p, grad, len(op.args), *found, target)
-    tile = tile_for("query", units_of(p.k), target)
-    return Lowered((flash_register.query_launch(p, grad, tile, target),))
+    return lower("query", problem(op, attention, dropout_p, has_grad=True), target)
 
 
 def lower_key(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention, dropout_p: float) -> Lowered:
-    dk, dv = op.outputs
-    p, grad = problem(op, attention, dropout_p, dk), op.inputs[-3]
-    if (found := flash_matrix.choice("key", p, (grad,), target)) is not None:
-        return flash_matrix.lower_key(p, grad, dk, dv, len(op.args), *found, target)
-    tile = tile_for("key", max(units_of(p.q), units_of(p.v)), target)
-    return Lowered((flash_register.key_launch(p, grad, dk, dv, tile, target),))
+    return lower("key", problem(op, attention, dropout_p, has_grad=True), target)
+
+
+def lower(kernel: str, p: Flash, target: Target) -> Lowered:
+    if (choice := flash_matrix.choice(kernel, p, target)) is not None:
+        return flash_matrix.lower(kernel, p, *choice, target)
+    return Lowered((flash_register.launch(kernel, p, target),))

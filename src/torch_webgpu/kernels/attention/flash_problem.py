@@ -4,8 +4,9 @@ of them are numbered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels.matmul.operand import in_groups
@@ -24,19 +25,40 @@ Declare = Callable[[Draft, str, int, Spec], None]
 
 @dataclass(frozen=True)
 class Flash(Problem):
-    """With dropout."""
+    """With dropout. ``grad``: the layout of the result's gradient, where gradients are computed; ``results``: those of
+    what is computed; ``args``: how many arguments there are.
+    """
 
-    dropout_p: float = 0.0
+    dropout_p: float
+    grad: Spec | None
+    results: tuple[Spec, ...]
+    args: int
 
     @property
     def operands(self) -> int:
         """How many arguments say what attention is computed of."""
         return 3 + self.attention.masked + 2 * (self.dropout_p > 0)
 
+    @property
+    def multiplied(self) -> list[tuple[str, int, Spec]]:
+        """The names, arguments and layouts of what products are made of."""
+        operands = [("q", 0, self.q), ("k", 1, self.k), ("v", 2, self.v)]
+        return operands if self.grad is None else [*operands, ("g", self.operands, self.grad)]
 
-def problem(op: Operation, attention: Attention, dropout_p: float, y: Spec) -> Flash:
+    def is_whole(self, queries: int, keys: int) -> str:
+        """A condition: all queries of the block from ``first_query`` see all keys of the block from ``first_key``, and
+        nothing is added. Most do, and no position is looked at.
+        """
+        if self.mask is not None:
+            return "false"
+        whole = f"first_query + {queries}u <= P.queries && first_key + {keys}u <= P.keys"
+        return f"{whole} && first_key + {keys}u <= first_query + 1u" if self.attention.causal else whole
+
+
+def problem(op: Operation, attention: Attention, dropout_p: float, has_grad: bool = False) -> Flash:
     q, k, v, *rest = op.inputs
-    return Flash(attention, q, k, v, rest[0] if attention.masked else None, y, dropout_p)
+    mask, grad = rest[0] if attention.masked else None, op.inputs[-3] if has_grad else None
+    return Flash(attention, q, k, v, mask, op.outputs[0], dropout_p, grad, op.outputs, len(op.args))
 
 
 def units_of(spec: Spec) -> int:
@@ -65,35 +87,20 @@ def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, target: Ta
     )
 
 
-SEEN = """
-fn score_of(b: u32, h: u32, l: u32, s: u32, score: f32) -> f32 {
-  let query = min(l, P.queries - 1u);
-  let key = min(s, P.keys - 1u);
-  let counts = l < P.queries && s < P.keys && is_visible(b, h, query, key);
-  return select(-inf_f(), biased(b, h, query, key, score), counts);
-}
-// Scores of a query with four keys, and of a key with four queries.
-fn scores_along(b: u32, h: u32, l: u32, s: u32, v: vec4<f32>) -> vec4<f32> {
-  return vec4<f32>(score_of(b, h, l, s, v.x), score_of(b, h, l, s + 1u, v.y), score_of(b, h, l, s + 2u, v.z),
-    score_of(b, h, l, s + 3u, v.w));
-}
-fn scores_down(b: u32, h: u32, l: u32, s: u32, v: vec4<f32>) -> vec4<f32> {
-  return vec4<f32>(score_of(b, h, l, s, v.x), score_of(b, h, l + 1u, s, v.y), score_of(b, h, l + 2u, s, v.z),
-    score_of(b, h, l + 3u, s, v.w));
-}
-"""
-"""The scores that count, minus infinity for those that do not: positions may lie outside."""
-
-
-def begin(p: Flash, declare: Declare, others: Sequence[tuple[str, int, Spec]] = ()) -> Draft:
-    """A kernel over q, k, v and ``others``, which ``declare`` gives it, that knows which scores count."""
+def begin(p: Flash, declare: Declare) -> Draft:
+    """A kernel over what is multiplied, which ``declare`` gives it, that knows which scores count."""
     draft = Draft(QUERY)
-    for name, arg, spec in (("q", 0, p.q), ("k", 1, p.k), ("v", 2, p.v), *others):
+    for name, arg, spec in p.multiplied:
         declare(draft, name, arg, spec)
     for name, value in (("queries", p.q.shape[2]), ("keys", p.k.shape[2])):
         draft.param(name, value)
     draft.param("scale", p.attention.scale, "f32")
-    draft.add(*output_row(p, draft.params), *visibility(p, draft), SEEN, constant("SHARED", p.shared))
+    draft.add(
+        *output_row(p, draft.params),
+        *visibility(p, draft),
+        wgsl_source("attention/flash_scores"),
+        constant("SHARED", p.shared),
+    )
     if p.dropout_p:
         for k, name in enumerate(("seed", "place")):
             arg = p.operands - 2 + k
@@ -108,51 +115,59 @@ def begin(p: Flash, declare: Declare, others: Sequence[tuple[str, int, Spec]] = 
 def forward_draft(p: Flash, target: Target, declare: Declare) -> Draft:
     """A kernel over the arguments and results of :func:`.flash.forward`."""
     draft = begin(p, declare)
-    result(draft, "y", p.operands, p.y, "P.queries", target)
+    result(draft, "y", p.operands, p.results[0], "P.queries", target)
     draft.binding(Binding("lse", "f32", "read_write"), p.operands + 1)
     draft.param("lse_offset", Source("offset", p.operands + 1))
     return draft
 
 
-def backward_draft(p: Flash, grad: Spec, declare: Declare) -> tuple[Draft, int]:
-    """A kernel over the arguments of :func:`.flash.query_gradient`, and how many these are."""
-    n = p.operands
-    draft = begin(p, declare, [("g", n, grad)])
-    for k, name in enumerate(("lse", "delta")):
-        draft.binding(Binding(name, "f32"), n + 1 + k)
-        draft.param(f"{name}_offset", Source("offset", n + 1 + k))
-    at = "output_row(b, h, min(l, P.queries - 1u))"
-    draft.add(
-        f"fn lse_of(b: u32, h: u32, l: u32) -> f32 {{ return lse_load(P.lse_offset + {at}); }}",
-        f"fn delta_of(b: u32, h: u32, l: u32) -> f32 {{ return delta_load(P.delta_offset + {at}); }}",
-    )
-    return draft, n + 3
+def query_draft(p: Flash, target: Target, declare: Declare) -> Draft:
+    """A kernel over the arguments and the result of :func:`.flash.query_gradient`."""
+    draft = backward_draft(p, declare)
+    result(draft, "y", p.operands + 3, p.results[0], "P.queries", target)
+    return draft
 
 
-def blocks_of(draft: Draft, rows: int, lines: int) -> int:
-    blocks = -(-lines // rows)
-    draft.param("blocks", blocks)
-    return blocks
+def key_draft(p: Flash, target: Target, declare: Declare) -> Draft:
+    """A kernel over the arguments and results of :func:`.flash.key_gradients`."""
+    draft = backward_draft(p, declare)
+    for k, name in enumerate(("dk", "dv")):
+        result(draft, name, p.operands + 3 + k, p.results[k], "P.keys", target)
+    return draft
 
 
-def block_of_queries(p: Flash, rows: int) -> list[str]:
-    """Statements that say which block of queries a workgroup computes, and where the keys end that it sees. The blocks
-    that see most are the first to start.
+def backward_draft(p: Flash, declare: Declare) -> Draft:
+    """A kernel over the arguments of :func:`.flash.query_gradient`."""
+    draft = begin(p, declare)
+    for k, name in enumerate(("lse", "delta"), p.operands + 1):
+        draft.binding(Binding(name, "f32"), k)
+        draft.param(f"{name}_offset", Source("offset", k))
+    draft.add(wgsl_source("attention/flash_backward"))
+    return draft
+
+
+class FlashKernel(NamedTuple):
+    """A kernel over blocks of scores: what it is called in profiles and its template, of that in registers, how it
+    begins, and the operand whose lines are its blocks' rows.
     """
-    causal = p.attention.causal
-    return [
-        "  let h = wid.y;",
-        "  let head = h / SHARED;",
-        f"  let l0 = {'(P.blocks - 1u - wid.x)' if causal else 'wid.x'} * {rows}u;",
-        f"  let end = {f'min(P.keys, l0 + {rows}u)' if causal else 'P.keys'};",
-    ]
+
+    name: str
+    template: str
+    begin: Callable[[Flash, Target, Declare], Draft]
+    rows: str
+
+    def draft(self, p: Flash, rows: int, target: Target, declare: Declare) -> tuple[Draft, tuple[int, int, int]]:
+        """Over ``p``, with its grid: blocks of so many rows, heads, batches."""
+        draft = self.begin(p, target, declare)
+        lines: Spec = getattr(p, self.rows)
+        batches, heads, length, _ = lines.shape
+        blocks = -(-length // rows)
+        draft.param("blocks", blocks)
+        return draft, (blocks, heads, batches)
 
 
-def is_whole(p: Flash, queries: int, keys: int) -> str:
-    """Whether all queries of the block from ``l0`` see all keys of the block from ``s0``, and nothing is added: most
-    do, and no position is looked at.
-    """
-    if p.mask is not None:
-        return "false"
-    whole = f"l0 + {queries}u <= P.queries && s0 + {keys}u <= P.keys"
-    return f"{whole} && s0 + {keys}u <= l0 + 1u" if p.attention.causal else whole
+KERNELS = {
+    "forward": FlashKernel("flash_attention", "forward", forward_draft, "q"),
+    "query": FlashKernel("flash_attention_query", "backward_query", query_draft, "q"),
+    "key": FlashKernel("flash_attention_key", "backward_key", key_draft, "k"),
+}

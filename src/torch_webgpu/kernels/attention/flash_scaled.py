@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from torch_webgpu.ir.operation import Spec
-from torch_webgpu.kernels.matmul.scaled import GROUPS
+from torch_webgpu.kernels.matmul.scaled import GROUPS, exponent_lines, read_scales, scaled_run
 from torch_webgpu.kernels.points import Draft, wgsl_source
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered
@@ -40,16 +40,14 @@ class Scaling:
     def read(self, draft: Draft, scales: int) -> None:
         """Gives the kernel the largest magnitudes, which are temporary ``scales``."""
         if self.is_needed:
-            draft.binding(Binding("scales", "u32"), scales)
-            draft.add(wgsl_source("matmul/scaled"))
+            read_scales(draft, scales)
 
     def start(self, value_width: int) -> Iterator[str]:
         """Declares the scales, and the exponent of slopes, whose products are of lines of ``value_width``."""
         if not self.is_needed:
             return
         for n, x in enumerate(self.names):
-            yield f"  let {x}_exponent = exponent_for(scales_load({n}u));"
-            yield f"  let {x}_scale = power_of_two({x}_exponent);"
+            yield from exponent_lines(x, n)
         if "g" in self.names:
             least = HEADROOM + (value_width - 1).bit_length()
             yield f"  let slope_exponent = clamp(g_exponent + v_exponent - {least}, -126, 126);"
@@ -59,7 +57,7 @@ class Scaling:
 
     def brought(self, x: str, run: str) -> str:
         """A run of operand ``x`` as it is multiplied."""
-        return f"scaled_run({run}, {x}_scale)" if self.is_needed else run
+        return scaled_run(x, run) if self.is_needed else run
 
     def back(self, value: str, *operands: str) -> str:
         """``value``, a sum of products of these, without their scales."""

@@ -6,29 +6,24 @@ Arguments of the operation: a and b, what the epilogue reads, its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from math import prod
+from functools import cache
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.points import Draft, PointKernel, arithmetic, constant, wgsl_source
-from torch_webgpu.target import MatrixConfig, Target
+from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
 
-from . import halves, matrix_tile, scaled
-from .epilogue import FINISH, NOT_TOGETHER, Epilogue
-from .halves import Halved
-from .matrix_tile import MatrixTile, config_for, matrix_block_text, tiles_for
-from .operand import FOUR, Side, in_groups, k_major, reader, run_of, words_of
-from .register_tile import block_text, in_runs, most_together
-from .scaled import MATRIX
-from .store_sums import accumulator, add_partials, partials_together, store_sums
-from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params, blocking
+from . import halves
+from .blocked import add_sums, lower_product, with_sum
+from .epilogue import Epilogue
+from .operand import COORDINATES, Strided, in_groups, k_major, matrix_draft
+from .problem import Problem
+from .store_sums import accumulator, add_partials
+from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params
 
-COORDINATES = ("slice", "m", "n")
 TILES = (HUGE, LARGE, HALF, MEDIUM, LIGHT, SMALL)
 ANY_TILE = 16
 ROW_LANES = 64
@@ -126,27 +121,48 @@ def product_of(op: Operation) -> Product:
     return Product(lift(a, row, False), lift(b, False, column), row, column)
 
 
-def operands(p: Product, dense: Collection[str] = ()) -> Draft:
-    """A kernel that reads the operands. ``dense``: coordinates along which a stride of 1 takes no parameter."""
-    kernel = Draft(COORDINATES, frozenset({"slice"}) if p.sizes[0] == 1 else frozenset())
-    kernel.add(arithmetic(p.a.dtype, "add", "mul"))
-    for name, spec in (("a", p.a), ("b", p.b)):
-        kernel.input(name, p.args[name], spec, dense)
-    return kernel
+@dataclass(frozen=True)
+class MatrixProblem(Problem):
+    """A product of matrices. ``precision``: the setting of :mod:`.halves`."""
 
+    precision: str = "highest"
 
-def draft(
-    p: Product,
-    epilogue: Epilogue | None,
-    partials: int,
-    widths: Mapping[int, int] = NOT_TOGETHER,
-    dense: Collection[str] = (),
-) -> Draft:
-    """The kernel that multiplies, but for its body; no epilogue leaves partial sums."""
-    # Few parameters, so that they fit into the immediates of any adapter; Dawn's are 64 bytes.
-    kernel = operands(p, dense)
-    store_sums(kernel, epilogue, p.kind, partials, (PLACE, STORED), widths)
-    return kernel
+    @property
+    def name(self) -> str:
+        return "matmul"
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        return TILES
+
+    @property
+    def halves(self) -> int:
+        return halves.COUNTS[self.precision]
+
+    def kernel(self) -> Draft:
+        # Few parameters, so that they fit into the immediates of any adapter; Dawn's are 64 bytes.
+        kernel = matrix_draft(self.dtype, self.sizes[0])
+        for operand in self.operands:
+            operand.bind(kernel)
+        return kernel
+
+    def places(self) -> tuple[str, ...]:
+        return PLACE, STORED
+
+    def widths(self, most: int) -> dict[int, int]:
+        return self.epilogue.widths(2, self.target, most)
+
+    def split_sum(self, splits: int) -> tuple[Launch, int]:
+        e, (slices, m, n, _) = self.epilogue, self.sizes
+        kernel = PointKernel("matmul_split_sum", self.target, COORDINATES)
+        kernel.add(arithmetic(self.dtype, "add"), *e.text(kernel.params))
+        for binding, arg in e.inputs():
+            kernel.binding(binding, arg)
+        e.give_outputs(kernel)
+        size = add_partials(kernel, self.partials, self.kind, slices, splits, m, n)
+        place = "Place(slice, m, n), split_total(slice, m, n)"
+        body = f"fn values(slice: u32, m: u32, n: u32) -> Values {{ return result({place}); }}"
+        return kernel.launch(body), size
 
 
 def lower_matmul(op: Operation, alias: tuple[int, ...], target: Target, precision: str = "highest") -> Lowered:
@@ -155,16 +171,12 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], target: Target, precisio
     if n > 1 and (m == 1 or by_columns(p.layout(op.outputs[0]))):
         p = p.transposed()
         m, n = n, m
-    e = Epilogue(op, alias, COORDINATES, p.layout)
+    operands = Strided("a", p.args["a"], p.a), Strided("b", p.args["b"], p.b)
+    epilogue = Epilogue(op, alias, COORDINATES, p.layout)
+    problem = MatrixProblem(p.a.dtype, p.sizes, operands, epilogue, target, precision)
     if n == 1:
-        return matvec(p, e, target)
-    lowered = on_halves(p, e, target, halves.COUNTS[precision]) if precision != "highest" else None
-    if lowered is not None:
-        return lowered
-    config = matrices_for(p, target)
-    if config is not None and (tiles := tiles_for(target, config)):
-        return on_matrices(p, e, target, config, tiles)
-    return blocked(p, e, target) if p.kind == "f" else any_arithmetic(p, e)
+        return matvec(p, problem)
+    return lower_product(problem) or any_arithmetic(p, problem)
 
 
 def by_columns(y: Spec) -> bool:
@@ -173,161 +185,19 @@ def by_columns(y: Spec) -> bool:
     return m > 1 and n > 1 and row == 1 and column > 1
 
 
-def matrices_for(p: Product, target: Target) -> MatrixConfig | None:
-    """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
-    if p.a.dtype != p.b.dtype:
-        return None
-    return config_for(target, scaled.operand_for(p.a.dtype, prod(p.sizes)))
-
-
-def with_splits(p: Product, e: Epilogue, target: Target, splits: int, first: Launch) -> Lowered:
-    """``first``, followed by the addition of partial sums if it leaves any."""
-    if splits == 1:
-        return Lowered((first,))
-    slices, m, n, _ = p.sizes
-    kernel = PointKernel("matmul_split_sum", target, COORDINATES)
-    kernel.add(arithmetic(p.a.dtype, "add"), *e.text(kernel.params))
-    for binding, arg in e.inputs():
-        kernel.binding(binding, arg)
-    e.give_outputs(kernel)
-    size = add_partials(kernel, len(e.op.args), p.kind, slices, splits, m, n)
-    place = "Place(slice, m, n), split_total(slice, m, n)"
-    body = f"fn values(slice: u32, m: u32, n: u32) -> Values {{ return result({place}); }}"
-    return Lowered((first, kernel.launch(body)), (size,))
-
-
-def blocked(p: Product, e: Epilogue, target: Target) -> Lowered:
-    slices, m, n, k = p.sizes
-    chosen = blocking(slices, m, n, k, TILES, target.software)
-    split, partials = chosen.splits > 1, len(e.op.args)
-    a, b = in_runs(chosen.tile, *sides_of(p, FOUR.length), target.software)
-    most = most_together(chosen.tile, b)
-    widths = {partials: partials_together(n, most)} if split else e.widths(2, target, most)
-    together = max(widths.values())
-    w = draft(p, None if split else e, partials, widths, MATRIX)
-    grid = block_params(w.params, chosen, slices, m, n, k)
-    tile = chosen.tile
-    heavy = target.software or (e.heavy and not split)
-    w.add(wgsl_source("matmul/matmul"), *(reader(side, side.x, FOUR) for side in (a, b)))
-    ahead = reads_ahead(e, widths, target)
-    main = block_text(tile, a, b, k % tile.k != 0, together, heavy, ahead)
-    body = [*([] if together > 1 else [FINISH]), main]
-    launch = w.build(f"matmul_{tile.m}x{tile.n}", body, tile.threads, grid)
-    return with_splits(p, e, target, chosen.splits, launch)
-
-
-def reads_ahead(e: Epilogue, widths: Mapping[int, int], target: Target) -> bool:
-    """Whether what the epilogue reads is worth asking for ahead: software has nothing to wait for."""
-    return bool(e.given(widths)) and not target.software
-
-
-def on_matrices(p: Product, e: Epilogue, target: Target, config: MatrixConfig, tiles: Sequence[MatrixTile]) -> Lowered:
-    """:func:`blocked`, multiplied by subgroups."""
-    slices, m, n, k = p.sizes
-    chosen = matrix_tile.blocking(slices, m, n, k, tiles)
-    sides = a, b = sides_of(p, run_of(p.a.dtype))
-    w = read_operands(p, sides)
-    is_scaled, scales = p.a.dtype != config.operand, len(e.op.args) + (chosen.splits > 1)
-    if is_scaled:
-        scaled.read_scales(w, scales)
-    main = partial(matrix_block_text, chosen.tile, config, a, b, target, k % chosen.tile.k != 0, scaled=is_scaled)
-    lowered = multiplied(w, p, e, target, config, chosen, k, main)
-    if lowered is None:
-        return blocked(p, e, target)
-    if not is_scaled:
-        return lowered
-    return scaled.after(scaled.largest_launch(read_operands(p, sides), parts_of(p, sides), p.a.dtype, scales), lowered)
-
-
-def on_halves(p: Product, e: Epilogue, target: Target, count: int) -> Lowered | None:
-    """:func:`on_matrices` of float32, as ``count`` halves of each number; None where an adapter cannot."""
-    found = halves.choose(target, count)
-    if found is None:
-        return None
-    config, tiles = found
-    slices, m, n, k = p.sizes
-    sides, step = sides_of(p, run_of(p.a.dtype)), max(tile.k for tile in tiles)
-    given = [
-        Halved.of(side, spec, rows, k, count, config, step)
-        for side, spec, rows in zip(sides, (p.a, p.b), (m, n), strict=True)
-    ]
-    if not all(operand.fits(target) for operand in given):
-        return None
-    length = count * given[0].padded
-    chosen = matrix_tile.blocking(slices, m, n, length, tiles)
-    own = 1 if chosen.splits > 1 else 0
-    scales, *temporaries = [len(e.op.args) + own + t for t in range(3)]
-    w = Draft(COORDINATES)
-    w.add(arithmetic(p.a.dtype, "add", "mul"))
-    for operand, temporary in zip(given, temporaries, strict=True):
-        operand.read(w, temporary)
-    scaled.read_scales(w, scales)
-    a, b = [operand.read_side for operand in given]
-    main = partial(matrix_block_text, chosen.tile, config, a, b, target, False, halves=count)
-    lowered = multiplied(w, p, e, target, config, chosen, length, main)
-    if lowered is None:
-        return None
-    largest = scaled.largest_launch(read_operands(p, sides), parts_of(p, sides), p.a.dtype, scales)
-    halving = halves.halving_launch(read_operands(p, sides), given, scales, temporaries)
-    sizes = (*lowered.temporaries, scaled.SCALES_BYTES, *(operand.size_bytes for operand in given))
-    return Lowered((largest, halving, *lowered.launches), sizes, (own,))
-
-
-def multiplied(
-    w: Draft,
-    p: Product,
-    e: Epilogue,
-    target: Target,
-    config: MatrixConfig,
-    chosen: Blocking[MatrixTile],
-    length: int,
-    main: Callable[..., str],
-) -> Lowered | None:
-    """The launches of a product on subgroup matrices by ``w``, which has its operands, and sums of this ``length``.
-    ``main(together=…)`` writes the kernel's main. None if it takes more buffers than the adapter binds.
-    """
-    slices, m, n, _ = p.sizes
-    split, partials = chosen.splits > 1, len(e.op.args)
-    widths = {partials: partials_together(n)} if split else e.widths(2, target, 4)
-    together = max(widths.values())
-    store_sums(w, None if split else e, p.kind, partials, (PLACE, STORED), widths)
-    if len(w.bindings) > target.max_buffers:
-        return None
-    grid = block_params(w.params, chosen, slices, m, n, length)
-    tile = chosen.tile
-    body = [*([] if together > 1 else [FINISH]), main(together=together, ahead=reads_ahead(e, widths, target))]
-    launch = w.build(f"matmul_matrices_{tile.m}x{tile.n}", body, tile.threads(config), grid)
-    return with_splits(p, e, target, chosen.splits, launch)
-
-
-def sides_of(p: Product, run: int) -> tuple[Side, Side]:
-    """Both operands, in groups of ``run`` where they lie so."""
-    return side_of("a", p.a, 2, 1, run), side_of("b", p.b, 1, 2, run)
-
-
-def read_operands(p: Product, sides: Sequence[Side]) -> Draft:
-    """:func:`operands`, and the functions that read their words (see :mod:`.matrix_tile`)."""
-    kernel = operands(p, MATRIX)
-    kernel.add(wgsl_source("matmul/matmul"), *(reader(side, side.x, words_of(p.a.dtype)) for side in sides))
+def element_draft(p: Product, problem: Problem, splits: int) -> Draft:
+    """A kernel that reads the operands number by number, and stores sums or ``splits`` parts of these."""
+    kernel = matrix_draft(p.a.dtype, p.sizes[0])
+    for name, spec in (("a", p.a), ("b", p.b)):
+        kernel.input(name, p.args[name], spec)
+    add_sums(kernel, problem, splits)
     return kernel
 
 
-def parts_of(p: Product, sides: Sequence[Side]) -> list[scaled.Part]:
-    slices, m, n, k = p.sizes
-    return [scaled.Part.of(side, slices, rows, k) for side, rows in zip(sides, (m, n), strict=True)]
-
-
-def side_of(x: str, spec: Spec, inner: int, outer: int, run: int) -> Side:
-    """Operand ``x``, which is summed over along dimension ``inner``, in groups of ``run`` where it lies so."""
-    major = k_major(spec, inner, outer)
-    return Side(x, major, in_groups(spec, inner if major else outer, run))
-
-
-def any_arithmetic(p: Product, e: Epilogue) -> Lowered:
-    slices, m, n, k = p.sizes
-    w = draft(p, e, 0)
-    grid = block_params(w.params, Blocking(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, k), slices, m, n, k)
-    return Lowered((w.build(f"matmul_{p.a.dtype}", [wgsl_source("matmul/matmul_any")], ANY_TILE**2, grid),))
+def any_arithmetic(p: Product, problem: Problem) -> Lowered:
+    kernel = element_draft(p, problem, 1)
+    grid = block_params(kernel.params, Blocking(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, p.sizes[3]), *p.sizes)
+    return Lowered((kernel.build(f"matmul_{p.a.dtype}", [wgsl_source("matmul/matmul_any")], ANY_TILE**2, grid),))
 
 
 @dataclass(frozen=True)
@@ -378,14 +248,14 @@ def matvec_splits(p: Product, kernel: MatVec, target: Target) -> int:
     return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
 
 
-def matvec(p: Product, e: Epilogue, target: Target) -> Lowered:
+def matvec(p: Product, problem: Problem) -> Lowered:
     """N = 1."""
-    slices, m, n, k = p.sizes
-    kernel = matvec_kernel(p)
-    chunk = -(-k // matvec_splits(p, kernel, target) // 4) * 4
-    chosen = Blocking(Tile(kernel.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
-    w = draft(p, e if chosen.splits == 1 else None, len(e.op.args))
-    grid = block_params(w.params, chosen, slices, m, n, k)
-    prelude = [constant(name, value) for name, value in kernel.constants]
-    launch = w.build(kernel.body, [*prelude, wgsl_source(f"matmul/{kernel.body}")], MATVEC_THREADS, grid)
-    return with_splits(p, e, target, chosen.splits, launch)
+    k = p.sizes[3]
+    choice = matvec_kernel(p)
+    chunk = -(-k // matvec_splits(p, choice, problem.target) // 4) * 4
+    chosen = Blocking(Tile(choice.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
+    kernel = element_draft(p, problem, chosen.splits)
+    grid = block_params(kernel.params, chosen, *p.sizes)
+    prelude = [constant(name, value) for name, value in choice.constants]
+    body = [*prelude, wgsl_source(f"matmul/{choice.body}")]
+    return with_sum(problem, chosen.splits, kernel.build(choice.body, body, MATVEC_THREADS, grid))

@@ -6,8 +6,8 @@ of fragments in named variables. Step by step it brings ``m`` x ``k`` values of 
 into workgroup memory, as they lie in memory: *runs* of 16 bytes along whichever dimension is contiguous. The next
 step's runs travel to registers while this step's are multiplied.
 
-The body says where operands come from as for ``register_tile.py``, but that the run of an operand that lies in runs is
-16 bytes: ``fn a_run(row: ARow, step: AStep) -> vec4<u32>``.
+The body declares the same as for ``register_tile.py``, but that a run is 16 bytes of what matrices multiply, as
+``vec4<u32>``.
 
 What is per thread in the loop is an addition and a multiplication for each run; everything else is fixed before it, or
 the same for the workgroup. There are no bounds checks but at a sum's end, and none where steps divide it (``tail``).
@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.target import MatrixConfig, Target
 
-from .operand import RUN_BYTES, Side, run_of
-from .scaled import scale_lines
+from .operand import RUN_BYTES, Scale, Side, Sides, run_of
+from .scaled import scale_lines, scaled_run
 from .tile import MIN_SPLIT_K, READ_AHEAD, Blocking, cost_ns, which_block
 
 
@@ -101,14 +102,106 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -
     return Blocking(tile, -(-k // chunk), chunk)
 
 
+@dataclass(frozen=True)
+class MatrixKernel:
+    """What the ``main`` of a blocked product of operands of ``config.operand`` depends on.
+
+    ``sides``, ``scales``: of a and b. ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how
+    many sums ``finish`` takes. ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` turns
+    ahead. ``halves``: of how many a number is the sum, whose fragments alternate (:mod:`.halves`). ``sized``: a kernel
+    may ask for the size of its subgroups.
+    """
+
+    tile: MatrixTile
+    config: MatrixConfig
+    sides: Sides
+    scales: tuple[Scale | None, Scale | None]
+    tail: bool
+    together: int
+    ahead: bool
+    halves: int
+    sized: bool
+
+    @property
+    def rows(self) -> int:
+        """Of fragments, in a subgroup's part."""
+        return self.tile.m // self.tile.down // self.config.m
+
+    @property
+    def columns(self) -> int:
+        return self.tile.n // self.tile.across // self.config.n
+
+    @property
+    def loaders(self) -> tuple[_Loader, _Loader]:
+        a = _Loader(self, self.sides[0], self.scales[0], self.tile.m, 0)
+        return a, _Loader(self, self.sides[1], self.scales[1], self.tile.n, a.end)
+
+    def text(self) -> str:
+        """The ``main``."""
+        tile, config, rows, columns = self.tile, self.config, self.rows, self.columns
+        a, b = self.loaders
+        out = _Out(self)
+        sized = f" @subgroup_size({config.subgroup_size})" if self.sized else ""
+        lines = [
+            f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
+            f"alias Right = subgroup_matrix_right<{config.operand}, {config.n}, {config.k}>;",
+            f"alias Sums = subgroup_matrix_result<{config.result}, {config.n}, {config.m}>;",
+            f"var<workgroup> tiles: array<vec4<u32>, {max(b.end, out.end)}>;",
+            f"@compute @workgroup_size({tile.threads(config)}){sized}",
+            "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
+            "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
+            *which_block(tile),
+            *scale_lines(self.scales),
+            f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
+            f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
+            *a.begin(),
+            *b.begin(),
+            *(f"  var s{i}_{j}: Sums;" for i in range(rows) for j in range(columns)),
+            "  {",
+            *a.fetch("k_begin"),
+            *b.fetch("k_begin"),
+            "  }",
+            f"  for (var k = k_begin; k < k_end; k += {tile.k}u) {{",
+            "    workgroupBarrier();",
+            *a.store(),
+            *b.store(),
+            "    workgroupBarrier();",
+            f"    let ahead = k + {tile.k}u;",
+            "    if (ahead < k_end) {",
+            *(f"  {line}" for line in (*a.fetch("ahead"), *b.fetch("ahead"))),
+            "    }",
+            *self._products(a, b),
+            "  }",
+            *out.text(),
+            "}",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _products(self, a: _Loader, b: _Loader) -> Iterator[str]:
+        """Multiplies a step. Of two halves that make a number, whose fragments are neighbours along the sum, the
+        product of the lower ones is left out.
+        """
+        config, rows = self.config, range(self.rows)
+        for group in range(0, self.tile.k, self.halves * config.k):
+            places = [group + half * config.k for half in range(self.halves)]
+            for kk in places:
+                yield from (f"    let a{kk}_{i} = {a.fragment('part_m', i * config.m, kk)};" for i in rows)
+            for j in range(self.columns):
+                for half, kk in enumerate(places):
+                    yield f"    let b{kk}_{j} = {b.fragment('part_n', j * config.n, kk)};"
+                    for other, i in product(places[: self.halves - half], rows):
+                        yield f"    s{i}_{j} = subgroupMatrixMultiplyAccumulate(a{other}_{i}, b{kk}_{j}, s{i}_{j});"
+
+
 class _Loader:
     """The text that brings a side's part of a step to ``tiles``, from ``start`` on: lines of runs, and one to pad."""
 
-    def __init__(
-        self, side: Side, size: int, tile: MatrixTile, config: MatrixConfig, start: int, tail: bool, scaled: bool
-    ) -> None:
-        self.scaled = scaled
-        self.side, self.x, self.extent, self.start, self.tail = side, side.x, "m" if side.x == "a" else "n", start, tail
+    def __init__(self, kernel: MatrixKernel, side: Side, scale: Scale | None, size: int, start: int) -> None:
+        config, tile = kernel.config, kernel.tile
+        self.scaled = scale is not None and scale.on_load
+        self.side, self.x, self.extent = side, side.x, "m" if side.x == "a" else "n"
+        self.start, self.tail = start, kernel.tail
         self.operand, self.run = config.operand, run_of(config.operand)
         threads = tile.threads(config)
         outer, inner = (size, tile.k) if side.k_major else (tile.k, size)
@@ -178,7 +271,7 @@ class _Loader:
         for j in range(self.loads):
             line = f"({x}_line + {j * self.down}u) * {self.pitch}u"
             # Here, not where it is loaded: what needs a load's result waits for it.
-            value = f"scaled_run({x}_next{j}, {x}_scale)" if self.scaled and self.side.runs else f"{x}_next{j}"
+            value = scaled_run(x, f"{x}_next{j}") if self.scaled and self.side.runs else f"{x}_next{j}"
             yield f"    tiles[{self.start}u + {line} + {x}_first / {self.run}u] = {value};"
 
     def fragment(self, at: str, along: int, kk: int) -> str:
@@ -192,105 +285,21 @@ class _Loader:
         return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {place}, {self.pitch}u)"
 
 
-def matrix_block_text(
-    tile: MatrixTile,
-    config: MatrixConfig,
-    a_side: Side,
-    b_side: Side,
-    target: Target,
-    tail: bool,
-    together: int = 1,
-    scaled: bool = False,
-    halves: int = 0,
-    ahead: bool = False,
-) -> str:
-    """The ``main`` of a blocked product of operands of ``config.operand``.
-
-    ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes.
-    ``scaled``: operands are bfloat16 (:mod:`.scaled`). ``halves``: they are so many of each number (:mod:`.halves`).
-    ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` turns ahead.
-    """
-    threads, lanes = tile.threads(config), config.subgroup_size
-    a = _Loader(a_side, tile.m, tile, config, 0, tail, scaled)
-    b = _Loader(b_side, tile.n, tile, config, a.end, tail, scaled)
-    rows, columns = tile.m // tile.down // config.m, tile.n // tile.across // config.n
-    grid = [(i, j) for i in range(rows) for j in range(columns)]
-    out = _Out(tile, config, rows, columns, together, scaled or halves > 0, ahead)
-    sized = f" @subgroup_size({lanes})" if target.subgroup_sizes else ""
-    lines = [
-        f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
-        f"alias Right = subgroup_matrix_right<{config.operand}, {config.n}, {config.k}>;",
-        f"alias Sums = subgroup_matrix_result<{config.result}, {config.n}, {config.m}>;",
-        f"var<workgroup> tiles: array<vec4<u32>, {max(b.end, out.end)}>;",
-        f"@compute @workgroup_size({threads}){sized}",
-        "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
-        "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
-        *which_block(tile),
-        *(scale_lines() if scaled or halves else ()),
-        f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
-        f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
-        *a.begin(),
-        *b.begin(),
-        *(f"  var s{i}_{j}: Sums;" for i, j in grid),
-        "  {",
-        *a.fetch("k_begin"),
-        *b.fetch("k_begin"),
-        "  }",
-        f"  for (var k = k_begin; k < k_end; k += {tile.k}u) {{",
-        "    workgroupBarrier();",
-        *a.store(),
-        *b.store(),
-        "    workgroupBarrier();",
-        f"    let ahead = k + {tile.k}u;",
-        "    if (ahead < k_end) {",
-        *(f"  {line}" for line in (*a.fetch("ahead"), *b.fetch("ahead"))),
-        "    }",
-    ]
-    lines += _products(tile, config, a, b, rows, columns, max(1, halves))
-    return "\n".join([*lines, "  }", *out.text(), "}", ""])
-
-
-def _products(
-    tile: MatrixTile, config: MatrixConfig, a: _Loader, b: _Loader, rows: int, columns: int, halves: int
-) -> Iterator[str]:
-    """Multiplies a step. Of two halves that make a number, whose fragments are neighbours along the sum, the product of
-    the lower ones is left out.
-    """
-    for group in range(0, tile.k, halves * config.k):
-        places = [group + half * config.k for half in range(halves)]
-        for kk in places:
-            yield from (f"    let a{kk}_{i} = {a.fragment('part_m', i * config.m, kk)};" for i in range(rows))
-        for j in range(columns):
-            for half, kk in enumerate(places):
-                yield f"    let b{kk}_{j} = {b.fragment('part_n', j * config.n, kk)};"
-                for other in places[: halves - half]:
-                    for i in range(rows):
-                        yield f"    s{i}_{j} = subgroupMatrixMultiplyAccumulate(a{other}_{i}, b{kk}_{j}, s{i}_{j});"
-
-
 class _Out:
     """The text that stores the sums. They go through workgroup memory, where a thread can name those it stores: of each
     subgroup one row of fragments at a time, and a vector of four neighbours a thread, padded against bank conflicts.
     """
 
-    def __init__(
-        self,
-        tile: MatrixTile,
-        config: MatrixConfig,
-        rows: int,
-        columns: int,
-        together: int,
-        scaled: bool,
-        ahead: bool,
-    ) -> None:
-        self.back = " * back.x * back.y" if scaled else ""
-        self.config, self.rows, self.columns, self.together = config, rows, columns, together
-        self.line = columns * config.n // 4
+    def __init__(self, kernel: MatrixKernel) -> None:
+        tile, config = kernel.tile, kernel.config
+        self.back = "" if kernel.scales == (None, None) else " * back.x * back.y"
+        self.config, self.rows, self.columns, self.together = config, kernel.rows, kernel.columns, kernel.together
+        self.line = self.columns * config.n // 4
         self.pitch = self.line + 1
         self.end = tile.down * tile.across * config.m * self.pitch
         self.quads = config.m * self.line
         """Of a subgroup's row of fragments."""
-        self.ahead = min(READ_AHEAD, self.quads // config.subgroup_size) if ahead else 0
+        self.ahead = min(READ_AHEAD, self.quads // config.subgroup_size) if kernel.ahead else 0
 
     def text(self) -> Iterator[str]:
         config, lanes = self.config, self.config.subgroup_size

@@ -1,17 +1,23 @@
-"""Operands of blocked products: how they lie in memory, and the functions that read them.
+"""Operands of blocked products: what a product asks of them, and those that are strided tensors.
 
 Neighbours that lie side by side are *groups*: every line of them is whole, and starts where groups of the buffer do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Spec
+from torch_webgpu.kernels.points import Draft, arithmetic, wgsl_source
 
 RUN_BYTES = 16
 """The most that a thread moves at once."""
+MATRIX = ("m", "n")
+"""The coordinates of one matrix."""
+COORDINATES = ("slice", *MATRIX)
 
 
 def run_of(dtype: str) -> int:
@@ -44,6 +50,10 @@ class Side:
     runs: bool
 
 
+Sides = tuple[Side, Side]
+"""Those of a and b."""
+
+
 @dataclass(frozen=True)
 class Run:
     """Neighbours that are loaded at once: how many numbers, the WGSL type that holds them, and the expression that
@@ -73,8 +83,158 @@ def words_of(dtype: str) -> Run:
     return Run(length, "vec4<u32>", f"{{name}}_load_words4(({{element}}) / {length}u)")
 
 
+@dataclass(frozen=True)
+class Scale:
+    """The power of two that an operand is multiplied by, and the sums of its products by the inverse.
+
+    Argument ``magnitudes`` has the bits of a's and of b's largest magnitude, which decide it (:mod:`.scaled`).
+    ``on_load``: the product multiplies what it loads; otherwise the operand lies in memory multiplied.
+    """
+
+    magnitudes: int
+    on_load: bool
+
+
+class Operand(Protocol):
+    """What a blocked product asks of operand ``x``: "a", of which it wants rows, or "b", of which it wants columns.
+
+    All that a product knows of its operands is here: what lies in memory in another way, as a window of an image or
+    packed bits with scales of their own, is a class that has these, and no product's text knows of it.
+    """
+
+    @property
+    def x(self) -> str: ...
+
+    @property
+    def dtype(self) -> str:
+        """What its elements are loaded as."""
+        ...
+
+    @property
+    def element_bytes(self) -> float:
+        """What an element takes in memory: a part of a byte, if bits are packed. It is for cost models of products that
+        wait for memory; that of :mod:`.tile` counts multiplications alone.
+        """
+        ...
+
+    @property
+    def scale(self) -> Scale | None:
+        """Of the whole operand. Scales of its parts, which need not be powers of two, are the business of ``load``."""
+        ...
+
+    @property
+    def tensor(self) -> Strided | None:
+        """A tensor of the same elements, in any order, from which a launch finds the operand's scale, or writes it as
+        halves; None where there is none.
+        """
+        ...
+
+    def side(self, run: int) -> Side:
+        """How it travels, in groups of ``run`` where it lies so."""
+        ...
+
+    def bind(self, kernel: Draft) -> None:
+        """Gives ``kernel`` the operand's bindings, its parameters, and the functions that locate its elements."""
+        ...
+
+    def load(self, side: Side, run: Run) -> Sequence[str]:
+        """The WGSL that loads its elements, ``side`` being how they travel for the chosen tile:
+
+        * ``alias <X>Row``, ``fn <x>_row(slice: u32, row: u32) -> <X>Row``: what is fixed for a row (or column)
+        * ``alias <X>Step``, ``fn <x>_step(slice: u32, k: u32) -> <X>Step``: what is fixed for a position of the sum
+        * ``fn <x>_value(row: <X>Row, step: <X>Step) -> T`` or, if ``side.runs``,
+          ``fn <x>_run(row: <X>Row, step: <X>Step) -> <run.type>``: the ``run.length`` elements from there on
+
+        A text that it has in common with the other operand, such as a file that is about both, is there once.
+        """
+        ...
+
+
+def load_texts(operands: Iterable[Operand], sides: Sides, run: Run) -> list[str]:
+    """The WGSL that loads the elements of all ``operands``."""
+    side_of = {side.x: side for side in sides}
+    return [*dict.fromkeys(text for operand in operands for text in operand.load(side_of[operand.x], run))]
+
+
 def reader(side: Side, name: str, run: Run) -> str:
     """``<x>_run`` or ``<x>_value`` of an operand whose rows and steps are element numbers of ``name`` to be added."""
     if side.runs:
         return f"fn {side.x}_run(row: u32, step: u32) -> {run.type} {{ return {run.loaded(name, 'row + step')}; }}"
     return f"fn {side.x}_value(row: u32, step: u32) -> T {{ return {name}_load(row + step); }}"
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Operand ``x`` that is a tensor, argument ``arg``: a (B, M, K) or b (B, K, N), of any strides."""
+
+    x: str
+    arg: int
+    spec: Spec
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype
+
+    @property
+    def scale(self) -> None:
+        return None
+
+    @property
+    def element_bytes(self) -> float:
+        return BY_NAME[self.dtype].itemsize
+
+    @property
+    def tensor(self) -> Strided:
+        return self
+
+    @property
+    def inner(self) -> int:
+        """The dimension that is summed over."""
+        return {"a": 2, "b": 1}[self.x]
+
+    @property
+    def outer(self) -> int:
+        return 3 - self.inner
+
+    @property
+    def slices(self) -> int:
+        return self.spec.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """Columns, of b."""
+        return self.spec.shape[self.outer]
+
+    @property
+    def k(self) -> int:
+        return self.spec.shape[self.inner]
+
+    def side(self, run: int) -> Side:
+        major = k_major(self.spec, self.inner, self.outer)
+        return Side(self.x, major, in_groups(self.spec, self.inner if major else self.outer, run))
+
+    def bind(self, kernel: Draft) -> None:
+        kernel.input(self.x, self.arg, self.spec, MATRIX)
+
+    def load(self, side: Side, run: Run) -> list[str]:
+        """``matmul.wgsl`` is about both operands. The other one declares ``<x>_at`` and ``<x>_delta`` as well."""
+        return [wgsl_source("matmul/matmul"), reader(side, self.x, run)]
+
+
+def matrix_draft(dtype: str, slices: int) -> Draft:
+    """A kernel over matrices of ``dtype``, as yet without operands."""
+    kernel = Draft(COORDINATES, frozenset({"slice"}) if slices == 1 else frozenset())
+    kernel.add(arithmetic(dtype, "add", "mul"))
+    return kernel
+
+
+def tensors_draft(tensors: Sequence[Strided]) -> tuple[Draft, Sides]:
+    """A kernel that reads the words of a and b, which are of one type, and how they travel."""
+    a, b = tensors
+    run = words_of(a.dtype)
+    sides = a.side(run.length), b.side(run.length)
+    kernel = matrix_draft(a.dtype, a.slices)
+    for tensor in tensors:
+        tensor.bind(kernel)
+    kernel.add(*load_texts(tensors, sides, run))
+    return kernel, sides

@@ -1,14 +1,9 @@
 """Blocked products whose sums each thread keeps in registers, written out for a tile size.
 
 Each thread keeps its ``tm`` x ``tn`` sums in named vec4 variables: private arrays would live in memory. The next step's
-values travel to registers while this step's are multiplied. Where the operands come from is the body's business: it
-declares
+values travel to registers while this step's are multiplied. The operands declare what loads them
+(:meth:`.operand.Operand.load`), the numbers of a run as ``vec4<f32>``. The body declares
 
-* ``alias ARow``, ``fn a_row(slice: u32, m: u32) -> ARow``: what is fixed for row ``m`` of a
-* ``alias AStep``, ``fn a_step(slice: u32, k: u32) -> AStep``: what is fixed for position ``k`` of the sum
-* ``fn a_value(row: ARow, step: AStep) -> f32`` or, of an operand that lies in runs,
-  ``fn a_run(row: ARow, step: AStep) -> vec4<f32>``: the four numbers that start there
-* the same for the columns of b
 * ``fn finish(slice: u32, split: u32, m: u32, n: u32, sums: V)``: stores sum (m, n) or, where V is a vector of 2 or 4,
   also its neighbours along n; they may lie outside
 

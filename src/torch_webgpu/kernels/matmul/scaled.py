@@ -11,18 +11,14 @@ One more launch finds the largest magnitudes, and leaves their bits in a tempora
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from torch_webgpu.ir.operation import Spec
 from torch_webgpu.kernels.points import Draft, wgsl_source
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered
 
-from .operand import Side, in_groups, reader, run_of, words_of
+from .operand import Operand, Run, Scale, Side, Strided, run_of, tensors_draft
 
-MATRIX = ("m", "n")
-"""The coordinates of one matrix."""
 SCALES_BYTES = 8
 MIN_WORK = 1 << 28
 """Multiplications from which finding the largest magnitudes is worth it."""
@@ -36,48 +32,73 @@ def operand_for(dtype: str, work: int) -> str:
 
 
 def read_scales(kernel: Draft, scales: int) -> None:
-    """Gives a product's kernel what :func:`scale_lines` speak of; ``scales``: the temporary."""
+    """Gives a product's kernel what :func:`scale_lines` need; ``scales``: the temporary."""
     kernel.binding(Binding("scales", "u32"), scales)
     kernel.add(wgsl_source("matmul/scaled"))
 
 
-def scale_lines() -> Iterator[str]:
-    """Statements that declare the scale of each operand, and the factors ``back``."""
-    for n, x in enumerate("ab"):
-        yield f"  let {x}_exponent = exponent_for(scales_load({n}u));"
-        yield f"  let {x}_scale = power_of_two({x}_exponent);"
-    yield "  let back = factors_back(a_exponent + b_exponent);"
+def scale_lines(scales: Sequence[Scale | None]) -> Iterator[str]:
+    """Statements that declare the scales of a and b, and the factors ``back`` of their products; none if none has."""
+    names = [x for x, scale in zip("ab", scales, strict=True) if scale is not None]
+    for x in names:
+        yield from exponent_lines(x, "ab".index(x))
+    if names:
+        yield f"  let back = factors_back({' + '.join(f'{x}_exponent' for x in names)});"
 
 
-class Part(NamedTuple):
-    """An operand as ``slices`` of ``outer`` lines of ``inner`` numbers, which are neighbours in memory."""
-
-    side: Side
-    slices: int
-    outer: int
-    inner: int
-
-    @staticmethod
-    def of(side: Side, slices: int, rows: int, k: int) -> Part:
-        """A matrix with its rows, or columns, and what is summed over."""
-        return Part(side, slices, rows, k) if side.k_major else Part(side, slices, k, rows)
+def exponent_lines(x: str, number: int) -> Iterator[str]:
+    """Statements that declare the scale of operand ``x``, whose largest magnitude is number ``number``."""
+    yield f"  let {x}_exponent = exponent_for(scales_load({number}u));"
+    yield f"  let {x}_scale = power_of_two({x}_exponent);"
 
 
-def flat(kernel: Draft, x: str, arg: int, spec: Spec) -> Part:
-    """Gives ``kernel``, whose coordinates are a matrix's, a dense tensor as one line of operand ``x``."""
-    numel = prod(spec.shape)
-    layout = ((1, 1, numel), (0, 0, 1)) if x == "a" else ((1, numel, 1), (0, 1, 0))
-    line = Spec(spec.dtype, *layout, spec.aligned)
-    kernel.input(x, arg, line, MATRIX)
-    side = Side(x, True, in_groups(line, 2 if x == "a" else 1, run_of(spec.dtype)))
-    kernel.add(reader(side, x, words_of(spec.dtype)))
-    return Part(side, 1, 1, numel)
+def scaled_run(x: str, run: str) -> str:
+    """A run of operand ``x``, of bfloat16, as it is multiplied."""
+    return f"scaled_run({run}, {x}_scale)"
 
 
-def largest_launch(kernel: Draft, parts: Sequence[Part], dtype: str, scales: int) -> Launch:
-    """The launch that leaves the bits of each operand's largest finite magnitude in temporary ``scales``, which is zero
-    before. ``kernel`` has the operands, of bfloat16 or float32, and their readers.
+@dataclass(frozen=True)
+class Scaled:
+    """An operand of bfloat16 that the product scales as it loads it; argument ``magnitudes`` has the largest ones."""
+
+    unscaled: Operand
+    magnitudes: int
+
+    @property
+    def x(self) -> str:
+        return self.unscaled.x
+
+    @property
+    def dtype(self) -> str:
+        return self.unscaled.dtype
+
+    @property
+    def element_bytes(self) -> float:
+        return self.unscaled.element_bytes
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.magnitudes, on_load=True)
+
+    @property
+    def tensor(self) -> Strided | None:
+        return self.unscaled.tensor
+
+    def side(self, run: int) -> Side:
+        return self.unscaled.side(run)
+
+    def bind(self, kernel: Draft) -> None:
+        self.unscaled.bind(kernel)
+
+    def load(self, side: Side, run: Run) -> Sequence[str]:
+        return self.unscaled.load(side, run)
+
+
+def largest_launch(tensors: Sequence[Strided], scales: int) -> Launch:
+    """The launch that leaves the bits of the largest finite magnitude of a and of b, both of bfloat16 or of float32, in
+    temporary ``scales``, which is zero before.
     """
+    kernel, sides = tensors_draft(tensors)
     kernel.binding(Binding("scales", "u32", "read_write", "atomic"), scales)
     kernel.add(wgsl_source("matmul/scaled"))
     lines = [
@@ -89,11 +110,12 @@ def largest_launch(kernel: Draft, parts: Sequence[Part], dtype: str, scales: int
         "  workgroupBarrier();",
     ]
     most = 1
-    for number, part in enumerate(parts):
-        step = run_of(dtype) if part.side.runs else 1
-        units = part.inner // step
-        lines += _operand(kernel, part, dtype, number, units, step)
-        most = max(most, part.slices * part.outer * units)
+    for tensor, side in zip(tensors, sides, strict=True):
+        step = run_of(tensor.dtype) if side.runs else 1
+        outer, inner = (tensor.rows, tensor.k) if side.k_major else (tensor.k, tensor.rows)
+        units = inner // step
+        lines += _operand(kernel, tensor, side, outer, units, step)
+        most = max(most, tensor.slices * outer * units)
     lines += [
         "  workgroupBarrier();",
         "  if (lid < 2u) { scales_atomic_max(lid, atomicLoad(&largest[lid])); }",
@@ -103,20 +125,22 @@ def largest_launch(kernel: Draft, parts: Sequence[Part], dtype: str, scales: int
     return kernel.build("matmul_largest", ["\n".join([*lines, ""])], WORKGROUP, grid)
 
 
-def after(first: Launch, product: Lowered) -> Lowered:
-    """A product, and before it the launch that finds its scales, whose temporary is the one after the product's."""
-    temporaries = (*product.temporaries, SCALES_BYTES)
-    return Lowered((first, *product.launches), temporaries, (len(product.temporaries),))
+def after(first: Sequence[Launch], product: Lowered, sizes: Sequence[int] = ()) -> Lowered:
+    """A product, and before it launches of which the first one finds its scales. Their temporaries are those after the
+    product's: the scales, and others of these ``sizes``.
+    """
+    temporaries = (*product.temporaries, SCALES_BYTES, *sizes)
+    return Lowered((*first, *product.launches), temporaries, (len(product.temporaries),))
 
 
-def _operand(kernel: Draft, part: Part, dtype: str, number: int, units: int, step: int) -> Iterator[str]:
-    """Statements that look at all of an operand, run by run or number by number."""
-    side, x = part.side, part.side.x
-    total = kernel.params.add(f"{x}_total", part.slices * part.outer * units)
-    outer_text, units_text = kernel.params.add(f"{x}_outer", part.outer), kernel.params.add(f"{x}_units", units)
-    row, place = ("line", "first") if side.k_major else ("first", "line")
-    at = f"{x}_row(slice, {row}), {x}_step(slice, {place})"
-    found = f"largest_of_{dtype}({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
+def _operand(kernel: Draft, tensor: Strided, side: Side, outer: int, units: int, step: int) -> Iterator[str]:
+    """Statements that look at all of an operand: ``outer`` lines of ``units`` runs, or numbers, of ``step``."""
+    x = side.x
+    total = kernel.params.add(f"{x}_total", tensor.slices * outer * units)
+    outer_text, units_text = kernel.params.add(f"{x}_outer", outer), kernel.params.add(f"{x}_units", units)
+    row, position = ("line", "first") if side.k_major else ("first", "line")
+    at = f"{x}_row(slice, {row}), {x}_step(slice, {position})"
+    bits = f"largest_of_{tensor.dtype}({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
     yield "  {"
     yield "    var most = 0u;"
     yield f"    for (var i = wid.x * {WORKGROUP}u + lid; i < {total}; i += nwg.x * {WORKGROUP}u) {{"
@@ -124,7 +148,7 @@ def _operand(kernel: Draft, part: Part, dtype: str, number: int, units: int, ste
     yield f"      let above = i / {units_text};"
     yield f"      let line = above % {outer_text};"
     yield f"      let slice = above / {outer_text};"
-    yield f"      most = max(most, {found});"
+    yield f"      most = max(most, {bits});"
     yield "    }"
-    yield f"    atomicMax(&largest[{number}], most);"
+    yield f"    atomicMax(&largest[{'ab'.index(x)}], most);"
     yield "  }"

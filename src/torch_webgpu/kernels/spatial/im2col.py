@@ -15,7 +15,7 @@ COLUMNS = ("n", "row", "at")
 
 
 @dataclass(frozen=True)
-class Patches:
+class PatchGeometry:
     """Sizes along (height, width)."""
 
     kernel: tuple[int, int]
@@ -38,12 +38,12 @@ class Patches:
             kernel.param(f"columns_{d}", count[i])
 
 
-def unfold(p: Patches) -> Extern:
+def unfold(p: PatchGeometry) -> Extern:
     """Arguments: an image (N, C, H, W) or (C, H, W) → columns (N, C * taps, positions)."""
     return Extern(lower_unfold, (p,))
 
 
-def fold(p: Patches) -> Extern:
+def fold(p: PatchGeometry) -> Extern:
     """Arguments: columns → an image."""
     return Extern(lower_fold, (p,))
 
@@ -54,7 +54,7 @@ def batched(spec: Spec, rank: int) -> Spec:
     return spec._replace(shape=(1, *spec.shape), strides=(0, *spec.strides))
 
 
-def lower_unfold(op: Operation, alias: tuple[int, ...], target: Target, patches: Patches) -> Lowered:
+def lower_unfold(op: Operation, alias: tuple[int, ...], target: Target, patches: PatchGeometry) -> Lowered:
     image, columns = batched(op.args[0], 4), batched(op.args[1], 3)
     kernel = PointKernel("unfold", target, COLUMNS)
     kernel.add(arithmetic(image.dtype))
@@ -67,7 +67,7 @@ def lower_unfold(op: Operation, alias: tuple[int, ...], target: Target, patches:
     return Lowered((kernel.launch(wgsl_source("spatial/im2col")),))
 
 
-def lower_fold(op: Operation, alias: tuple[int, ...], target: Target, patches: Patches) -> Lowered:
+def lower_fold(op: Operation, alias: tuple[int, ...], target: Target, patches: PatchGeometry) -> Lowered:
     columns, image = batched(op.args[0], 3), batched(op.args[1], 4)
     kernel = PointKernel("fold", target, IMAGE)
     kernel.add(arithmetic(image.dtype, "add"))

@@ -16,7 +16,7 @@ _pools = count(1)
 
 
 def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Any = None) -> int:
-    """The address of ``size`` new bytes, which the memory figures count: a virtual one on webgpu (docs/facts.md)."""
+    """The address of ``size`` new bytes, which the memory figures count: a virtual one on webgpu."""
     if size < 0:
         raise ValueError(f"Invalid memory size {size}")
     storage = torch.empty(max(size, 1), dtype=torch.uint8, device=HERE.device(device)).untyped_storage()

@@ -59,7 +59,7 @@ def flags(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-class PlanCache:
+class CufftPlanCache:
     """``torch.backends.cuda.cufft_plan_cache``: plans of Fourier transforms are kept like every other kernel."""
 
     size = 0
@@ -68,12 +68,12 @@ class PlanCache:
     def clear(self) -> None:
         """Nothing is kept."""
 
-    def __getitem__(self, device: Any) -> PlanCache:
+    def __getitem__(self, device: Any) -> CufftPlanCache:
         HERE.index(device)
         return self
 
 
-cufft_plan_cache = PlanCache()
+cufft_plan_cache = CufftPlanCache()
 
 
 def zero(*args: Any) -> int:

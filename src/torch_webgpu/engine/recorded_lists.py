@@ -1,8 +1,8 @@
 """Lists of tensors as recorded operations name them.
 
-A :class:`Bundle` is a list that was looked at once: its allocations, offsets, shapes. Recording names it by one
-address, so that it costs the same for two tensors and for two hundred; which tensors it has in common with other
-arguments is asked for when a lane is flushed (``lane.Recording``), and what lies where when a plan is made.
+A :class:`RecordedList` is a list that was looked at once: its allocations, offsets, shapes. An operation names it by
+one address, so that recording costs the same for two tensors and for two hundred. Which tensors it has in common with
+other arguments is worked out when a lane is flushed (``recording.Recording``), and what lies where when a plan is made.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class ListGeometry:
         return not any(self.shapes)
 
 
-class Bundle(int):
-    """A list of tensors of one dtype and device that start at multiples of four elements: ``starts``, in bytes.
+class RecordedList(int):
+    """A list of tensors as recorded operations name it: an address, with what lies there.
 
-    It is its address, by which a recorded operation names it, as it names a tensor by its. That of a list of one is its
-    tensor's. ``numbers``: those of its allocations, of which ``keys`` are the different ones. ``shares``: some of its
-    tensors lie in one allocation, so that it can be read only.
+    Its tensors have one dtype and one device, and start at multiples of four elements: ``starts``, in bytes. A list of
+    one has its tensor's address. ``keys``: the different numbers among ``allocation_numbers``. ``shares``: two of its
+    tensors lie in one allocation, so that the list can be read only.
     """
 
     geometry: ListGeometry
@@ -63,19 +63,19 @@ class Bundle(int):
     device: int
     allocations: list[Allocation]
     starts: list[int]
-    numbers: Sequence[int]
+    allocation_numbers: Sequence[int]
 
     def __new__(
         cls, geometry: ListGeometry, dtype: torch.dtype, device: int, allocations: list[Allocation], starts: list[int]
-    ) -> Bundle:
+    ) -> RecordedList:
         made = super().__new__(cls, allocations[0].address + starts[0] if len(starts) == 1 else next(_addresses))
         made.allocations, made.starts = allocations, starts
         made._look(geometry, dtype, device, [a.number for a in allocations])
         return made
 
     def _look(self, geometry: ListGeometry, dtype: torch.dtype, device: int, numbers: Sequence[int]) -> None:
-        self.geometry, self.dtype, self.device, self.numbers = geometry, dtype, device, numbers
-        self.keys = frozenset(numbers)
+        self.geometry, self.dtype, self.device, self.allocation_numbers = geometry, dtype, device, numbers
+        self.keys, self.size = frozenset(numbers), len(numbers)
         self.shares = len(self.keys) < len(numbers)
         self.is_aligned = not any(self.starts)
         self.check: Callable[..., bool] | None = None  # whether tensors at these addresses still look like these
@@ -96,7 +96,7 @@ class Bundle(int):
         """Whether somebody can still read what it holds."""
         return any(a.alive for a in self.allocations)
 
-    def is_apart(self, other: Bundle) -> bool:
+    def is_apart(self, other: RecordedList) -> bool:
         """Whether the two have no allocation in common."""
         if other in self._apart or not self.allocations or not other.allocations:  # nobody knows an unmade one's
             return self is not other
@@ -111,7 +111,7 @@ class Bundle(int):
         """Makes sure that it has allocations."""
 
 
-class Intermediate(Bundle):
+class Intermediate(RecordedList):
     """A new list that nothing but list operations has seen: without tensors, and with memory only if a plan stores it.
 
     ``held``: whether it is wanted, as it is until :meth:`drop`, or until :func:`.lists.make_seen` gives it tensors.
@@ -137,7 +137,7 @@ class Intermediate(Bundle):
 
     def settle(self, mailbox: Mailbox) -> None:
         if not self.allocations:
-            self.allocations = mailbox.new_allocations(self.image, self.numbers)
+            self.allocations = mailbox.new_allocations(self.image, self.allocation_numbers)
             self.starts = [0] * len(self.allocations)
             if not self.held:
                 _orphan(self.allocations)

@@ -1,0 +1,169 @@
+"""Blocked products: on which hardware one is computed, by which tile, in how many parts. Matrix products and
+convolutions take the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from torch_webgpu.kernels.points import Draft
+from torch_webgpu.target import MatrixConfig
+from torch_webgpu.wgsl.launch import Launch, Lowered
+
+from . import halves, matrix_tile, scaled
+from .epilogue import FINISH, NOT_TOGETHER
+from .halves import Halved
+from .matrix_tile import MatrixKernel, MatrixTile, config_for, tiles_for
+from .operand import FOUR, Sides, words_of
+from .problem import Problem
+from .register_tile import block_text, in_runs, most_together
+from .scaled import Scaled
+from .store_sums import partials_together, store_sums
+from .tile import Blocking, block_params, blocking
+
+
+def lower_product(p: Problem) -> Lowered | None:
+    """The product on subgroup matrices if the adapter has any that multiply its operands, or halves of these;
+    otherwise on registers. None for integers that no matrices multiply.
+    """
+    for lower in (on_halves, on_matrices, on_registers):
+        lowered = lower(p)
+        if lowered is not None:
+            return lowered
+    return None
+
+
+def on_registers(p: Problem) -> Lowered | None:
+    """The product by tiles whose sums each thread keeps by itself."""
+    if p.kind != "f":
+        return None
+    assert not any(operand.scale for operand in p.operands), "a scale is for types of fewer exponents than float32 has"
+    software, k = p.target.software, p.sizes[3]
+    chosen = blocking(*p.sizes, p.tiles, software)
+    tile = chosen.tile
+    a, b = sides = in_runs(tile, *p.sides(FOUR.length), software)
+    widths = widths_of(p, chosen.splits, most_together(tile, b))
+    kernel = p.kernel()
+    add_sums(kernel, p, chosen.splits, widths)
+    grid = block_params(kernel.params, chosen, *p.sizes)
+    heavy = software or (p.epilogue.heavy and chosen.splits == 1)
+    main = block_text(tile, a, b, k % tile.k != 0, max(widths.values(), default=1), heavy, reads_ahead(p, widths))
+    body = [*p.loads(sides, FOUR), *finish_text(widths), main]
+    return with_sum(p, chosen.splits, kernel.build(f"{p.name}_{tile.m}x{tile.n}", body, tile.threads, grid))
+
+
+def on_matrices(p: Problem) -> Lowered | None:
+    """The product by subgroups, of operands that are scaled if they have to be; None where an adapter cannot."""
+    config = matrices_for(p)
+    tiles = tiles_for(p.target, config) if config is not None else []
+    if config is None or not tiles:
+        return None
+    sides = p.sides(words_of(p.dtype).length)
+    if not all(side.runs for side in sides):
+        tiles = [tile for tile in tiles if tile in p.gathering] or tiles
+    chosen = matrix_tile.blocking(*p.sizes, tiles)
+    if config.operand == p.dtype:
+        return by_subgroups(p, sides, config, chosen)
+    assert p.tensors is not None, "what is scaled has tensors: see matrices_for"
+    (scales,) = temporaries(p, chosen.splits, 1)
+    first, second = p.operands
+    operands = Scaled(first, scales), Scaled(second, scales)
+    lowered = by_subgroups(replace(p, operands=operands), sides, config, chosen)
+    return lowered and scaled.after([scaled.largest_launch(p.tensors, scales)], lowered)
+
+
+def matrices_for(p: Problem) -> MatrixConfig | None:
+    """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
+    if p.a.dtype != p.b.dtype:
+        return None
+    operand = scaled.operand_for(p.dtype, prod(p.sizes))
+    return None if operand != p.dtype and p.tensors is None else config_for(p.target, operand)
+
+
+def on_halves(p: Problem) -> Lowered | None:
+    """The product by subgroups of float32, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
+    choice = halves.choose(p.target, p.halves) if p.halves else None
+    if choice is None or p.tensors is None:
+        return None
+    config, tiles = choice
+    slices, m, n, k = p.sizes
+    padded = halves.padded_length(k, tiles)
+    sizes = (slices, m, n, p.halves * padded)
+    chosen = matrix_tile.blocking(*sizes, tiles)
+    scales, *copies = temporaries(p, chosen.splits, 3)
+    a, b = [Halved.of(tensor, padded, p.halves, config, t, scales) for tensor, t in zip(p.tensors, copies, strict=True)]
+    if not (a.fits(p.target) and b.fits(p.target)):
+        return None
+    halved = replace(p, operands=(a, b), sizes=sizes)
+    lowered = by_subgroups(halved, halved.sides(halves.RUN), config, chosen, p.halves)
+    if lowered is None:
+        return None
+    first = scaled.largest_launch(p.tensors, scales), halves.halving_launch(p.tensors, (a, b))
+    return scaled.after(first, lowered, (a.size_bytes, b.size_bytes))
+
+
+def by_subgroups(
+    p: Problem, sides: Sides, config: MatrixConfig, chosen: Blocking[MatrixTile], count: int = 1
+) -> Lowered | None:
+    """The launches of the product on these subgroup matrices, of numbers that lie as ``count`` halves, or as they are;
+    None if they take more buffers than the adapter binds.
+    """
+    kernel, tile = p.kernel(), chosen.tile
+    kernel.add(*p.loads(sides, words_of(p.dtype)))
+    scales = p.a.scale, p.b.scale
+    for magnitudes in dict.fromkeys(scale.magnitudes for scale in scales if scale is not None):
+        scaled.read_scales(kernel, magnitudes)
+    widths = widths_of(p, chosen.splits, 4)
+    add_sums(kernel, p, chosen.splits, widths)
+    if len(kernel.bindings) > p.target.max_buffers:
+        return None
+    grid = block_params(kernel.params, chosen, *p.sizes)
+    main = MatrixKernel(
+        tile,
+        config,
+        sides,
+        scales,
+        tail=p.sizes[3] % tile.k != 0,
+        together=max(widths.values(), default=1),
+        ahead=reads_ahead(p, widths),
+        halves=count,
+        sized=p.target.subgroup_sizes,
+    )
+    name, body = f"{p.name}_matrices_{tile.m}x{tile.n}", [*finish_text(widths), main.text()]
+    return with_sum(p, chosen.splits, kernel.build(name, body, tile.threads(config), grid))
+
+
+def temporaries(p: Problem, splits: int, count: int) -> range:
+    """The arguments that are so many temporaries, after that of partial sums, if there are such."""
+    first = p.partials + (splits > 1)
+    return range(first, first + count)
+
+
+def widths_of(p: Problem, splits: int, most: int) -> dict[int, int]:
+    """By argument, how many neighbours of an output, or of the partial sums, are stored at once."""
+    return p.widths(most) if splits == 1 else {p.partials: partials_together(p.sizes[2], most)}
+
+
+def reads_ahead(p: Problem, widths: Mapping[int, int]) -> bool:
+    """Whether what the epilogue reads is worth asking for ahead: software has nothing to wait for."""
+    return p.reads_ahead and bool(p.epilogue.given(widths)) and not p.target.software
+
+
+def add_sums(kernel: Draft, p: Problem, splits: int = 1, widths: Mapping[int, int] = NOT_TOGETHER) -> None:
+    """Gives ``kernel`` the functions that store its sums, or the parts of these if it leaves several."""
+    store_sums(kernel, p.epilogue if splits == 1 else None, p.kind, p.partials, p.places(), widths)
+
+
+def finish_text(widths: Mapping[int, int]) -> list[str]:
+    """What a blocked product calls, if sums are stored one by one; otherwise :func:`.store_sums.store_sums` has it."""
+    return [] if max(widths.values(), default=1) > 1 else [FINISH]
+
+
+def with_sum(p: Problem, splits: int, first: Launch) -> Lowered:
+    """``first``, followed by the addition of partial sums if it leaves any."""
+    if splits == 1:
+        return Lowered((first,))
+    last, size = p.split_sum(splits)
+    return Lowered((first, last), (size,))

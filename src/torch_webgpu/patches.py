@@ -1,0 +1,286 @@
+"""The patches of PyTorch: what is replaced in it, why, and what it would have to offer for the row to go.
+
+All of them are applied from here. Each has a test in ``tests/unit/test_patches.py`` that fails when PyTorch needs it no
+longer, or has changed; docs/patches.md is made of these rows. Patches of other libraries are in ``integrations``, what
+is replaced while a program for CUDA is translated in ``translation``.
+"""
+
+from __future__ import annotations
+
+from torch_webgpu_autoload import TESTED_TORCH
+
+from .api import hints
+from .api.accelerator import HOOKS
+from .api.device import at_other_adapter
+from .api.graphs import is_current_stream_capturing
+from .api.streams import Stream, generic_event
+from .aten.attention import flex_attention
+from .aten.dispatch import opcheck, torch_abi, torch_constructors, torch_guard, torch_late_dynamo, torch_patches
+from .aten.dispatch.default_dtype import exchange
+from .aten.foreach import optimizer_lists
+from .aten.nn.conv import memory_format
+from .aten.tensors.storage import new_storage, resize_storage
+from .compile import private
+from .compile import register as compiler
+from .engine.generators import new_generator
+from .engine.record import at_first_use
+from .patching import Make, Patch, Patches
+
+PYTORCH = "https://github.com/pytorch/pytorch"
+STORAGE = "torch.storage"
+SHARING_NEEDS = "a hook of Python backends for what is shared between processes"
+BARE_DEVICES = "`webgpu` without an index means the first adapter: the C++ guard of a Python backend answers 0."
+BARE_DEVICES_NEEDS = "`PythonDeviceGuard::getDevice` that asks Python, or `torch.webgpu.current_device`"
+
+
+def row(
+    module: str, target: str, make: Make, reason: str, needs: str, upstream: str | None = None, *, what: str = ""
+) -> Patch:
+    return Patch(module, target, make, reason, upstream and f"{PYTORCH}/{upstream}", needs, TESTED_TORCH, what)
+
+
+def sharing(name: str, reason: str) -> Patch:
+    """A method that shares a storage between processes."""
+    refuse = torch_patches.on_webgpu(torch_patches.refuse_sharing)
+    return row(STORAGE, f"UntypedStorage.{name}", refuse, reason, SHARING_NEEDS)
+
+
+AT_REGISTRATION = Patches([
+    row(
+        "torch._C", "", lambda module: torch_guard.let_exceptions_pass(),
+        "An exception in a hook or kernel of a backward pass ends the process: the guard of a Python backend calls "
+        "Python in destructors and in functions that are `noexcept`.",
+        "a device guard of Python backends that answers in C++ what is constant", "issues/161129",
+        what="virtual functions of the device guard",
+    ),
+    row(
+        "torch.autograd", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
+        "A backward pass on another adapter than the first fails: the autograd engine starts one worker for each "
+        "device that the guard reports, and that of a Python backend reports one.",
+        "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
+    ),
+    row(
+        "torch.autograd.graph", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
+        "`torch.compiler` puts `torch.autograd._engine_run_backward` back from here after a trace.",
+        "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
+    ),
+    row(
+        "torch._refs", "", torch_late_dynamo.leave_dynamo_out,
+        "Meta kernels that are written in Python import Dynamo at their first call, 800 modules, in programs that "
+        "compile nothing.",
+        "`torch._disable_dynamo` that imports Dynamo where it is in use only", "pull/104317",
+        what="functions below `torch._disable_dynamo`",
+    ),
+    row(
+        "torch._ops", "", torch_abi.pass_autocast_through,
+        "Higher-order operators have no kernel for the autocast key of out-of-tree devices, which is not in the list "
+        "of keys that they skip.",
+        "`AutocastPrivateUse1` in that list", "pull/110478",
+        what="`_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS`",
+    ),
+    row(
+        "torch._C", "_set_default_dtype", torch_patches.observe_default_dtype(exchange),
+        "Results of meta kernels, which are cached, depend on the default dtype; nobody tells that it has changed, and "
+        "asking for it would cost every call.",
+        "a number that changes with the default dtype, or a callback",
+    ),
+    row(
+        "torch._C", "_set_default_tensor_type", torch_patches.observe_default_dtype(exchange),
+        "`torch.set_default_tensor_type` changes the default dtype, too.",
+        "a number that changes with the default dtype, or a callback",
+    ),
+    row(
+        STORAGE, "UntypedStorage.__new__", torch_patches.storage_constructor(new_storage),
+        "`UntypedStorage(n, device=…)` dereferences the allocator that a Python backend has not.",
+        "an allocator of Python backends", "pull/157859",
+    ),
+    row(
+        STORAGE, "UntypedStorage.new", torch_patches.on_webgpu(lambda storage: new_storage(storage.device)),
+        "`storage.new()` makes a storage without an allocator, on no device.",
+        "an allocator of Python backends", "pull/157859",
+    ),
+    row(
+        STORAGE, "UntypedStorage.resize_", torch_patches.on_webgpu(resize_storage),
+        "`storage.resize_` asks a hook that C++ backends can set and Python backends cannot.",
+        "`resizePrivateUse1Bytes` among the hooks of Python backends", "pull/117211",
+    ),
+    row(
+        STORAGE, "UntypedStorage.is_shared", torch_patches.on_webgpu(lambda storage: False),
+        "Memory of every device but the CPU's counts as shared.",
+        SHARING_NEEDS,
+    ),
+    sharing("share_memory_", "Memory of every device but the CPU's is taken for shared, and nothing is done."),
+    sharing("_share_fd_cpu_", "The error does not say what a program can do instead."),
+    sharing("_share_filename_cpu_", "The error does not say what a program can do instead."),
+    row(
+        STORAGE, "_StorageBase.to", torch_patches.move_without_pinning,
+        "`storage.to(\"cpu\", non_blocking=True)` asks for pinned memory, which needs an allocator.",
+        "an allocator of pinned memory of Python backends", "pull/157859",
+    ),
+    row(
+        "torch.autograd.graph", "save_on_cpu.__init__", torch_patches.save_on_cpu_without_pinning,
+        "`save_on_cpu(pin_memory=True)` pins memory where the device is available, which needs an allocator.",
+        "an allocator of pinned memory of Python backends", "pull/157859",
+    ),
+    row(
+        "torch._tensor_str", "_tensor_str", torch_patches.print_on_host,
+        "Tensors are printed in float64, which most adapters lack, one kernel for each step; only MPS is left out.",
+        "printing of other devices' tensors on the CPU",
+    ),
+    row(
+        "torch", "Tensor.__dlpack_device__", torch_patches.name_dlpack_device,
+        "`__dlpack_device__` raises for devices of out-of-tree backends: it compares with a name that none has.",
+        "the comparison with the backend's name", "pull/195815",
+    ),
+    row(
+        "torch.amp.grad_scaler", "GradScaler.unscale_", torch_patches.unscale_in_float32,
+        "The reciprocal of the scale is taken in float64, which most adapters lack; only MPS is left out.",
+        "float32 where the device has no float64", "pull/150255",
+    ),
+    row(
+        "torch.optim.optimizer", "Optimizer._accelerator_graph_capture_health_check",
+        torch_patches.refuse_uncapturable_optimizers(is_current_stream_capturing),
+        "An optimizer that counts its steps on the host can be captured, and its replays repeat one step; PyTorch has "
+        "it refuse on CUDA and XPU.",
+        "the question to `torch.accelerator` whether a graph is captured, on every device", "pull/194362",
+    ),
+    row(
+        "torch.optim", "", optimizer_lists.replace_multi_tensor_functions,
+        "Speed alone: a step of an optimizer makes a Python list of tensors for each intermediate result, which here "
+        "stays one list.",
+        "nothing; a list type of `torch._foreach_*` would do",
+        what="every `_multi_tensor_*` of the optimizers",
+    ),
+    row(
+        "torch.nn.parallel.data_parallel", "_get_available_device_type", torch_patches.pass_through_data_parallel,
+        "`nn.DataParallel` moves a module to webgpu because webgpu is there, and scatters its inputs with functions "
+        "that only builds for CUDA have.",
+        "`scatter` and `gather` for every device, or the check for them", "issues/143239",
+    ),
+    row(
+        "torch._C", "_conv_determine_backend_memory_format", torch_patches.lay_out_fake_convolutions(memory_format),
+        "The results of fake convolutions are contiguous on devices that C++ does not know; compiled programs would "
+        "view them so.",
+        "the question to the backend which memory format its convolutions have", "pull/151042",
+    ),
+    row(
+        "torch", "Event", torch_constructors.device_constructor(generic_event),
+        "The event that C++ makes for a Python backend cannot wait and has no time.",
+        "events among the functions of `torch._C._acc.DeviceGuard`", "issues/195458",
+    ),
+    row(
+        "torch", "Stream", torch_constructors.device_constructor(Stream),
+        "The stream that C++ makes for a Python backend is one of the first adapter.",
+        "`PythonDeviceGuard::getNewStream` that asks Python", "issues/195458",
+    ),
+    row(
+        "torch", "", torch_constructors.generator_constructor(new_generator),
+        "`torch.Generator(device=…)` asks a hook that C++ backends can set and Python backends cannot.",
+        "`getNewGenerator` among the hooks of Python backends", "pull/93920",
+        what="`Generator`, or the call of its metaclass",
+    ),
+    row(
+        "torch._C", "", torch_abi.accelerator_hooks(HOOKS),
+        "`torch.accelerator` ends at the missing allocator and at the guard, which knows one adapter and no streams.",
+        "`torch.accelerator` that asks the device module of a Python backend", "pull/138222",
+        what="`_accelerator_*`",
+    ),
+    row(
+        "torch", "_TorchCompileInductorWrapper.__call__", compiler.choosing,
+        "`torch.compile(model)` means Inductor, which has no code generator for webgpu.",
+        "a default backend of `torch.compile` for each device", "issues/136118",
+    ),
+    row(
+        "torch._dynamo.backends.inductor", "", compiler.choose_by_name,
+        "The backend of that name has no code generator for webgpu, whoever looks it up.",
+        "a default backend of `torch.compile` for each device", "issues/136118",
+        what="`inductor`, and its entry in the registry",
+    ),
+    row(
+        "torch._dynamo.trace_rules", "", compiler.skip_own_modules,
+        "After a graph break Dynamo would trace the kernels of eager operators, which are Python.",
+        "a declaration by packages of what Dynamo is to skip",
+        what="the list of modules that are skipped",
+    ),
+    row(
+        "torch.nn.attention.flex_attention", "_validate_device", flex_attention.allow_webgpu,
+        "`flex_attention` refuses devices that are not in a list of names, though its eager code runs on any.",
+        "out-of-tree devices in that list", "pull/148656",
+    ),
+    *[
+        row(
+            module, "autograd_registration_check", opcheck.allow_webgpu,
+            "`torch.library.opcheck` knows the devices, and their autograd keys, from a list of names.",
+            "`AutogradPrivateUse1` in that list", "pull/190677",
+        )
+        for module in opcheck.MODULES
+    ],
+])  # fmt: skip
+"""Those that are there from the beginning, or from when their module is imported."""
+
+AT_FIRST_USE = Patches([
+    row(
+        "sys", "excepthook", hints.hinting,
+        "Names of devices are read in C++, before any code of a backend's: *did you mean* can only be said where the "
+        "error is printed.",
+        "the suggestion in PyTorch's own message",
+    ),
+    row(
+        "threading", "excepthook", hints.hinting_in_threads,
+        "An error that ends a thread is printed by this function instead.",
+        "the suggestion in PyTorch's own message",
+    ),
+])  # fmt: skip
+"""Those that programs get when they first use the device."""
+
+AT_OTHER_ADAPTER = Patches(
+    [
+        row("torch", name, torch_patches.with_current_device, BARE_DEVICES, BARE_DEVICES_NEEDS)
+        for name in ("Tensor.to", "Tensor.new_tensor", "tensor", "as_tensor", "asarray")
+    ]
+)
+"""Those for when another adapter than the first becomes current: they cost every call."""
+
+IN_A_CALL = Patches([
+    row(
+        "torch.compiler", "_is_compiling_flag", torch_abi.compiling,
+        "Libraries read values from the device to check arguments, unless `torch.compiler.is_compiling()`; a plan is "
+        "traced without values.",
+        "a context manager that sets it",
+    ),
+    row(
+        "weakref", "finalize._registry", torch_abi.library,
+        "`torch.library.Library` takes its kernels along at exit, when threads and handlers still use the device.",
+        "an option of `Library` to stay", "pull/101829",
+    ),
+    row(
+        "torch._functorch._aot_autograd.schemas", "ViewAndMutationMeta.bw_donated_idxs", private.donate_no_buffers,
+        "A compiled backward graph may not run twice: its activations are taken for buffers that it overwrites, which "
+        "Inductor's does and ours does not.",
+        "a compiler's answer which activations it overwrites",
+    ),
+    row(
+        STORAGE, "UntypedStorage._cdata", torch_patches.set_storage_nbytes,
+        "`StorageImpl::set_nbytes` cannot be reached from Python: a storage that is resized has its size written into "
+        "its memory.",
+        "`resizePrivateUse1Bytes` among the hooks of Python backends; from 2.13 on `_swap_data_ptr_` would do",
+        "pull/117211",
+    ),
+])  # fmt: skip
+"""What a function of ours changes while it runs, or in one object; ``make`` is that function."""
+
+PATCHES = {
+    "when the device is registered, or the module imported": AT_REGISTRATION,
+    "when the device is first used": AT_FIRST_USE,
+    "when another adapter becomes current": AT_OTHER_ADAPTER,
+    "in a call": IN_A_CALL,
+}
+"""By when they are applied."""
+
+
+def apply() -> None:
+    """Applies them, each at its time. May be repeated."""
+    AT_REGISTRATION.apply()
+    for moment, patches in ((at_first_use, AT_FIRST_USE), (at_other_adapter, AT_OTHER_ADAPTER)):
+        if patches.apply not in moment:
+            moment.append(patches.apply)
