@@ -32,7 +32,7 @@ def register() -> None:
     autocast.register()
     for family in FAMILIES:
         package = import_module(f"{__name__}.{family}")
-        late = getattr(package, "LATE", frozenset())
+        late: frozenset[str] = getattr(package, "LATE", frozenset())
         for found in iter_modules(package.__path__):
             if found.name in late:
                 continue
