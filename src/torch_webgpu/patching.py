@@ -75,7 +75,7 @@ def attribute(owner: Any, name: str) -> Any:
     for holder in (owner, *fixed):
         if name in vars(holder):
             return vars(holder)[name]
-    raise KeyError(name)
+    raise AttributeError(f"{getattr(owner, '__name__', owner)} has no attribute {name!r}")
 
 
 def _rebind(plain: Any, ours: Any) -> None:
