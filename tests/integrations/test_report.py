@@ -25,7 +25,7 @@ def test_every_library_that_chooses_a_device_is_asked() -> None:
     assert LIBRARIES.keys() - asked == {"lightning_fabric", "safetensors"}
 
 
-def questions(monkeypatch: pytest.MonkeyPatch, *asked: _Question) -> list[report.Library]:
+def questions(monkeypatch: pytest.MonkeyPatch, *asked: _Question) -> list[report.LibraryCheck]:
     monkeypatch.setattr(report, "QUESTIONS", asked)
     return report.libraries()
 
@@ -59,9 +59,9 @@ def test_one_that_is_not_installed_or_asked_under_another_name(monkeypatch: pyte
 
 def test_the_command_prints_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     here = [
-        report.Library("one", "1.0", "webgpu:0", True),
-        report.Library("two", "2.0", "cpu", False, "pass it"),
-        report.Library("three", "3.0", "", False, "ImportError: no"),
+        report.LibraryCheck("one", "1.0", "webgpu:0", True),
+        report.LibraryCheck("two", "2.0", "cpu", False, "pass it"),
+        report.LibraryCheck("three", "3.0", "", False, "ImportError: no"),
     ]
     monkeypatch.setattr(doctor, "libraries", lambda: here)
     monkeypatch.setattr(doctor, "CHECKS", {})
