@@ -123,7 +123,9 @@ def test_a_function_taken_from_a_patched_module_is_patched_once(library: Path) -
 def test_a_library_that_changed_is_left_alone_with_a_warning(library: Path) -> None:
     (library / "devices.py").write_text("class State:\n    device = 'tpu'\n")
     install()
-    with pytest.warns(RuntimeWarning, match=r"does not fit this version of fake_library.*devices\.pick: AttributeError"):
+    with pytest.warns(
+        RuntimeWarning, match=r"does not fit this version of fake_library.*devices\.pick: AttributeError"
+    ):
         devices = importlib.import_module("fake_library.devices")
     assert not hasattr(devices, "pick")
 
