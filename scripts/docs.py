@@ -115,7 +115,7 @@ def patches_of_pytorch() -> str:
         "",
         "A backend in pure Python has no hook in PyTorch's C++ for much of what a backend in C++ can set. What is",
         f"replaced in PyTorch instead is listed here, {total} rows; other devices' behaviour stays as it is. Each row",
-        "has a test in `tests/unit/test_patches.py` that fails when PyTorch needs the patch no longer, or has changed.",
+        "has a test in `tests/test_patches.py` that fails when PyTorch needs the patch no longer, or has changed.",
         f"All are for PyTorch {patches.TESTED_TORCH}. Patches of other libraries: [integrations.md](integrations.md).",
     ]
     for moment, rows in patches.PATCHES.items():

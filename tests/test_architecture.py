@@ -353,6 +353,26 @@ def engine_insides(path: str, text: str) -> list[str]:
     ]
 
 
+RECORDERS = (
+    "aten/dispatch/operations.py", "aten/dispatch/register_pointwise.py", "aten/foreach/foreach_reductions.py"
+)  # fmt: skip
+
+
+def own_operations(path: str, text: str) -> list[str]:
+    """Operations that an operator records by itself: there are pointwise ones, reductions and kernels, and functions
+    for these (see docs/adding-an-operator.md).
+    """
+    if not path.startswith(("aten/", "compile/")) or path in RECORDERS:
+        return []
+    return [
+        f"{path}:{node.lineno} uses {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("record", "push", "push_over")
+        and re.search(r"\b(eng|engine\(\)|engine)$", ast.unparse(node.value))
+    ]
+
+
 def too_long(path: str, text: str) -> list[str]:
     lines = text.count("\n")
     return [f"{path}: {lines} lines"] if lines > MAX_LINES else []
@@ -364,7 +384,7 @@ def unfinished(path: str, text: str) -> list[str]:
 
 CHECKERS = (
     upward_imports, upward_assignments, own_caches, wgpu_imports, raw_wgpu, torch_internals, torch_assignments,
-    private_access, engine_insides, too_long, unfinished
+    private_access, engine_insides, own_operations, too_long, unfinished
 )  # fmt: skip
 
 
@@ -420,6 +440,8 @@ def test_every_part_has_a_layer() -> None:
     ("checker", "path", "text"),
     [
         (upward_imports, "wgsl/link.py", "from torch_webgpu.engine import record"),
+        (own_operations, "aten/nn/conv.py", 'engine().record("conv", [x], [y], body)'),
+        (own_operations, "compile/rotary_pattern.py", "eng.push(op, [x, y])"),
         (upward_imports, "wgsl/link.py", "from ..engine.record import engine"),
         (upward_imports, "compiler/lower/lower.py", "from torch_webgpu.runtime import device"),
         (upward_imports, "ir/graph.py", "import torch_webgpu.aten"),

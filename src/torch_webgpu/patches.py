@@ -1,6 +1,6 @@
 """The patches of PyTorch: what is replaced in it, why, and what it would have to offer for the row to go.
 
-All of them are applied from here. Each has a test in ``tests/unit/test_patches.py`` that fails when PyTorch needs it no
+All of them are applied from here. Each has a test in ``tests/test_patches.py`` that fails when PyTorch needs it no
 longer, or has changed; docs/patches.md is made of these rows. Patches of other libraries are in ``integrations``, what
 a translated program finds under PyTorch's names in ``translation/names``.
 """

@@ -47,5 +47,5 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
             counts[name] = counts.get(name, 0) + n
         return new
 
-    monkeypatch.setattr(backend.patterns, "apply", counting)
+    monkeypatch.setattr(backend.graph_patterns, "apply", counting)
     return counts

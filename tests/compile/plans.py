@@ -33,7 +33,7 @@ def with_and_without_patterns(run: Callable[[], Any]) -> Iterator[tuple[Any, lis
     for applies in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not applies:
-                patch.setattr(backend.patterns, "apply", lambda gm: {})
+                patch.setattr(backend.graph_patterns, "apply", lambda gm: {})
             torch._dynamo.reset()
             with plans() as made:
                 result = run()

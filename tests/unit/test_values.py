@@ -55,7 +55,7 @@ class Identity:
         return x
 
 
-@pytest.mark.parametrize("function", [scaled, math.exp, Scaled(2.0)], ids=repr)
+@pytest.mark.parametrize("function", [scaled, math.exp, Scaled(2.0)], ids=["of a module", "built in", "frozen"])
 def test_functions_of_modules_and_frozen_callables(function: Any) -> None:
     check_function("test", function)
 
@@ -92,7 +92,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_values(value: Any) -> None:
     check_values("test", [value])
     check_values("test", [(value,)])

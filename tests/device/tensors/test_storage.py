@@ -209,7 +209,7 @@ def test_sharing_between_processes_is_refused(device: torch.device) -> None:
     assert not x.is_shared()
 
 
-# Canaries: each fails when PyTorch no longer needs a patch (see tests/unit/test_patches.py).
+# Canaries: each fails when PyTorch no longer needs a patch (see tests/test_patches.py).
 
 
 def test_python_backends_still_cannot_hook_storage_or_pinned_memory() -> None:

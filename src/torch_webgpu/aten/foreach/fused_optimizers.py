@@ -20,6 +20,7 @@ from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 from torch_webgpu.engine.recorded_lists import RecordedList
 from torch_webgpu.ir.operation import Number
 from torch_webgpu.ir.ops import ops
+from torch_webgpu.ir.values import check_function, check_values
 from torch_webgpu.wgsl.expr import split_scalar
 
 from .foreach_arguments import Column, ListExpression, find, layout_in
@@ -89,6 +90,8 @@ class Step:
     def expression(
         self, lists: tuple[str, ...], columns: tuple[Column, ...], numbers: tuple[str, ...]
     ) -> ListExpression:
+        check_function(self.name, self.formula)
+        check_values(self.name, self.arguments)
         tensors = {key: ops.to_dtype(ops.load(k, columns[k].dtype), "f32") for k, key in enumerate(lists)}
         updates = self.updates(ops, tensors, {key: ops.param(k, "f32") for k, key in enumerate(numbers)})
         targets = tuple(lists.index(key) for key in updates)

@@ -124,8 +124,9 @@ def fill(self: torch.Tensor, value: Any) -> torch.Tensor:
         return self.copy_(torch.full((), value, dtype=self.dtype, device="cpu"))
     dtype = opmath(self.dtype)
     filling((self, value))
-    scalars = [(BY_NAME[dtype].kind, cast_scalar(value, dtype))]
-    record_pointwise("fill", [], [self], value_of, (dtype,), scalars)
+    if self.numel():  # programs clear empty tensors all the time
+        scalars = [(BY_NAME[dtype].kind, cast_scalar(value, dtype))]
+        record_pointwise("fill", [], [self], value_of, (dtype,), scalars)
     return self
 
 
