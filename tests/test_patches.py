@@ -354,11 +354,33 @@ def sizes_of_storages_cannot_be_set() -> None:
     assert hooks == {"has_primary_context", "is_available", "is_built"}
 
 
-def compilers_are_taken_for_inductor() -> None:
-    folder = Path(torch.__file__).parent / "_functorch"
-    assert "donated_buffer = not is_fbcode()" in (folder / "config.py").read_text("utf-8")
-    wrappers = (folder / "_aot_autograd" / "runtime_wrappers.py").read_text("utf-8")
-    assert "fw_metadata.bw_donated_idxs != []" in wrappers  # then a backward pass that keeps its graph is refused
+def an_absent_device_has_no_guard() -> None:
+    if torch.version.cuda is not None:
+        pytest.skip("this build has CUDA's guard")
+    script = """
+    from torch_webgpu.aten.dispatch import torch_guard
+    from torch_webgpu.translation import session
+    torch_guard.stand_in = lambda absent, present: None
+    session.enable("webgpu")
+    assert torch.ones(1).to("cuda:0").device.type == "webgpu"
+    with pytest.raises(RuntimeError, match="not linked with support for cuda"):
+        torch.ones(1).to("cuda")
+    session.disable()
+    """
+    assert_ends_well(script)
+
+
+def dynamo_loses_rules_of_functions_that_are_replaced() -> None:
+    script = """
+import torch
+original = torch.cuda.current_device
+torch.cuda.current_device = lambda: 0
+from torch._dynamo import trace_rules
+rules = trace_rules.get_torch_obj_rule_map()
+assert torch.cuda.current_device in rules
+assert original not in rules
+"""
+    run_without_us(script)
 
 
 # Row → what is asserted of PyTorch.
@@ -369,7 +391,8 @@ PROPERTIES: dict[str, Callable[[], None]] = {
     "torch._dynamo.trace_rules: the list of modules that are skipped": dynamo_would_trace_us,
     "torch.compiler._is_compiling_flag": nothing_public_sets_that_we_compile,
     "weakref.finalize._registry": libraries_unregister_at_exit,
-    "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs": compilers_are_taken_for_inductor,
+    "torch._C: the device guard of an absent device": an_absent_device_has_no_guard,
+    "torch._dynamo.trace_rules: `get_torch_obj_rule_map()`": dynamo_loses_rules_of_functions_that_are_replaced,
     f"{STORAGE}._cdata": sizes_of_storages_cannot_be_set,
 }
 
@@ -407,6 +430,9 @@ ELSEWHERE = {
     ),
     "torch: `Generator`, or the call of its metaclass": (
         "tests/device/random/test_generators.py::test_generators_still_have_no_python_hook"
+    ),
+    "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs": (
+        "tests/compile/test_autograd_cache.py::test_without_the_patch_the_second_is_refused"
     ),
     "torch.nn.attention.flex_attention._validate_device": (
         "tests/device/nn/test_flex_attention.py::test_devices_are_still_listed"

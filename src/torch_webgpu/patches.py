@@ -2,7 +2,7 @@
 
 All of them are applied from here. Each has a test in ``tests/test_patches.py`` that fails when PyTorch needs it no
 longer, or has changed; docs/patches.md is made of these rows. Patches of other libraries are in ``integrations``, what
-is replaced while a program for CUDA is translated in ``translation``.
+a translated program finds under PyTorch's names in ``translation/names``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def row(
     return Patch(module, target, make, reason, upstream and f"{PYTORCH}/{upstream}", needs, TESTED_TORCH, what)
 
 
-def sharing(name: str, reason: str) -> Patch:
+def sharing(name: str, reason: str, upstream: str) -> Patch:
     """A method that shares a storage between processes."""
     refuse = torch_patches.on_webgpu(torch_patches.refuse_sharing)
-    return row(STORAGE, f"UntypedStorage.{name}", refuse, reason, SHARING_NEEDS)
+    return row(STORAGE, f"UntypedStorage.{name}", refuse, reason, SHARING_NEEDS, upstream)
 
 
 AT_REGISTRATION = Patches([
@@ -96,8 +96,8 @@ AT_REGISTRATION = Patches([
     ),
     row(
         STORAGE, "UntypedStorage.new", torch_patches.on_webgpu(lambda storage: new_storage(storage.device)),
-        "`storage.new()` makes a storage without an allocator, on no device.",
-        "an allocator of Python backends", "pull/157859",
+        "`storage.new()` dereferences the allocator that a Python backend's storage has not.",
+        "an allocator of Python backends", "issues/184032",
     ),
     row(
         STORAGE, "UntypedStorage.resize_", torch_patches.on_webgpu(resize_storage),
@@ -107,11 +107,14 @@ AT_REGISTRATION = Patches([
     row(
         STORAGE, "UntypedStorage.is_shared", torch_patches.on_webgpu(lambda storage: False),
         "Memory of every device but the CPU's counts as shared.",
-        SHARING_NEEDS,
+        SHARING_NEEDS, "pull/175323",
     ),
-    sharing("share_memory_", "Memory of every device but the CPU's is taken for shared, and nothing is done."),
-    sharing("_share_fd_cpu_", "The error does not say what a program can do instead."),
-    sharing("_share_filename_cpu_", "The error does not say what a program can do instead."),
+    sharing(
+        "share_memory_", "Memory of every device but the CPU's is taken for shared, and nothing is done.",
+        "pull/175323",
+    ),
+    sharing("_share_fd_cpu_", "The error does not say what a program can do instead.", "issues/192099"),
+    sharing("_share_filename_cpu_", "The error does not say what a program can do instead.", "issues/192099"),
     row(
         STORAGE, "_StorageBase.to", torch_patches.move_without_pinning,
         "`storage.to(\"cpu\", non_blocking=True)` asks for pinned memory, which needs an allocator.",
@@ -125,7 +128,7 @@ AT_REGISTRATION = Patches([
     row(
         "torch._tensor_str", "_tensor_str", torch_patches.print_on_host,
         "Tensors are printed in float64, which most adapters lack, one kernel for each step; only MPS is left out.",
-        "printing of other devices' tensors on the CPU",
+        "printing of other devices' tensors on the CPU", "pull/130523",
     ),
     row(
         "torch", "Tensor.__dlpack_device__", torch_patches.name_dlpack_device,
@@ -182,7 +185,7 @@ AT_REGISTRATION = Patches([
     row(
         "torch._C", "", torch_abi.accelerator_hooks(HOOKS),
         "`torch.accelerator` ends at the missing allocator and at the guard, which knows one adapter and no streams.",
-        "`torch.accelerator` that asks the device module of a Python backend", "pull/138222",
+        "`torch.accelerator` that asks the device module of a Python backend", "issues/196299",
         what="`_accelerator_*`",
     ),
     row(
@@ -235,7 +238,7 @@ AT_FIRST_USE = Patches([
 
 AT_OTHER_ADAPTER = Patches(
     [
-        row("torch", name, torch_patches.with_current_device, BARE_DEVICES, BARE_DEVICES_NEEDS)
+        row("torch", name, torch_patches.with_current_device, BARE_DEVICES, BARE_DEVICES_NEEDS, "issues/196299")
         for name in ("Tensor.to", "Tensor.new_tensor", "tensor", "as_tensor", "asarray")
     ]
 )
@@ -264,7 +267,21 @@ IN_A_CALL = Patches([
         "`StorageImpl::set_nbytes` cannot be reached from Python: a storage that is resized has its size written into "
         "its memory.",
         "`resizePrivateUse1Bytes` among the hooks of Python backends; from 2.13 on `_swap_data_ptr_` would do",
-        "pull/117211",
+        "pull/177449",
+    ),
+    row(
+        "torch._C", "", torch_guard.stand_in,
+        "While a program for CUDA is translated: C++ asks the guard of a device that is named without an index, and "
+        "that of a device that is not here is missing.",
+        "arguments that name an absent device",
+        what="the device guard of an absent device",
+    ),
+    row(
+        "torch._dynamo.trace_rules", "", private.know_originals,
+        "While a program for CUDA is translated: Dynamo finds its rules for functions by their names, and so loses "
+        "those of functions that are replaced.",
+        "a function that gives a function the rule of another",
+        what="`get_torch_obj_rule_map()`",
     ),
 ])  # fmt: skip
 """What a function of ours changes while it runs, or in one object; ``make`` is that function."""

@@ -78,6 +78,19 @@ def test_backward_passes_may_run_twice() -> None:
     assert_equal(got, want)
 
 
+def test_without_the_patch_the_second_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canary for compile/private.py: donate_no_buffers."""
+    monkeypatch.setattr(autograd_cache, "donate_no_buffers", lambda: None)
+
+    def run() -> list[torch.Tensor]:
+        x = torch.ones(3, device="webgpu", requires_grad=True)
+        y = torch.compile(lambda x: x.tanh().exp())(x).sum()
+        return [torch.autograd.grad(y, x, retain_graph=keep)[0] for keep in (True, False)]
+
+    with pytest.raises(RuntimeError, match="donated buffers"):
+        found_by(run)
+
+
 def test_what_decides_over_it_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     found_by(training)
     with torch.autocast("webgpu", torch.float16):

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from torch_webgpu.patches import AT_REGISTRATION
+
 COUNT = torch.webgpu.device_count()
 
 
@@ -240,5 +242,21 @@ def test_saving_and_loading_between_adapters(tmp_path):
 def test_a_python_backends_guard_still_answers_zero():
     """A canary for aten/dispatch/torch_patches.py: with_current_device."""
     with torch.webgpu.device(1):
-        plain = torch.Tensor.to.__wrapped__
-        assert plain(torch.ones(1), "webgpu").device == FIRST
+        x = torch.ones(1)
+        assert torch.Tensor.to.__wrapped__(x, "webgpu").device == FIRST
+        assert torch.Tensor.new_tensor.__wrapped__(x, [1.0], device="webgpu").device == FIRST
+        for make in (torch.tensor, torch.as_tensor, torch.asarray):
+            assert make.__wrapped__([1.0], device="webgpu").device == FIRST
+
+
+@needs_two
+def test_a_python_backends_guard_still_counts_one_device():
+    """A canary for aten/dispatch/torch_patches.py: run_backward_in_calling_thread."""
+    rows = [patch for patch in AT_REGISTRATION if patch.target == "_engine_run_backward"]
+    assert len(rows) == 2
+    for row in rows:
+        x = torch.ones(2, device=SECOND, requires_grad=True)
+        loss = (x * x).sum()
+        with pytest.raises(RuntimeError):
+            row.plain((loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        assert x.grad is None
