@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -38,6 +42,25 @@ def test_sizes_of_zero_and_one() -> None:
     compiled = torch.compile(f, dynamic=True, fullgraph=True)
     for n in (1, 5, 0, 1, 3):
         check(f, torch.randn(n, 6), compiled=compiled)
+
+
+EMPTY_INTERMEDIATES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum": lambda x: (x[:0] * 2).sum(0),
+    "sum of all": lambda x: (x[:0] * 2).mean(1).sum(),
+    "var": lambda x: (x[:0] * 2).var(),
+    "product": lambda x: (x[:0] * 2).t() @ (x[:0] + 1),
+    "cat": lambda x: torch.cat([x[:0] * 2, x]),
+    "scan": lambda x: (x[:0] * 2).cumsum(0).sum(0),
+    "sort": lambda x: (x[:0] * 2).sort(0)[0].sum(0),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None, :0] * 2, x[None, :0].exp()),
+    "returned": lambda x: (h := x[:0] * 2, h.sum(0)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_INTERMEDIATES)
+def test_empty_intermediates(name: str) -> None:
+    """A kernel that reads an empty tensor binds a buffer that nothing wrote."""
+    check(EMPTY_INTERMEDIATES[name], torch.randn(6, 6))
 
 
 def test_marked_dimensions() -> None:

@@ -29,6 +29,8 @@ REFUSED = {
 """What does not run under autocast in bfloat16 on any GPU."""
 DRAWING = ("vit_mae", "vits")
 """What draws random numbers in evaluation, too: other ones on each device."""
+UNUSED_DROPOUT = ("pegasus_x",)
+"""What draws random numbers for a result that nobody reads: AOTAutograd removes it, so that later numbers differ."""
 Results = tuple[list[torch.Tensor], dict[str, torch.Tensor]]
 
 
@@ -90,6 +92,8 @@ def test_training_in_half_precision(name: str) -> None:
         pytest.skip(REFUSED[name])
     with torch.autocast("cpu", torch.bfloat16):
         accepted(lambda: step(model, model, batch))
+    if name in UNUSED_DROPOUT:
+        without_dropout(model)
     model.to(DEVICE)
     assert_on(DEVICE, model.parameters(), name)
     state, results = copy.deepcopy(model.state_dict()), []
@@ -101,6 +105,14 @@ def test_training_in_half_precision(name: str) -> None:
             results.append([step(model, run, to(shortened(batch, n), DEVICE)) for n in (12, 9, 11)])
     for eager, compiled in zip(*results, strict=True):
         assert_same(compiled, eager, 2e-2)
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """The probabilities of the model and its modules become zero."""
+    for module in model.modules():
+        for attribute in [a for a in vars(module) if a == "p" or "dropout" in a]:
+            if isinstance(getattr(module, attribute), float):
+                setattr(module, attribute, 0.0)
 
 
 def shortened(batch: dict[str, torch.Tensor], n: int) -> dict[str, torch.Tensor]:

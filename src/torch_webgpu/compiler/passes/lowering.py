@@ -14,6 +14,7 @@ from torch_webgpu.ir.graph import Argument, Graph, Layout, Storage, TensorView
 from torch_webgpu.ir.operation import ForEach, Spec
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
+    WORD_BYTES,
     BufferSpec,
     Clear,
     Label,
@@ -74,10 +75,10 @@ def lower_graph(graph: Graph, layout: Layout, fused: Sequence[FusedNode], target
     base = storages
     read_first, written = _first_uses(graph, layout, fused)
     if graph.interface is not None:  # nobody brings what has no contents: it is zero
-        zeros = [Clear(n, whole_words(layout.storages[n].size_bytes)) for n in sorted(read_first)]
-        read_first, steps = set(), [clear for clear in zeros if clear.size_bytes]
-        origins += [()] * len(steps)
-        labels += [Label("zeros", clear.size_bytes) for clear in zeros if clear.size_bytes]
+        zeros = [Clear(n, whole_words(_bindable(layout.storages[n].size_bytes))) for n in sorted(read_first)]
+        read_first, steps = set(), [*zeros]
+        origins += [()] * len(zeros)
+        labels += [Label("zeros", clear.size_bytes) for clear in zeros]
     for step, one in zip(fused, lowered, strict=True):
         start = len(steps)
         steps += _steps(graph, layout, step, one, base, errors, kernels)
@@ -161,9 +162,14 @@ def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> BufferSp
     if storage.origin == "constant":
         return BufferSpec(storage.size_bytes, "constant")
     if storage.origin == "new" and not is_read_first:
-        return BufferSpec(storage.size_bytes, "output" if storage.live else "temporary")
+        return BufferSpec(_bindable(storage.size_bytes), "output" if storage.live else "temporary")
     role: Role = "state" if is_written else "weight" if storage.origin == "weight" else "input"
     return BufferSpec(storage.size_bytes, role, not storage.live, storage.name)
+
+
+def _bindable(size_bytes: int) -> int:
+    """The size of a buffer that kernels bind: an empty tensor's has one word, since WebGPU binds no empty range."""
+    return size_bytes or WORD_BYTES
 
 
 def _untouched_outputs(graph: Graph, buffers: Sequence[BufferSpec], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
