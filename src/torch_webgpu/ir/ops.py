@@ -54,7 +54,7 @@ def _float(*names: str) -> None:
 
 
 BINARY_FLOAT = frozenset(
-    "atan2 hypot copysign nextafter zeta igamma igammac polygamma "
+    "atan2 hypot copysign nextafter zeta igamma igammac polygamma standard_gamma_grad "
     "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
     "hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
     "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "

@@ -427,3 +427,14 @@ def test_invalid_parameters(device: torch.device) -> None:
     with pytest.raises(NotImplementedError, match=r"normal.* not implemented for 'Long'"):
         torch.normal(x, 1.0, out=torch.zeros(3, dtype=torch.int64, device=device))
     assert torch.poisson(torch.tensor([-1.0, float("nan"), 0.0], device=device)).isnan().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_gradient_of_gamma_samples(dtype: torch.dtype, device: torch.device) -> None:
+    shapes = torch.cat([torch.linspace(low, high, 500) for low, high in ((0.01, 1), (1, 8), (8.5, 100))]).to(dtype)
+    samples = torch.distributions.Gamma(shapes.double(), 1).sample().to(dtype)
+    before = torch.webgpu.fallback_stats()
+    got = torch._standard_gamma_grad(shapes.to(device), samples.to(device)).cpu()
+    want = torch._standard_gamma_grad(shapes.double(), samples.double()).to(dtype)
+    torch.testing.assert_close(got, want, rtol={torch.float32: 2e-3}.get(dtype, 1e-2), atol=1e-5)
+    assert torch.webgpu.fallback_stats() == before

@@ -61,6 +61,18 @@ def standard_gamma(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
     return sampled("aten._standard_gamma", torch.empty_like(self), [self], stream, ("random_gamma",), generator)
 
 
+def standard_gamma_grad(self: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """PyTorch has no meta kernel that would tell the layout of this one's result."""
+    out = torch.empty_like(self)
+    dtype = opmath(out.dtype)
+    record_pointwise("aten::_standard_gamma_grad", [self, output], [out], gamma_gradient, dtype=dtype)
+    return out
+
+
+def gamma_gradient(shape: Expr, sample: Expr) -> Expr:
+    return ops.standard_gamma_grad(shape, sample)
+
+
 def sample_dirichlet(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
     """Gamma numbers over their sum along the last dimension, kept inside (0, 1)."""
     gamma = standard_gamma(self.float(), generator)
@@ -207,6 +219,7 @@ FUNCTIONAL: tuple[tuple[OpOverload, Callable[..., Any]], ...] = (
     (aten.poisson.default, poisson),
     (aten.binomial.default, binomial),
     (aten._standard_gamma.default, standard_gamma),
+    (aten._standard_gamma_grad.default, standard_gamma_grad),
     (aten._sample_dirichlet.default, sample_dirichlet),
     (aten.multinomial.default, multinomial),
 )
