@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 import torch._dynamo
 from tests.slow import skip_slow
 
-from torch_webgpu.compile import autograd_cache, backend, cache, graph_patterns
+from torch_webgpu.compile import autograd_cache, cache
+from torch_webgpu.compile.counts import COUNTS
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
 
@@ -38,14 +40,5 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often each pattern was found in what is compiled from now on."""
-    counts: dict[str, int] = {}
-    apply = graph_patterns.apply
-
-    def counting(gm: torch.fx.GraphModule) -> dict[str, int]:
-        new = apply(gm)
-        for name, n in new.items():
-            counts[name] = counts.get(name, 0) + n
-        return new
-
-    monkeypatch.setattr(backend.graph_patterns, "apply", counting)
-    return counts
+    monkeypatch.setattr(COUNTS, "patterns", Counter())
+    return COUNTS.patterns

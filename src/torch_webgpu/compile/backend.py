@@ -98,5 +98,5 @@ def rewritten(gm: GraphModule) -> GraphModule:
     """A graph with what patterns find in it."""
     copies.apply(gm)
     in_place.apply(gm)
-    graph_patterns.apply(gm)
+    COUNTS.patterns.update(graph_patterns.apply(gm))
     return gm

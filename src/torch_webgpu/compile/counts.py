@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Counts:
-    """``between``: (operator, why it is no part of a plan) → in how many graphs."""
+    """``patterns``: name → matches of it that were rewritten. ``between``: (operator, why it is no part of a plan) → in
+    how many graphs.
+    """
 
     graphs: int = 0
     plans: int = 0
     runs: int = 0
+    patterns: Counter[str] = field(default_factory=Counter)
     between: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
