@@ -239,7 +239,7 @@ def _tried(name: str) -> list[dict[str, Any]]:
     """The adapters that an implementation makes devices of in a process of its own, as its doctor sees them."""
     environment = {**os.environ, "TORCH_WEBGPU_IMPLEMENTATION": name}
     environment.pop("TORCH_WEBGPU_ADAPTER", None)
-    command = [sys.executable, "-m", "torch_webgpu.cli", "doctor", "--json"]
+    command = [sys.executable, "-P", "-m", "torch_webgpu.cli", "doctor", "--json"]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TRIAL_S, check=False, encoding="utf-8"
