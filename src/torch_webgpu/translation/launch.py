@@ -84,12 +84,18 @@ def become(command: Sequence[str]) -> NoReturn:
     On Windows ``exec`` starts a process with another id, which the shell does not wait for, and quotes no arguments.
     """
     program = command[0] if os.path.isabs(command[0]) else sys.executable
-    if sys.platform != "win32":
-        os.execv(program, command)
-    process = subprocess.Popen([program, *command[1:]])
+    if sys.platform == "win32":
+        raise SystemExit(_status([program, *command[1:]]))
+    else:  # noqa: RET506 on Windows mypy sees no statement after the other branch
+        os.execv(program, list(command))
+
+
+def _status(command: Sequence[str]) -> int:
+    """What a process ends with."""
+    process = subprocess.Popen(command)
     while True:
         try:
-            raise SystemExit(process.wait())
+            return process.wait()
         except KeyboardInterrupt:  # Ctrl-C is the program's, too, which decides what comes of it
             continue
 
