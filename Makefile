@@ -75,8 +75,10 @@ lint: $(stamp) ## ruff: rules and formatting
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 
-types: $(stamp) ## mypy on src
-	$(bin)/mypy
+types: $(stamp) ## mypy on src, as for Linux, Windows and macOS
+	$(bin)/mypy --platform linux
+	$(bin)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(bin)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 format: $(stamp) ## rewrite the sources as ruff wants them
 	$(bin)/ruff check --fix .

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import json
 import os
 import sys
@@ -23,6 +25,8 @@ SHOWN_LIMITS = (
     "max-compute-invocations-per-workgroup",
     "max-immediate-size",
 )
+CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
+"""What writing raises when whoever read has seen enough: on Windows it is not known for what it is."""
 
 
 class Style:
@@ -139,10 +143,14 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     options = parser().parse_args(arguments)
+    if options.run is not launch.run and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of a file on Windows, whose encoding has few characters
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has seen enough
+    except OSError as error:
+        if error.errno not in CLOSED_PIPE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written at the end
         return 1
     return status

@@ -15,12 +15,15 @@ MODULES = {"dawn": "torch_webgpu.runtime.dawn", "wgpu": "torch_webgpu.runtime.wg
 """Where the implementations are, by name, the one to be preferred on a GPU first."""
 INSTALL = {"dawn": "pip install 'torch-webgpu[dawn]'", "wgpu": "pip install wgpu"}
 
+LOAD_ERRORS = (ImportError, OSError, RuntimeError)
+"""What importing an implementation raises where its library is missing: wgpu-py raises RuntimeError."""
+
 _TYPE_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 _BACKEND_ORDER = ("Metal", "Vulkan", "D3D12", "Unknown", "OpenGL", "OpenGLES")
 
 
 def implementation(name: str) -> Implementation:
-    """An implementation by its name. Raises ImportError or OSError, as loading its library does."""
+    """An implementation by its name. Raises ``LOAD_ERRORS``, as loading its library does."""
     if "XDG_RUNTIME_DIR" not in os.environ:
         # Outside a desktop session Mesa's device-select layer would complain on stderr, and has nothing to select.
         os.environ.setdefault("NODEVICE_SELECT", "1")
@@ -58,7 +61,7 @@ def survey() -> Survey:
     for name in MODULES if chosen == "auto" else (chosen,):
         try:
             offered = implementation(name).adapters()
-        except (ImportError, OSError) as error:
+        except LOAD_ERRORS as error:
             if chosen == name:
                 raise NoAdapterError(f"TORCH_WEBGPU_IMPLEMENTATION={name}: {error}. Try: {INSTALL[name]}") from None
             seen.absent[name] = str(error)
