@@ -64,6 +64,26 @@ class RequirementError(WebGPUError):
     """A plan needs a feature or a limit that the adapter does not have."""
 
 
+class RegistryError(Exception):
+    """What ``torch.webgpu.registry`` refuses; its subclasses are also what Python calls such an error."""
+
+
+class AlreadyRegisteredError(RegistryError, ValueError):
+    """A name that is taken. Whoever means to replace what has it unregisters that first."""
+
+
+class NotRegisteredError(RegistryError, LookupError):
+    """A name that nothing is registered under. The message has the nearest names that there are."""
+
+
+class InvalidConfigError(RegistryError, ValueError):
+    """A value to be registered that contradicts itself, or lacks something."""
+
+
+class RegistrationFailedError(RegistryError, RuntimeError):
+    """What was to be registered could not be loaded or started; ``__cause__`` is the error."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest of the ``known`` ones, if any is near.
 

@@ -2,6 +2,8 @@
 
 # ruff: noqa: F401 everything imported here is the module's interface
 
+from importlib import import_module
+
 from torch_webgpu.aten.dispatch.fallback import fallback_stats
 from torch_webgpu.caches import CacheStats, cache_stats
 from torch_webgpu.engine.current import current_device
@@ -109,6 +111,20 @@ from .streams import (
     stream,
 )
 
+_LOADED_WHEN_ASKED_FOR = {"registry": "torch_webgpu.extend.registry"}
+"""Modules that few programs need: ``import torch`` does not wait for them."""
+
+
+def __getattr__(name: str) -> object:
+    if name in _LOADED_WHEN_ASKED_FOR:
+        return import_module(_LOADED_WHEN_ASKED_FOR[name])
+    raise AttributeError(f"module 'torch.webgpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *_LOADED_WHEN_ASKED_FOR))
+
+
 _initialized = True  # what PyTorch's checkpointing asks before it keeps the random state of a device
 
-__all__ = [name for name in dir() if not name.startswith("__")]
+__all__ = [name for name in globals() if not name.startswith("__") and name != "import_module"]
