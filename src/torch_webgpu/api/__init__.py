@@ -111,13 +111,18 @@ from .streams import (
     stream,
 )
 
-_LOADED_WHEN_ASKED_FOR = {"registry": "torch_webgpu.extend.registry"}
-"""Modules that few programs need: ``import torch`` does not wait for them."""
+_LOADED_WHEN_ASKED_FOR = {
+    "functional": "torch_webgpu.extend.functional",
+    "op": "torch_webgpu.extend.op:op",
+    "registry": "torch_webgpu.extend.registry",
+}
+"""Modules, and ``module:name``, that few programs need: ``import torch`` does not wait for them."""
 
 
 def __getattr__(name: str) -> object:
     if name in _LOADED_WHEN_ASKED_FOR:
-        return import_module(_LOADED_WHEN_ASKED_FOR[name])
+        module, _, attribute = _LOADED_WHEN_ASKED_FOR[name].partition(":")
+        return getattr(import_module(module), attribute) if attribute else import_module(module)
     raise AttributeError(f"module 'torch.webgpu' has no attribute {name!r}")
 
 

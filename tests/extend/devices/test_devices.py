@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("unregistered")
 
 
 def test_what_the_page_shows_runs(needs_wgpu: None) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "devices.md").read_text("utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     variables: dict[str, Any] = {}
     exec(block, variables)

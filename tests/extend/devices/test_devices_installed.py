@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.webgpu_double import CheckedWebGPU  # noqa: F401  that the tests' packages are found from here
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUNTIME = "tests/device/runtime"
 SAMPLE = (
     f"{RUNTIME}/test_bounds.py",
