@@ -18,6 +18,7 @@ from torch_webgpu.errors import (
     UnsupportedDtypeError,
     WebGPUError,
 )
+from torch_webgpu.extend.shader_library import compile_shader
 
 from . import amp
 from .batching import (
