@@ -44,7 +44,8 @@ TORCH_PYTHON = frozenset({
     "torch._higher_order_ops.flex_attention", "torch.utils._pytree", "torch.utils._python_dispatch",
 })  # fmt: skip
 TORCH_INTERNALS = (
-    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_guard.py", "aten/dispatch/torch_late_dynamo.py",
+    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_dispatcher.py", "aten/dispatch/torch_guard.py",
+    "aten/dispatch/torch_late_dynamo.py",
     "aten/dispatch/torch_patches.py",
     "compile/autograd_cache.py", "engine/tensor.py",
 )  # fmt: skip

@@ -31,6 +31,6 @@ from .devices import (
     register_device,
     unregister_device,
 )
-from .handle import Registration
+from .handle import RegistrationHandle
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -15,7 +15,7 @@ from torch_webgpu.runtime.device_config import DeviceConfig
 from torch_webgpu.runtime.implementation import Implementation
 from torch_webgpu.runtime.implementations import DeviceEntry
 
-from .handle import Registration
+from .handle import RegistrationHandle
 
 _closed: set[int] = set()
 """Indices of devices whose implementation was unregistered."""
@@ -41,13 +41,13 @@ class DeviceContext:
         return not _closed.intersection(device.index for device in self.devices)
 
 
-def register_device(config: DeviceConfig) -> Registration:
+def register_device(config: DeviceConfig) -> RegistrationHandle:
     """Registers a WebGPU implementation. It is started by :func:`initialize_device`, which makes devices of it.
 
     Raises AlreadyRegisteredError, a ValueError, where the name is taken.
     """
     implementations.register(config)
-    return Registration(config.name, lambda: unregister_device(config.name))
+    return RegistrationHandle(config.name, lambda: unregister_device(config.name))
 
 
 def unregister_device(name: str) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Registration:
+class RegistrationHandle:
     """What a ``register_…`` function returns: ``unregister()`` takes the registration back, once.
 
     As a context manager it does so at the end of the block. ``name``: what was registered.
@@ -31,11 +31,11 @@ class Registration:
 
     remove = unregister  # RemovableHandle's name for it
 
-    def __enter__(self) -> Registration:
+    def __enter__(self) -> RegistrationHandle:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.unregister()
 
     def __repr__(self) -> str:
-        return f"<Registration {self.name}{'' if self.is_registered else ', unregistered'}>"
+        return f"<RegistrationHandle {self.name}{'' if self.is_registered else ', unregistered'}>"
