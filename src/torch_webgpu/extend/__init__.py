@@ -1,0 +1,1 @@
+"""What a program adds to PyTorch on the device: kernels, operators, element types, devices."""
