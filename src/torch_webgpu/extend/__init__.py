@@ -1,3 +1,3 @@
-"""What programs add to the device: kernels, operators and WebGPU implementations of their own, and the registry of all
-that is there.
+"""What programs add to the device: kernels, operators, element types and WebGPU implementations of their own, and
+the registry of all that is there.
 """
