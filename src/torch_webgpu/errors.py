@@ -90,6 +90,18 @@ class InvalidConfigError(RegistryError, ValueError):
     """A value to be registered that contradicts itself, or lacks something."""
 
 
+class KernelSignatureError(RegistryError, TypeError):
+    """A kernel that cannot be called with the arguments of its operator's schema."""
+
+
+class OpKindError(RegistryError, TypeError):
+    """An operator of another kind than what was asked of it is for."""
+
+
+class DTypeNotSupportedError(RegistryError, TypeError):
+    """A dtype that an operator, or a kernel, is not for."""
+
+
 class RegistrationFailedError(RegistryError, RuntimeError):
     """What was to be registered could not be loaded or started; ``__cause__`` is the error."""
 

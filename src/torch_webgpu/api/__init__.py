@@ -115,6 +115,7 @@ from .streams import (
 _LOADED_WHEN_ASKED_FOR = {
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",
+    "registry": "torch_webgpu.extend.registry",
 }
 """Modules, and ``module:name``, that few programs need: ``import torch`` does not wait for them."""
 
