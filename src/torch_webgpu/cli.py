@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Sequence
 
 from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
+from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.target import named, names
@@ -139,6 +140,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
     compat.add_arguments(commands.add_parser("compat", help="show how CUDA's names are answered on another device"))
+    exporting.add_arguments(commands.add_parser("export", help="write a model as a folder that runs in a web page"))
     return root
 
 
