@@ -45,7 +45,7 @@ def target_of(adapter: Adapter) -> Target:
 def _storage_buffers(adapter: Adapter) -> int:
     """How many storage buffers a kernel may bind."""
     most = int(adapter.limits["max-storage-buffers-per-shader-stage"])
-    if adapter.implementation.dialect == "naga" and adapter.info["backend_type"] == "Metal":
+    if adapter.implementation.dialect == "naga" and adapter.info.get("backend_type") == "Metal":
         return min(most, METAL_BUFFERS - NAGA_BUFFERS)
     return most
 
