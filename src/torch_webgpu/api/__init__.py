@@ -114,6 +114,7 @@ from .streams import (
 )
 
 _LOADED_WHEN_ASKED_FOR = {
+    "Reduction": "torch_webgpu.extend.reduction:Reduction",
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",
     "registry": "torch_webgpu.extend.registry",
