@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-import torch_webgpu
+from torch_webgpu.export.folder import copy_runtime
 
 from .chromium import FLAGS, executable, missing, tensor_of
 from .server import Site
 
 HERE = Path(__file__).parent
-RUNTIME = Path(torch_webgpu.__file__).parent / "export" / "js"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,7 +48,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def session_site(folders: Path) -> Iterator[Site]:
-    site = Site({"/runtime/": RUNTIME, "/exports/": folders, "/": HERE})
+    copy_runtime(folders / "runtime")  # as it is exported
+    site = Site({"/runtime/": folders / "runtime", "/exports/": folders, "/": HERE})
     yield site
     site.close()
 
@@ -60,17 +60,22 @@ def site(session_site: Site) -> Site:
     return session_site
 
 
-@pytest.fixture
-def page(browser: Any, site: Site) -> Iterator[Any]:
-    """An empty page with the runtime and ``page.js`` loaded, in a profile of its own."""
+@pytest.fixture(scope="session")
+def session_page(browser: Any) -> Iterator[Any]:
     context = browser.new_context()
-    opened = context.new_page()
-    opened.goto(f"{site.url}/empty.html")
-    opened.wait_for_function("globalThis.isReady")
-    yield opened
-    violations = opened.evaluate("globalThis.violations ?? []")
+    yield context.new_page()
     context.close()
-    assert not violations
+
+
+@pytest.fixture
+def page(session_page: Any, site: Site) -> Iterator[Any]:
+    """An empty page with the runtime and ``page.js`` loaded, and nothing kept from other tests."""
+    session_page.set_viewport_size({"width": 1280, "height": 720})
+    session_page.goto(f"{site.url}/empty.html")
+    session_page.wait_for_selector("html[data-ready]", state="attached")
+    session_page.evaluate("caches.delete('torch-webgpu')")
+    yield session_page
+    assert not session_page.evaluate("globalThis.violations ?? []")
 
 
 @pytest.fixture

@@ -60,4 +60,4 @@ for (const [cls, names] of [
   }
 }
 document.addEventListener('securitypolicyviolation', event => (globalThis.violations ??= []).push(event.violatedDirective));
-globalThis.isReady = true;
+document.documentElement.dataset.ready = '';

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import torch_webgpu
+from torch_webgpu.export.folder import without_documentation
 
 RUNTIME = Path(torch_webgpu.__file__).parent / "export" / "js"
 COMPILER = Path(__file__).parents[2] / ".web-tools" / "node_modules" / ".bin" / "tsc"
@@ -40,3 +42,16 @@ def test_no_evaluation_of_text() -> None:
 
 def test_modules_are_short() -> None:
     assert all(len(path.read_text().splitlines()) <= MAX_LINES for path in RUNTIME.glob("*.js"))
+
+
+def test_the_runtime_is_small() -> None:
+    """As it is exported, and all modules together: what a page loads before the model itself."""
+    text = "".join(without_documentation(path.read_text()) for path in sorted(RUNTIME.glob("*.js")))
+    assert len(gzip.compress(text.encode(), 9)) < MAX_RUNTIME_BYTES
+
+
+def test_documentation_is_nowhere_but_in_comments() -> None:
+    for path in RUNTIME.glob("*.js"):
+        left = without_documentation(path.read_text())
+        assert "/**" not in left
+        assert "*/" not in left, path.name

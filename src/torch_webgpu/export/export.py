@@ -93,9 +93,9 @@ def export(
             elif weights:
                 raise ExportError("the model has meta tensors, which have no values: export with weights=False")
             write_manifest(new, tables, metadata or {})
-            files.copy_package("js", new / files.RUNTIME, without=("README.md", "package.json"))
+            files.copy_runtime(new / files.RUNTIME)
             if page:
-                files.copy_package("page", new)
+                files.copy_page(new)
             report = report_of(new, Path(folder), tables, notes, started)
     return report
 
@@ -144,11 +144,10 @@ def example_of(
         if tables.programs[program.name]["random_blocks"]:
             notes.append(f"{program.name!r} draws random numbers, others than the CPU's: the example has no outputs")
             continue
-        clones = {h.name: h.tensor.detach().cpu().clone() for h in held.all}
-        with held.replaced(clones), torch.random.fork_rng(devices=[]):
+        with held.cloned(), torch.random.fork_rng(devices=[]):
             outputs = program.run(inputs)
         example |= {f"{program.name}/out/{name}": t for name, t in outputs.items()}
-    return {name: t.to_dense() for name, t in example.items()}, notes
+    return example, notes
 
 
 def warnings_of(model: torch.nn.Module | None, tables: Tables) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib.resources import as_file, files
@@ -24,6 +25,8 @@ MAX_SHARD_BYTES = 2 * 10**9
 MANIFEST = "plan.json"
 KERNELS, PARAMS, CONSTANTS, EXAMPLE = "kernels.json", "params.bin", "constants.bin", "example.safetensors"
 RUNTIME = "torch-webgpu"
+_DOCUMENTATION = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
+_BLANK_LINES = re.compile(r"\n\s*\n")
 _COMPRESSED = (".json", ".js", ".html", ".css", ".bin")
 
 
@@ -71,13 +74,24 @@ def write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False), "utf-8")
 
 
-def copy_package(source: str, destination: Path, without: Sequence[str] = ()) -> None:
-    """Copies a folder of this package's data, but for the files ``without``."""
-    with as_file(files("torch_webgpu.export") / source) as folder:
-        destination.mkdir(exist_ok=True)
+def copy_page(destination: Path) -> None:
+    """Copies ``index.html`` and what belongs to it."""
+    with as_file(files("torch_webgpu.export") / "page") as folder:
         for path in sorted(folder.iterdir()):
-            if path.is_file() and path.name not in without:
-                shutil.copyfile(path, destination / path.name)
+            shutil.copyfile(path, destination / path.name)
+
+
+def copy_runtime(destination: Path) -> None:
+    """Writes the runtime's modules, without the comments that document types: they are half of what would travel."""
+    destination.mkdir()
+    with as_file(files("torch_webgpu.export") / "js") as folder:
+        for path in sorted(folder.glob("*.js")):
+            (destination / path.name).write_text(without_documentation(path.read_text("utf-8")), "utf-8")
+
+
+def without_documentation(text: str) -> str:
+    """A module of the runtime without ``/** … */``, which stand nowhere in its strings and regular expressions."""
+    return _BLANK_LINES.sub("\n", _DOCUMENTATION.sub("", text)).lstrip("\n")
 
 
 def digests(path: Path) -> dict[str, Any]:

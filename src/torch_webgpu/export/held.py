@@ -7,7 +7,7 @@ A module's tensors are replaced as its attributes, an optimizer's in its groups 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +148,13 @@ class HeldTensors:
             for module, name, tensor in attributes:
                 setattr(module, name, tensor)
 
+    @contextmanager
+    def cloned(self) -> Iterator[None]:
+        """Meanwhile CPU clones are in the places of the held tensors, which so stay as they are."""
+        clones = {held.name: held.tensor.detach().cpu().clone() for held in self.all}
+        with self.replaced(clones), on_the_host(self._optimizers):
+            yield
+
     def _attributes(self) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
         """Every attribute of a module that is one of the tensors: tied ones come several times."""
         for root in self._modules:
@@ -170,6 +177,19 @@ def path_key(entry: Any) -> Any:
     return getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))
 
 
+@contextmanager
+def on_the_host(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """Meanwhile optimizers step over CPU tensors as well: capturable ones refuse that."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups if group.get("capturable")]
+    for group in groups:
+        group["capturable"] = False
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["capturable"] = True
+
+
 def initialise(optimizer: torch.optim.Optimizer) -> bool:
     """Makes the state that an optimizer otherwise makes at its first step, all zero. False for one that has some, which
     is left alone.
@@ -185,7 +205,8 @@ def initialise(optimizer: torch.optim.Optimizer) -> bool:
             group["params"] = [others[p] for p in own if p in others]
         for other in others.values():
             other.grad = torch.zeros_like(other)
-        optimizer.step()
+        with on_the_host([optimizer]):
+            optimizer.step()
     finally:
         for group, own in groups:
             group["params"] = own

@@ -26,7 +26,7 @@ export async function allocate(device, manifest, params) {
   if (error) {
     buffers.forEach(buffer => buffer.destroy());
     const message = /** @type {Error} */ (error).message;
-    throw new WebGPUError(validation && !memory ? 'gpu' : 'out-of-memory', `The GPU has no ${(total / 1e6).toFixed(1)} MB for this model: ${message}`, error);
+    throw new WebGPUError('out-of-memory', `The GPU has no ${(total / 1e6).toFixed(1)} MB for this model: ${message}`, error);
   }
   const uniform = /** @type {GPUBuffer} */ (buffers.pop());
   device.queue.writeBuffer(uniform, 0, params);
