@@ -140,7 +140,9 @@ def _compile(name: str, function: WgslFunction, arity: int) -> None:
     digest = hashlib.sha256(function.text.encode()).hexdigest()[:12]
     x, y = f"x{digest}", f"y{digest}"
     arguments = ", ".join(f"{x}_load({k}u)" for k in range(arity))
-    body = f"{function.text}\n@compute @workgroup_size(1)\nfn main() {{ {y}_store(0u, {function.name}({arguments})); }}\n"
+    body = (
+        f"{function.text}\n@compute @workgroup_size(1)\nfn main() {{ {y}_store(0u, {function.name}({arguments})); }}\n"
+    )
     bindings = (Binding(x, "f32"), Binding(y, "f32", "read_write"))
     eng = engine()
     with Uninterrupted(), eng.lock:
