@@ -105,14 +105,11 @@ def compare(fn, *args, tolerance=1e-4):
     actual = fn(*[a.to("webgpu") for a in args])
     for a, e in zip(torch.utils._pytree.tree_leaves(actual), torch.utils._pytree.tree_leaves(expected), strict=True):
         torch.testing.assert_close(a.cpu(), e, rtol=tolerance, atol=tolerance)
-F = torch.nn.functional
 compare(torch.mm, torch.randn(70, 130), torch.randn(130, 50))
 compare(lambda x: x.softmax(-1), torch.randn(6, 3000))
 compare(lambda x: x.sort(), torch.randn(3, 2000))
 compare(lambda x: x.cumsum(0), torch.arange(3000))
-compare(F.conv2d, torch.randn(2, 4, 9, 9), torch.randn(8, 4, 3, 3))
 compare(lambda *ts: torch._foreach_add(ts[:20], ts[20:], alpha=2), *[torch.randn(5) for _ in range(40)])
-compare(F.scaled_dot_product_attention, *[torch.randn(1, 2, 40, 16) for _ in range(3)])
 print("right")
 """
 
