@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch_webgpu  # where PyTorch has an accelerator of its own, this asks for webgpu
 from torch import nn
+
+import torch_webgpu  # where PyTorch has an accelerator of its own, this asks for webgpu
 
 PROGRAM = """
 import sys, torch
@@ -60,7 +61,8 @@ def hooks() -> None:
         else:
             raise AssertionError(f"{expected.__name__} did not come out of the backward pass")
         (x * 3).sum().backward()
-        assert x.grad is not None and x.grad.tolist() == [3.0, 3.0, 3.0]
+        assert x.grad is not None
+        assert x.grad.tolist() == [3.0, 3.0, 3.0]
 
 
 def lists() -> None:
