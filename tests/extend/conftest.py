@@ -1,15 +1,18 @@
-"""The dtypes of the examples, registered while a test runs."""
+"""What the tests of programs' own operators and element types share."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
-from torch_webgpu.extend.dtypes import registered, unregister_dtype
+from torch_webgpu.extend import dtypes
+from torch_webgpu.extend.op import op, registered, unregister
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "custom_dtypes"
 
@@ -29,16 +32,16 @@ def examples() -> Iterator[dict[str, ModuleType]]:
     modules = {name: example(name) for name in ("int4x2", "mxfp8", "dual")}
     yield modules
     for name in modules:
-        unregister_dtype(name)
+        dtypes.unregister_dtype(name)
 
 
 @pytest.fixture(autouse=True)
 def same_registry(examples: dict[str, ModuleType]) -> Iterator[None]:
     """What a test registers is gone after it."""
-    before = set(registered())
+    before = set(dtypes.registered())
     yield
-    for name in set(registered()) - before:
-        unregister_dtype(name)
+    for name in set(dtypes.registered()) - before:
+        dtypes.unregister_dtype(name)
 
 
 @pytest.fixture(params=["cpu", "webgpu"])
@@ -47,3 +50,17 @@ def place(request: pytest.FixtureRequest, device: object) -> object:
     import torch
 
     return torch.device("cpu") if request.param == "cpu" else device
+
+
+@pytest.fixture
+def define() -> Iterator[Callable[..., Any]]:
+    """``torch.webgpu.op`` for operators that go when the test ends."""
+    before = set(registered())
+    yield op
+    for name in [name for name in registered() if name not in before]:
+        unregister(name)
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    torch.manual_seed(0)

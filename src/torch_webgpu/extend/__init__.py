@@ -1,1 +1,1 @@
-"""What a program adds to PyTorch on the device: kernels, operators, element types, devices."""
+"""What a program adds to the device: kernels, operators, element types and WebGPU implementations of its own."""
