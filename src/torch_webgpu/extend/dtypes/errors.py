@@ -6,12 +6,14 @@ of it. PyTorch raises RuntimeError and NotImplementedError there, too.
 
 from __future__ import annotations
 
+from torch_webgpu.errors import AlreadyRegisteredError, NotRegisteredError
 
-class DTypeNotFoundError(LookupError):
+
+class DTypeNotFoundError(NotRegisteredError):
     """No dtype of this name is registered."""
 
 
-class DTypeAlreadyRegisteredError(ValueError):
+class DTypeAlreadyRegisteredError(AlreadyRegisteredError):
     """Another dtype of this name is registered."""
 
 
