@@ -70,8 +70,44 @@ class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 
 
+class ExportError(WebGPUError):
+    """What :func:`torch.webgpu.export` was given cannot become a folder for the web."""
+
+
 class RequirementError(WebGPUError):
     """A plan needs a feature or a limit that the adapter does not have."""
+
+
+class RegistryError(Exception):
+    """What ``torch.webgpu.registry`` refuses; its subclasses are also what Python calls such an error."""
+
+
+class AlreadyRegisteredError(RegistryError, ValueError):
+    """A name that is taken. Whoever means to replace what has it unregisters that first."""
+
+
+class NotRegisteredError(RegistryError, LookupError):
+    """A name that nothing is registered under. The message has the nearest names that there are."""
+
+
+class InvalidConfigError(RegistryError, ValueError):
+    """A value to be registered that contradicts itself, or lacks something."""
+
+
+class KernelSignatureError(RegistryError, TypeError):
+    """A kernel that cannot be called with the arguments of its operator's schema."""
+
+
+class OpKindError(RegistryError, TypeError):
+    """An operator of another kind than what was asked of it is for."""
+
+
+class DTypeNotSupportedError(RegistryError, TypeError):
+    """A dtype that an operator, or a kernel, is not for."""
+
+
+class RegistrationFailedError(RegistryError, RuntimeError):
+    """What was to be registered could not be loaded or started; ``__cause__`` is the error."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

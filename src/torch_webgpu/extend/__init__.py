@@ -1,1 +1,1 @@
-"""A program's own kernels, in WGSL."""
+"""What a program adds to the device: kernels, operators, element types and WebGPU implementations of its own."""
