@@ -31,7 +31,19 @@ class DeviceLostError(WebGPUError):
 
 
 class ShaderCompileError(WebGPUError):
-    """WGSL that the host's compiler refuses. The message carries the numbered source."""
+    """WGSL that the host's compiler refuses. The message carries the numbered source.
+
+    ``line``, ``column``: where in the program's own text (:func:`torch.webgpu.compile_shader`), counted from 1, if that
+    is known; else None.
+    """
+
+    def __init__(self, message: str = "", line: int | None = None, column: int | None = None, *rest: str) -> None:
+        super().__init__(message, line, column, *rest)  # as they are: an error that is kept is copied
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ShaderSyntaxError(ShaderCompileError):
@@ -39,9 +51,7 @@ class ShaderSyntaxError(ShaderCompileError):
 
     def __init__(self, problem: str, line: int, column: int, source: str) -> None:
         """``line`` and ``column`` count from 1; ``source`` is that line."""
-        super().__init__(problem, line, column, source)  # as they are: an error that is kept is copied
-        self.line = line
-        self.column = column
+        super().__init__(problem, line, column, source)
 
     def __str__(self) -> str:
         problem, line, column, source = self.args

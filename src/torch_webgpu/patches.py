@@ -24,6 +24,7 @@ from .compile import private
 from .compile import register as compiler
 from .engine.generators import new_generator
 from .engine.record import at_first_use
+from .extend import functional
 from .patching import Make, Patch, Patches
 
 PYTORCH = "https://github.com/pytorch/pytorch"
@@ -244,6 +245,16 @@ AT_OTHER_ADAPTER = Patches(
 )
 """Those for when another adapter than the first becomes current: they cost every call."""
 
+AT_FIRST_METHOD = Patches([
+    row(
+        "torch", "Tensor.webgpu", functional.Accessor,
+        "`x.webgpu()` moves a tensor, as every device's method does; registered methods have to be found behind the "
+        "same name, as in `x.webgpu.swiglu(y)`.",
+        "a name space of tensors for the functions of a Python backend",
+    ),
+])  # fmt: skip
+"""Those for when a program registers a method of tensors."""
+
 IN_A_CALL = Patches([
     row(
         "torch.compiler", "_is_compiling_flag", torch_abi.compiling,
@@ -290,6 +301,7 @@ PATCHES = {
     "when the device is registered, or the module imported": AT_REGISTRATION,
     "when the device is first used": AT_FIRST_USE,
     "when another adapter becomes current": AT_OTHER_ADAPTER,
+    "when a method of tensors is registered": AT_FIRST_METHOD,
     "in a call": IN_A_CALL,
 }
 """By when they are applied."""
@@ -298,6 +310,10 @@ PATCHES = {
 def apply() -> None:
     """Applies them, each at its time. May be repeated."""
     AT_REGISTRATION.apply()
-    for moment, patches in ((at_first_use, AT_FIRST_USE), (at_other_adapter, AT_OTHER_ADAPTER)):
+    for moment, patches in (
+        (at_first_use, AT_FIRST_USE),
+        (at_other_adapter, AT_OTHER_ADAPTER),
+        (functional.at_first_method, AT_FIRST_METHOD),
+    ):
         if patches.apply not in moment:
             moment.append(patches.apply)

@@ -1,1 +1,1 @@
-"""What programs add to the device: WebGPU implementations, and the registry of all that is there."""
+"""What programs add: kernels and operators of their own, WebGPU implementations, and the registry of all there is."""
