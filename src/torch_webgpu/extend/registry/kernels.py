@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +90,9 @@ def _register(overload: OpOverload, kernel: Callable[..., Any], device: str, key
     namespace, _, rest = full.partition("::")
     library = torch.library.Library(namespace, "IMPL")
     try:
-        library.impl(rest, kernel, key, allow_override=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # C++ warns of kernels that replace others
+            library.impl(rest, kernel, key, allow_override=True)
     except RuntimeError as error:
         library._destroy()
         raise RegistrationFailedError(f"PyTorch refuses a kernel for {full} on {device}: {error}") from error
@@ -127,7 +130,8 @@ def get_kernel(name: Operator, *, device: str = "webgpu") -> KernelInfo:
     overload, key = overload_of(name), _key(device)
     if not is_registered(overload, key):
         raise NotRegisteredError(
-            f"{full_name(overload)} has no kernel for {device}: get_op_info({qualified(name)[0]!r}).way says how it runs"
+            f"{full_name(overload)} has no kernel for {device}: get_op_info({qualified(name)[0]!r}).way says how it "
+            "runs there"
         )
     return _info(overload, device, key)
 

@@ -122,9 +122,15 @@ def get_op_info(name: str | OpOverload | OpOverloadPacket) -> OpInfo:
     modules = [KERNELS[one] for one in there.values() if one in KERNELS]
     definition = definitions().get(operator)
     return OpInfo(
-        operator, kind_among(there.values()), way_of(first), there, native, modules[0] if modules else "", autograd_of(first),
-        definition,
-    )  # fmt: skip
+        name=operator,
+        kind=kind_among(there.values()),
+        way=way_of(first),
+        overloads=there,
+        native=native,
+        module=modules[0] if modules else "",
+        autograd=autograd_of(first),
+        definition=definition,
+    )
 
 
 def get_op_schema(name: str | OpOverload | OpOverloadPacket) -> torch.FunctionSchema:
