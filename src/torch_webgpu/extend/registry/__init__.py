@@ -97,7 +97,8 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"torch.webgpu.registry has no {name!r}")
 
 
-__all__ = [name for name in globals() if not name.startswith("_")] + sorted(_OF_DTYPES)
+__all__ = [name for name in globals() if not name.startswith("_")]
+__all__ += list(_OF_DTYPES)
 
 
 def __dir__() -> list[str]:

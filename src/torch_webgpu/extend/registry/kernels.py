@@ -26,6 +26,7 @@ from torch_webgpu.errors import (
     did_you_mean,
 )
 
+from .coverage import check_dtype
 from .handle import RegistrationHandle
 from .operators import OpKind, get_op_kind, has_op, overload_of, qualified
 
@@ -125,14 +126,19 @@ def has_kernel(name: Operator, *, device: str = "webgpu") -> bool:
     return has_op(name) and is_registered(overload_of(name), _key(device))
 
 
-def get_kernel(name: Operator, *, device: str = "webgpu") -> KernelInfo:
-    """The kernel of an operator. NotRegisteredError, a LookupError, where it has none, or there is no operator."""
+def get_kernel(name: Operator, *, device: str = "webgpu", dtype: torch.dtype | None = None) -> KernelInfo:
+    """The kernel of an operator. NotRegisteredError, a LookupError, where it has none, or there is no operator.
+
+    ``dtype``: raises DTypeNotSupportedError, a TypeError, where the webgpu kernel is not for tensors of this dtype.
+    """
     overload, key = overload_of(name), _key(device)
     if not is_registered(overload, key):
         raise NotRegisteredError(
             f"{full_name(overload)} has no kernel for {device}: get_op_info({qualified(name)[0]!r}).way says how it "
             "runs there"
         )
+    if dtype is not None and device == "webgpu":
+        check_dtype(overload, dtype)
     return _info(overload, device, key)
 
 
