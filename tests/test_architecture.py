@@ -29,6 +29,7 @@ LAYERS = {
     "engine": 6,
     "aten": 7, "compile": 7,
     "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
+    "distributed": 8,
     "patches": 8,
     "": 9,
 }  # fmt: skip
@@ -44,10 +45,9 @@ TORCH_PYTHON = frozenset({
     "torch._higher_order_ops.flex_attention", "torch.utils._pytree", "torch.utils._python_dispatch",
 })  # fmt: skip
 TORCH_INTERNALS = (
-    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_dispatcher.py", "aten/dispatch/torch_guard.py",
-    "aten/dispatch/torch_late_dynamo.py",
-    "aten/dispatch/torch_patches.py",
-    "compile/autograd_cache.py", "engine/tensor.py",
+    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_compositions.py", "aten/dispatch/torch_dispatcher.py",
+    "aten/dispatch/torch_guard.py", "aten/dispatch/torch_late_dynamo.py", "aten/dispatch/torch_patches.py",
+    "compile/autograd_cache.py", "distributed/torch_c10d.py", "engine/tensor.py",
 )  # fmt: skip
 # What changes PyTorch: what the rows of patches.py are made of.
 TORCH_PATCHES = (

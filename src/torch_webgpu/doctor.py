@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,11 +19,11 @@ from typing import Any
 import torch
 
 from torch_webgpu.config import config
-from torch_webgpu.errors import FlagError, NoAdapterError, RegistryError
+from torch_webgpu.errors import FlagError, NoAdapterError
 from torch_webgpu.integrations.report import LibraryCheck, libraries
 from torch_webgpu.runtime.adapters import survey
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.runtime.implementations import MODULES, advice, entry, implementation, names
+from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names
 from torch_webgpu.runtime.runtime import devices
 
 TRIAL_S = 300
@@ -32,6 +33,14 @@ INSTALL_ADVICE = (
     "No WebGPU adapter was found. Install your GPU's driver (Vulkan on Linux; Metal and D3D12 come with macOS and "
     "Windows), or a software adapter: on Debian or Ubuntu `apt install libvulkan1 mesa-vulkan-drivers`."
 )
+
+
+ACCELERATORS: dict[str, Callable[[], bool]] = {
+    "cuda": torch.cuda.is_available,
+    "mps": torch.backends.mps.is_available,
+    "xpu": torch.xpu.is_available,
+}
+"""PyTorch's own, and whether this machine has them."""
 
 
 @dataclass
@@ -202,7 +211,7 @@ def _implementations() -> list[ImplementationReport]:
                 library = implementation(name)
                 library.adapters()
             report.version, report.dialect, report.said = library.version(), library.dialect, listener.heard
-        except (ImportError, OSError, RegistryError) as error:
+        except LOAD_ERRORS as error:
             report.wrong = f"does not load: {error}. {advice(name)}"
         reports.append(report)
     return reports
@@ -243,7 +252,7 @@ def _tried(name: str) -> list[dict[str, Any]]:
     """The adapters that an implementation makes devices of in a process of its own, as its doctor sees them."""
     environment = {**os.environ, "TORCH_WEBGPU_IMPLEMENTATION": name}
     environment.pop("TORCH_WEBGPU_ADAPTER", None)
-    command = [sys.executable, "-m", "torch_webgpu.cli", "doctor", "--json"]
+    command = [sys.executable, "-P", "-m", "torch_webgpu.cli", "doctor", "--json"]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TRIAL_S, check=False, encoding="utf-8"
@@ -293,6 +302,11 @@ def diagnose() -> Report:
         report.advice = INSTALL_ADVICE
         return report
     report.libraries = libraries()
+    if other := [name for name, is_available in ACCELERATORS.items() if is_available()]:
+        report.advice = (
+            f"PyTorch itself uses {other[0]} here, and it knows one accelerator a process: programs that want webgpu "
+            f"import torch_webgpu before they use it, and cannot run backward passes on {other[0]} then."
+        )
     if not report.ok:
         report.advice = (
             "A computation came out wrong: update the adapter's driver, or put another adapter first with "

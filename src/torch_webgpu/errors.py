@@ -70,6 +70,10 @@ class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 
 
+class ExportError(WebGPUError):
+    """What :func:`torch.webgpu.export` was given cannot become a folder for the web."""
+
+
 class RequirementError(WebGPUError):
     """A plan needs a feature or a limit that the adapter does not have."""
 

@@ -14,7 +14,13 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
 from torch_webgpu.aten.dispatch.recipes import Recipes
-from torch_webgpu.aten.dispatch.torch_abi import below_autograd, in_transform, is_modified
+from torch_webgpu.aten.dispatch.torch_abi import (
+    SingleLevelFunction,
+    apply_function,
+    below_autograd,
+    in_transform,
+    is_modified,
+)
 from torch_webgpu.engine.recipe import Recipe
 
 from .backward import Backward, summed_to
@@ -24,12 +30,14 @@ from .signature import Signature
 Kernel = Callable[..., Any]
 PLAIN: frozenset[Any] = frozenset({torch.Tensor, torch.nn.Parameter})
 """Tensors whose sizes are numbers, and that are what they look like."""
-NUMBERS: frozenset[Any] = frozenset({float, int, bool, torch.SymInt, torch.SymFloat, torch.SymBool})
+NO_TENSORS: frozenset[Any] = frozenset(
+    {float, int, bool, torch.SymInt, torch.SymFloat, torch.SymBool, list, tuple, type(None)}
+)
 
 
 def any_requires_grad(values: Sequence[Any]) -> bool:
     for v in values:  # noqa: SIM110  a generator costs a call for each
-        if v.__class__ not in NUMBERS and v.requires_grad:
+        if v.__class__ not in NO_TENSORS and v.requires_grad:
             return True
     return False
 
@@ -43,13 +51,13 @@ def autograd_kernel(overload: OpOverload, signature: Signature, apply: Kernel, c
     """The function of an operator's autograd keys.
 
     ``apply(*values)`` computes results that know their derivative; ``composed(*args, **kwargs)`` does so by operators
-    of PyTorch's, for ``torch.func`` and forward-mode; None where that would not have the same derivative.
+    of PyTorch's, for forward-mode; None where that would not have the same derivative.
     """
     count = len(signature.parameters)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if composed is not None and in_transform():
-            return composed(*args, **kwargs)
+        if forward_ad._current_level >= 0:
+            return composed(*args, **kwargs) if composed is not None else apply(*signature.bind(args, kwargs))
         if needs_gradient(args):
             return apply(*args) if len(args) == count else apply(*signature.bind(args, kwargs))
         with below_autograd():
@@ -126,7 +134,7 @@ def derivative_of(
     has_keywords = any(p.keyword for p in signature.parameters)
     count = len(signature.parameters)
 
-    class Function(torch.autograd.Function):
+    class Function(SingleLevelFunction):
         # Loops, since each comprehension costs a call.
 
         @staticmethod
@@ -140,7 +148,7 @@ def derivative_of(
             numbers: list[Any] = []
             inputs: list[Any] = []
             for k in how.saved:
-                (numbers if values[k].__class__ in NUMBERS else kept).append(values[k])
+                (numbers if values[k].__class__ in NO_TENSORS else kept).append(values[k])
             if how.results or result.__class__ is tuple:
                 results = result if isinstance(result, tuple) else (result,)
                 ctx.mark_non_differentiable(*[r for r in results if not r.is_floating_point()])
@@ -166,7 +174,7 @@ def derivative_of(
             return tuple(found)
 
     Function.__name__ = Function.__qualname__ = f"{overload.name().replace('::', '_')}"
-    return Function.apply
+    return apply_function(Function)
 
 
 def without_derivative(overload: OpOverload, signature: Signature, reason: str) -> Kernel:
@@ -188,7 +196,7 @@ def function_with(
     ``setup_context(ctx, inputs, output)`` and ``backward(ctx, *grads)``.
     """
 
-    class Function(torch.autograd.Function):
+    class Function(SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *values: Any) -> Any:
             args, kwargs = signature.call(values)
@@ -206,4 +214,4 @@ def function_with(
             return (*gradients, *[None] * (len(signature.parameters) - len(gradients)))
 
     Function.__name__ = Function.__qualname__ = f"{overload.name().replace('::', '_')}"
-    return Function.apply
+    return apply_function(Function)

@@ -165,7 +165,7 @@ class Gradients:
             elif p.is_tensor:
                 read = wide if self.usual[k] == "f32" else self.usual[k]
                 own = self.usual[k] if self.usual[k] != "f32" else dtype
-                forward[p.name] = Element(Expr("load", (f"absent {k}",), read), own)
+                forward[p.name] = Element(Expr("load", (f"{self.of.name} {p.name}",), read), own)
             else:
                 forward[p.name] = Number(CATEGORY[p.kind], lambda d: ops.constant(1, d))
         elements = self.of.body.elements(forward, single)

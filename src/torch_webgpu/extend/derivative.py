@@ -83,6 +83,8 @@ def copysign(g: Expr, r: Expr, x: Expr, y: Expr) -> Sequence[Expr | None]:
 
 
 def quotient(g: Expr, r: Expr, x: Expr, y: Expr) -> Sequence[Expr | None]:
+    if x.op == "const" and not is_number(x, 0):  # by the result alone
+        return None, neg(div(mul(g, mul(r, r)), x))
     share = div(g, y)
     return share, neg(mul(share, r))
 

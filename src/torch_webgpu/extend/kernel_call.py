@@ -22,7 +22,7 @@ from torch_webgpu.engine.store import FIRST_DESCRIBED, address_of
 from torch_webgpu.engine.tensor import ADDRESS_BITS
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.ir.operation import Extern, Operation
-from torch_webgpu.wgsl.expr import split_scalar
+from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
 from torch_webgpu.wgsl.launch import MAX_GROUPS
 
 from .shader_arguments import (
@@ -42,7 +42,8 @@ from .shader_uses import uses_of
 from .shader_variant import Triple, Variant, workgroup_size
 
 MAX_DIMENSIONS = 3
-Record = Callable[..., None]
+Record = Callable[..., Any]
+"""What it returns means nothing."""
 
 
 def record_shader(
@@ -104,17 +105,19 @@ class _Kernel:
         self.is_composite = any(len(kinds) > 1 for kinds in self.kinds.values())
         self._places: list[tuple[int, str, str, int]] = []  # of numbers: argument, kind, type, its place in the text
         self._tensors: list[int] = []
+        self._written: list[int] = []
         at = 0
         for k, resource in enumerate(entry.resources):
             if resource.is_tensor:
                 self._tensors.append(at)
+                if resource.is_written:
+                    self._written.append(at)
                 at += 1
                 continue
             for kind in self.kinds[k]:
                 self._places.append((at, KINDS[kind], kind, k))
                 at += 1
         self._count = at
-        self._has_integers = any(kind != "f" for _, kind, _, _ in self._places)
         self.__name__ = self.__qualname__ = name
         if not self._tensors:
             raise ValueError(f"{entry.name} has no storage buffer among its arguments: nothing could be seen of it")
@@ -124,12 +127,16 @@ class _Kernel:
         params: list[int | float] = []
         for at, kind, type_, argument in self._places:
             value = values[at]
+            if kind == "f" and value.__class__ is float and -FLOAT_MAX <= value <= FLOAT_MAX:
+                params.append(value)  # without a call, as often
+                continue
             if kind != "f":
                 check_range(self.entry, argument, int(value), type_)
             params += split_scalar(value, kind)
         return tuple(params)
 
-    def __call__(self, *arguments: Any, threads: Sequence[int] | int | None = None) -> None:
+    def __call__(self, *arguments: Any, threads: Sequence[int] | int | None = None) -> Any:
+        """Returns the tensor that is written, if it is one: the next call like this is recorded fastest then."""
         entry = self.entry
         if len(arguments) != self._count:
             check_count(entry, arguments)
@@ -151,6 +158,7 @@ class _Kernel:
             engine().record(self.name, ready.tensors, written, body, (), scalars)
             for source, target in ready.copies_back:
                 engine().record("copy", [source], [target], copy_body)
+        return arguments[self._written[0]] if len(self._written) == 1 and not ready.copies_back else None
 
     def _check_groups(self, call: ShaderCall, index: int) -> None:
         """Raises ValueError for workgroups that the device cannot run, or too many of them."""

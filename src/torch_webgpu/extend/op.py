@@ -19,7 +19,8 @@ from torch_webgpu.errors import AlreadyRegisteredError, NotRegisteredError, did_
 from .autograd import derivative_of, function_with
 from .backward import Backward, examples, numbered
 from .elementwise import Elementwise, Trees
-from .registration import Autocast, Registration, register_elementwise
+from .reduction import Reducing, Reduction, read
+from .registration import Autocast, Registration, register_elementwise, register_reduction
 from .signature import Parameter, Signature, SignatureError, signature_of
 from .syntax import names_in, parse
 
@@ -88,6 +89,8 @@ def op(
 
     * a WGSL expression over these names, or a tuple of them for several outputs: an element of the result. Tensors
       broadcast, and dtypes are promoted as PyTorch does. It is computed in the same dispatch as its neighbours.
+    * a :class:`~torch_webgpu.extend.reduction.Reduction` (``torch.webgpu.Reduction``): what points contribute, how that
+      combines, and what is made of it.
 
     The operator runs on every device: on others it is composed of PyTorch's operators. ``torch.compile``, ``export``,
     ``vmap`` and ``autocast`` know it.
@@ -113,17 +116,21 @@ def op(
         signature = signature_of(name, function, mutates)
         computed = function(*[Named(p) for p in signature.names if not keyword(signature, p)],
                             **{p: Named(p) for p in signature.names if keyword(signature, p)})  # fmt: skip
-        make = expression_of(name, signature, computed)
-        derivative = derivative_for(name, make, backward, setup_context)
+        described = described_by(name, signature, computed)
+        derivative = derivative_for(name, described, backward, setup_context)
         free(name, replace)
         registration = Registration(name)
         try:
-            overload = register_elementwise(registration, make, autocast, derivative and derivative(registration))
+            own = derivative and derivative(registration)
+            if isinstance(described, Reducing):
+                overload = register_reduction(registration, described, autocast, own)
+            else:
+                overload = register_elementwise(registration, described, autocast, own)
         except BaseException:
             registration.remove()
             raise
-        texts = [computed] if isinstance(computed, str) else list(computed)
-        keep(name, "expression", registration, overload, function, texts, autocast, bool(backward))
+        kind: Kind = "reduction" if isinstance(described, Reducing) else "expression"
+        keep(name, kind, registration, overload, function, computed, autocast, bool(backward))
         return overload
 
     return decorate
@@ -158,8 +165,13 @@ def free(name: str, replace: bool) -> None:
         raise AlreadyRegisteredError(f"PyTorch has an operator {name!r} already, which is none of torch.webgpu.op's")
 
 
-def expression_of(name: str, signature: Signature, computed: Any) -> Elementwise:
+def described_by(name: str, signature: Signature, computed: Any) -> Elementwise | Reducing:
     """The operator that the decorated function describes."""
+    if isinstance(computed, Reduction):
+        return read(name, signature, computed)
+    for p in signature.parameters:
+        if not (p.is_tensor or p.is_number):
+            raise SignatureError(f"{name}: {p.name} is no number: only the dim of a reduction may be none, or a list")
     texts = (computed,) if isinstance(computed, str) else computed
     if not isinstance(texts, tuple) or not texts or not all(isinstance(t, str) for t in texts):
         shown = "None: did it forget to return the expression" if computed is None else repr(computed)
@@ -178,7 +190,7 @@ Differentiate = Callable[[OpOverload], Callable[..., Any]]
 
 
 def derivative_for(
-    name: str, operator: Elementwise, backward: Any, setup_context: Callable[..., None] | None
+    name: str, operator: Elementwise | Reducing, backward: Any, setup_context: Callable[..., None] | None
 ) -> Callable[[Registration], Differentiate] | None:
     """What makes results that know their derivative, where ``backward`` says how; None where it does not."""
     if backward is None:
@@ -192,6 +204,8 @@ def derivative_for(
         return lambda registration: lambda overload: with_operator(overload, operator, backward)
     if callable(backward):
         return lambda registration: lambda overload: function_with(overload, signature, setup_context, backward)
+    if isinstance(operator, Reducing):
+        raise SignatureError(f"{name}: the backward of a reduction is a function or an operator, if it is not derived")
     written = written_backward(name, operator, backward)
 
     def differentiate(registration: Registration) -> Differentiate:
@@ -205,7 +219,9 @@ def derivative_for(
     return differentiate
 
 
-def with_operator(overload: OpOverload, operator: Elementwise, backward: Callable[..., Any]) -> Callable[..., Any]:
+def with_operator(
+    overload: OpOverload, operator: Elementwise | Reducing, backward: Callable[..., Any]
+) -> Callable[..., Any]:
     """Results whose gradients are what the operator ``backward`` returns for the gradients and the arguments."""
     signature = operator.signature
     tensors = [k for k, p in enumerate(signature.parameters) if p.is_tensor]
@@ -274,12 +290,12 @@ def keep(
     registration: Registration,
     overload: OpOverload,
     function: Callable[..., Any],
-    texts: Sequence[str],
+    computed: Any,
     autocast: Autocast,
     has_backward: bool,
 ) -> None:
     """Remembers a registration."""
-    source = "\n".join(map(str, texts))
+    source = "\n".join(computed) if isinstance(computed, tuple) else str(computed)
     differentiable = has_backward or bool(registration.derived)
     _registrations[name] = registration
     _definitions[name] = OpDefinition(

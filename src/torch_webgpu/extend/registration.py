@@ -13,7 +13,8 @@ from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY
 from .autograd import autograd_kernel, derivative_of, guarded, mutating_kernel
 from .backward import Backward, derive
 from .derivative import NoDerivativeError
-from .elementwise import Elementwise, ElementwiseKernel, device_of
+from .elementwise import Elementwise, ElementwiseKernel, device_of, laid_out, single
+from .reduction import KEEPDIM, Pieces, Reducing, kernel_of, piece
 from .signature import Signature
 
 AUTOGRAD = "Autograd"
@@ -131,19 +132,84 @@ def automatic(registration: Registration, operator: Elementwise, overload: OpOve
     return apply
 
 
+def register_reduction(
+    registration: Registration,
+    operator: Reducing,
+    autocast: Autocast = None,
+    differentiate: Callable[[OpOverload], Callable[..., Any]] | None = None,
+) -> OpOverload:
+    """Registers a reduction for every device. Its derivative is that of its composition, unless it is said here."""
+    name, signature = operator.name, operator.signature
+    groups = {"prologue": operator.prologue, "epilogue": operator.epilogue, "map": operator.maps}
+    parts = {
+        part: tuple([
+            register_elementwise(registration, piece(operator, registration.private_name(f"{part}_{k}"), tree))
+            for k, tree in enumerate(trees)
+        ])
+        for part, trees in groups.items()
+    }  # fmt: skip
+    composed = Pieces(operator, parts["prologue"], parts["epilogue"], parts["map"])
+    overload = registration.define(name, signature.schema(operator.outputs))
+
+    def on_host(*args: Any, **kwargs: Any) -> Any:
+        results, fakes = composed(*args, **kwargs), operator.fake(*args, **kwargs)
+        pairs = zip(results, fakes, strict=True) if isinstance(results, tuple) else [(results, fakes)]
+        return single([laid_out(r, fake.shape, fake.stride()) for r, fake in pairs])
+
+    def apply(*values: Any) -> Any:
+        args, kwargs = signature.call(values)
+        return composed(*args, **kwargs)
+
+    registration.fake(name, operator.fake)
+    registration.impl(name, on_host, "CompositeExplicitAutograd")
+    registration.impl(name, kernel_of(overload, operator), BACKEND_KEY)
+    own = differentiate(overload) if differentiate else apply
+    above = autograd_kernel(overload, signature, own, None if differentiate else composed)
+    registration.impl(name, above, AUTOGRAD)
+    registration.vmap(name, batched_reduction(composed))
+    register_autocast(registration, overload, signature, autocast)
+    return overload
+
+
+def batched_reduction(composed: Pieces) -> Callable[..., Any]:
+    """The rule of ``torch.vmap``: the batch is one more dimension, in front, which stays."""
+    operator = composed.operator
+
+    def rule(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+        values = operator.signature.bind(args, kwargs)
+        moved = batch_in_front(args, in_dims)
+        logical = [v[0] if isinstance(v, torch.Tensor) and in_dims[k] is not None else v for k, v in enumerate(moved)]
+        shape = torch.broadcast_shapes(*[t.shape for t in logical if isinstance(t, torch.Tensor)])
+        dims = tuple([d + 1 for d in operator.dims(values, len(shape))])
+        found = operator.dtypes([*logical, *values[len(args) :]])
+        keep = operator.option(values, KEEPDIM, False)
+        results = composed.over([*moved, *values[len(args) :]], dims, keep, found)
+        return (results, (0,) * len(results)) if isinstance(results, tuple) else (results, 0)
+
+    return rule
+
+
+def batch_in_front(args: Sequence[Any], in_dims: Sequence[int | None]) -> list[Any]:
+    """Arguments that broadcast in all but their batch, which comes first; those without one as they are."""
+    tensors = [k for k in range(len(args)) if isinstance(args[k], torch.Tensor)]
+    logical = {k: args[k].dim() - (in_dims[k] is not None) for k in tensors}
+    rank = max(logical.values())
+    moved = list(args)
+    for k in tensors:
+        dim = in_dims[k]
+        if dim is not None:
+            t = args[k].movedim(dim, 0)
+            moved[k] = t.reshape(t.shape[0], *[1] * (rank - logical[k]), *t.shape[1:])
+    return moved
+
+
 def batched(overload: OpOverload, operator: Elementwise) -> Callable[..., Any]:
     """The rule of ``torch.vmap``: the batch is one more dimension, in front, to which all broadcast."""
     signature = operator.signature
 
     def rule(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
-        tensors = [k for k in range(len(args)) if isinstance(args[k], torch.Tensor)]
-        logical = {k: args[k].dim() - (in_dims[k] is not None) for k in tensors}
-        rank = max(logical.values())
-        moved = list(args)
-        for k in tensors:
-            if in_dims[k] is not None:
-                t = args[k].movedim(in_dims[k], 0)
-                moved[k] = t.reshape(t.shape[0], *[1] * (rank - logical[k]), *t.shape[1:])
+        moved = batch_in_front(args, in_dims)
+        logical = {k: v.dim() - (in_dims[k] is not None) for k, v in enumerate(args) if isinstance(v, torch.Tensor)}
         # A tensor without dimensions yields in type promotion; one of a batch of them has to, as well.
         values = [torch.empty((1,) * logical[k], dtype=v.dtype, device="meta") if k in logical else v
                   for k, v in enumerate(signature.bind(args, kwargs))]  # fmt: skip

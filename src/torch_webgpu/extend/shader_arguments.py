@@ -144,6 +144,16 @@ def check_range(entry: EntryPoint, k: int, value: int, kind: str) -> None:
 # Tensors
 
 
+def check_layouts(entry: EntryPoint, arguments: Sequence[Any]) -> None:
+    """TypeError for a tensor without a storage, such as a sparse one."""
+    for k, value in enumerate(arguments):
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            raise TypeError(
+                f"{entry.name}: argument {k}: a tensor of layout {value.layout} was given, and only strided ones can "
+                "be passed"
+            )
+
+
 def prepared(entry: EntryPoint, tensors: Sequence[Any]) -> Prepared:
     """The tensors of a call, in the order of the arguments. Raises TypeError and ValueError with names and values.
 
@@ -151,6 +161,7 @@ def prepared(entry: EntryPoint, tensors: Sequence[Any]) -> Prepared:
     read and shares memory with one that is written is copied, too: what is read does not change while a kernel runs.
     """
     uses = uses_of(entry)
+    check_layouts(entry, tensors)
     checks = [_Check(entry, k, use, t, uses.names) for (k, use), t in zip(uses.tensors.items(), tensors, strict=True)]
     for check in checks:
         check.run()

@@ -6,6 +6,7 @@ The spelling is that of :func:`torch.mps.compile_shader`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from torch.autograd.graph import increment_version
@@ -14,7 +15,7 @@ from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine, started_in
 
 from .kernel_call import Record, checked_size, recorder
-from .shader_arguments import number_kinds, signature
+from .shader_arguments import check_layouts, number_kinds, signature
 from .shader_errors import check_source
 from .shader_source import EntryPoint, ShaderSource
 from .shader_uses import uses_of
@@ -89,7 +90,7 @@ class ShaderKernel:
         self._plain: Record | None = None
         self._variants: dict[Any, Record] = {}
         places = [k for k, resource in enumerate(entry.resources) if resource.is_tensor and resource.is_written]
-        self._written = tuple(places)
+        self._written = itemgetter(*places) if places else None
         self.__name__ = entry.name
 
     def __call__(
@@ -112,12 +113,17 @@ class ShaderKernel:
         record = self._plain if group_size is None and constants is None else self._variant(group_size, constants)
         if record is None:
             record = self._plain = recorder(self._entry)
-        if threads is None:
-            record(*arguments)
-        else:
-            # A list, since that is what calls can be recognised by.
-            record(*arguments, threads=[threads] if isinstance(threads, int) else list(threads))
-        increment_version([arguments[k] for k in self._written])
+        try:
+            if threads is None:
+                record(*arguments)
+            else:
+                # A list, since that is what calls can be recognised by.
+                record(*arguments, threads=[threads] if isinstance(threads, int) else list(threads))
+        except RuntimeError:
+            check_layouts(self._entry, arguments)  # of tensors that have no storage PyTorch says no more than that
+            raise
+        if self._written is not None:
+            increment_version(self._written(arguments))
 
     @property
     def entry(self) -> EntryPoint:

@@ -6,6 +6,7 @@ group and binding: storage buffers are tensors, uniforms are numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,10 @@ from torch_webgpu.wgsl.tokens import is_name, significant_tokens, syntax_error, 
 from torch_webgpu.wgsl.types import UnknownTypeError, constant
 
 CACHE_SIZE = 256
+MAX_RANK = 64
+LAYOUT_NAMES = ("numel", "rank", "offset", "size_<d>", "stride_<d>", "size(d)", "stride(d)", "at(i)")
+"""After a tensor's name and an underscore: what a kernel may read of its layout."""
+_LAYOUT_NAME = re.compile(r"(\w+?)_(?:(size|stride)_(\d+)|(numel|rank|offset|size|stride|at))")
 Space = Literal["storage", "uniform", "immediate"]
 
 
@@ -67,7 +72,14 @@ class EntryPoint:
     def resources(self) -> tuple[Resource, ...]:
         """Its arguments, in the order of group and binding; immediates come last."""
         used = {declaration.name for declaration in self.declarations}
+        used |= {found[0] for found in map(layout_name, self.undeclared) if found is not None}
         return tuple([resource for resource in self.source.resources if resource.name in used])
+
+    @cached_property
+    def undeclared(self) -> frozenset[str]:
+        """The names that it uses and the module does not declare."""
+        mentioned = frozenset().union(*[declaration.mentions for declaration in self.declarations])
+        return mentioned - self.source.module.declared
 
     @cached_property
     def overrides(self) -> tuple[Override, ...]:
@@ -115,13 +127,14 @@ class ShaderSource:
     def resources(self) -> tuple[Resource, ...]:
         """All variables that arguments are bound to, in the order of group and binding."""
         resources = [self._resource(d) for d in self.module.declarations if d.kind == "var" and _is_resource(d)]
-        places = [(r.group, r.binding) for r in resources if r.space != "immediate"]
-        if doubled := next((place for place in places if places.count(place) > 1), None):
-            names = [r.name for r in resources if (r.group, r.binding) == doubled and r.space != "immediate"]
-            entries = [EntryPoint(self.text, name) for name in self.entry_points]
-            for entry in entries:  # kernels of one text may each have their own
-                if len({d.name for d in entry.declarations}.intersection(names)) > 1:
-                    raise self.error(names[1], f"@group({doubled[0]}) @binding({doubled[1]}) is {names[0]}'s already")
+        for entry in self.entry_points:  # kernels of one text may each have their own
+            used = {d.name for d in self.module.reachable([entry])}
+            places: dict[tuple[int, int], str] = {}
+            for r in resources:
+                if r.name in used and r.space != "immediate":
+                    first = places.setdefault((r.group, r.binding), r.name)
+                    if first != r.name:
+                        raise self.error(r.name, f"@group({r.group}) @binding({r.binding}) is {first}'s already")
         return tuple(sorted(resources, key=lambda r: (r.space == "immediate", r.group, r.binding)))
 
     def _resource(self, declaration: Declaration) -> Resource:
@@ -188,6 +201,14 @@ def _parsed(text: str) -> ShaderSource:
         )
     source.resources  # noqa: B018  raises what is wrong with them
     return source
+
+
+def layout_name(name: str) -> tuple[str, str, int] | None:
+    """The tensor that a name like ``x_size_0`` tells something of, what that is, and the dimension, -1 without one."""
+    match = _LAYOUT_NAME.fullmatch(name)
+    if match is None or int(match[3] or 0) >= MAX_RANK:
+        return None
+    return match[1], match[2] or match[4], int(match[3]) if match[3] else -1
 
 
 def override_of(declaration: Declaration) -> Override:

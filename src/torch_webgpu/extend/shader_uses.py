@@ -2,12 +2,11 @@
 
 A tensor argument ``x`` is an array of which ``x[i]`` is the i-th element, wherever the tensor starts in its storage.
 So every index is rewritten, and brought into the tensor's range on the way, and ``arrayLength(&x)`` is the tensor's.
-The names that tell its layout (:data:`LAYOUT_NAMES`) are declared where they are used.
+The names that tell its layout (``shader_source.LAYOUT_NAMES``) are declared where they are used.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,15 +16,11 @@ from torch_webgpu.wgsl.module import Module
 from torch_webgpu.wgsl.tokens import is_trivia, last_name, next_index, tokens
 from torch_webgpu.wgsl.types import Names, UnknownTypeError, is_runtime_array, members, parts, resolved
 
-from .shader_source import EntryPoint, Resource, compile_error, names_in
+from .shader_source import EntryPoint, Resource, compile_error, layout_name, names_in
 
 CACHE_SIZE = 256
-LAYOUT_NAMES = ("numel", "rank", "offset", "size_<d>", "stride_<d>", "size(d)", "stride(d)", "at(i)")
-"""After a tensor's name and an underscore: what a kernel may read of its layout."""
 THREADS = "num_threads"
 """How many threads were asked for, a ``vec3<u32>``."""
-_LAYOUT_NAME = re.compile(r"(numel|rank|offset|size|stride|at|(?:size|stride)_(\d+))")
-MAX_RANK = 64
 
 
 class LayoutName(NamedTuple):
@@ -115,10 +110,10 @@ def uses_of(entry: EntryPoint) -> Uses:
     layout_names = {fresh(f"{name}_"): found for name, found in _layout_names(entry)}
     renamed |= {_name_of(found, resources): marker for marker, found in layout_names.items()}
     threads = fresh(f"{THREADS}_")
-    if _mentions(entry, THREADS):
+    if THREADS in entry.undeclared:
         renamed[THREADS] = threads
     # The linker declares `P`, `Params`; pipelines start `main`.
-    renamed |= {name: fresh(name) for name in ("P", "Params") if name in original.declared}
+    renamed |= {name: fresh(name) for name in ("P", "Params") if name in original.declared - renamed.keys()}
     if entry.name != "main" and "main" in original.declared:
         renamed["main"] = fresh("main_")
     taken.discard("main")
@@ -143,21 +138,12 @@ def _renamed(module: Module, names: dict[str, str]) -> str:
     return "".join([*[gap + d.renamed(names) for gap, d in zip(gaps, module.declarations)], last])
 
 
-def _mentions(entry: EntryPoint, name: str) -> bool:
-    """Whether a name is used that the module does not declare."""
-    is_declared = name in entry.source.module.declared
-    return not is_declared and any(name in declaration.mentions for declaration in entry.declarations)
-
-
 def _layout_names(entry: EntryPoint) -> Iterator[tuple[str, LayoutName]]:
-    mentioned = frozenset().union(*[d.mentions for d in entry.declarations]) - entry.source.module.declared
-    for k, resource in enumerate(entry.resources):
-        for name in sorted(mentioned):
-            prefix, _, rest = name.partition(f"{resource.name}_")
-            match = _LAYOUT_NAME.fullmatch(rest) if resource.is_tensor and not prefix and rest else None
-            if match is not None and int(match[2] or 0) < MAX_RANK:
-                what = match[1].partition("_")[0] if match[2] else match[1]
-                yield name, LayoutName(k, what, int(match[2]) if match[2] else -1)
+    tensors = {r.name: k for k, r in enumerate(entry.resources) if r.is_tensor}
+    for name in sorted(entry.undeclared):
+        found = layout_name(name)
+        if found is not None and found[0] in tensors:
+            yield name, LayoutName(tensors[found[0]], *found[1:])
 
 
 def _name_of(found: LayoutName, resources: tuple[Resource, ...]) -> str:

@@ -12,7 +12,10 @@ import torch
 
 from torch_webgpu.errors import did_you_mean
 
-KINDS: dict[Any, str] = {torch.Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
+KINDS: dict[Any, str] = {
+    torch.Tensor: "Tensor", float: "float", int: "int", bool: "bool", (int | None): "int?", list[int]: "int[]",
+    (list[int] | None): "int[]?", tuple[int, ...]: "int[]",
+}  # fmt: skip
 REQUIRED = inspect.Parameter.empty
 
 
@@ -40,7 +43,8 @@ class Parameter:
 
     def schema(self, alias: str = "") -> str:
         kind = f"{self.kind}({alias}!)" if self.mutated else self.kind
-        default = "" if self.default is REQUIRED else f"={self.default!r}"
+        value = list(self.default) if isinstance(self.default, tuple) else self.default
+        default = "" if self.default is REQUIRED else f"={value!r}"
         return f"{kind} {self.name}{default}"
 
 
@@ -85,12 +89,8 @@ class Signature:
         return [v for p, v in pairs if not p.keyword], {p.name: v for p, v in pairs if p.keyword}
 
 
-def signature_of(name: str, function: Callable[..., Any], mutates: Sequence[str] = (), more: Any = None) -> Signature:
-    """The signature of a function whose parameters are annotated as Tensor, float, int or bool.
-
-    ``more``: kinds by annotation beside these.
-    """
-    kinds = {**KINDS, **(more or {})}
+def signature_of(name: str, function: Callable[..., Any], mutates: Sequence[str] = ()) -> Signature:
+    """The signature of a function whose parameters are annotated as Tensor, float, int or bool, or as dimensions."""
     try:
         hints = typing.get_type_hints(function)
     except NameError as error:
@@ -99,7 +99,7 @@ def signature_of(name: str, function: Callable[..., Any], mutates: Sequence[str]
     for p in inspect.signature(function).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise SignatureError(f"{name}: an operator has no *{p.name}: name each parameter")
-        kind = kinds.get(hints.get(p.name))
+        kind = KINDS.get(hints.get(p.name))
         if kind is None:
             shown = "no annotation" if p.name not in hints else f"the annotation {p.annotation}"
             raise SignatureError(f"{name}: {p.name} has {shown}: write Tensor, float, int or bool")

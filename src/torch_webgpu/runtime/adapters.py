@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch_webgpu.config import config
-from torch_webgpu.errors import NoAdapterError, RegistryError
+from torch_webgpu.errors import NoAdapterError
 
 from .implementation import Adapter
-from .implementations import MODULES, advice, implementation
+from .implementations import LOAD_ERRORS, MODULES, advice, implementation
 
 _TYPE_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 _BACKEND_ORDER = ("Metal", "Vulkan", "D3D12", "Unknown", "OpenGL", "OpenGLES")
@@ -45,7 +45,7 @@ def survey() -> Survey:
     for name in MODULES if chosen == "auto" else (chosen,):
         try:
             offered = implementation(name).adapters()
-        except (ImportError, OSError, RegistryError) as error:
+        except LOAD_ERRORS as error:
             if chosen == name:
                 raise NoAdapterError(f"TORCH_WEBGPU_IMPLEMENTATION={name}: {error}. {advice(name)}") from None
             seen.absent[name] = str(error)

@@ -15,6 +15,7 @@ from torch_webgpu.errors import (
     InvalidConfigError,
     NotRegisteredError,
     RegistrationFailedError,
+    RegistryError,
     did_you_mean,
 )
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 MODULES = {"dawn": "torch_webgpu.runtime.dawn", "wgpu": "torch_webgpu.runtime.wgpu_native"}
 """Where our implementations are, by name, the one to be preferred on a GPU first."""
 INSTALL = {"dawn": "pip install 'torch-webgpu[dawn]'", "wgpu": "pip install wgpu"}
+LOAD_ERRORS = (ImportError, OSError, RuntimeError, RegistryError)
+"""What loading an implementation raises where its library is missing: wgpu-py raises RuntimeError."""
 
 
 def _ours(name: str) -> Implementation:

@@ -90,6 +90,15 @@ class _ModuleTypes:
                 self._types[name] = _Function(declaration, self).declared_type()
         return self._types[name]
 
+    def pointee(self, type_: Type) -> Type:
+        """What a pointer points to."""
+        name, arguments = parts(type_) if type_ is not None else ("", ())
+        return self.resolved(arguments[1]) if name == "ptr" and len(arguments) > 1 else None
+
+    def dereferenced(self, type_: Type) -> Type:
+        """A type, of a pointer that of what it points to."""
+        return self.pointee(type_) if type_ is not None and parts(type_)[0] == "ptr" else type_
+
     def result(self, name: str) -> Type:
         """Of a function, or of a type's constructor."""
         declaration = self.names.get(name)
@@ -258,7 +267,7 @@ class _Function:
                 return self._unary()
             type_ = self._unary()
             if token == "*":
-                return _pointee(type_)
+                return self._types.pointee(type_)
             return None if type_ is None else f"ptr<_,{type_}>"
         start = self._k
         return self._postfix(start, self._primary())
@@ -295,7 +304,7 @@ class _Function:
         if name in _LIKE_FIRST:
             return given[0] if given else None
         if name == "workgroupUniformLoad":
-            return _pointee(given[0]) if given else None
+            return self._types.pointee(given[0]) if given else None
         if name == "transpose" and given and given[0]:
             columns, rows = matrix_shape(given[0])
             return f"mat{rows}x{columns}<{parts(given[0])[1][0]}>" if columns else None
@@ -337,7 +346,7 @@ class _Function:
                 type_ = self._indexed(start, type_)
             elif token[:1] == ".":
                 self._next()
-                base = _dereferenced(type_)
+                base = self._types.dereferenced(type_)
                 type_ = None if base is None else self._types.member(base, last_name(token))
             else:
                 return type_
@@ -353,7 +362,7 @@ class _Function:
         self._expression()
         self._expect("]")
         closed = self._k - 1
-        base = _dereferenced(type_)
+        base = self._types.dereferenced(type_)
         if base is None:
             raise self._wrong(
                 opened,
@@ -384,19 +393,6 @@ class _Function:
         if name == "array" and len(arguments) == 2:
             return self._types.resolved(arguments[0]), f"(u32({arguments[1]}) - 1u)"
         raise self._wrong(self._k - 1, f"a {type_} has no elements")
-
-
-def _pointee(type_: Type) -> Type:
-    """What a pointer points to."""
-    if type_ is None:
-        return None
-    name, arguments = parts(type_)
-    return arguments[1] if name == "ptr" and len(arguments) > 1 else None
-
-
-def _dereferenced(type_: Type) -> Type:
-    """A type, of a pointer that of what it points to."""
-    return _pointee(type_) if type_ is not None and parts(type_)[0] == "ptr" else type_
 
 
 def _combined(operator: str, left: Type, right: Type) -> Type:
