@@ -114,6 +114,7 @@ from .streams import (
 )
 
 _LOADED_WHEN_ASKED_FOR = {
+    "Kernel": "torch_webgpu.extend.shader_op:Kernel",
     "Reduction": "torch_webgpu.extend.reduction:Reduction",
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",

@@ -55,6 +55,15 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+def functionalized() -> tuple[Any, ...]:
+    """What AOTAutograd makes of an operator that writes into its arguments: copies of them, and the operator on these.
+
+    These are operators as others are, whatever the names.
+    """
+    higher_order = torch.ops.higher_order
+    return higher_order.auto_functionalized, higher_order.auto_functionalized_v2
+
+
 def reason(node: Node) -> str | None:
     """Why a node runs between plans, or None."""
     if node.op != "call_function":
@@ -63,7 +72,7 @@ def reason(node: Node) -> str | None:
         return node.meta[REFUSED]
     if node.target is getitem and isinstance(node.args[0], Node):
         return reason(node.args[0]) if node.args[0].op != "placeholder" else None  # one of several results stays there
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in functionalized():
         return "it calls functions of the program's"
     results = [v for v in values(node.meta.get("val")) if isinstance(v, torch.Tensor)]
     if any(v.device.type != "webgpu" for v in results):
