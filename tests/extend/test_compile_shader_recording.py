@@ -181,6 +181,21 @@ def test_a_call_costs_no_more_than_half_again_a_built_in_operators(lib: object) 
     assert own <= 1.5 * built_in, (own, built_in)
 
 
+def test_plans_are_the_same_in_every_process() -> None:
+    """Whose sets are in another order: kernels are found again by their text, on disk and in caches."""
+    script = f"""
+lib = torch.webgpu.compile_shader('''{SAXPY}''')
+def function(x, y):
+    lib.saxpy(x.t(), y.view(-1), 2.0)
+    return y
+x = torch.ones(3, 4, device="webgpu")
+print(torch_webgpu.plan.trace(function, x, x.clone()).to_json())
+"""
+    first, second = (assert_ends_well(script, PYTHONHASHSEED=seed) for seed in "12")
+    assert first == second
+    assert "saxpy" in first
+
+
 def test_nothing_is_compiled_before_the_device_is_used() -> None:
     script = f"""
 from torch_webgpu.engine.record import started_in
