@@ -28,7 +28,7 @@ from torch_webgpu.errors import (
 
 from .coverage import check_dtype
 from .handle import RegistrationHandle
-from .operators import OpKind, get_op_kind, has_op, overload_of, qualified
+from .operators import OpKind, get_op_kind, has_op, overload_of, qualified, registered_kernels
 
 Operator = str | OpOverload | OpOverloadPacket
 SCALAR_OVERLOADS = ("Scalar", "Tensor_Scalar")
@@ -55,8 +55,6 @@ class KernelInfo:
         return self.overload._op_dk(getattr(torch.DispatchKey, self.key), *args, **kwargs)
 
 
-_own: dict[tuple[str, str], tuple[Callable[..., Any], RegistrationHandle]] = {}
-"""The kernels that the program registered, by overload and device."""
 _lock = threading.RLock()
 
 
@@ -81,8 +79,8 @@ def register_kernel(
                 f"{full} has a kernel for {device} already ({_info(overload, device, key).origin}): pass replace=True, "
                 "or unregister it first"
             )
-        if (full, device) in _own:
-            _own[full, device][1].unregister()
+        if (full, device) in registered_kernels:
+            registered_kernels[full, device].unregister()
         return _register(overload, kernel, device, key)
 
 
@@ -100,12 +98,12 @@ def _register(overload: OpOverload, kernel: Callable[..., Any], device: str, key
 
     def remove() -> None:
         with _lock:
-            if (full, device) in _own and _own[full, device][1] is handle:
-                del _own[full, device]
+            if (full, device) in registered_kernels and registered_kernels[full, device] is handle:
+                del registered_kernels[full, device]
             library._destroy()
 
     handle = RegistrationHandle(f"{full} on {device}", remove)
-    _own[full, device] = kernel, handle
+    registered_kernels[full, device] = handle
     return handle
 
 
@@ -113,12 +111,12 @@ def unregister_kernel(name: Operator, *, device: str = "webgpu") -> None:
     """Takes back what :func:`register_kernel` registered. NotRegisteredError, a LookupError, where that is nothing."""
     full = full_name(overload_of(name))
     with _lock:
-        if (full, device) not in _own:
-            mine = [one for one, where in _own if where == device]
+        if (full, device) not in registered_kernels:
+            mine = [one for one, where in registered_kernels if where == device]
             raise NotRegisteredError(f"this program registered no kernel for {full} on {device}" + (
                 did_you_mean(full, mine) if mine else ""
             ))  # fmt: skip
-        _own[full, device][1].unregister()
+        registered_kernels[full, device].unregister()
 
 
 def has_kernel(name: Operator, *, device: str = "webgpu") -> bool:
@@ -224,7 +222,7 @@ def _key(device: str) -> str:
 
 def _info(overload: OpOverload, device: str, key: str) -> KernelInfo:
     full = full_name(overload)
-    if (full, device) in _own:
+    if (full, device) in registered_kernels:
         where = "registered"
     elif device == "webgpu" and overload in KERNELS:
         where = KERNELS[overload]
