@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE
 
 COMPRESSING = frozenset(("bf16_compress_hook", "bf16_compress_wrapper_hook"))
