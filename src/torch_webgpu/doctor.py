@@ -82,7 +82,7 @@ class ImplementationReport:
 
 
 @dataclass
-class Report:
+class Diagnosis:
     """The whole diagnosis."""
 
     versions: dict[str, str]
@@ -262,12 +262,12 @@ def _try(others: list[AdapterReport]) -> None:
             report.checks = [Check("a process of its own", False, "has no such device: it crashed, or refused it")]
 
 
-def diagnose() -> Report:
+def diagnose() -> Diagnosis:
     """Looks at everything. Never raises: what goes wrong is in the report."""
     implementations = _implementations()
-    report = Report(versions(), implementations, [])
+    report = Diagnosis(versions(), implementations, [])
     try:
-        seen, found = survey(), devices()
+        seen, usable = survey(), devices()
     except (FlagError, NoAdapterError) as error:
         report.advice = str(error)
         return report
@@ -285,7 +285,7 @@ def diagnose() -> Report:
         ]
         if library.others:
             _try(library.others)
-    if not found:
+    if not usable:
         report.advice = INSTALL_ADVICE
         return report
     report.libraries = libraries()

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def adapter_memory(index: int) -> DeviceMemory | None:
     """None where neither WebGPU nor the operating system nor Vulkan tells."""
     eng = engine()
-    found = eng.device(index)
-    if found.target.software:
+    device = eng.device(index)
+    if device.target.software:
         return machine_memory()
-    if found.info["backend_type"] != "Vulkan":
+    if device.info["backend_type"] != "Vulkan":
         return None
-    identity = _identity(found)
+    identity = _identity(device)
     return memory_of(*identity, sum(_identity(other) == identity for other in eng.devices[:index]))
 
 

@@ -298,7 +298,7 @@ class Mailbox:
 
     def dead(self) -> list[Allocation]:
         """The allocations whose storages died since the last call."""
-        found: list[Allocation] = []
+        allocations: list[Allocation] = []
         for slab in self._slabs:
             marks = slab.memory[MARK_BYTE::SLOT_BYTES]
             index = marks.find(0)
@@ -313,12 +313,12 @@ class Mailbox:
                 allocation: Any = owners[index]
                 owners[index] = None
                 allocation.alive = False
-                found.append(allocation)
+                allocations.append(allocation)
                 index = find(0, index + 1)
         if self.large:  # of a size that may have changed since
-            for allocation in found:
+            for allocation in allocations:
                 self.large.pop(allocation.number, None)
-        return found
+        return allocations
 
     def dead_large(self) -> list[Allocation]:
         """The large allocations whose storages died since the last call, ahead of :meth:`dead`, which tells all."""
