@@ -131,6 +131,27 @@ def in_transform() -> bool:
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def apply_function(function: Any) -> Callable[..., Any]:
+    """``function.apply`` for a kernel of autograd's dispatch keys, where a transform of ``torch.func`` is one level of
+    autograd, as below it.
+    """
+    apply = function.apply
+
+    def call(*values: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return apply(*values)
+        from torch._functorch import autograd_function as functorch  # not before a transform is underway
+
+        with functorch.enable_single_level_autograd_function():  # type: ignore[attr-defined]
+            return apply(*values)
+
+    return call
+
+
+SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+"""``torch.autograd.Function`` as functorch's own are: of the level of autograd that is active, whichever that is."""
+
+
 def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
     """The CPU kernel of a device-agnostic operator by itself: without a Python frame, half a microsecond faster."""
     kernel = torch.library.get_kernel(overload, "CPU")
