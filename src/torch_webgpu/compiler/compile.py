@@ -27,7 +27,7 @@ from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.compiler.fuse.patterns import Matcher
 from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
 from torch_webgpu.compiler.passes.lowering import arguments_of, lists_of, lower_graph
-from torch_webgpu.compiler.passes.requirements import requirements
+from torch_webgpu.compiler.passes.require import requirements
 from torch_webgpu.compiler.passes.share_memory import share_memory
 from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.ir.graph import Argument, Graph
