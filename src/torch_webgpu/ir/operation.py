@@ -8,6 +8,7 @@ an operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -171,7 +172,8 @@ def remember_names(operators: Iterable[tuple[int, str]]) -> None:
     for op_id, name in operators:
         _names.setdefault(op_id, name)
         if len(_names) > REMEMBERED_NAMES:
-            del _names[next(iter(_names))]
+            with suppress(RuntimeError):  # another thread remembers one, too
+                _names.pop(next(iter(_names)), None)
 
 
 class Operation:
