@@ -449,6 +449,30 @@ ELSEWHERE = {
         [f"{module}.autograd_registration_check" for module in patches.opcheck.MODULES],
         "tests/device/api/test_opcheck.py::test_devices_are_still_listed",
     ),
+    **{
+        name: f"tests/distributed/test_canaries.py::{canary}"
+        for names, canary in (
+            ([f"{patches.C10D}: the backend `webgpu`"], "test_there_is_no_backend_for_the_device"),
+            ([f"{patches.C10D}._new_process_group_helper"], "test_groups_of_gloo_take_listed_devices"),
+            (
+                [f"{module}.destroy_process_group" for module in (patches.C10D, "torch.distributed")],
+                "test_groups_are_destroyed_without_waiting",
+            ),
+            (
+                [
+                    *[f"{module}.split_group" for module in (patches.C10D, "torch.distributed")],
+                    f"{patches.C10D_IN_C}.ProcessGroup._start_coalescing",
+                    f"{patches.C10D_IN_C}.ProcessGroup._end_coalescing",
+                ],
+                "test_gloo_neither_splits_nor_coalesces",
+            ),
+            (
+                [name for name in ROWS if name.startswith(f"{patches.C10D_IN_C}.Work.")],
+                "test_works_of_python_answer_two_questions",
+            ),
+        )
+        for name in names
+    },
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import json
 import os
 import sys
@@ -10,6 +12,7 @@ import textwrap
 from collections.abc import Sequence
 
 from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
+from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.target import named, names
@@ -23,6 +26,8 @@ SHOWN_LIMITS = (
     "max-compute-invocations-per-workgroup",
     "max-immediate-size",
 )
+CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
+"""What writing raises when whoever read has seen enough: on Windows it is not known for what it is."""
 
 
 class Style:
@@ -57,7 +62,9 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
 
 def print_implementation(implementation: ImplementationReport, style: Style) -> None:
     told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
-    print(style(f"{implementation.name:<6}", "1") + (style(told, "33") if implementation.wrong else told))
+    print(style(f"{implementation.name:<4}  ", "1") + (style(told, "33") if implementation.wrong else told))
+    if implementation.package:
+        print(f"  from {implementation.package}; TORCH_WEBGPU_IMPLEMENTATION={implementation.name} uses it")
     for text in implementation.said:
         print(textwrap.indent(text, "  "))
 
@@ -133,16 +140,21 @@ def parser() -> argparse.ArgumentParser:
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
     compat.add_arguments(commands.add_parser("compat", help="show how CUDA's names are answered on another device"))
+    exporting.add_arguments(commands.add_parser("export", help="write a model as a folder that runs in a web page"))
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     options = parser().parse_args(arguments)
+    if options.run is not launch.run and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of a file on Windows, whose encoding has few characters
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has seen enough
+    except OSError as error:
+        if error.errno not in CLOSED_PIPE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written at the end
         return 1
     return status

@@ -70,6 +70,10 @@ class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 
 
+class ExportError(WebGPUError):
+    """What :func:`torch.webgpu.export` was given cannot become a folder for the web."""
+
+
 class RequirementError(WebGPUError):
     """A plan needs a feature or a limit that the adapter does not have."""
 
@@ -88,6 +92,18 @@ class NotRegisteredError(RegistryError, LookupError):
 
 class InvalidConfigError(RegistryError, ValueError):
     """A value to be registered that contradicts itself, or lacks something."""
+
+
+class KernelSignatureError(RegistryError, TypeError):
+    """A kernel that cannot be called with the arguments of its operator's schema."""
+
+
+class OpKindError(RegistryError, TypeError):
+    """An operator of another kind than what was asked of it is for."""
+
+
+class DTypeNotSupportedError(RegistryError, TypeError):
+    """A dtype that an operator, or a kernel, is not for."""
 
 
 class RegistrationFailedError(RegistryError, RuntimeError):

@@ -22,6 +22,7 @@ from .aten.nn.conv import memory_format
 from .aten.tensors.storage import new_storage, resize_storage
 from .compile import private
 from .compile import register as compiler
+from .distributed import registration
 from .engine.generators import new_generator
 from .engine.record import at_first_use
 from .extend import functional
@@ -222,6 +223,63 @@ AT_REGISTRATION = Patches([
 ])  # fmt: skip
 """Those that are there from the beginning, or from when their module is imported."""
 
+C10D = "torch.distributed.distributed_c10d"
+C10D_IN_C = "torch._C._distributed_c10d"
+PYTHON_WORKS = "`PyWorkHolder` that forwards all virtual functions of `Work`"
+AT_REGISTRATION += [
+    row(
+        C10D, "", registration.register_backend,
+        "`torch.distributed` knows no backend for tensors of the device.",
+        "gloo for tensors of out-of-tree devices", "issues/184010",
+        what="the backend `webgpu`",
+    ),
+    row(
+        C10D, "_new_process_group_helper", registration.completing_groups,
+        "`init_process_group()` makes a backend for the tensors of the accelerator alone, and a group of gloo takes "
+        "those of devices in a list of names.",
+        "a backend for the CPU beside the accelerator's, and out-of-tree devices in that list", "issues/184010",
+    ),
+    *[
+        row(
+            module, "destroy_process_group", registration.draining,
+            "A group is shut down while collectives are on their way back to the device.",
+            "a function of Python's that backends are asked to end by",
+        )
+        for module in (C10D, "torch.distributed")
+    ],
+]  # fmt: skip
+"""Those of ``torch.distributed`` that programs get before they make a process group."""
+
+AT_FIRST_GROUP = Patches([
+    *[
+        row(
+            C10D_IN_C, f"Work.{name}", registration.lazily("work", "answered"),
+            "C++ holds a work of Python's in an object that forwards `wait` and `get_future` alone.", PYTHON_WORKS,
+        )
+        for name in (
+            "is_completed is_success exception result synchronize block_current_stream source_rank _source_rank "
+            "get_future_result"
+        ).split()
+    ],
+    *[
+        row(
+            module, "split_group", registration.lazily("groups", "splitting"),
+            "A group is split by copying the options of its backend, which those of gloo cannot be.",
+            "options of gloo that can be copied",
+        )
+        for module in (C10D, "torch.distributed")
+    ],
+    row(
+        C10D_IN_C, "ProcessGroup._start_coalescing", registration.lazily("coalescing", "start"),
+        "gloo does not coalesce, and raises.", "a list of works where a backend does not coalesce",
+    ),
+    row(
+        C10D_IN_C, "ProcessGroup._end_coalescing", registration.lazily("coalescing", "end"),
+        "gloo does not coalesce, and raises.", "a list of works where a backend does not coalesce",
+    ),
+])  # fmt: skip
+"""Those that programs get with their first process group."""
+
 AT_FIRST_USE = Patches([
     row(
         "sys", "excepthook", hints.hinting,
@@ -299,6 +357,7 @@ IN_A_CALL = Patches([
 
 PATCHES = {
     "when the device is registered, or the module imported": AT_REGISTRATION,
+    "when the first process group is made": AT_FIRST_GROUP,
     "when the device is first used": AT_FIRST_USE,
     "when another adapter becomes current": AT_OTHER_ADAPTER,
     "when a method of tensors is registered": AT_FIRST_METHOD,
@@ -310,10 +369,12 @@ PATCHES = {
 def apply() -> None:
     """Applies them, each at its time. May be repeated."""
     AT_REGISTRATION.apply()
-    for moment, patches in (
+    moments = (
         (at_first_use, AT_FIRST_USE),
         (at_other_adapter, AT_OTHER_ADAPTER),
+        (registration.at_first_group, AT_FIRST_GROUP),
         (functional.at_first_method, AT_FIRST_METHOD),
-    ):
+    )
+    for moment, patches in moments:
         if patches.apply not in moment:
             moment.append(patches.apply)

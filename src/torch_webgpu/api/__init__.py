@@ -59,6 +59,7 @@ from .device import (
 from .device import is_in_bad_fork as _is_in_bad_fork
 from .device import lazy_init as _lazy_init
 from .explain import explain
+from .export import export
 from .fusion import (
     disable_fusion,
     enable_fusion,
@@ -117,6 +118,7 @@ _LOADED_WHEN_ASKED_FOR = {
     "Reduction": "torch_webgpu.extend.reduction:Reduction",
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",
+    "registry": "torch_webgpu.extend.registry",
 }
 """Modules, and ``module:name``, that few programs need: ``import torch`` does not wait for them."""
 

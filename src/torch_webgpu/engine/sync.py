@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from torch_webgpu.config import config
+from torch_webgpu.errors import DeviceLostError
 from torch_webgpu.ir.operation import operation_name
 from torch_webgpu.layout import is_contiguous
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 ERROR_BYTES = 32
 """Of the error buffer that are in use."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
+"""Between two looks whether a download is there."""
 _FLAGS = Struct("<IIqq")
 """Code, operation id, offending index, size."""
 INDEX_OUT_OF_RANGE = 1
@@ -130,6 +134,47 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
         eng.readbacks.make_room(device, len(target))
         eng.flush_for(allocation, read, flush_reason.why_read())
         eng.readbacks.begin(device, read.submitted_parts(), host)
+
+
+class Download:
+    """:func:`download` whose wait any thread may do, without the engine's lock: others record and flush meanwhile.
+
+    ``host``: a contiguous CPU tensor of as many bytes, which nobody else uses until the end of :meth:`wait`.
+    """
+
+    def __init__(self, t: torch.Tensor, host: torch.Tensor) -> None:
+        eng = engine()
+        with Uninterrupted(), eng.lock:
+            t, allocation, offset = _source(eng, t)
+            device = self._device = eng.device(allocation.device)
+            read = _LaterRead(device, allocation, offset, host_bytes(host))
+            eng.flush_for(allocation, read, flush_reason.why_read())
+            self._parts, self._host = read.submitted_parts(), host
+            self._opened, self._reached = device.opened, device.mark()
+
+    def is_done(self) -> bool:
+        """Whether the device has done its part, so that :meth:`wait` would not wait for it."""
+        with Uninterrupted(), engine().lock:
+            return self._reached()
+
+    def wait(self) -> None:
+        """Waits until the bytes are in the host's memory. Raises DeviceLostError where they never will be."""
+        pause_s = SHORTEST_PAUSE_S
+        while not self.is_done():
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        lock, device, opened = engine().lock, self._device, self._opened
+        for part in self._parts:
+            with Uninterrupted(), lock:
+                if device.opened is not opened:
+                    raise DeviceLostError(f"webgpu:{device.index} was reset, and what was to be read is lost with it")
+                mapped = opened.transfer.map(part)
+                device.raise_errors(opened)
+            part.take(mapped)
+            with Uninterrupted(), lock:
+                if device.opened is opened:
+                    opened.transfer.unmap(part)
+        self._parts = []
 
 
 def _source(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, Allocation, int]:

@@ -63,8 +63,10 @@ from_dlpack = torch._C._from_dlpack
 def _zeroing_function() -> int:
     """The address of a C function that zeroes (at least four bytes of) what its first argument points to."""
     if sys.platform == "win32":
-        return ctypes.cast(ctypes.windll.kernel32.InitializeSRWLock, ctypes.c_void_p).value or 0
-    return ctypes.cast(ctypes.CDLL(None).sigemptyset, ctypes.c_void_p).value or 0
+        function = ctypes.windll.kernel32.InitializeSRWLock
+    else:
+        function = ctypes.CDLL(None).sigemptyset
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 _ZEROING = _zeroing_function()

@@ -1,1 +1,1 @@
-"""What programs add: kernels and operators of their own, WebGPU implementations, and the registry of all there is."""
+"""What a program adds to the device: kernels, operators, element types and WebGPU implementations of its own."""

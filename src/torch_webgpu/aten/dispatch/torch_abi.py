@@ -28,6 +28,7 @@ from .refusals import refusal
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
 BACKEND_KEY = "PrivateUse1"
+AUTOGRAD_KEY = "AutogradPrivateUse1"
 DEVICE_TYPE = "webgpu"
 DEVICE_TYPE_NUMBER: int = torch._C._autograd.DeviceType.PrivateUse1.value
 DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
@@ -103,9 +104,8 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
-def composite(overload: OpOverload) -> Callable[..., Any]:
-    """PyTorch's composition of an operator of others, with their derivatives, whatever is registered for it."""
-    return partial(overload._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+def has_kernel(overload: OpOverload, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
 
 
 def fused_attention_is_wanted() -> bool:
@@ -224,8 +224,7 @@ def is_inplace(overload: OpOverload) -> bool:
 
 def is_composite(overload: OpOverload) -> bool:
     """Whether PyTorch composes it of other operators on every device: a kernel of our own would have no autograd."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return has_kernel(overload.name(), "CompositeImplicitAutograd") and not has_kernel(overload.name(), "CPU")
+    return has_kernel(overload, "CompositeImplicitAutograd") and not has_kernel(overload, "CPU")
 
 
 def takes_numbers(overload: OpOverload) -> bool:

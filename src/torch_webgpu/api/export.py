@@ -1,0 +1,23 @@
+"""``torch.webgpu.export``: models as web pages."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch_webgpu.export import ExportReport
+
+
+def export(
+    model: torch.nn.Module | None, example_inputs: Any, folder: str | PathLike[str], **options: Any
+) -> ExportReport:
+    """Writes a model as a folder that runs in a web page: see :func:`torch_webgpu.export.export` for the options.
+
+    Needs no adapter. Raises TraceError for an operator that cannot be exported, with its line and what to use instead.
+    """
+    from torch_webgpu.export import export as write  # not before it is called: every program would wait for the import
+
+    return write(model, example_inputs, folder, **options)
