@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.conformance.target import DEVICE
 
 from torch_webgpu import plan
-from torch_webgpu.errors import ShaderSyntaxError
+from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
+from torch_webgpu.extend.shader_errors import check_source
+from torch_webgpu.extend.shader_kernel import ShaderCall, lower_shader
+from torch_webgpu.extend.shader_source import ShaderSource
+from torch_webgpu.extend.shader_variant import Variant
+from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.plan.parts_json import sealed
+from torch_webgpu.runtime.device import Device
+from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.bounds import bounded_module
+from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.link import link
 from torch_webgpu.wgsl.module import Module
 
 on_webgpu = pytest.mark.skipif(DEVICE.type != "webgpu", reason="kernels in WGSL run on the webgpu device")
@@ -75,6 +85,94 @@ def test_a_plan_from_a_file_is_checked_too() -> None:
     result = plan.bind(loaded)(torch.ones(16, device=DEVICE))
     assert result[:15].tolist() == [0.0] * 15
     assert not any(t.any().item() for t in beside)
+
+
+@on_webgpu
+def test_workgroup_memory_starts_as_zeros() -> None:
+    lib = torch.webgpu.compile_shader("""
+struct State { total: atomic<u32>, parts: array<atomic<i32>, 3>, place: vec2f }
+const N = 2048u;
+@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+var<workgroup> tile: array<f32, N>;
+var<workgroup> states: array<State, 4>;
+var<workgroup> count: atomic<u32>;
+var<workgroup> one: vec4f;
+@compute @workgroup_size(64)
+fn fill(@builtin(local_invocation_index) l: u32) {
+    for (var i = l; i < N; i += 64u) { tile[i] = 3.0; }
+    atomicStore(&states[l % 4].total, 7);
+    atomicStore(&states[l % 4].parts[l % 3], 7);
+    states[l % 4].place = vec2f(5.0);
+    atomicStore(&count, 3);
+    one = vec4f(8.0);
+    workgroupBarrier();
+    y[l] = tile[l * 3] + f32(atomicLoad(&states[1].total)) + one.x;
+}
+@compute @workgroup_size(64)
+fn look(@builtin(global_invocation_id) id: vec3u) {
+    let l = id.x;
+    y[l] = tile[l * 31] + f32(atomicLoad(&states[l % 4].total)) + f32(atomicLoad(&states[l % 4].parts[l % 3]))
+        + states[l % 4].place.y + f32(atomicLoad(&count)) + one.z;
+}
+""")
+    y = torch.zeros(64, device=DEVICE)
+    for _ in range(3):
+        lib.fill(y)
+        lib.look(y)
+        assert not y.any()
+
+
+MATRICES = """
+enable f16;
+enable chromium_experimental_subgroup_matrix;
+const N = 16;
+@group(0) @binding(0) var<storage, read> a: array<f16>;
+@group(0) @binding(1) var<storage, read_write> c: array<f32>;
+var<workgroup> tile: array<f16, N * N>;
+var<workgroup> sums: array<f32, 256>;
+alias Sums = subgroup_matrix_result<f32, 16, 16>;
+@compute @workgroup_size(32)
+fn square(@builtin(local_invocation_index) l: u32) {
+    for (var i = l; i < 256u; i += 32u) { tile[i] = a[i]; }
+    workgroupBarrier();
+    var acc: Sums;
+    let x = subgroupMatrixLoad<subgroup_matrix_left<f16, 16, 16>, row_major>(&tile, 0u, 16u);
+    let y = subgroupMatrixLoad<subgroup_matrix_right<f16, 16, 16>, row_major>(&tile, 0u, 16u);
+    acc = subgroupMatrixMultiplyAccumulate(x, y, acc);
+    subgroupMatrixStore<row_major>(&sums, l, acc, 16u);
+    workgroupBarrier();
+    for (var i = l; i < 256u; i += 32u) { c[i] = sums[i]; }
+}
+"""
+
+
+def test_matrices_of_a_subgroup_stay_within_their_arrays() -> None:
+    """Compiled by Dawn, whose adapter here computes nothing."""
+    dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
+    device = Device(0, dawn.IMPLEMENTATION.null())
+    with pytest.raises(ShaderCompileError, match="line 9, column 14: this adapter has no matrices of a subgroup"):
+        check_source(ShaderSource.parse(MATRICES), device)
+    device.target = replace(device.target, matrices=(MatrixConfig("f16", "f32", 16, 16, 16, 32),))
+    check_source(ShaderSource.parse(MATRICES), device)
+    specs = [Spec("f16", (256,), (1,)), Spec("f32", (256,), (1,))]
+    source = link(kernel_of(MATRICES, "square", device.target, specs), device.target).source
+    assert device.opened.pipelines.problems(source, "square") == []
+    assert "(&sums, min(u32(l), 240u - 15u * min(u32(16u), 16u)), acc, min(u32(16u), 16u))" in source
+    for text, problem in (
+        (MATRICES.replace("array<f32, 256>", "array<f32, 255>"), "array<f32,255> is smaller than a"),
+        (MATRICES.replace("(&sums, l, acc", "(&c, l, acc"), "c is used as a whole here"),
+    ):
+        with pytest.raises(ShaderCompileError, match=problem):
+            link(kernel_of(text, "square", device.target, specs), device.target)
+
+
+def kernel_of(text: str, name: str, target: Target, specs: list[Spec]) -> Kernel:
+    """The kernel of a call whose last tensor is written."""
+    call = ShaderCall(Variant(ShaderSource.parse(text).entry(name)), (32, 1, 1))
+    op = Operation(name, (*specs, specs[-1]), 1, Extern(lower_shader, (call,)))
+    alias = (*range(len(specs)), len(specs) - 1)
+    (launch,) = lower_shader(op, alias, target, call).launches
+    return launch.kernel
 
 
 def in_range(text: str, **variables: str) -> str:
@@ -144,6 +242,19 @@ fn f(k: u32) {
     assert [line.count("min(u32(k), 1u)") for line in in_range(text).splitlines()] == [0, 0, 0, 3, 0, 0, 0]
     assert "min(u32(k), 2u)" in in_range(text).splitlines()[4]
     assert "(u32(9) - 1u)" in in_range(text).splitlines()[5]
+
+
+def test_a_type_that_cannot_be_inferred_is_refused_with_the_programs_line() -> None:
+    text = """
+@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(1) fn f(@builtin(global_invocation_id) id: vec3u) {
+    let a = modf(vec2f(y[0])).fract;
+    y[0] = a[id.x];
+}
+"""
+    dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
+    with pytest.raises(ShaderCompileError, match=r"line 5, column 13: the type of a cannot be inferred"):
+        check_source(ShaderSource.parse(text), Device(0, dawn.IMPLEMENTATION.null()))
 
 
 def test_a_type_that_cannot_be_inferred_is_refused() -> None:

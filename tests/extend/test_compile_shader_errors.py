@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conformance.target import DEVICE
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import ShaderCompileError
@@ -49,6 +50,7 @@ def device(request: pytest.FixtureRequest) -> Device:
         (HEAD + "    let total = x;\n    y[id.x] = x[id.x];\n}\n", 5, "x", "used as a whole here"),
         ("@group(0) @binding(0) var t: texture_2d<f32>;\n" + HEAD + "}\n", 1, "t", "textures"),
         (HEAD.replace("@binding(1)", "@binding(0)") + "    y[0] = x[0];\n}\n", 2, "y", "is x's already"),
+        (HEAD + "    y[0] = x[0];\n}\nconst y = 3;\n", 7, "y", "y is declared already"),
         (HEAD.replace("@group(0) @binding(0)", "@group(0)") + "    y[0] = x[0];\n}\n", 1, "x", "no @binding"),
         (HEAD + "    y[id.x] = x[id.x] + nächstes;\n}\n", 5, "nächstes", "nächstes"),
     ],
@@ -219,6 +221,29 @@ fn f(@builtin(global_invocation_id) id: vec3u) { y[id.x].x = f32(n) + f32(v.x); 
     blur = torch.webgpu.compile_shader(BLUR)
     with pytest.raises(ValueError, match=r"the kernel asks for image_size_1.*which has 1 dimensions"):
         blur.blur(y, y.clone())
+    goes_on()
+
+
+def test_elements_that_wgsl_pads() -> None:
+    lib = torch.webgpu.compile_shader("""
+@group(0) @binding(0) var<storage, read_write> points: array<vec3f>;
+@compute @workgroup_size(64)
+fn f(@builtin(global_invocation_id) id: vec3u) { if (id.x < arrayLength(&points)) { points[id.x] += vec3f(1, 2, 3); } }
+""")
+    with pytest.raises(ValueError, match=r"a vec3f every 16 bytes, with padding.*last dimension is 4, not.*\(4, 3\)"):
+        lib.f(torch.zeros(4, 3, device=DEVICE))
+    padded = torch.zeros(4, 4, device=DEVICE)
+    lib.f(padded)
+    assert padded.tolist() == [[1.0, 2.0, 3.0, 0.0]] * 4
+
+
+def test_tensors_without_memory_of_their_own() -> None:
+    lib = torch.webgpu.compile_shader(SAXPY)
+    x = torch.ones(3, 4, device=DEVICE)
+    with pytest.raises(TypeError, match=r"saxpy: argument 0.*torch.func.*torch.library.custom_op"):
+        torch.func.vmap(lambda row: lib.saxpy(row, x[0], 1.0))(x)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(TypeError, match="a FakeTensor without memory"):
+        lib.saxpy(torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE), 1.0)
     goes_on()
 
 

@@ -16,11 +16,11 @@ import torch
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.store import address_of, offset_in_allocation
-from torch_webgpu.engine.tensor import ADDRESS_BITS
+from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_ADDRESS
 from torch_webgpu.errors import UnsupportedDtypeError, did_you_mean
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.layout import extent
-from torch_webgpu.wgsl.types import Names, constant, layout, scalars
+from torch_webgpu.wgsl.types import SCALAR_BYTES, Names, constant, layout, scalars
 
 from .shader_kernel import KINDS, element_bytes, header_bytes, scale_of
 from .shader_source import EntryPoint
@@ -145,13 +145,27 @@ def check_range(entry: EntryPoint, k: int, value: int, kind: str) -> None:
 
 
 def check_layouts(entry: EntryPoint, arguments: Sequence[Any]) -> None:
-    """TypeError for a tensor without a storage, such as a sparse one."""
+    """TypeError for a tensor without a storage on the device, such as a sparse one."""
     for k, value in enumerate(arguments):
-        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.layout is not torch.strided:
             raise TypeError(
                 f"{entry.name}: argument {k}: a tensor of layout {value.layout} was given, and only strided ones can "
                 "be passed"
             )
+        if value.device.type == "webgpu" and not _has_storage(value):
+            raise TypeError(
+                f"{entry.name}: argument {k}: a {type(value).__name__} without memory of its own was given, as those "
+                "of torch.func and fake ones are. Make the call an operator (torch.library.custom_op)"
+            )
+
+
+def _has_storage(t: torch.Tensor) -> bool:
+    try:
+        return address_of(t) >= FIRST_ADDRESS
+    except RuntimeError:
+        return False
 
 
 def prepared(entry: EntryPoint, tensors: Sequence[Any]) -> Prepared:
@@ -254,6 +268,12 @@ class _Check:
 
     def _check_size(self) -> None:
         use, t = self.use, self.tensor
+        held, most = engine().allocation(t).size_bytes, engine().device(t.get_device()).target.max_binding_bytes
+        if held > most:
+            raise ValueError(
+                f"{self.what}: the tensor's storage has {held} bytes, and one binding of this adapter covers {most}: "
+                "pass a tensor with a smaller storage of its own, such as a clone of a part"
+            )
         size = (extent(tuple(t.shape), t.stride()) if use.reads_strides else t.numel()) * self.itemsize - header_bytes(
             use, self.names
         )
@@ -267,11 +287,21 @@ class _Check:
                 )
         elif use.length and t.numel() and size < constant(use.length, self.names) * element:
             raise ValueError(f"{self.what}: a tensor of shape {tuple(t.shape)} was given, which has too few elements")
+        elif self._is_padded(element) and (not t.dim() or t.shape[-1] * self.itemsize % element):
+            raise ValueError(
+                f"{self.what}: WGSL puts a {use.element} every {element} bytes, with padding. Pass a tensor whose last "
+                f"dimension is {element // self.itemsize}, not one of shape {tuple(t.shape)}, or declare an array of "
+                "numbers"
+            )
         elif size % element and not self.is_packed:
             raise ValueError(
                 f"{self.what}: a tensor of shape {tuple(t.shape)} and {t.dtype} was given, whose {size} bytes are no "
                 f"multiple of the {element} bytes of a {use.element}"
             )
+
+    def _is_padded(self, element: int) -> bool:
+        """Whether an element has bytes that are no value's."""
+        return sum([SCALAR_BYTES[scalar] for scalar in scalars(self.use.element, self.names)]) < element
 
     @property
     def is_packed(self) -> bool:

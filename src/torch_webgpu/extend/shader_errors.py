@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.record import engine
-from torch_webgpu.errors import ShaderCompileError
+from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
 from torch_webgpu.target import Target
+from torch_webgpu.wgsl.bounds import bounded_module
 from torch_webgpu.wgsl.module import Module
 from torch_webgpu.wgsl.tokens import is_trivia, last_name, tokens
+from torch_webgpu.wgsl.types import UnknownTypeError
 from torch_webgpu.wgsl.workgroup_memory import workgroup_bytes
 
 from .shader_source import EntryPoint, ShaderSource, compile_error
@@ -34,6 +36,7 @@ _FEATURES = {
     "float16": (re.compile(r"f16|vec[234]h|mat[234]x[234]h"), "16-bit floats (shader-f16)"),
     "float64": (re.compile(r"f64"), "64-bit floats"),
     "int64": (re.compile(r"i64|u64"), "64-bit integers"),
+    "matrices": (re.compile(r"subgroup_matrix\w+|subgroupMatrix\w+"), "matrices of a subgroup"),
     "subgroups": (re.compile(r"subgroup\w*|quad(?:Broadcast|Swap[XY]|SwapDiagonal)"), "subgroup operations"),
 }
 """What a text may use that not every adapter has, by the target's name for it."""
@@ -41,9 +44,26 @@ _FEATURES = {
 
 def check_source(source: ShaderSource, device: Device) -> None:
     """Raises ShaderCompileError for a module that the device's compiler refuses."""
-    problem = _missing_feature(source, device.target) or _first_problem(source, device)
+    problem = _problem(source, device)
     if problem is not None:
         raise problem
+
+
+def _problem(source: ShaderSource, device: Device) -> ShaderCompileError | None:
+    target = device.target
+    return _missing_feature(source, target) or _first_problem(source, device) or _unbounded(source, target)
+
+
+def _unbounded(source: ShaderSource, target: Target) -> ShaderCompileError | None:
+    """What keeps the linker from checking the bounds of a text that the compiler takes, where that is its task."""
+    if target.dialect == "tint" and not target.checks_bounds:
+        try:
+            bounded_module(source.module, {r.name: r.type for r in source.resources})
+        except ShaderSyntaxError as error:
+            return ShaderCompileError(f"the WGSL does not compile: {error}", error.line, error.column)
+        except UnknownTypeError as error:
+            return ShaderCompileError(f"the WGSL does not compile: {error}")
+    return None
 
 
 def check_entry(variant: Variant, target: Target) -> None:
@@ -66,7 +86,7 @@ def check_entry(variant: Variant, target: Target) -> None:
 def explained(variant: Variant, error: ShaderCompileError, device: Device) -> ShaderCompileError:
     """The error of a kernel that does not compile, about the program's text where its compiler refuses that, too."""
     source = variant.entry.source
-    problem = _missing_feature(source, device.target) or _first_problem(source, device)
+    problem = _problem(source, device)
     if problem is not None:
         return problem
     entry = variant.entry
@@ -139,6 +159,7 @@ def _checked_text(source: ShaderSource, target: Target) -> tuple[str, int]:
             enables.append("enable subgroups;")
         if any(token.startswith("subgroup_matrix") for token in used):
             enables.append("enable chromium_experimental_subgroup_matrix;")
+            enables.append("diagnostic(off, chromium.subgroup_matrix_uniformity);")
     declared = "".join([f"{line}\n" for line in _added_declarations(source)])
     return f"{' '.join(enables)}\n{text}\n{declared}", 1
 

@@ -63,6 +63,9 @@ class EntryPoint:
     def source(self) -> ShaderSource:
         return ShaderSource.parse(self.text)
 
+    def __reduce__(self) -> tuple[type[EntryPoint], tuple[str, str]]:
+        return EntryPoint, (self.text, self.name)
+
     @cached_property
     def declarations(self) -> list[Declaration]:
         """What it leads to, itself among them."""
@@ -165,17 +168,26 @@ class ShaderSource:
         except UnknownTypeError as error:
             raise self.error(declaration.name, f"@{attribute} of {declaration.name}: {error}") from None
 
-    def error(self, name: str, problem: str) -> ShaderCompileError:
-        """What is wrong with the declaration of that name."""
-        return compile_error(self.text, self.declared_at(name), problem)
+    def check_names(self) -> None:
+        """Raises for a name that is declared twice."""
+        names: set[str] = set()
+        for declaration in self.module.declarations:
+            if declaration.name and declaration.name in names:
+                raise self.error(declaration.name, f"{declaration.name} is declared already", nth=1)
+            names.add(declaration.name)
 
-    def declared_at(self, name: str) -> int:
+    def error(self, name: str, problem: str, nth: int = 0) -> ShaderCompileError:
+        """What is wrong with the declaration of that name, of several the ``nth``."""
+        return compile_error(self.text, self._declared_at(name, nth), problem)
+
+    def _declared_at(self, name: str, nth: int) -> int:
         """The index among the text's tokens where a name is declared."""
         before: list[str] = []
         for gap, declaration in zip(self.module.gaps, self.module.declarations):
             before += tokens(gap)
             own = tokens(declaration.text)
-            if declaration.name == name:
+            nth -= declaration.name == name
+            if declaration.name == name and nth < 0:
                 kind = own.index(declaration.kind)
                 return len(before) + next(k for k in range(kind, len(own)) if own[k] == name)
             before += own
@@ -199,6 +211,7 @@ def _parsed(text: str) -> ShaderSource:
             "the WGSL has no entry point: a kernel is a function with @compute and @workgroup_size"
             + (f". Its functions: {functions}" if functions else "")
         )
+    source.check_names()
     source.resources  # noqa: B018  raises what is wrong with them
     return source
 

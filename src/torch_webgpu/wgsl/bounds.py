@@ -9,14 +9,25 @@ is follows from its type, which is inferred where it is not written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from torch_webgpu.errors import ShaderCompileError, ShaderSyntaxError
 
 from .kernel import Kernel
 from .module import Declaration, Module
 from .tokens import is_integer, is_name, is_number, is_operator, is_trivia, last_name, syntax_error, tokens
-from .types import UnknownTypeError, is_runtime_array, matrix_shape, members, parts, resolved, vector_length
+from .types import (
+    UnknownTypeError,
+    constant,
+    is_runtime_array,
+    layout,
+    matrix_shape,
+    members,
+    parts,
+    resolved,
+    vector_length,
+)
 
 _OPERATOR = re.compile(r"<<=|>>=|[-+*/%&|^<>=!]=|&&|\|\||<<|>>|\+\+|--|->|.")
 _PRECEDENCE = {
@@ -55,18 +66,39 @@ def bounded(kernel: Kernel) -> str:
     variables = {binding.name: binding.type for binding in kernel.variables}
     try:
         return bounded_module(module, variables)
-    except ShaderSyntaxError as error:
+    except (ShaderSyntaxError, UnknownTypeError) as error:
         raise ShaderCompileError(f"kernel {kernel.name}: {error}") from None
 
 
 def bounded_module(module: Module, variables: Mapping[str, str]) -> str:
     """A module's text with every index in range. ``variables``: the types of what it uses and does not declare."""
     types = _ModuleTypes(module, variables)
-    texts = []
+    texts, before = [], ""
     for gap, declaration in zip(module.gaps, module.declarations):
-        text = declaration.text if declaration.kind != "fn" else _Function(declaration, types).text()
+        before += gap
+        try:
+            text = declaration.text if declaration.kind != "fn" else _Function(declaration, types).text()
+        except ShaderSyntaxError as error:
+            raise _in_module(module, before, error) from None
         texts += [gap, text]
+        before += declaration.text
     return "".join([*texts, module.gaps[-1]])
+
+
+def _in_module(module: Module, before: str, error: ShaderSyntaxError) -> ShaderSyntaxError:
+    """An error in a declaration, which has a text ``before`` it, by its place in the module."""
+    problem, line, column, _ = error.args
+    first = before.count("\n")
+    column += len(before) - before.rfind("\n") - 1 if line == 1 else 0
+    return ShaderSyntaxError(problem, first + line, column, module.text.split("\n")[first + line - 1])
+
+
+class _Argument(NamedTuple):
+    """An argument of a call: its first token, the one after its last, its type."""
+
+    first: int
+    end: int
+    type: Type
 
 
 class _ModuleTypes:
@@ -289,14 +321,15 @@ class _Function:
         return self._types.of(token)
 
     def _call(self, name: str, template: tuple[str, ...]) -> Type:
-        if name.startswith("subgroupMatrix"):
-            self._check_matrix(name)
-        given: list[Type] = []
-        self._brackets(lambda: given.append(self._expression()))
+        arguments: list[_Argument] = []
+        self._brackets(lambda: arguments.append(self._argument()))
+        given = [argument.type for argument in arguments]
+        if name in ("subgroupMatrixLoad", "subgroupMatrixStore"):
+            return self._bound_matrix(name, template, arguments)
+        if name.startswith("subgroupMatrixMultiply"):
+            return given[-1] if len(given) == len(("left", "right", "sums")) else None
         if template:
-            if name == "bitcast":
-                return self._types.resolved(template[0])
-            return None if name.startswith("subgroupMatrix") else self._types.resolved(f"{name}<{','.join(template)}>")
+            return self._types.resolved(template[0] if name == "bitcast" else f"{name}<{','.join(template)}>")
         if name in self._types.names:
             return self._types.result(name)
         if name in _RESULTS:
@@ -315,13 +348,50 @@ class _Function:
             return f"array<{given[0] or 'f32'},{len(given)}>"
         return None
 
-    def _check_matrix(self, name: str) -> None:
-        if name in ("subgroupMatrixLoad", "subgroupMatrixStore"):
+    def _bound_matrix(self, name: str, template: Sequence[str], given: Sequence[_Argument]) -> Type:
+        """Keeps a subgroup's matrix within the array that it is loaded from or stored to: the type of the matrix.
+
+        Lines of ``width`` elements lie ``stride`` apart. First the stride is brought into its range, then where the
+        first line starts.
+        """
+        is_load = name == "subgroupMatrixLoad"
+        k = given[0].first if given else self._k - 1
+        if len(given) != (3 if is_load else 4) or len(template) != (2 if is_load else 1):
+            raise self._wrong(k, f"{name} takes other arguments")
+        matrix = self._types.resolved(template[0]) if is_load else given[2].type
+        shape = parts(matrix)[1] if matrix else ()
+        pointee = self._types.pointee(given[0].type)
+        kind, array = parts(pointee) if pointee else ("", ())
+        if (
+            not matrix
+            or len(shape) != len(("scalar", "columns", "rows"))
+            or kind != "array"
+            or len(array) != len(("element", "length"))
+        ):
             raise self._wrong(
-                self._k - 1,
-                f"{name} reads or writes memory that nothing checks here: on this host matrices of a subgroup are for "
-                "this package's own kernels",
+                k, f"{name} is bounded for matrices of a known type, and arrays in workgroup memory: &tile"
             )
+        names = self._types.names
+        columns, rows = constant(shape[1], names), constant(shape[2], names)
+        lines, width = (rows, columns) if template[-1] == "row_major" else (columns, rows)
+        total = constant(array[1], names) * layout(array[0], names).size // layout(shape[0], names).size
+        if total < lines * width:
+            raise self._wrong(k, f"{pointee} is smaller than a {matrix}")
+        start, stride = given[1], given[-1]
+        stride_text = f"min(u32({self._text(stride)}), {(total - width) // max(lines - 1, 1)}u)"
+        start_text = f"min(u32({self._text(start)}), {total - width}u - {lines - 1}u * {stride_text})"
+        for argument, text in ((start, start_text), (stride, stride_text)):
+            self._tokens[argument.first : argument.end] = [text, *[""] * (argument.end - argument.first - 1)]
+        return matrix if is_load else None
+
+    def _text(self, argument: _Argument) -> str:
+        return "".join(self._tokens[argument.first : argument.end])
+
+    def _argument(self) -> _Argument:
+        self._skip()
+        first = self._k
+        type_ = self._expression()
+        return _Argument(first, self._k, type_)
 
     def _brackets(self, item: Callable[[], object]) -> None:
         """What stands between round brackets, with commas between the items."""

@@ -22,6 +22,7 @@ from .kernel import Binding, Kernel
 from .module import Declaration, Module, reachable
 from .tokens import is_name, tokens
 from .workgroup_memory import type_bytes
+from .zeroed import zeroed
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
         for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
     body = bounded(kernel) if clamped and kernel.variables else kernel.body
+    if kernel.variables and not kernel.trusted and not target.checks_bounds:  # as browsers do, too
+        body = zeroed(kernel, body)
     table = dict(library(target.int64))
     for buffer in buffers:
         if isinstance(buffer, _Buffer):
