@@ -59,7 +59,7 @@ from .device import (
 from .device import is_in_bad_fork as _is_in_bad_fork
 from .device import lazy_init as _lazy_init
 from .explain import explain
-from .export import export
+from .export import export, export_generation
 from .fusion import (
     disable_fusion,
     enable_fusion,
@@ -114,6 +114,7 @@ from .streams import (
 )
 
 _LOADED_WHEN_ASKED_FOR = {
+    "Kernel": "torch_webgpu.extend.shader_op:Kernel",
     "Reduction": "torch_webgpu.extend.reduction:Reduction",
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",

@@ -1,1 +1,1 @@
-"""What a program adds to the device: kernels, operators, element types and WebGPU implementations of its own."""
+"""What programs add: kernels, operators, element types, WebGPU implementations; and the registry of all there is."""

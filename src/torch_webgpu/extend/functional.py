@@ -117,4 +117,7 @@ class Accessor:
         self.__doc__ = move.__doc__
 
     def __get__(self, tensor: Any, owner: type) -> Any:
-        return self.move if tensor is None else Methods(tensor, self.move)
+        return self if tensor is None else Methods(tensor, self.move)
+
+    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.move(tensor, *args, **kwargs)

@@ -20,11 +20,14 @@ from .autograd import derivative_of, function_with
 from .backward import Backward, examples, numbered
 from .elementwise import Elementwise, Trees
 from .reduction import Reducing, Reduction, read
-from .registration import Autocast, Registration, register_elementwise, register_reduction
+from .registration import Autocast, Registration, register_elementwise, register_reduction, register_shader
+from .shader_op import Kernel, Shader, read_kernel
 from .signature import Parameter, Signature, SignatureError, signature_of
 from .syntax import names_in, parse
 
 Kind = Literal["expression", "reduction", "kernel"]
+Described = Elementwise | Reducing | Shader
+KINDS: dict[Any, Kind] = {Elementwise: "expression", Reducing: "reduction", Shader: "kernel"}
 NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 RESERVED = frozenset({"aten", "prim", "prims", "onnx", "quantized", "torch"})
 
@@ -90,7 +93,8 @@ def op(
     * a WGSL expression over these names, or a tuple of them for several outputs: an element of the result. Tensors
       broadcast, and dtypes are promoted as PyTorch does. It is computed in the same dispatch as its neighbours.
     * a :class:`~torch_webgpu.extend.reduction.Reduction` (``torch.webgpu.Reduction``): what points contribute, how that
-      combines, and what is made of it.
+      combines, and what is made of it;
+    * a :class:`~torch_webgpu.extend.shader_op.Kernel` (``torch.webgpu.Kernel``): WGSL as ``compile_shader`` takes it.
 
     The operator runs on every device: on others it is composed of PyTorch's operators. ``torch.compile``, ``export``,
     ``vmap`` and ``autocast`` know it.
@@ -124,13 +128,14 @@ def op(
             own = derivative and derivative(registration)
             if isinstance(described, Reducing):
                 overload = register_reduction(registration, described, autocast, own)
+            elif isinstance(described, Shader):
+                overload = register_shader(registration, described, autocast, own)
             else:
                 overload = register_elementwise(registration, described, autocast, own)
         except BaseException:
             registration.remove()
             raise
-        kind: Kind = "reduction" if isinstance(described, Reducing) else "expression"
-        keep(name, kind, registration, overload, function, computed, autocast, bool(backward))
+        keep(name, KINDS[type(described)], registration, overload, function, computed, autocast, bool(backward))
         return overload
 
     return decorate
@@ -165,10 +170,12 @@ def free(name: str, replace: bool) -> None:
         raise AlreadyRegisteredError(f"PyTorch has an operator {name!r} already, which is none of torch.webgpu.op's")
 
 
-def described_by(name: str, signature: Signature, computed: Any) -> Elementwise | Reducing:
+def described_by(name: str, signature: Signature, computed: Any) -> Described:
     """The operator that the decorated function describes."""
     if isinstance(computed, Reduction):
         return read(name, signature, computed)
+    if isinstance(computed, Kernel):
+        return read_kernel(name, signature, computed)
     for p in signature.parameters:
         if not (p.is_tensor or p.is_number):
             raise SignatureError(f"{name}: {p.name} is no number: only the dim of a reduction may be none, or a list")
@@ -190,7 +197,7 @@ Differentiate = Callable[[OpOverload], Callable[..., Any]]
 
 
 def derivative_for(
-    name: str, operator: Elementwise | Reducing, backward: Any, setup_context: Callable[..., None] | None
+    name: str, operator: Described, backward: Any, setup_context: Callable[..., None] | None
 ) -> Callable[[Registration], Differentiate] | None:
     """What makes results that know their derivative, where ``backward`` says how; None where it does not."""
     if backward is None:
@@ -204,8 +211,8 @@ def derivative_for(
         return lambda registration: lambda overload: with_operator(overload, operator, backward)
     if callable(backward):
         return lambda registration: lambda overload: function_with(overload, signature, setup_context, backward)
-    if isinstance(operator, Reducing):
-        raise SignatureError(f"{name}: the backward of a reduction is a function or an operator, if it is not derived")
+    if not isinstance(operator, Elementwise):
+        raise SignatureError(f"{name}: the backward of a {KINDS[type(operator)]} is a function or an operator")
     written = written_backward(name, operator, backward)
 
     def differentiate(registration: Registration) -> Differentiate:
@@ -219,9 +226,7 @@ def derivative_for(
     return differentiate
 
 
-def with_operator(
-    overload: OpOverload, operator: Elementwise | Reducing, backward: Callable[..., Any]
-) -> Callable[..., Any]:
+def with_operator(overload: OpOverload, operator: Described, backward: Callable[..., Any]) -> Callable[..., Any]:
     """Results whose gradients are what the operator ``backward`` returns for the gradients and the arguments."""
     signature = operator.signature
     tensors = [k for k, p in enumerate(signature.parameters) if p.is_tensor]
@@ -295,7 +300,8 @@ def keep(
     has_backward: bool,
 ) -> None:
     """Remembers a registration."""
-    source = "\n".join(computed) if isinstance(computed, tuple) else str(computed)
+    source = computed.source if isinstance(computed, Kernel) else computed
+    source = "\n".join(source) if isinstance(source, tuple) else str(source)
     differentiable = has_backward or bool(registration.derived)
     _registrations[name] = registration
     _definitions[name] = OpDefinition(

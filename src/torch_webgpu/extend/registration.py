@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY
 
-from .autograd import autograd_kernel, derivative_of, guarded, mutating_kernel
+from .autograd import autograd_kernel, derivative_of, guarded, mutating_kernel, without_derivative
 from .backward import Backward, derive
 from .derivative import NoDerivativeError
 from .elementwise import Elementwise, ElementwiseKernel, device_of, laid_out, single
 from .reduction import KEEPDIM, Pieces, Reducing, kernel_of, piece
+from .shader_op import Shader
 from .signature import Signature
 
 AUTOGRAD = "Autograd"
@@ -167,6 +169,28 @@ def register_reduction(
     above = autograd_kernel(overload, signature, own, None if differentiate else composed)
     registration.impl(name, above, AUTOGRAD)
     registration.vmap(name, batched_reduction(composed))
+    register_autocast(registration, overload, signature, autocast)
+    return overload
+
+
+def register_shader(
+    registration: Registration,
+    operator: Shader,
+    autocast: Autocast = None,
+    differentiate: Callable[[OpOverload], Callable[..., Any]] | None = None,
+) -> OpOverload:
+    """Registers a kernel of WGSL for webgpu, and its reference for every other device."""
+    name, signature = operator.name, operator.signature
+    overload = registration.define(name, signature.schema(operator.outputs))
+    registration.fake(name, operator.fake)
+    registration.impl(name, operator.on_host, "CompositeExplicitAutograd")
+    registration.impl(name, record_once(operator.run), BACKEND_KEY)
+    if signature.mutated:
+        registration.impl(name, mutating_kernel(overload, signature), AUTOGRAD)
+    else:
+        reason = "a kernel's gradient is not derived. Pass backward="
+        apply = differentiate(overload) if differentiate else without_derivative(overload, signature, reason)
+        registration.impl(name, autograd_kernel(overload, signature, apply, None), AUTOGRAD)
     register_autocast(registration, overload, signature, autocast)
     return overload
 

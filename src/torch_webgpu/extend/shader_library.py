@@ -130,6 +130,11 @@ class ShaderKernel:
         if self._written is not None:
             increment_version(self._written(arguments))
 
+    @property
+    def entry(self) -> EntryPoint:
+        """What it was made of."""
+        return self._entry
+
     def _variant(self, group_size: int | Sequence[int] | None, constants: Mapping[str, Any] | None) -> Record:
         size = None if group_size is None else checked_size("group_size", group_size, least=1)
         key = size, tuple([(name, type(value), value) for name, value in (constants or {}).items()])

@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[3]
 RUNTIME = "tests/device/runtime"
 SAMPLE = (
     f"{RUNTIME}/test_bounds.py",
-    f"{RUNTIME}/test_prepared.py",
     f"{RUNTIME}/test_runtime.py::test_commands_of_one_submission_run_in_order",
     f"{RUNTIME}/test_runtime.py::test_transfers_of_any_alignment_touch_only_their_bytes",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,14 +18,8 @@ def operator_names() -> list[str]:
     return sorted({name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()})
 
 
-@cache
-def has_namespace(namespace: str) -> bool:
-    """Whether PyTorch had operators in a name space when this was asked first."""
-    return any(name.startswith(f"{namespace}::") for name in torch._C._dispatch_get_all_op_names())
-
-
 def overloads_of(name: str) -> dict[str, OpOverload]:
-    """The overloads of ``namespace::name`` by their names ("default" for the one without); empty where there is none."""
+    """The overloads of ``namespace::name`` by their names ("default" for the one without); empty for no operator."""
     namespace, _, base = name.partition("::")
     packet: Any = getattr(getattr(torch.ops, namespace), base, None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
@@ -42,9 +35,7 @@ def overloads_of(name: str) -> dict[str, OpOverload]:
 def is_registered(overload: OpOverload, key: str) -> bool:
     """Whether something is registered for a dispatch key, by itself or by an alias of it."""
     name = overload.name()
-    return any(
-        torch._C._dispatch_has_kernel_for_dispatch_key(name, one) for one in (key, *SEVERAL_KEYS.get(key, ()))
-    )
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, one) for one in (key, *SEVERAL_KEYS.get(key, ())))
 
 
 def key_of(device: str) -> str:

@@ -6,16 +6,18 @@ of it. PyTorch raises RuntimeError and NotImplementedError there, too.
 
 from __future__ import annotations
 
+from torch_webgpu.errors import AlreadyRegisteredError, NotRegisteredError, RegistryError
 
-class DTypeNotFoundError(LookupError):
+
+class DTypeNotFoundError(NotRegisteredError):
     """No dtype of this name is registered."""
 
 
-class DTypeAlreadyRegisteredError(ValueError):
+class DTypeAlreadyRegisteredError(AlreadyRegisteredError):
     """Another dtype of this name is registered."""
 
 
-class DTypeComponentsMismatchError(ValueError):
+class DTypeComponentsMismatchError(RegistryError, ValueError):
     """Component tensors that do not fit the dtype, or each other."""
 
 
@@ -23,5 +25,5 @@ class DTypePromotionError(RuntimeError):
     """Two dtypes meet in an operator, and neither says what the result's is."""
 
 
-class MethodDTypeNotSupportedError(NotImplementedError):
+class MethodDTypeNotSupportedError(RegistryError, NotImplementedError):
     """An operator that the dtype does not define."""

@@ -1,15 +1,20 @@
 """``torch.webgpu.registry``: what there is, by name, and how a program adds to it.
 
-Devices are WebGPU implementations. Whatever PyTorch itself knows, such as operators, schemas and autograd formulas, is
-looked up there: the registry is a view, and keeps no second list.
+Operators, schemas, kernels and derivatives are those of PyTorch's dispatcher, and what is registered here is registered
+with ``torch.library``: the registry is a view, and keeps no second list. Devices are WebGPU implementations.
 """
 
 # ruff: noqa: F401 everything imported here is the module's interface
 
+from importlib import import_module as _import_module
+
 from torch_webgpu.errors import (
     AlreadyRegisteredError,
+    DTypeNotSupportedError,
     InvalidConfigError,
+    KernelSignatureError,
     NotRegisteredError,
+    OpKindError,
     RegistrationFailedError,
     RegistryError,
 )
@@ -19,6 +24,16 @@ from torch_webgpu.runtime.implementation import Adapter, ErrorSink, Handle, Impl
 from torch_webgpu.runtime.implementations import DeviceEntry
 from torch_webgpu.target import MatrixConfig
 
+from .autograd import (
+    get_autograd,
+    has_autograd,
+    register_autograd,
+    register_backward,
+    register_forward,
+    register_scalar_forward,
+    unregister_autograd,
+)
+from .coverage import CoverageReport, OpCoverage, coverage_report
 from .devices import (
     DeviceContext,
     get_device,
@@ -31,6 +46,60 @@ from .devices import (
     register_device,
     unregister_device,
 )
+from .dtypes import (
+    DTypeInfo,
+    get_dtype,
+    get_dtype_info,
+    has_dtype,
+    list_custom_dtypes,
+    list_dtypes,
+    register_dtype,
+    unregister_dtype,
+)
+from .functions import (
+    get_function,
+    get_method,
+    has_function,
+    has_method,
+    list_functions,
+    list_methods,
+    register_function,
+    register_method,
+    unregister_function,
+    unregister_method,
+)
 from .handle import RegistrationHandle
+from .kernels import (
+    KernelInfo,
+    find_kernel,
+    get_kernel,
+    get_scalar_kernel,
+    has_kernel,
+    has_scalar_kernel,
+    list_kernels,
+    register_kernel,
+    register_scalar_kernel,
+    unregister_kernel,
+)
+from .operators import KINDS, OpInfo, OpKind, get_op_info, get_op_kind, get_op_schema, has_op, list_ops, op_schema
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+_OF_DTYPES = frozenset({
+    "DTypeAlreadyRegisteredError", "DTypeComponent", "DTypeComponentsMismatchError", "DTypeConfig",
+    "DTypeDisplayConfig", "DTypeNotFoundError", "DTypePromotionError", "DTypeSerializationConfig", "DTypeTensor",
+    "MethodDTypeNotSupportedError", "RegisteredDType",
+})  # fmt: skip
+"""Names of ``extend.dtypes``, which is loaded when one is asked for, since it defines operators."""
+
+
+def __getattr__(name: str) -> object:
+    if name in _OF_DTYPES:
+        return getattr(_import_module("torch_webgpu.extend.dtypes"), name)
+    raise AttributeError(f"torch.webgpu.registry has no {name!r}")
+
+
+__all__ = [name for name in globals() if not name.startswith("_")]
+__all__ += list(_OF_DTYPES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -140,7 +140,7 @@ register_autograd = register_backward
 
 
 def unregister_autograd(name: Operator) -> None:
-    """Takes back what :func:`register_autograd` registered. NotRegisteredError, a LookupError, where that is nothing."""
+    """Takes back what :func:`register_autograd` registered. NotRegisteredError, a LookupError, if that is nothing."""
     full = full_name(overload_of(name))
     with _lock:
         if full not in _formulas:

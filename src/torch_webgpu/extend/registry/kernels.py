@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ from torch_webgpu.errors import (
     did_you_mean,
 )
 
+from .coverage import check_dtype
 from .handle import RegistrationHandle
-from .operators import OpKind, get_op_kind, has_op, overload_of, qualified
+from .operators import OpKind, get_op_kind, has_op, overload_of, qualified, registered_kernels
 
 Operator = str | OpOverload | OpOverloadPacket
 SCALAR_OVERLOADS = ("Scalar", "Tensor_Scalar")
@@ -53,8 +55,6 @@ class KernelInfo:
         return self.overload._op_dk(getattr(torch.DispatchKey, self.key), *args, **kwargs)
 
 
-_own: dict[tuple[str, str], tuple[Callable[..., Any], RegistrationHandle]] = {}
-"""The kernels that the program registered, by overload and device."""
 _lock = threading.RLock()
 
 
@@ -79,8 +79,8 @@ def register_kernel(
                 f"{full} has a kernel for {device} already ({_info(overload, device, key).origin}): pass replace=True, "
                 "or unregister it first"
             )
-        if (full, device) in _own:
-            _own[full, device][1].unregister()
+        if (full, device) in registered_kernels:
+            registered_kernels[full, device].unregister()
         return _register(overload, kernel, device, key)
 
 
@@ -89,19 +89,21 @@ def _register(overload: OpOverload, kernel: Callable[..., Any], device: str, key
     namespace, _, rest = full.partition("::")
     library = torch.library.Library(namespace, "IMPL")
     try:
-        library.impl(rest, kernel, key, allow_override=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # C++ warns of kernels that replace others
+            library.impl(rest, kernel, key, allow_override=True)
     except RuntimeError as error:
         library._destroy()
         raise RegistrationFailedError(f"PyTorch refuses a kernel for {full} on {device}: {error}") from error
 
     def remove() -> None:
         with _lock:
-            if (full, device) in _own and _own[full, device][1] is handle:
-                del _own[full, device]
+            if (full, device) in registered_kernels and registered_kernels[full, device] is handle:
+                del registered_kernels[full, device]
             library._destroy()
 
     handle = RegistrationHandle(f"{full} on {device}", remove)
-    _own[full, device] = kernel, handle
+    registered_kernels[full, device] = handle
     return handle
 
 
@@ -109,12 +111,12 @@ def unregister_kernel(name: Operator, *, device: str = "webgpu") -> None:
     """Takes back what :func:`register_kernel` registered. NotRegisteredError, a LookupError, where that is nothing."""
     full = full_name(overload_of(name))
     with _lock:
-        if (full, device) not in _own:
-            mine = [one for one, where in _own if where == device]
+        if (full, device) not in registered_kernels:
+            mine = [one for one, where in registered_kernels if where == device]
             raise NotRegisteredError(f"this program registered no kernel for {full} on {device}" + (
                 did_you_mean(full, mine) if mine else ""
             ))  # fmt: skip
-        _own[full, device][1].unregister()
+        registered_kernels[full, device].unregister()
 
 
 def has_kernel(name: Operator, *, device: str = "webgpu") -> bool:
@@ -122,13 +124,19 @@ def has_kernel(name: Operator, *, device: str = "webgpu") -> bool:
     return has_op(name) and is_registered(overload_of(name), _key(device))
 
 
-def get_kernel(name: Operator, *, device: str = "webgpu") -> KernelInfo:
-    """The kernel of an operator. NotRegisteredError, a LookupError, where it has none, or there is no operator."""
+def get_kernel(name: Operator, *, device: str = "webgpu", dtype: torch.dtype | None = None) -> KernelInfo:
+    """The kernel of an operator. NotRegisteredError, a LookupError, where it has none, or there is no operator.
+
+    ``dtype``: raises DTypeNotSupportedError, a TypeError, where the webgpu kernel is not for tensors of this dtype.
+    """
     overload, key = overload_of(name), _key(device)
     if not is_registered(overload, key):
         raise NotRegisteredError(
-            f"{full_name(overload)} has no kernel for {device}: get_op_info({qualified(name)[0]!r}).way says how it runs"
+            f"{full_name(overload)} has no kernel for {device}: get_op_info({qualified(name)[0]!r}).way says how it "
+            "runs there"
         )
+    if dtype is not None and device == "webgpu":
+        check_dtype(overload, dtype)
     return _info(overload, device, key)
 
 
@@ -214,7 +222,7 @@ def _key(device: str) -> str:
 
 def _info(overload: OpOverload, device: str, key: str) -> KernelInfo:
     full = full_name(overload)
-    if (full, device) in _own:
+    if (full, device) in registered_kernels:
         where = "registered"
     elif device == "webgpu" and overload in KERNELS:
         where = KERNELS[overload]

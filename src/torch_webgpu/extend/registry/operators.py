@@ -18,11 +18,15 @@ from torch_webgpu.errors import NotRegisteredError, OpKindError, did_you_mean
 if TYPE_CHECKING:
     from torch_webgpu.extend.op import OpDefinition
 
+    from .handle import RegistrationHandle
+
 OpKind = Literal["unary", "binary", "elementwise", "reduction", "random", "view", "creation", "other"]
 KINDS: tuple[OpKind, ...] = ("unary", "binary", "elementwise", "reduction", "random", "view", "creation", "other")
 Way = Literal["native", "composed", "CPU"]
 OPERANDS = ("Tensor", "Scalar", "number", "Optional[Tensor]")
 OF_OURS = "torch_webgpu.extend.op"
+registered_kernels: dict[tuple[str, str], RegistrationHandle] = {}
+"""Those that the program registered, by the full name of an overload and the type of device."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +122,19 @@ def get_op_info(name: str | OpOverload | OpOverloadPacket) -> OpInfo:
     operator, _ = qualified(name)
     there = overloads_of(operator)
     first = functional(there.values())[0]
-    native = tuple([key for key, one in there.items() if is_registered(one, BACKEND_KEY)])
+    native = tuple([key for key, one in there.items() if is_native(one)])
     modules = [KERNELS[one] for one in there.values() if one in KERNELS]
     definition = definitions().get(operator)
     return OpInfo(
-        operator, kind_among(there.values()), way_of(first), there, native, modules[0] if modules else "", autograd_of(first),
-        definition,
-    )  # fmt: skip
+        name=operator,
+        kind=kind_among(there.values()),
+        way=way_of(first),
+        overloads=there,
+        native=native,
+        module=modules[0] if modules else "",
+        autograd=autograd_of(first),
+        definition=definition,
+    )
 
 
 def get_op_schema(name: str | OpOverload | OpOverloadPacket) -> torch.FunctionSchema:
@@ -185,11 +195,20 @@ def kind_of(overload: OpOverload) -> OpKind:
 
 def way_of(overload: OpOverload) -> Way:
     """How an overload runs on webgpu."""
-    if is_registered(overload, BACKEND_KEY) or _is_expression(overload):
+    if is_native(overload):
         return "native"
+    if is_registered(overload, BACKEND_KEY):  # a composition that is not PyTorch's
+        return "composed"
     if any(is_registered(overload, key) for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd")):
         return "composed"
     return "CPU" if decomposition_of(overload) is None else "composed"
+
+
+def is_native(overload: OpOverload) -> bool:
+    """Whether an overload has a kernel of its own for webgpu: ours, or the program's."""
+    if overload in KERNELS or _is_expression(overload) or (overload.name(), "webgpu") in registered_kernels:
+        return True
+    return is_registered(overload, BACKEND_KEY) and not overload._schema.name.startswith("aten::")
 
 
 def autograd_of(overload: OpOverload) -> str:
