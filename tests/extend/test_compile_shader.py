@@ -11,7 +11,10 @@ import pytest
 import torch
 from tests.conformance.target import DEVICE
 
+from torch_webgpu import plan
 from torch_webgpu.engine.record import engine
+from torch_webgpu.extend.kernel_call import record_shader
+from torch_webgpu.extend.shader_source import ShaderSource
 
 pytestmark = pytest.mark.skipif(DEVICE.type != "webgpu", reason="kernels in WGSL run on the webgpu device")
 
@@ -67,6 +70,21 @@ def test_a_segmented_scan_with_workgroup_memory(block: int | None) -> None:
     sums = torch.zeros(n, device=DEVICE)
     lib.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, constants={"block": block} if block else None)
     assert torch.equal(sums.cpu(), EXAMPLE["scanned"](x, starts, block or 128))
+
+
+def test_a_call_from_within_the_package() -> None:
+    """What operators that are kernels are made of."""
+    entry = ShaderSource.parse(SEGMENTED_SCAN).entry("segmented_scan")
+    x, starts = torch.ones(300), torch.zeros(300, dtype=torch.int32)
+    sums = torch.zeros(300, device=DEVICE)
+
+    def call() -> None:
+        record_shader(
+            entry, (x.to(DEVICE), starts.to(DEVICE), sums), threads=(200,), constants={"block": 32}, name="mine::scan"
+        )
+
+    assert "mine::scan(f32[300], i32[300]" in str(torch.webgpu.explain(call))
+    assert torch.equal(sums.cpu(), (EXAMPLE["scanned"](x, starts, 32) * (torch.arange(300) < 200)))
 
 
 def test_entry_points_are_attributes() -> None:
@@ -362,5 +380,9 @@ fn other(@builtin(global_invocation_id) thread: vec3u) {
     x = torch.rand(10, device=DEVICE)
     expected = x.clone()
     expected[:5] = expected[:5] * 2 + 3
+    before = x.clone()
     lib.other(x, (5, 2.0))
     torch.testing.assert_close(x, expected)
+    traced = plan.trace(lambda x: lib.other(y := x.clone(), (5, 2.0)) or y, before)
+    loaded = plan.bind(plan.Plan.from_json(traced.to_json()))
+    torch.testing.assert_close(loaded(before), expected)
