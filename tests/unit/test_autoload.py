@@ -94,7 +94,7 @@ def broken(name: str, when: str) -> str:
 def test_a_private_name_that_is_gone_is_one_warning_and_an_error_of_the_device(name: str, when: str) -> None:
     after = """
     text = str(warned.message)
-    assert LAST in text and torch.__version__ in text and "2.11 to 2.13" in text and len(text.splitlines()) == 1
+    assert LAST in text and torch.__version__ in text and "2.11 to 2.14" in text and len(text.splitlines()) == 1
     """
     explicit = """
     for _ in range(2):
