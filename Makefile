@@ -28,7 +28,7 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	optim/test_foreach_kinds.py graphs/test_graphs_memory.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan swiftshader demo test dawn check hooks ecosystem pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -55,11 +55,20 @@ dawn: setup swiftshader ## the tests of the device on Dawn, on the software adap
 swiftshader:
 	@scripts/swiftshader.sh
 
+web-setup: setup ## Chromium, playwright and TypeScript, for exported models
+	@VENV=$(VENV) scripts/web.sh
+
+web-test: web-setup ## exported models in headless Chromium
+	$(bin)/python -m pytest -q tests/web tests/unit/test_export.py $(ARGS)
+
 check: lint types ## rules, formatting, types, architecture, unit tests: no GPU, less than a minute
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q tests/test_architecture.py tests/unit $(ARGS)
 
 hooks: $(stamp) ## the quick checks before every commit (pre-commit)
 	$(bin)/pre-commit install
+
+distributed: setup ## torch.distributed on the device: every test of several processes, the long ones too
+	$(bin)/python -m pytest -q --full tests/distributed $(ARGS)
 
 pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
 	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)
@@ -95,5 +104,5 @@ docs: setup ## regenerate what the documentation derives from the sources
 	$(bin)/python scripts/docs.py $(ARGS)
 
 clean: ## everything that can be rebuilt, the virtual environment too
-	rm -rf $(VENV) $(ecosystem) .swiftshader build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ecosystem) .swiftshader .web-tools build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

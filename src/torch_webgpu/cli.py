@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose, for_issue
+from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.target import named, names
@@ -62,7 +63,9 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
 
 def print_implementation(implementation: ImplementationReport, style: Style) -> None:
     told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
-    print(style(f"{implementation.name:<6}", "1") + (style(told, "33") if implementation.wrong else told))
+    print(style(f"{implementation.name:<4}  ", "1") + (style(told, "33") if implementation.wrong else told))
+    if implementation.package:
+        print(f"  from {implementation.package}; TORCH_WEBGPU_IMPLEMENTATION={implementation.name} uses it")
     for text in implementation.said:
         print(textwrap.indent(text, "  "))
 
@@ -149,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
     compat.add_arguments(commands.add_parser("compat", help="show how CUDA's names are answered on another device"))
+    exporting.add_arguments(commands.add_parser("export", help="write a model as a folder that runs in a web page"))
     return root
 
 

@@ -22,8 +22,9 @@ import torch
 from torch_webgpu.config import config
 from torch_webgpu.errors import FlagError, NoAdapterError
 from torch_webgpu.integrations.report import LibraryCheck, libraries
-from torch_webgpu.runtime.adapters import INSTALL, LOAD_ERRORS, MODULES, implementation, survey
+from torch_webgpu.runtime.adapters import survey
 from torch_webgpu.runtime.implementation import Adapter
+from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names
 from torch_webgpu.runtime.runtime import devices
 
 SETTINGS = ("TORCH_WEBGPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "VK_", "WGPU_", "PYTORCH_")
@@ -82,13 +83,15 @@ class AdapterReport:
 class ImplementationReport:
     """A WebGPU library: which, or what is ``wrong`` with it; what it ``said`` about adapters it does not offer.
 
-    ``others``: the adapters it offers that are no device here, tried in a process where they are.
+    ``package``: who offers it, where that is not this package. Then its adapters are devices here only if they are
+    asked for. ``others``: the adapters it offers that are no device here, tried in a process where they are.
     """
 
     name: str
     version: str = ""
     dialect: str = ""
     wrong: str = ""
+    package: str = ""
     said: list[str] = field(default_factory=list)
     others: list[AdapterReport] = field(default_factory=list)
 
@@ -223,15 +226,16 @@ class _Listener(logging.Handler):
 def _implementations() -> list[ImplementationReport]:
     """Each implementation, by itself: whether it loads, and what it says about adapters."""
     reports = []
-    for name in MODULES:
+    for name in names():
         report = ImplementationReport(name)
         try:
+            report.package = "" if name in MODULES else entry(name).origin
             with _Listener() as listener:
                 library = implementation(name)
                 library.adapters()
             report.version, report.dialect, report.said = library.version(), library.dialect, listener.heard
         except LOAD_ERRORS as error:
-            report.wrong = f"does not load: {error}. Try: {INSTALL[name]}"
+            report.wrong = f"does not load: {error}. {advice(name)}"
         reports.append(report)
     return reports
 

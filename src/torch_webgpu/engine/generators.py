@@ -19,6 +19,8 @@ from torch_webgpu.plan import STREAM_MASK, Random
 from .current import current_device
 
 STATE_BYTES = 16
+NUMBERS_PER_BLOCK = 4
+"""32-bit numbers in a block of the stream: what the offset in a state counts, as that of CUDA's generators."""
 
 
 class RandomWord(int):
@@ -95,10 +97,16 @@ class RandomState:
                 self.offset = offset
 
     def to_tensor(self) -> torch.Tensor:
-        """The state as a uint8 CPU tensor of 16 bytes: seed, offset."""
+        """The state as a uint8 CPU tensor of 16 bytes: seed, and offset in numbers.
+
+        DTensor moves the offset by elements, so that a rank draws what one process would have drawn for its shard.
+        """
         self.check_known("read")
+        numbers = self.offset * NUMBERS_PER_BLOCK
+        if numbers > STREAM_MASK:
+            raise RuntimeError(f"an offset of {self.offset} blocks is too large for a state")
         return torch.tensor(
-            list(self.seed.to_bytes(8, "little") + self.offset.to_bytes(8, "little")), dtype=torch.uint8, device="cpu"
+            list(self.seed.to_bytes(8, "little") + numbers.to_bytes(8, "little")), dtype=torch.uint8, device="cpu"
         )
 
     def from_tensor(self, state: torch.Tensor) -> None:
@@ -108,7 +116,10 @@ class RandomState:
         data = bytes(state.cpu().tolist())
         if len(data) != STATE_BYTES:
             raise RuntimeError(f"RNG state is wrong size: {len(data)} bytes, expected {STATE_BYTES}")
-        self.move_to(int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little"))
+        numbers = int.from_bytes(data[8:], "little")
+        if numbers % NUMBERS_PER_BLOCK:
+            raise RuntimeError(f"offset must be a multiple of {NUMBERS_PER_BLOCK}, but got {numbers}")
+        self.move_to(int.from_bytes(data[:8], "little"), numbers // NUMBERS_PER_BLOCK)
 
 
 _states: dict[int, RandomState] = {}

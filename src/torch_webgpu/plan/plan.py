@@ -61,10 +61,10 @@ class Plan:
     :class:`Offset` words ask about; of a traced plan they are its inputs. ``constants``: the SHA-256 digests of the
     contents of buffers, by their numbers; ``contents`` has these, as far as they are at hand. ``random_blocks``: how
     much of the random stream a run uses. ``result``: how the outputs are arranged; None without outputs. ``requires``:
-    what it needs of a GPU. ``operators``: the names of the operators whose kernels raise flags, by the numbers that
-    these carry. ``labels``: of each step what it is part of; empty where nobody knows. ``origins``: of a plan that was
-    made in this process, which of the graph's calls each step computes. Contents and origins take no part in
-    comparisons.
+    what it needs of a GPU. ``operators``: the names of the operators whose kernels raise flags, with the dimensions
+    that they index (:meth:`.Operation.flag_name`), by the numbers that these carry. ``labels``: of each step what it is
+    part of; empty where nobody knows. ``origins``: of a plan that was made in this process, which of the graph's calls
+    each step computes. Contents and origins take no part in comparisons.
     """
 
     buffers: tuple[BufferSpec, ...]
