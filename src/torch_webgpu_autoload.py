@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 OFF = ("", "0", "off", "false", "no")
 """What ``TORCH_WEBGPU_TRANSLATE`` says where nothing is to be translated."""
-TESTED_TORCH = "2.11 to 2.13"
+TESTED_TORCH = "2.11 to 2.14"
 """The releases of PyTorch that this package is tested with; pyproject.toml has the same."""
 failure: Exception | None = None
 """Why the device could not be registered, if it could not."""

@@ -47,17 +47,6 @@ def python(*arguments: str, folder: Path, **environment: str) -> subprocess.Comp
     )  # fmt: skip
 
 
-def test_row_4_a_process_with_another_id_is_not_started_again(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(EXEC_OF_WINDOWS)
-    program = tmp_path / "a program.py"
-    program.write_text("import os, sys, torch; print(os.environ['STARTS'], torch.device('cuda'), sys.argv[1:])")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = python(
-        str(program), "two words", folder=tmp_path, TORCH_WEBGPU_TRANSLATE="webgpu", PYTHONPATH=path
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "1 webgpu ['two words']\n"), done.stderr
-
-
 def test_row_4_on_windows_a_process_waits_for_the_one_that_takes_its_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -82,21 +71,25 @@ def test_row_4_on_windows_a_process_waits_for_the_one_that_takes_its_place(
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"]], ids=["plain", "-P"])
-def test_row_10_modules_of_the_working_folder_are_not_imported_in_place_of_ours(
+def test_rows_4_and_10_a_process_with_another_id_starts_once_and_imports_nothing_of_the_working_folder(
     folder: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     """The program's own folder comes first for the program, as ever, unless Python was told to leave it out."""
-    elsewhere = tmp_path / "elsewhere"
+    elsewhere, site = tmp_path / "else where", tmp_path / "site"
     elsewhere.mkdir()
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(EXEC_OF_WINDOWS)
     (elsewhere / "beside.py").write_text("value = 7")
     (elsewhere / "program.py").write_text(
-        "import sys, torch\n"
-        "import argparse\n"
+        "import argparse, os, sys, torch\n"
         "try:\n    import beside\n    print(beside.value)\nexcept ImportError:\n    print('none')\n"
-        "print(torch.device('cuda').type, any('zip' in entry for entry in sys.path))\n"
+        "print(os.environ['STARTS'], torch.device('cuda').type, sys.argv[1:], any('zip' in e for e in sys.path))\n"
     )
-    done = python(*flags, str(elsewhere / "program.py"), folder=folder, TORCH_WEBGPU_TRANSLATE="webgpu")
-    assert (done.returncode, done.stdout) == (0, f"{'none' if flags else 7}\nwebgpu True\n"), done.stderr
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    program = str(elsewhere / "program.py")
+    done = python(*flags, program, "two words", folder=folder, TORCH_WEBGPU_TRANSLATE="webgpu", PYTHONPATH=path)
+    said = f"{'none' if flags else 7}\n1 webgpu ['two words'] True\n"
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_row_10_the_doctor_s_trials_import_nothing_of_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:

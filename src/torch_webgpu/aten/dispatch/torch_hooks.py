@@ -66,7 +66,7 @@ def _replace_function() -> bool:
     headers = [root / "include" / "ATen" / "detail" / name for name in _HEADERS]
     suffix = "dylib" if sys.platform == "darwin" else "so"
     libraries = [root / "lib" / f"{name}.{suffix}" for name in ("libtorch_cpu", "libc10")]
-    if sys.platform == "win32" or not all(path.exists() for path in (*headers, *libraries)):
+    if not all(path.exists() for path in (*headers, *libraries)):  # on Windows libraries and names are others
         return False
     torch_cpu, c10 = (ctypes.CDLL(str(path)) for path in libraries)
     get_hooks, get_allocator = getattr(torch_cpu, _GET_HOOKS, None), getattr(c10, _GET_ALLOCATOR, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -62,12 +63,21 @@ def range_size(start: float, end: float, step: float, dtype: torch.dtype) -> int
     check_range(start, end, step)
     if all(isinstance(v, int) for v in (start, end, step)):
         return -((start - end) // step)  # type: ignore[return-value]
-    if dtype == torch.int64:  # alone among the integers: the others count in double precision
+    if dtype == torch.int64 and truncates_int64():
         start, end, step = int(start), int(end), int(step)
         if step == 0:
             raise ValueError("step must be nonzero")
         check_range(start, end, step)
     return math.ceil((end - start) / step)
+
+
+@cache
+def truncates_int64() -> bool:
+    """Whether ``arange`` of int64 truncates its ends before it counts, as PyTorch did before 2.14: later it counts in
+    double precision, as for other integers.
+    """
+
+    return torch.arange(0.0, 1.5, dtype=torch.int64, device="cpu").numel() == 1
 
 
 def check_range(start: float, end: float, step: float) -> None:
