@@ -420,6 +420,9 @@ ELSEWHERE = {
     "torch._C: virtual functions of the device guard": (
         "tests/device/autograd/test_backward_exceptions.py::test_canary_another_python_backend_still_ends_the_process"
     ),
+    "torch._C: the virtual function `getPinnedMemoryAllocator`": (
+        "tests/device/tensors/test_pinned_allocator.py::test_canary_python_backends_name_no_allocator"
+    ),
     "torch._refs: functions below `torch._disable_dynamo`": (
         "tests/unit/test_first_step.py::test_pytorch_itself_still_imports_it"
     ),
@@ -465,6 +468,15 @@ ELSEWHERE = {
                     f"{patches.C10D_IN_C}.ProcessGroup._end_coalescing",
                 ],
                 "test_gloo_neither_splits_nor_coalesces",
+            ),
+            ([f"{patches.DDP}.DistributedDataParallel._check_comm_hook"], "test_hooks_for_bfloat16_are_still_refused"),
+            (
+                [f"{patches.DDP}.DistributedDataParallel._register_builtin_comm_hook"],
+                "test_builtin_hooks_still_want_a_list_of_tensors",
+            ),
+            (
+                [f"{patches.MIXED_PRECISION}._reducer_allreduce_and_upcast_hook"],
+                "test_the_first_buckets_are_still_not_written",
             ),
             (
                 [name for name in ROWS if name.startswith(f"{patches.C10D_IN_C}.Work.")],

@@ -14,13 +14,10 @@ from torch import Tensor, nn
 from torch_webgpu.extend.dtypes import DTypeComponent, DTypeConfig, register_dtype
 
 
-def load(packed: Tensor, scale: Tensor, i: Tensor) -> Tensor:
-    """All are (…, blocks, 16, 2): each number's byte, its block's scale, and which of the block's 32 it is."""
-    return (((packed >> i % 2 * 4) & 15).to(torch.float32) - 8) * scale
-
-
 def store(numbers: Tensor, i: Tensor) -> dict[str, Tensor]:
-    """``numbers`` is (…, blocks, 16, 2); ``packed`` becomes (…, blocks, 16, 1), ``scale`` (…, blocks, 1, 1)."""
+    """``numbers`` is (…, blocks, 16, 2), ``i`` which of a block's 32 each is. ``packed`` becomes (…, blocks, 16, 1),
+    ``scale`` (…, blocks, 1, 1).
+    """
     scale = numbers.abs().amax((-2, -1), keepdim=True) / 7
     codes = (numbers / torch.where(scale == 0, 1, scale)).round().clamp(-8, 7).to(torch.int32) + 8
     packed = (codes << i % 2 * 4).sum(-1, keepdim=True, dtype=torch.int32)
@@ -30,9 +27,8 @@ def store(numbers: Tensor, i: Tensor) -> dict[str, Tensor]:
 int4x2 = register_dtype(DTypeConfig(
     name="int4x2",
     components={"packed": DTypeComponent(torch.uint8, elements=2), "scale": DTypeComponent(torch.float32, elements=32)},
-    load=load,
+    wgsl="(f32((packed >> (i % 2 * 4)) & 15) - 8.0) * scale",  # a number: of its byte, its block's scale, its position
     store=store,
-    wgsl="f32(((packed >> (i % 2u * 4u)) & 15) - 8) * scale",  # products on the device read weights with this, in place
     promote={torch.float32: torch.float32, torch.float16: torch.float16},
 ))  # fmt: skip
 

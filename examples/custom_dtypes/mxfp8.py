@@ -20,11 +20,6 @@ LARGEST_EXPONENT = 8
 """Of float8_e4m3fn, whose largest number is 448 = 1.75 * 2**8."""
 
 
-def load(codes: Tensor, scale: Tensor) -> Tensor:
-    """Both are (…, blocks, 32)."""
-    return codes.to(torch.float32) * scale.to(torch.float32)
-
-
 def store(numbers: Tensor) -> dict[str, Tensor]:
     """``numbers`` and ``codes`` are (…, blocks, 32), ``scale`` is (…, blocks, 1)."""
     largest = numbers.abs().amax(-1, keepdim=True)
@@ -40,9 +35,8 @@ mxfp8 = register_dtype(DTypeConfig(
         "codes": torch.float8_e4m3fn,
         "scale": DTypeComponent(torch.float8_e8m0fnu, elements=32),
     },
-    load=load,
+    wgsl="codes * scale",
     store=store,
-    wgsl="f32_from_float8_e4m3fn(codes) * f32_from_float8_e8m0fnu(scale)",
     promote={torch.float32: torch.float32, torch.float16: torch.float32},
 ))  # fmt: skip
 

@@ -10,8 +10,9 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
-from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
+from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose, for_issue
 from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
@@ -99,7 +100,11 @@ def doctor(options: argparse.Namespace) -> int:
     if options.target is not None:
         return print_target(options.target)
     report = diagnose()
-    if options.json:
+    if options.report is not None:
+        path = Path(options.report)
+        path.write_text(json.dumps(for_issue(report), indent=2) + "\n", "utf-8")
+        print(f"{path} has what a bug report needs: versions, adapters, their limits, and settings. Read it first.")
+    elif options.json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
         print_report(report)
@@ -128,6 +133,13 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.add_argument(
+        "--report",
+        nargs="?",
+        const="torch-webgpu-report.json",
+        metavar="FILE",
+        help="write the report and this package's settings to one file (torch-webgpu-report.json), for bug reports",
+    )
     command.add_argument(
         "--target",
         nargs="?",

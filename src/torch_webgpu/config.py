@@ -18,6 +18,7 @@
 ``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
 ``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
 ``TORCH_WEBGPU_MAX_BUFFERS``   pretend that a kernel binds no more buffers than this; every adapter has 8
+``TORCH_WEBGPU_TARGET``        pretend that the adapter offers no more than this description of a GPU, such as ``mali``
 ``TORCH_WEBGPU_CACHE_DIR``     where plans of compiled graphs are kept; ``off``: nowhere
 ``TORCH_WEBGPU_INTEGRATIONS``  ``0``: leave libraries as they are, which then need to be told ``device="webgpu"``
 ============================== =========================================================================
@@ -163,6 +164,7 @@ INTEGRATIONS = Flag("INTEGRATIONS", True, _switch)
 CACHE_DIR = Flag("CACHE_DIR", "", str)
 MAX_BINDING = Flag("MAX_BINDING", 0, _number(0))
 MAX_BUFFERS = Flag("MAX_BUFFERS", 0, _number(0))
+TARGET = Flag("TARGET", "", str)
 FLAGS: dict[str, Flag] = {value.name: value for value in list(globals().values()) if isinstance(value, Flag)}
 
 
@@ -186,6 +188,7 @@ class Config:
     cache_dir: str = field(default_factory=CACHE_DIR.read)
     max_binding_bytes: int = field(default_factory=MAX_BINDING.read)
     max_buffers: int = field(default_factory=MAX_BUFFERS.read)
+    target: str = field(default_factory=TARGET.read)
     problems: tuple[str, ...] = field(default_factory=lambda: tuple(problems()))
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names
 from torch_webgpu.runtime.runtime import devices
 
+SETTINGS = ("TORCH_WEBGPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "VK_", "WGPU_", "PYTORCH_")
+"""How variables begin that change what happens."""
 TRIAL_S = 300
 """The longest that an implementation may take in a process of its own."""
 
@@ -109,6 +112,26 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.ok}
+
+
+def for_issue(report: Report) -> dict[str, Any]:
+    """What a bug report needs, as JSON has it: the diagnosis, this package's settings, whether Python can use threads
+    at the same time, and what plans are compiled for. Paths below the user's home begin with ``~``."""
+    settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)}
+    data = {
+        **report.to_dict(),
+        "settings": settings,
+        "executable": sys.executable,
+        "package": str(Path(__file__).parent),
+        "free_threaded": not getattr(sys, "_is_gil_enabled", lambda: True)(),
+        "encodings": {"stdout": sys.stdout.encoding, "files": sys.getfilesystemencoding()},
+    }
+    home = os.path.expanduser("~")
+    if len(home) < len("/a/b"):  # none, or the root's
+        return data
+    escaped = json.dumps(home)[1:-1]
+    shortened: dict[str, Any] = json.loads(json.dumps(data).replace(escaped, "~"))
+    return shortened
 
 
 def _version(package: str) -> str:

@@ -66,6 +66,10 @@ class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 
 
+class OutOfRangeError(IndexError, RuntimeError):
+    """An index out of range, of an operator whose CPU kernel raises RuntimeError where others raise IndexError."""
+
+
 class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 

@@ -15,7 +15,15 @@ from .api.device import at_other_adapter
 from .api.graphs import is_current_stream_capturing
 from .api.streams import Stream, generic_event
 from .aten.attention import flex_attention
-from .aten.dispatch import opcheck, torch_abi, torch_constructors, torch_guard, torch_late_dynamo, torch_patches
+from .aten.dispatch import (
+    opcheck,
+    torch_abi,
+    torch_constructors,
+    torch_guard,
+    torch_hooks,
+    torch_late_dynamo,
+    torch_patches,
+)
 from .aten.dispatch.default_dtype import exchange
 from .aten.foreach import optimizer_lists
 from .aten.nn.conv import memory_format
@@ -225,6 +233,8 @@ AT_REGISTRATION = Patches([
 
 C10D = "torch.distributed.distributed_c10d"
 C10D_IN_C = "torch._C._distributed_c10d"
+DDP = "torch.nn.parallel.distributed"
+MIXED_PRECISION = "torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks"
 PYTHON_WORKS = "`PyWorkHolder` that forwards all virtual functions of `Work`"
 AT_REGISTRATION += [
     row(
@@ -270,6 +280,22 @@ AT_FIRST_GROUP = Patches([
         for module in (C10D, "torch.distributed")
     ],
     row(
+        DDP, "DistributedDataParallel._check_comm_hook", registration.lazily("ddp", "checking_hooks"),
+        "Hooks that compress to bfloat16 are for groups of NCCL and XCCL alone.", "the question to the backend",
+        "pull/63260",
+    ),
+    row(
+        DDP, "DistributedDataParallel._register_builtin_comm_hook",
+        registration.lazily("ddp", "registering_builtin_hooks"),
+        "The hooks in C++ assert that a future has a list of C++'s, which one of Python's has not.",
+        "`parseCppCommHookResult` in the hook for float16, as in the reducer",
+    ),
+    row(
+        MIXED_PRECISION, "_reducer_allreduce_and_upcast_hook", registration.lazily("ddp", "filling_first_buckets"),
+        "The first backward pass under `mixed_precision` reduces memory that nobody has written, on every device.",
+        "`Reducer::set_mixed_precision_param_dtype` that makes the views of its buckets anew",
+    ),
+    row(
         C10D_IN_C, "ProcessGroup._start_coalescing", registration.lazily("coalescing", "start"),
         "gloo does not coalesce, and raises.", "a list of works where a backend does not coalesce",
     ),
@@ -281,6 +307,13 @@ AT_FIRST_GROUP = Patches([
 """Those that programs get with their first process group."""
 
 AT_FIRST_USE = Patches([
+    row(
+        "torch._C", "", torch_hooks.PINNED.install,
+        "`torch.empty(pin_memory=True)`, and DistributedDataParallel with `find_unused_parameters` or `static_graph`, "
+        "ask for an allocator that a Python backend cannot name.",
+        "an allocator of pinned memory of Python backends", "pull/157859",
+        what="the virtual function `getPinnedMemoryAllocator`",
+    ),
     row(
         "sys", "excepthook", hints.hinting,
         "Names of devices are read in C++, before any code of a backend's: *did you mean* can only be said where the "

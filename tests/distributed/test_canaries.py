@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+from tests.device.processes import assert_ends_well
+
 
 def run_without_us(script: str) -> None:
     """In a process that does not load the device."""
@@ -85,3 +87,56 @@ def test_works_of_python_answer_two_questions() -> None:
     assert held.wait() and not held.get_future().done()
     assert not held.is_completed()
     """)
+
+
+DDP = """
+from torch import distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("webgpu", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def test_hooks_for_bfloat16_are_still_refused() -> None:
+    script = """
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    model = DistributedDataParallel(nn.Linear(2, 2).to("webgpu"))
+    plain = DistributedDataParallel._check_comm_hook
+    plain(model, bf16_compress_hook)
+    with pytest.raises(TypeError, match="BF16 all reduce communication hook required"):
+        plain.__wrapped__(model, bf16_compress_hook)
+    """
+    run_ddp(script)
+
+
+def test_builtin_hooks_still_want_a_list_of_tensors() -> None:
+    script = """
+    model = DistributedDataParallel(nn.Linear(2, 2).to("webgpu"))
+    DistributedDataParallel._register_builtin_comm_hook.__wrapped__(model, dist.BuiltinCommHookType.FP16_COMPRESS)
+    with pytest.raises(RuntimeError, match="isTensorList"):
+        model(torch.ones(1, 2, device="webgpu")).sum().backward()
+    """
+    run_ddp(script)
+
+
+def test_the_first_buckets_are_still_not_written() -> None:
+    script = """
+    from torch.distributed.algorithms.ddp_comm_hooks import mixed_precision_hooks
+    from torch.nn.parallel.distributed import _MixedPrecision
+    def gradient():
+        model = DistributedDataParallel(
+            nn.Linear(2, 2).to("webgpu"), mixed_precision=_MixedPrecision(param_dtype=torch.float16))
+        model(torch.ones(1, 2, device="webgpu")).sum().backward()
+        return model.module.weight.grad.cpu()
+    assert gradient().tolist() == [[1, 1], [1, 1]]
+    ours = mixed_precision_hooks._reducer_allreduce_and_upcast_hook
+    mixed_precision_hooks._reducer_allreduce_and_upcast_hook = ours.__wrapped__
+    assert gradient().tolist() != [[1, 1], [1, 1]]
+    """
+    run_ddp(script)
+
+
+def run_ddp(script: str) -> None:
+    """With a group of one rank, and PyTorch's own log, which goes to stderr, elsewhere."""
+    quiet = "import logging; logging.getLogger('torch').addHandler(logging.NullHandler())\n"
+    quiet += "logging.disable(logging.WARNING)\n"
+    assert_ends_well(quiet + DDP + textwrap.dedent(script))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,72 +15,15 @@ from torch_webgpu.engine.record import engine
 
 pytestmark = pytest.mark.skipif(DEVICE.type != "webgpu", reason="kernels in WGSL run on the webgpu device")
 
-SAXPY = """
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> y: array<f32>;
-@group(0) @binding(2) var<uniform> alpha: f32;
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "custom_kernel.py"))
+SAXPY, BLUR, SEGMENTED_SCAN = EXAMPLE["SAXPY"], EXAMPLE["BLUR"], EXAMPLE["SEGMENTED_SCAN"]
 
-@compute @workgroup_size(64)
-fn saxpy(@builtin(global_invocation_id) id: vec3<u32>) {
-    y[id.x] += alpha * x[id.x];
-}
-"""
 
-BLUR = """
-@group(0) @binding(0) var<storage, read> image: array<f32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-
-fn pixel(row: i32, column: i32) -> f32 {
-    let r = clamp(row, 0, i32(image_size_0) - 1);
-    let c = clamp(column, 0, i32(image_size_1) - 1);
-    return image[u32(r) * image_stride_0 + u32(c) * image_stride_1];
-}
-
-@compute @workgroup_size(8, 8)
-fn blur(@builtin(global_invocation_id) id: vec3<u32>) {
-    var sum = 0.0;
-    for (var dy = -1; dy <= 1; dy++) {
-        for (var dx = -1; dx <= 1; dx++) {
-            sum += pixel(i32(id.y) + dy, i32(id.x) + dx);
-        }
-    }
-    out[id.y * image_size_1 + id.x] = sum / 9.0;
-}
-"""
-
-SEGMENTED_SCAN = """
-override block: u32 = 128;
-
-// Within each block: the sums of x up to each element, begun anew where a segment starts. (Blelloch, 1990.)
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read> starts: array<i32>;
-@group(0) @binding(2) var<storage, read_write> sums: array<f32>;
-
-var<workgroup> value: array<f32, block>;
-var<workgroup> flag: array<i32, block>;
-
-@compute @workgroup_size(block)
-fn segmented_scan(@builtin(local_invocation_index) l: u32, @builtin(global_invocation_id) id: vec3<u32>) {
-    let i = id.x;
-    let inside = i < num_threads.x;
-    value[l] = select(0.0, x[i], inside);
-    flag[l] = select(1, starts[i], inside);
-    workgroupBarrier();
-    for (var step = 1u; step < block; step *= 2u) {
-        var v = value[l];
-        var f = flag[l];
-        if (l >= step) {
-            v += select(value[l - step], 0.0, f != 0);
-            f |= flag[l - step];
-        }
-        workgroupBarrier();
-        value[l] = v;
-        flag[l] = f;
-        workgroupBarrier();
-    }
-    if (inside) { sums[i] = value[l]; }
-}
-"""
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    EXAMPLE["main"]()
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "saxpy", "blur", "segmented scan"
+    ]  # fmt: skip
 
 
 def test_what_the_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,8 +49,7 @@ def test_in_place_saxpy() -> None:
 def test_a_stencil_over_an_image_and_its_transpose() -> None:
     lib = torch.webgpu.compile_shader(BLUR)
     image = torch.rand(19, 33)
-    padded = torch.nn.functional.pad(image[None, None], (1, 1, 1, 1), mode="replicate")
-    expected = torch.nn.functional.avg_pool2d(padded, 3, 1)[0, 0]
+    expected = EXAMPLE["blurred"](image)
     out = torch.zeros(19, 33, device=DEVICE)
     lib.blur(image.to(DEVICE), out, threads=(33, 19))
     torch.testing.assert_close(out.cpu(), expected)
@@ -123,12 +66,7 @@ def test_a_segmented_scan_with_workgroup_memory(block: int | None) -> None:
     starts = (torch.rand(n) < 0.1).int()
     sums = torch.zeros(n, device=DEVICE)
     lib.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, constants={"block": block} if block else None)
-    expected, running = [], 0.0
-    for i in range(n):
-        begins = bool(starts[i]) or i % (block or 128) == 0
-        running = float(x[i]) if begins else running + float(x[i])
-        expected.append(running)
-    assert sums.cpu().tolist() == expected
+    assert torch.equal(sums.cpu(), EXAMPLE["scanned"](x, starts, block or 128))
 
 
 def test_entry_points_are_attributes() -> None:

@@ -181,8 +181,13 @@ def test_a_call_costs_no_more_than_half_again_a_built_in_operators(lib: object) 
     assert own <= 1.5 * built_in, (own, built_in)
 
 
-def test_plans_are_the_same_in_every_process() -> None:
+def test_plans_are_the_same_in_every_process(lib: object) -> None:
     """Whose sets are in another order: kernels are found again by their text, on disk and in caches."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        lib.saxpy(x.t(), y.view(-1), 2.0)  # type: ignore[attr-defined]
+        return y
+
     script = f"""
 lib = torch.webgpu.compile_shader('''{SAXPY}''')
 def function(x, y):
@@ -191,9 +196,9 @@ def function(x, y):
 x = torch.ones(3, 4, device="webgpu")
 print(torch_webgpu.plan.trace(function, x, x.clone()).to_json())
 """
-    first, second = (assert_ends_well(script, PYTHONHASHSEED=seed) for seed in "12")
-    assert first == second
-    assert "saxpy" in first
+    x = torch.ones(3, 4, device=DEVICE)
+    there = assert_ends_well(script, PYTHONHASHSEED="1").strip()
+    assert there == plan.trace(function, x, x.clone()).to_json()
 
 
 def test_nothing_is_compiled_before_the_device_is_used() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from torch_webgpu.extend.dtypes import (
     DTypeAlreadyRegisteredError,
@@ -192,7 +191,9 @@ def test_operators_that_a_dtype_does_not_define(examples, place):
         x / x
     with pytest.raises(NotImplementedError, match=r"aten::sinh is not defined for dual \(did you mean 'sin'\?\)"):
         x.sinh()
-    with pytest.raises(MethodDTypeNotSupportedError, match="does not say which numbers its elements are"):
+    with pytest.raises(
+        MethodDTypeNotSupportedError, match=r"does not say which numbers its elements are \(DTypeConfig\(wgsl=…\)\)"
+    ):
         x.dequantize()
     with pytest.raises(MethodDTypeNotSupportedError, match=r"aten::add is not defined for int4x2.*no out= tensors"):
         torch.add(weight, weight, out=weight)
@@ -212,17 +213,17 @@ def test_views_that_would_split_blocks(examples, place):
         x[:1].mul_(x)
 
 
-def test_wgsl_that_does_not_compile(device):
-    """The product that reads with it raises at the next read; the device goes on."""
-    if device.type != "webgpu":
-        pytest.skip("WGSL is the device's")
-    broken = register_dtype(
-        DTypeConfig(
-            "broken", {"codes": torch.int32}, load=lambda codes: codes.float(), wgsl="f32(codez)",
-            store=lambda x: {"codes": x.int()}, promote={torch.float32: torch.float32},
-        )
-    )  # fmt: skip
-    x, weight = torch.ones(2, 32, device=device), broken(torch.ones(4, 32, device=device))
-    with pytest.raises(torch.webgpu.ShaderCompileError, match="codez"):
-        F.linear(x, weight).cpu()
-    assert torch.equal(F.linear(x, weight.dequantize()).cpu(), torch.full((2, 4), 32.0))
+@pytest.mark.parametrize(
+    ("wgsl", "message"),
+    [
+        ("f32(codez)", r"codez.*did you mean 'codes'"),
+        ("codes +", "line 1, column 8"),
+        ("f33(codes)", r"there is no function 'f33' \(did you mean 'f32'\?\)"),
+        ("select(codes, 1)", "select takes 3 operands, not 2"),
+    ],
+)
+def test_an_expression_that_is_none(wgsl, message):
+    """Seen where the dtype is described, with a caret."""
+    with pytest.raises(torch.webgpu.ShaderCompileError, match=message) as caught:
+        DTypeConfig("broken", CODES, wgsl=wgsl)
+    assert "^" in str(caught.value)

@@ -82,7 +82,7 @@ def test_moving_elements_is_moving_numbers(examples, name, moves):
 
 
 def plain(x: DTypeTensor) -> torch.Tensor:
-    return x.dequantize() if x.config.load is not None else x.value
+    return x.dequantize() if x.config.has_numbers else x.value
 
 
 def test_views_share_memory_and_writes_are_seen(examples, place):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 import torch
@@ -73,16 +72,15 @@ def test_row_autoload_21_the_doctor_says_what_mps_means_for_webgpu(monkeypatch: 
     assert "cannot run backward passes on mps" in doctor.diagnose().advice
 
 
-def test_row_dawn_113_what_other_threads_write_on_stderr_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+def test_row_dawn_113_what_others_write_on_stderr_is_seen(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="Dawn is not installed")
-    with dawn._captured_stderr():
-        os.write(2, b"said by Dawn")
-    other = threading.Thread(target=(done := threading.Event()).wait)
-    other.start()
-    try:
-        with dawn._captured_stderr():
-            os.write(2, b"said by a program")
-    finally:
-        done.set()
-        other.join()
-    assert capfd.readouterr().err == "said by a program"
+    with caplog.at_level("INFO", "torch_webgpu"), dawn._captured_stderr():
+        os.write(2, b"said by a program\n")
+        os.write(2, b"Warning: it lacks something\n - While initializing it\n    at InitializeImpl (a.cpp:257)\n")
+        os.write(2, b"  and again\n")
+    assert capfd.readouterr().err == "said by a program\n  and again\n"
+    assert caplog.messages == [
+        "Warning: it lacks something\n - While initializing it\n    at InitializeImpl (a.cpp:257)"
+    ]

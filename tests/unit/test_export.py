@@ -14,11 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 from torch_webgpu.cli import main
 from torch_webgpu.errors import ExportError, TraceError
-from torch_webgpu.export import export
+from torch_webgpu.export import export, export_generation
 from torch_webgpu.export import folder as files
+from torch_webgpu.export.generation import Generation
 
 
 class Tied(nn.Module):
@@ -265,3 +267,39 @@ def test_a_process_without_an_adapter(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "WebGPU, no more" in done.stdout
+
+
+def language_models() -> list[Any]:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    qwen = Qwen2Config(vocab_size=400, num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, **sizes)
+    gpt2 = GPT2Config(vocab_size=400, n_embd=32, n_head=4, n_layer=2, n_positions=64, eos_token_id=None)
+    return [GPT2LMHeadModel(gpt2).eval(), Qwen2ForCausalLM(qwen).eval()]
+
+
+@pytest.mark.parametrize("model", language_models(), ids=lambda model: type(model).__name__)
+def test_the_programs_of_generation(model: Any, tmp_path: Path) -> None:
+    """They generate what Transformers generates; a page runs the same programs (tests/web/test_generation.py)."""
+    prompt = [5, 17, 300, 42, 8, 9, 10]
+    with torch.no_grad():
+        expected = model.generate(torch.tensor([prompt]), max_new_tokens=9, do_sample=False, pad_token_id=0)[0, 7:]
+        for step in ("decode", "sample"):
+            generation = Generation(model, 32)
+            generation.prefill(torch.tensor([prompt[:4]]))
+            for token in prompt[4:]:
+                generation.prefill(torch.tensor([[token]]))
+            greedy = torch.tensor([0.0, 0.0, 1.0])
+            tokens = [int(getattr(generation, step)(greedy)["recent"][-1]) for _ in range(9)]
+            assert tokens == expected.tolist()
+    report = export_generation(model, tmp_path / "out", max_length=32, prefill=(8,))
+    assert set(report.programs) == {"prefill_1", "prefill_8", "decode", "sample"}
+    data = manifest(tmp_path / "out")
+    assert data["metadata"]["generation"]["prefill"] == [1, 8]
+    states = {b["name"]: b for b in data["buffers"] if b["role"] == "state"}
+    assert {"cache.0.keys", "cache.1.values", "cache.0.length", "logits", "recent"} <= states.keys()
+    assert not any("source" in b for b in states.values()), "what is zero is not downloaded"
+
+
+def test_generation_refuses_lengths_that_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="from 1 to max_length"):
+        export_generation(language_models()[0], tmp_path / "out", max_length=32, prefill=(64,))

@@ -1,7 +1,8 @@
 // What tests run in the page.
 import * as runtime from '/runtime/index.js';
+import {readSafetensors} from '/runtime/safetensors.js';
 
-const {Model, Tensor, readSafetensors, WebGPUError} = runtime;
+const {Model} = runtime;
 Object.assign(globalThis, runtime);
 
 /** A tensor as JSON. */

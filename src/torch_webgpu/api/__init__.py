@@ -59,7 +59,7 @@ from .device import (
 from .device import is_in_bad_fork as _is_in_bad_fork
 from .device import lazy_init as _lazy_init
 from .explain import explain
-from .export import export
+from .export import export, export_generation
 from .fusion import (
     disable_fusion,
     enable_fusion,

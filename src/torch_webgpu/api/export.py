@@ -21,3 +21,12 @@ def export(
     from torch_webgpu.export import export as write  # not before it is called: every program would wait for the import
 
     return write(model, example_inputs, folder, **options)
+
+
+def export_generation(model: torch.nn.Module, folder: str | PathLike[str], **options: Any) -> ExportReport:
+    """Writes a causal language model of Transformers as a folder whose page generates text: see
+    :func:`torch_webgpu.export.export_generation` for the options.
+    """
+    from torch_webgpu.export import export_generation as write
+
+    return write(model, folder, **options)

@@ -10,6 +10,8 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
+from torch_webgpu.on_import import when_imported
+
 NAME = "webgpu"
 """Of the backend, and of the device."""
 
@@ -70,8 +72,9 @@ def draining(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load() -> None:
-    """Registers the kernels of collectives."""
+    """Registers the kernels of collectives, and rules for DTensor where that is imported."""
     _part("collectives").register()
+    when_imported("torch.distributed.tensor", lambda module: _part("torch_dtensor").register(module))
 
 
 at_first_group: list[Callable[[], None]] = [load]

@@ -41,7 +41,7 @@ def export(
     target: str | Target = "portable",
     dtype: torch.dtype | None = None,
     weights: bool = True,
-    page: bool = True,
+    page: bool | str | PathLike[str] = True,
     metadata: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Writes a model as a folder that runs in a web page: plan, kernels, weights, a runtime and an ``index.html``.
@@ -59,7 +59,7 @@ def export(
       :func:`torch_webgpu.target.names` that is a browser.
     * ``dtype``: what floating-point parameters and inputs are converted to; None leaves them.
     * ``weights``: False leaves the weights out: plan and kernels only, as for a model on meta tensors.
-    * ``page``: False leaves out ``index.html`` and what belongs to it.
+    * ``page``: False leaves out ``index.html`` and what belongs to it; a folder's files are taken in their place.
     * ``metadata``: JSON data for the page, ``model.metadata`` there.
 
     Tensors that no program writes are the page's weights; the others are its state. Raises TraceError for an operator
@@ -94,8 +94,7 @@ def export(
                 raise ExportError("the model has meta tensors, which have no values: export with weights=False")
             write_manifest(new, tables, metadata or {})
             files.copy_runtime(new / files.RUNTIME)
-            if page:
-                files.copy_page(new)
+            files.copy_page(new, page)
             report = report_of(new, Path(folder), tables, notes, started)
     return report
 

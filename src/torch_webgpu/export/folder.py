@@ -74,11 +74,18 @@ def write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False), "utf-8")
 
 
-def copy_page(destination: Path) -> None:
-    """Copies ``index.html`` and what belongs to it."""
-    with as_file(files("torch_webgpu.export") / "page") as folder:
-        for path in sorted(folder.iterdir()):
-            shutil.copyfile(path, destination / path.name)
+def copy_page(destination: Path, page: bool | str | os.PathLike[str]) -> None:
+    """Copies ``index.html`` and what belongs to it: this package's, or what is in the folder ``page``."""
+    if isinstance(page, bool):
+        if page:
+            with as_file(files("torch_webgpu.export") / "page") as folder:
+                shutil.copytree(folder, destination, dirs_exist_ok=True)
+        return
+    if not Path(page).is_dir():
+        raise ExportError(f"page is {str(page)!r}, which is no folder")
+    if clash := sorted({p.name for p in Path(page).iterdir()} & {p.name for p in destination.iterdir()}):
+        raise ExportError(f"{page} has {', '.join(clash)}, which the export writes")
+    shutil.copytree(page, destination, dirs_exist_ok=True)
 
 
 def copy_runtime(destination: Path) -> None:

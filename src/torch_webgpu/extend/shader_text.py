@@ -74,10 +74,10 @@ class _Writer:
             elif slot.kind == "layout":
                 sequence[slot.token] = self._layout_value(slot.argument, slot.name)
             else:
-                sequence[slot.token] = f"vec3<u32>({', '.join([self._threads(d) for d in range(3)])})"
+                sequence[slot.token] = f"vec3<u32>({', '.join([self._thread_count(d) for d in range(3)])})"
         module = Module.parse("".join([*sequence, "\n", *[f"{text}\n" for text in self._functions.values()]]))
         size = workgroup_size(self._variant)
-        grid = Grid(size, self._threads, partial(self._param, "groups", -1, 0), self._in_rows)
+        grid = Grid(size, self._thread_count, partial(self._param, "groups", -1, 0), self._in_rows)
         values = self._variant.texts()
         reached = module.reachable(["main"])
         checks = [
@@ -107,7 +107,7 @@ class _Writer:
         self._params.setdefault(name, (type_, (what, argument, number)))
         return f"P.{name}"
 
-    def _threads(self, dimension: int) -> str:
+    def _thread_count(self, dimension: int) -> str:
         return self._param("threads", -1, dimension)
 
     def _offset(self, argument: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import config
-from torch_webgpu.target import Target
+from torch_webgpu.errors import FlagError
+from torch_webgpu.target import Target, named
 
 if TYPE_CHECKING:
     from .implementation import Adapter
@@ -21,7 +22,7 @@ def target_of(adapter: Adapter) -> Target:
     flags, features, limits = config(), adapter.features, adapter.limits
     binding_bytes: Any = limits["max-storage-buffer-binding-size"]
     buffers: Any = _storage_buffers(adapter)
-    return Target(
+    target = Target(
         int64="shader-int64" in features and not flags.emulate_int64,
         float16="shader-f16" in features and not flags.emulate_float16,
         float64="shader-f64" in features and flags.float64,
@@ -40,6 +41,12 @@ def target_of(adapter: Adapter) -> Target:
         max_buffer_bytes=int(limits["max-buffer-size"]),
         name=adapter.info["device"],
     )
+    if not flags.target:
+        return target
+    try:
+        return target.within(named(flags.target))
+    except ValueError as error:
+        raise FlagError(f"TORCH_WEBGPU_TARGET={flags.target!r}: {error}") from None
 
 
 def _storage_buffers(adapter: Adapter) -> int:

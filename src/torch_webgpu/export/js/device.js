@@ -5,7 +5,7 @@ import {WebGPUError} from './errors.js';
 /** @param {GPURequestAdapterOptions} [options] @returns {Promise<GPUAdapter>} */
 async function requestAdapter(options) {
   if (!globalThis.isSecureContext) throw new WebGPUError('insecure', 'WebGPU needs a page from https:// or localhost.');
-  if (!navigator.gpu) throw new WebGPUError('unsupported', 'This browser has no WebGPU: use a current Chrome, Edge, Firefox or Safari.');
+  if (!navigator.gpu) throw new WebGPUError('unsupported', 'This browser has no WebGPU: a current Chrome, Edge, Firefox or Safari has.');
   const adapter = await navigator.gpu.requestAdapter({powerPreference: 'high-performance', ...options});
   if (!adapter) throw new WebGPUError('no-adapter', 'This browser has WebGPU, but no GPU that it may use here.');
   return adapter;
@@ -43,13 +43,10 @@ export async function openDevice(requires, options) {
  */
 export async function getCapabilities(options) {
   try {
-    const {info, features, limits} = await requestAdapter(options);
+    const {info: {vendor, architecture, device, description}, features, limits} = await requestAdapter(options);
     /** @type {Record<string, number>} */ const values = {};
     for (const name in limits) values[name] = /** @type {any} */ (limits)[name];
-    return {
-      available: true, vendor: info.vendor, architecture: info.architecture, device: info.device,
-      description: info.description, features: [...features], limits: values,
-    };
+    return {available: true, vendor, architecture, device, description, features: [...features], limits: values};
   } catch (error) {
     return {available: false, reason: /** @type {Error} */ (error).message};
   }

@@ -66,7 +66,8 @@ export class Files {
    * @returns {AsyncGenerator<[number, Uint8Array<ArrayBuffer>]>}
    */
   async* chunks(name) {
-    const {bytes, sha256: digest, chunks = [digest]} = this.table[name], url = new URL(name, this.base).href, {signal} = this.options;
+    const {bytes, sha256: digest, chunks = [digest]} = this.table[name], url = new URL(name, this.base).href, {signal, progress_callback} = this.options;
+    const tell = (/** @type {number} */ loaded) => progress_callback?.({status: 'progress', file: name, loaded, total: bytes, progress: 100 * loaded / bytes});
     /** @type {ReadableStreamDefaultReader<Uint8Array> | undefined} */ let reader;
     let at = 0, rest = new Uint8Array(0); // what the network gave, up to byte `at`, and was not used
     try {
@@ -95,11 +96,11 @@ export class Files {
             data.set(part, filled);
             filled += part.length;
             rest = rest.subarray(part.length);
-            this.options.progress_callback?.({status: 'progress', file: name, loaded: from + filled, total: bytes, progress: 100 * (from + filled) / bytes});
+            tell(from + filled);
           }
           if (await sha256(data) !== chunks[k]) throw new WebGPUError('format', `${url} is not what was exported: bytes ${from} to ${from + size} have changed`);
           await this.keep(this.key(name, k), data);
-        } else this.options.progress_callback?.({status: 'progress', file: name, loaded: from + size, total: bytes, progress: 100 * (from + size) / bytes, cached: true});
+        } else tell(from + size);
         yield [from, data];
       }
     } finally {

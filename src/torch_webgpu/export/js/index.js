@@ -1,5 +1,4 @@
 export {getCapabilities, openDevice} from './device.js';
 export {WebGPUError} from './errors.js';
 export {Model} from './model.js';
-export {readSafetensors} from './safetensors.js';
 export {Tensor} from './tensor.js';

@@ -22,7 +22,7 @@ export async function allocate(device, manifest, params) {
   } catch (error) {
     thrown = error; // some browsers raise for sizes that no device has
   }
-  const [memory, validation] = await Promise.all([device.popErrorScope(), device.popErrorScope()]), error = memory ?? validation ?? thrown;
+  const scopes = await Promise.all([device.popErrorScope(), device.popErrorScope()]), error = scopes[0] ?? scopes[1] ?? thrown;
   if (error) {
     buffers.forEach(buffer => buffer.destroy());
     const message = /** @type {Error} */ (error).message;

@@ -5,6 +5,7 @@ import {checkManifest} from './manifest.js';
 import {allocate, fill, statistics} from './memory.js';
 import {binder, compile, encodeSteps} from './program.js';
 import {Generator} from './random.js';
+import {State} from './state.js';
 import {decode, encode, sizeBytes, Tensor} from './tensor.js';
 import {COPY_DST, MAP_READ, READ} from './usage.js';
 
@@ -28,7 +29,7 @@ export class Model {
   static async load(url, options = {}) {
     const base = new URL(String(url).replace(/\/?$/, '/'), globalThis.location?.href).href, {signal, progress_callback, integrity} = options;
     const text = await (await request(`${base}plan.json`, signal)).arrayBuffer();
-    if (integrity && integrity !== `sha256-${await sha256(text)}`) throw new WebGPUError('format', 'plan.json is not the one that the page expects');
+    if (integrity && integrity !== `sha256-${await sha256(text)}`) throw new WebGPUError('format', 'plan.json is not what the page expects');
     let data;
     try {
       data = JSON.parse(new TextDecoder().decode(text));
@@ -82,6 +83,7 @@ export class Model {
     /** @type {GPUDeviceLostInfo | null} */ this.lost = null;
     /** @type {string[]} */ this.errors = [];
     this.disposed = false;
+    this.generating = false;
     /** @type {Promise<any>} */ this.last = Promise.resolve();
     this.flags = manifest.buffers.findIndex(b => b.role === 'errors');
     this.onError = (/** @type {GPUUncapturedErrorEvent} */ event) => { this.errors.push(event.error.message); };
@@ -105,6 +107,15 @@ export class Model {
   run(program, feeds, options) {
     if (typeof program !== 'string') return this.run(this.programs.has('forward') ? 'forward' : [...this.programs.keys()][0], program, feeds);
     return this.queued(() => this.runNow(program, feeds ?? {}, options ?? {}));
+  }
+
+  /**
+   * Generates tokens after a prompt, of a model that `export_generation` wrote: `for await (const token of …)`.
+   * @param {ArrayLike<number | bigint>} ids @param {import('./generate.js').GenerateOptions} [options]
+   * @returns {AsyncGenerator<number>}
+   */
+  async* generate(ids, options) {
+    yield* (await import('./generate.js')).generate(this, ids, options);
   }
 
   /** Waits for all runs; throws what went wrong meanwhile. */
@@ -213,29 +224,5 @@ export class Model {
     for (const buffer of [...this.buffers, this.uniform, ...[...this.programs.values()].map(p => p.staging)]) buffer?.destroy();
     this.device.removeEventListener('uncapturederror', /** @type {any} */ (this.onError));
     if (this.owned) this.device.destroy();
-  }
-}
-
-/** The tensors that programs write: caches, statistics, what an optimizer trains. */
-export class State {
-  /** @param {Model} model */
-  constructor(model) {
-    this.model = model;
-  }
-
-  get names() {
-    return this.model.manifest.buffers.filter(b => b.role === 'state').map(b => b.name);
-  }
-
-  /** Puts everything back to what was exported. */
-  reset() {
-    const {model} = this;
-    return model.queued(async () => {
-      model.check();
-      const encoder = model.device.createCommandEncoder();
-      model.manifest.buffers.forEach((b, k) => { if (b.role === 'state' && !b.source) encoder.clearBuffer(model.buffers[k]); });
-      model.device.queue.submit([encoder.finish()]);
-      await fill(model.device, model.manifest, model.buffers, model.files, role => role === 'state');
-    });
   }
 }

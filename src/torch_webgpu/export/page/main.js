@@ -1,5 +1,6 @@
 // A form for each program of the model in this folder.
-import {Model, readSafetensors} from './torch-webgpu/index.js';
+import {Model} from './torch-webgpu/index.js';
+import {readSafetensors} from './torch-webgpu/safetensors.js';
 
 const $ = id => document.getElementById(id);
 const element = (tag, properties = {}, ...children) => {

@@ -1,7 +1,8 @@
 """Element types of a program's own: composite and sub-byte types over plain tensors (docs/custom-dtypes.md)."""
 
 from . import display, operators  # noqa: F401  tensors compute and print with these
-from .config import DTypeComponent, DTypeConfig, DTypeDisplayConfig, DTypeSerializationConfig
+from .component import DTypeComponent
+from .config import DTypeConfig, DTypeDisplayConfig, DTypeSerializationConfig
 from .errors import (
     DTypeAlreadyRegisteredError,
     DTypeComponentsMismatchError,

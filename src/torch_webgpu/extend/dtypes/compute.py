@@ -16,6 +16,7 @@ from torch_webgpu.ir.ops import ops
 
 from .config import DTypeConfig, Number
 from .errors import DTypeComponentsMismatchError, DTypePromotionError, MethodDTypeNotSupportedError
+from .number import numbers_of, uses_position
 from .table import find
 from .tensor import NO_DIM, DTypeTensor, check_components
 
@@ -32,9 +33,9 @@ def loaded(x: DTypeTensor) -> torch.Tensor:
 def load_blocks(x: DTypeTensor) -> torch.Tensor:
     """The numbers that ``x`` holds, in blocks of the grouped dimension, which come last."""
     config = x.config
-    if config.load is None:
+    if not config.has_numbers:
         raise MethodDTypeNotSupportedError(
-            f"{config.name} does not say which numbers its elements are (DTypeConfig(load=…)); its components are "
+            f"{config.name} does not say which numbers its elements are (DTypeConfig(wgsl=…)); its components are "
             f"{', '.join(config.components)}"
         )
     parts, shape = x.components, list(x.shape)
@@ -44,16 +45,24 @@ def load_blocks(x: DTypeTensor) -> torch.Tensor:
         for name, part in config.parts.items():
             own = (blocks, *config.component_shape(part.elements))
             parts[name] = parts[name].movedim(x.grouped_dim, -1).unflatten(-1, own).expand(shape)
-    if takes_positions(config.load):
-        numbers = config.load(**parts, i=positions(config, shape, next(iter(parts.values()))))
-    else:
-        numbers = config.load(**parts)
+    numbers = numbers_in_blocks(config, parts, shape)
     if list(numbers.shape) != shape or numbers.dtype != config.dtype:
         raise DTypeComponentsMismatchError(
             f"load of {config.name} returned {numbers.dtype} of shape {tuple(numbers.shape)}, and has to return "
             f"{config.dtype} of shape {tuple(shape)}"
         )
     return numbers
+
+
+def numbers_in_blocks(config: DTypeConfig, parts: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+    """What ``load`` or ``wgsl`` makes of components that have the numbers' shape."""
+    first = next(iter(parts.values()))
+    if config.load is not None:
+        takes = takes_positions(config.load)
+        return config.load(**parts, i=positions(config, shape, first)) if takes else config.load(**parts)
+    assert config.number is not None
+    position = positions(config, shape, first) if uses_position(config.wgsl, config.parts) else None
+    return numbers_of(config.number, parts, position, config.dtype)
 
 
 def stored(config: DTypeConfig, numbers: torch.Tensor, grouped_dim: int | None = None) -> DTypeTensor:
@@ -184,7 +193,7 @@ def unsupported(name: str, config: DTypeConfig, why: str = "") -> MethodDTypeNot
         f"its operators are {', '.join(config.operators)}" if config.operators else "it has no operators of its own"
     )
     near = did_you_mean(name.removeprefix("aten::"), config.operators)
-    convert = "; x.dequantize() is a plain tensor" if config.load is not None else ""
+    convert = "; x.dequantize() is a plain tensor" if config.has_numbers else ""
     return MethodDTypeNotSupportedError(
         f"{name} is not defined for {config.name}{near}: {why or defined}{convert}. DTypeConfig(operators=…) can "
         "define it"

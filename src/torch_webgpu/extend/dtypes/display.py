@@ -25,7 +25,7 @@ def text_of(tensor: DTypeTensor) -> str:
         return f"tensor(..., {_suffix(tensor)}, size={tuple(tensor.shape)})"
     if display.element is not None:
         body = _formatted(tensor, display.element)
-    elif config.load is not None:
+    elif config.has_numbers:
         printed = repr(compute.loaded(tensor.detach()).cpu())  # type: ignore[arg-type]
         body = printed[len("tensor(") :].rsplit("]", 1)[0] + "]" if tensor.dim() else printed[len("tensor(") : -1]
     else:

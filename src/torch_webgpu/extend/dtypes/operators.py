@@ -57,8 +57,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return return_and_correct_aliasing(func, args, kwargs, move(func, name, args, kwargs))
     if name in LIKE and config.store is not None:
         return filled(func, tensors[0], args, kwargs)
-    if any(x.config.load is None for x in tensors):
-        raise unsupported(func._schema.name, next(x.config for x in tensors if x.config.load is None))
+    if not all(x.config.has_numbers for x in tensors):
+        raise unsupported(func._schema.name, next(x.config for x in tensors if not x.config.has_numbers))
     if name in PRODUCTS:
         return product(func, args, kwargs)
     if torch.Tag.pointwise in func.tags:
@@ -240,7 +240,7 @@ def equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if a.shape != b.shape:
         return False
     both = isinstance(a, DTypeTensor) and isinstance(b, DTypeTensor)
-    if both and a.config is b.config and a.config.load is None:
+    if both and a.config is b.config and not a.config.has_numbers:
         return all(torch.equal(getattr(a, name), getattr(b, name)) for name in a.config.components)
     return torch.equal(*[loaded(x) if isinstance(x, DTypeTensor) else x for x in (a, b)])
 

@@ -14,8 +14,10 @@ from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.kernels.matmul.components import Component, Elements, described
 
+from .component import DTypeComponent
 from .compute import loaded
 from .config import DTypeConfig
+from .number import is_float8
 from .table import find, registered
 from .tensor import DTypeTensor
 
@@ -28,7 +30,8 @@ def reads_in_place(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not isinstance(b, DTypeTensor) or isinstance(a, DTypeTensor) or b.device.type != "webgpu":
         return False
     return (
-        bool(b.config.wgsl)
+        b.config.number is not None
+        and b.config.dtype == torch.float32
         and registered().get(b.config.name) is b.config
         and a.dtype in PLAIN
         and a.dim() == b.dim() == 2
@@ -55,16 +58,16 @@ def dtype_mm(a: torch.Tensor, components: Sequence[torch.Tensor], dtype: str) ->
 
 
 def elements_of(config: DTypeConfig) -> Elements:
-    """How a kernel loads numbers of the dtype. Floats of 8 bits are loaded as their codes."""
-    components = tuple(
-        Component(name, dtypes.of(torch.uint8 if is_float8(one.dtype) else one.dtype).name, one.elements)
-        for name, one in config.parts.items()
-    )
-    return Elements(config.wgsl, components, config.block)
+    """How a kernel loads numbers of the dtype. Floats of 8 bits are loaded as their codes, and converted."""
+    assert config.number is not None
+    components = tuple([component_of(name, one) for name, one in config.parts.items()])
+    return Elements(config.number, components, config.block)
 
 
-def is_float8(dtype: torch.dtype) -> bool:
-    return dtype.itemsize == 1 and dtype.is_floating_point
+def component_of(name: str, one: DTypeComponent) -> Component:
+    if is_float8(one.dtype):
+        return Component(name, "u8", one.elements, f"f32_from_{str(one.dtype).removeprefix('torch.')}")
+    return Component(name, dtypes.of(one.dtype).name, one.elements)
 
 
 def composed(a: torch.Tensor, components: Sequence[torch.Tensor], dtype: str) -> torch.Tensor:

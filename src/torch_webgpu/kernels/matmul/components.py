@@ -1,4 +1,4 @@
-"""Products whose operand b is described, not stored: each number is a WGSL expression over elements of components.
+"""Products whose operand b is described, not stored: each number is an expression over elements of components.
 
 Weights of 4 bits a number with a scale for each group are an example. The expression stands in the function that loads
 operands; how blocks are multiplied, on registers and on subgroup matrices, is the text of every other product.
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.points import Draft, wgsl_source
 from torch_webgpu.target import Target
+from torch_webgpu.wgsl.expr import emit
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Lowered, Source
 
@@ -25,18 +27,24 @@ from .operand import COORDINATES, FOUR, Run, Side, Strided
 
 @dataclass(frozen=True)
 class Component:
-    """A tensor (n, k / elements) of ``dtype``, one element of which serves ``elements`` neighbours along k."""
+    """A tensor (n, k / elements) of ``dtype``, one element of which serves ``elements`` neighbours along k.
+
+    ``converted``: the WGSL function that makes a number of what it loads, if any.
+    """
 
     name: str
     dtype: str
     elements: int
+    converted: str = ""
 
 
 @dataclass(frozen=True)
 class Elements:
-    """``wgsl``: a number over the names of ``components`` and ``i``, its position in a block of ``block``."""
+    """``number``: an expression in f32, whose ``load k`` is component ``k``, and past the last one the position in a
+    block of ``block`` numbers, in i32.
+    """
 
-    wgsl: str
+    number: Expr
     components: tuple[Component, ...]
     block: int
 
@@ -89,12 +97,16 @@ class Described:
         return [wgsl_source("matmul/matmul"), *texts]
 
     def element(self) -> str:
-        lines = [
-            f"  let {one.name} = b_{one.name}_load(P.b_{one.name}_offset + at / {one.elements}u);"
-            for one in self.elements.components
-        ]
-        body = "\n".join([f"  let i = at % {self.elements.block}u;", *lines, f"  return f32({self.elements.wgsl});"])
-        return f"fn b_element(at: u32) -> f32 {{\n{body}\n}}"
+        statements, (number,) = emit([self.elements.number], self.leaf)
+        return "\n".join(["fn b_element(at: u32) -> f32 {", *statements, f"  return {number};", "}"])
+
+    def leaf(self, load: Expr) -> str:
+        """The WGSL of a load at element ``at`` of b."""
+        (k,), components = load.args, self.elements.components
+        if k == len(components):
+            return f"i32(at % {self.elements.block}u)"
+        one = components[k]
+        return f"{one.converted}(b_{one.name}_load(P.b_{one.name}_offset + at / {one.elements}u))"
 
 
 def lower_described(op: Operation, alias: tuple[int, ...], target: Target, elements: Elements) -> Lowered:
