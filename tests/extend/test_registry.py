@@ -262,23 +262,42 @@ def test_a_scalar_forward(device: torch.device) -> None:
         registry.register_scalar_forward("exp", lambda self: self)
 
 
-def test_operators_of_this_package_are_listed_with_their_definition(device: torch.device) -> None:
-    @torch.webgpu.op("registry_test::swish")
-    def swish(x: Tensor) -> Tensor:
-        return "x / (1.0 + exp(-x))"  # type: ignore[return-value]
+EXPRESSION, REDUCTION = "x / (1.0 + exp(-x))", torch.webgpu.Reduction("x * x", "sum")
+KERNEL = torch.webgpu.Kernel("""
+    @group(0) @binding(0) var<storage, read> x: array<f32>;
+    @group(0) @binding(1) var<storage, read_write> out: array<f32>;
+    @compute @workgroup_size(64) fn negated(@builtin(global_invocation_id) g: vec3<u32>) {
+      if (g.x < arrayLength(&out)) { out[g.x] = -x[g.x]; }
+    }
+""")
 
-    try:
-        info = registry.get_op_info("registry_test::swish")
-        assert info.definition is not None
-        assert (info.kind, info.way, info.definition.kind) == ("unary", "native", "expression")
-        assert info.definition.source in "x / (1.0 + exp(-x))"
-        report = registry.coverage_report(["registry_test::swish"], dtypes=[torch.float32])
-        assert report.operators[0].dtypes == {"float32": "native"}
-    finally:
-        from torch_webgpu.extend.op import unregister
 
-        unregister("registry_test::swish")
-    assert not registry.has_op("registry_test::swish")
+@pytest.mark.parametrize(
+    ("computed", "made_of", "kind"),
+    [(EXPRESSION, "expression", "unary"), (REDUCTION, "reduction", "reduction"), (KERNEL, "kernel", "other")],
+    ids=["expression", "reduction", "kernel"],
+)
+def test_operators_made_of_wgsl_are_listed_with_their_definition(
+    device: torch.device, computed: Any, made_of: str, kind: str
+) -> None:
+    def function(x: Tensor) -> Any:
+        return computed
+
+    name = "registry_test::of_wgsl"
+    overload = torch.webgpu.op(name)(function)
+    info = registry.get_op_info(name)
+    assert info.definition is not None
+    assert (info.definition.kind, info.kind, info.way) == (made_of, kind, "native")
+    assert info.overloads["default"] is overload
+    assert name in registry.list_ops(namespace="registry_test")
+    assert name in {one.name for one in registry.coverage_report(dtypes=[]).operators}
+    (row,) = registry.coverage_report([name], dtypes=[torch.float32]).operators
+    assert row.dtypes == {"float32": "native"}
+    assert overload(torch.ones(3, device=device)) is not None
+    registry.unregister_op(name)
+    assert not registry.has_op(name)
+    with pytest.raises(registry.NotRegisteredError):
+        registry.unregister_op(name)
 
 
 def test_a_shader_is_the_kernel_of_an_operator_that_writes(device: torch.device) -> None:
@@ -322,13 +341,15 @@ def test_functions_and_methods_come_and_go(what: str) -> None:
             register("thrice", thrice)
         with pytest.raises(LookupError, match=r"'thrise' is registered \(did you mean 'thrice'\?\)"):
             get("thrise")
-        if what == "function":
-            assert torch.webgpu.functional.thrice(torch.ones(2)).tolist() == [3, 3]
+        x = torch.ones(2)
+        tripled = torch.webgpu.functional.thrice(x) if what == "function" else x.webgpu.thrice()
+        assert tripled.tolist() == [3, 3]
     assert not has("thrice")
     with pytest.raises(registry.NotRegisteredError):
         unregister("thrice")
-    with pytest.raises(AttributeError):
-        torch.webgpu.functional.thrice  # noqa: B018
+    for where in (torch.webgpu.functional, x.webgpu):
+        with pytest.raises(AttributeError):
+            where.thrice  # noqa: B018
 
 
 def test_a_handle_leaves_what_took_its_place() -> None:

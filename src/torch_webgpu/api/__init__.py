@@ -18,7 +18,6 @@ from torch_webgpu.errors import (
     UnsupportedDtypeError,
     WebGPUError,
 )
-from torch_webgpu.extend.shader_library import compile_shader
 
 from . import amp
 from .batching import (
@@ -116,6 +115,7 @@ from .streams import (
 _LOADED_WHEN_ASKED_FOR = {
     "Kernel": "torch_webgpu.extend.shader_op:Kernel",
     "Reduction": "torch_webgpu.extend.reduction:Reduction",
+    "compile_shader": "torch_webgpu.extend.shader_library:compile_shader",
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",
     "registry": "torch_webgpu.extend.registry",

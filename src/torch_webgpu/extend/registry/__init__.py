@@ -81,7 +81,18 @@ from .kernels import (
     register_scalar_kernel,
     unregister_kernel,
 )
-from .operators import KINDS, OpInfo, OpKind, get_op_info, get_op_kind, get_op_schema, has_op, list_ops, op_schema
+from .operators import (
+    KINDS,
+    OpInfo,
+    OpKind,
+    get_op_info,
+    get_op_kind,
+    get_op_schema,
+    has_op,
+    list_ops,
+    op_schema,
+    unregister_op,
+)
 
 _OF_DTYPES = frozenset({
     "DTypeAlreadyRegisteredError", "DTypeComponent", "DTypeComponentsMismatchError", "DTypeConfig",

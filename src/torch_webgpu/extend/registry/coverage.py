@@ -172,11 +172,17 @@ def _make(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> t
 
 def _try_operator(overloads: Sequence[OpOverload], dtypes: Sequence[torch.dtype], make: Make) -> dict[str, Way | None]:
     """How an operator runs for each dtype; empty where no arguments for it are known."""
-    for overload in [one for one in overloads if not is_out(one)][:3]:
+    wanted = way_of(overloads[0])
+    for overload in [one for one in overloads if not is_out(one) and way_of(one) == wanted][:3]:
         for first in FIRST_TRIED:
             for number, sample in enumerate(samples(overload, first, make)):
-                if _try(overload, *sample) is not None:
-                    return {_name(dtype): _try_dtype(overload, dtype, number, make) for dtype in dtypes}
+                way = _try(overload, *sample)
+                if way != wanted:
+                    continue
+                found = {_name(dtype): _try_dtype(overload, dtype, number, make) for dtype in dtypes}
+                # Arguments that a kernel does not take say nothing about the dtypes that it is for.
+                if way in found.values() or first not in dtypes:
+                    return found
     return {}
 
 

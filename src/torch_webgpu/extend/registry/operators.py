@@ -183,7 +183,7 @@ def kind_of(overload: OpOverload) -> OpKind:
         return "random"
     if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
         return "view"
-    if torch.Tag.reduction in tags:
+    if torch.Tag.reduction in tags or _definition_kind(overload) == "reduction":
         return "reduction"
     if torch.Tag.pointwise in tags or _is_expression(overload):
         count = len(operands)
@@ -224,6 +224,20 @@ def definitions() -> Any:
     return {} if module is None else module.registered()
 
 
-def _is_expression(overload: OpOverload) -> bool:
+def unregister_op(name: str) -> None:
+    """Removes an operator that ``torch.webgpu.op`` made, with what was derived from it. NotRegisteredError, a
+    LookupError, where there is none of this name. What ``register_forward`` made, its handle removes.
+    """
+    from torch_webgpu.extend.op import unregister  # which few programs need
+
+    unregister(name)
+
+
+def _definition_kind(overload: OpOverload) -> str:
+    """What ``torch.webgpu.op`` made an operator of; empty for others."""
     definition = definitions().get(overload._schema.name)
-    return definition is not None and definition.kind == "expression"
+    return "" if definition is None else definition.kind
+
+
+def _is_expression(overload: OpOverload) -> bool:
+    return _definition_kind(overload) == "expression"

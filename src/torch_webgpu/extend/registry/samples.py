@@ -28,7 +28,7 @@ INTEGERS = {
     "exponent": 2, "diagonal": 0, "interpolation_mode": 0, "padding_mode": 0, "num_weights": 4, "groups": 1,
 }  # fmt: skip
 BOOLEANS = {"train": True, "training": True}
-TEXTS = {"reduce": "sum", "mode": "constant", "indexing": "ij", "approximate": "none"}
+TEXTS = {"reduce": "amax", "mode": "constant", "indexing": "ij", "approximate": "none"}
 NUMBERS = frozenset("min max".split())
 """Numbers of which at least one has to be given."""
 
@@ -95,7 +95,7 @@ class Sample:
         if kind in ("List[int]", "List[SymInt]"):
             return self.sizes(name)
         if kind == "List[bool]":
-            return [True, True, True]
+            return [True] * (2 if "grid_sampler" in self.operator else 3)
         simple = {"bool": BOOLEANS.get(name, False), "float": 0.5, "number": 1, "str": TEXTS.get(name, NotImplemented)}
         return INTEGERS.get(name, 1) if kind in ("int", "SymInt") else simple.get(kind, NotImplemented)
 
@@ -114,13 +114,24 @@ class Sample:
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor for an argument of this name."""
         dtype = torch.int64 if name in INDICES else torch.bool if name in MASKS else self.dtype
-        shape = self.shape
-        if "nll_loss" in self.operator and name in ("target", "total_weight"):
-            shape = () if name == "total_weight" else shape[:1] + shape[2:]
-        elif name in VECTORS:
-            shape = shape[-1:]
-        elif self.per_channel and name in PER_CHANNEL:
-            shape = shape[1:2] or (1,)
-        elif name == "grid":
-            shape = (*shape[:1], *shape[2:], len(self.spatial))
-        return self.make(shape, dtype)
+        return self.make(self.shape_of(name), dtype)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of the tensor for an argument of this name."""
+        shape, operator = self.shape, self.operator
+        if "nll_loss" in operator and name in ("target", "total_weight", "grad_output"):
+            return shape[:1] + shape[2:] if name == "target" else ()
+        if name in VECTORS:
+            return shape[-1:]
+        if self.per_channel and name in PER_CHANNEL:
+            return shape[1:2] or (1,)
+        if name == "grid":
+            return (*shape[:1], *shape[2:], len(self.spatial))
+        if "embedding" in operator and name == "indices":
+            return shape[:-1]
+        if operator == "addbmm" and name.startswith("batch"):
+            return (2, *shape)
+        if name == "grad_output" or (name == "indices" and "_pool" in operator):
+            more = 2 if "_pad" in operator else -1 if "_pool" in operator and "adaptive" not in operator else 0
+            return (*shape[:2], *(size + more for size in self.spatial))
+        return shape
