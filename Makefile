@@ -25,10 +25,11 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	errors/test_refusals.py engine/test_replay.py engine/test_batching.py fusion/test_fusion_patterns.py \
 	tensors/test_views.py reductions/test_scan.py reductions/test_norm.py \
 	indexing/test_sort.py linalg/test_distance.py nn/test_pool.py nn/test_ctc.py random/test_generators.py \
-	optim/test_foreach_kinds.py graphs/test_graphs_memory.py)
+	optim/test_foreach_kinds.py graphs/test_graphs_memory.py) \
+	tests/extend/test_compile_shader.py tests/extend/test_compile_shader_bounds.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan swiftshader demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -55,6 +56,12 @@ dawn: setup swiftshader ## the tests of the device on Dawn, on the software adap
 swiftshader:
 	@scripts/swiftshader.sh
 
+web-setup: setup ## Chromium, playwright and TypeScript, for exported models
+	@VENV=$(VENV) scripts/web.sh
+
+web-test: web-setup ## exported models in headless Chromium
+	$(bin)/python -m pytest -q tests/web tests/unit/test_export.py $(ARGS)
+
 check: lint types ## rules, formatting, types, architecture, unit tests: no GPU, less than a minute
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q tests/test_architecture.py tests/unit $(ARGS)
 
@@ -78,8 +85,10 @@ lint: $(stamp) ## ruff: rules and formatting
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 
-types: $(stamp) ## mypy on src
-	$(bin)/mypy
+types: $(stamp) ## mypy on src, as for Linux, Windows and macOS
+	$(bin)/mypy --platform linux
+	$(bin)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(bin)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 format: $(stamp) ## rewrite the sources as ruff wants them
 	$(bin)/ruff check --fix .
@@ -96,5 +105,5 @@ docs: setup ## regenerate what the documentation derives from the sources
 	$(bin)/python scripts/docs.py $(ARGS)
 
 clean: ## everything that can be rebuilt, the virtual environment too
-	rm -rf $(VENV) $(ecosystem) .swiftshader build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ecosystem) .swiftshader .web-tools build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ WRITTEN_WITH = (2, 13)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 GENERATED = {"compatibility.md", "operators.md", "patches.md"}
 WIDTH = 120
-FOLDERS = "aten|api|compile|compiler|engine|integrations|ir|kernels|plan|runtime|translation|wgsl"
+FOLDERS = "aten|api|compile|compiler|engine|export|extend|integrations|ir|kernels|plan|runtime|translation|wgsl"
 OURS = rf"`((?:(?:src/torch_webgpu/)?(?:{FOLDERS})|tests|benchmarks|scripts|examples)/[\w/]*\w\.(?:py|wgsl|sh))[`:]"
 
 
@@ -41,6 +41,16 @@ def test_what_the_page_on_plans_shows_runs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks), {})
     assert (tmp_path / "step.npz").exists()
+
+
+def test_what_the_page_on_the_web_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "web.md").read_text("utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), {})
+    assert (tmp_path / "my-model" / "index.html").exists()
+    assert (tmp_path / "trained" / "plan.json").exists()
+    assert (tmp_path / "chat" / "plan.json").exists()
 
 
 def test_the_page_on_the_environment_names_every_flag() -> None:

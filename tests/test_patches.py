@@ -121,6 +121,7 @@ event.synchronize()
     ),
     "torch.tensor": ("assert_current(lambda: torch.tensor([1], device='webgpu'))", "of the first adapter"),
     "torch.as_tensor": ("assert_current(lambda: torch.as_tensor([1], device='webgpu'))", "of the first adapter"),
+    "torch.Tensor.webgpu": ("assert_has_method()", "has no attribute 'twice'"),
     "torch.asarray": ("assert_current(lambda: torch.asarray([1], device='webgpu'))", "of the first adapter"),
 }
 
@@ -170,6 +171,13 @@ def assert_current(make):
         patches.AT_OTHER_ADAPTER.apply()
     set_current_device(1)
     assert make().device.index == 1, "of the first adapter"
+
+def assert_has_method():
+    from torch_webgpu.extend import functional
+    if NAME not in removed:
+        functional.register_method("twice", lambda x: x * 2)
+    assert torch.ones(2).webgpu.twice().tolist() == [2, 2]
+    assert torch.ones(2).webgpu().device.type == "webgpu"
 
 def remove(row):
     *path, name = row.target.split(".")

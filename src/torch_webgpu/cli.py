@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import json
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
-from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
+from torch_webgpu.doctor import AdapterReport, Diagnosis, ImplementationReport, diagnose, for_issue
+from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
 from torch_webgpu.target import named, names
@@ -23,6 +27,8 @@ SHOWN_LIMITS = (
     "max-compute-invocations-per-workgroup",
     "max-immediate-size",
 )
+CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
+"""What writing raises when whoever read has seen enough: on Windows it is not known for what it is."""
 
 
 class Style:
@@ -57,7 +63,9 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
 
 def print_implementation(implementation: ImplementationReport, style: Style) -> None:
     told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
-    print(style(f"{implementation.name:<6}", "1") + (style(told, "33") if implementation.wrong else told))
+    print(style(f"{implementation.name:<4}  ", "1") + (style(told, "33") if implementation.wrong else told))
+    if implementation.package:
+        print(f"  from {implementation.package}; TORCH_WEBGPU_IMPLEMENTATION={implementation.name} uses it")
     for text in implementation.said:
         print(textwrap.indent(text, "  "))
 
@@ -69,7 +77,7 @@ def print_libraries(libraries: Sequence[LibraryCheck], style: Style) -> None:
         print(line + style(found.advice, "33") if found.advice else style(line.rstrip(), "32"))
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Diagnosis) -> None:
     style = Style()
     print("  ".join(f"{name} {value}" for name, value in report.versions.items()))
     print()
@@ -92,7 +100,11 @@ def doctor(options: argparse.Namespace) -> int:
     if options.target is not None:
         return print_target(options.target)
     report = diagnose()
-    if options.json:
+    if options.report is not None:
+        path = Path(options.report)
+        path.write_text(json.dumps(for_issue(report), indent=2) + "\n", "utf-8")
+        print(f"{path} has what a bug report needs: versions, adapters, their limits, and settings. Read it first.")
+    elif options.json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
         print_report(report)
@@ -108,11 +120,11 @@ def print_target(which: str) -> int:
             print(f"torch-webgpu: {error}", file=sys.stderr)
             return 1
         return 0
-    found = devices()
-    if int(which) >= len(found):
-        print(f"torch-webgpu: there is no webgpu:{which}: this machine has {len(found)} adapter(s)", file=sys.stderr)
+    adapters = devices()
+    if int(which) >= len(adapters):
+        print(f"torch-webgpu: there is no webgpu:{which}: this machine has {len(adapters)} adapter(s)", file=sys.stderr)
         return 1
-    print(found[int(which)].target.to_json(indent=2))
+    print(adapters[int(which)].target.to_json(indent=2))
     return 0
 
 
@@ -121,6 +133,13 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.add_argument(
+        "--report",
+        nargs="?",
+        const="torch-webgpu-report.json",
+        metavar="FILE",
+        help="write the report and this package's settings to one file (torch-webgpu-report.json), for bug reports",
+    )
     command.add_argument(
         "--target",
         nargs="?",
@@ -133,16 +152,21 @@ def parser() -> argparse.ArgumentParser:
     launch.add_arguments(commands.add_parser("run", help="run a program written for CUDA on the device that is here"))
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
     compat.add_arguments(commands.add_parser("compat", help="show how CUDA's names are answered on another device"))
+    exporting.add_arguments(commands.add_parser("export", help="write a model as a folder that runs in a web page"))
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     options = parser().parse_args(arguments)
+    if options.run is not launch.run and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of a file on Windows, whose encoding has few characters
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has seen enough
+    except OSError as error:
+        if error.errno not in CLOSED_PIPE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written at the end
         return 1
     return status

@@ -33,6 +33,7 @@ from .compile import register as compiler
 from .distributed import registration
 from .engine.generators import new_generator
 from .engine.record import at_first_use
+from .extend import functional
 from .patching import Make, Patch, Patches
 
 PYTORCH = "https://github.com/pytorch/pytorch"
@@ -335,6 +336,16 @@ AT_OTHER_ADAPTER = Patches(
 )
 """Those for when another adapter than the first becomes current: they cost every call."""
 
+AT_FIRST_METHOD = Patches([
+    row(
+        "torch", "Tensor.webgpu", functional.Accessor,
+        "`x.webgpu()` moves a tensor, as every device's method does; registered methods have to be found behind the "
+        "same name, as in `x.webgpu.swiglu(y)`.",
+        "a name space of tensors for the functions of a Python backend",
+    ),
+])  # fmt: skip
+"""Those for when a program registers a method of tensors."""
+
 IN_A_CALL = Patches([
     row(
         "torch.compiler", "_is_compiling_flag", torch_abi.compiling,
@@ -382,6 +393,7 @@ PATCHES = {
     "when the first process group is made": AT_FIRST_GROUP,
     "when the device is first used": AT_FIRST_USE,
     "when another adapter becomes current": AT_OTHER_ADAPTER,
+    "when a method of tensors is registered": AT_FIRST_METHOD,
     "in a call": IN_A_CALL,
 }
 """By when they are applied."""
@@ -394,6 +406,7 @@ def apply() -> None:
         (at_first_use, AT_FIRST_USE),
         (at_other_adapter, AT_OTHER_ADAPTER),
         (registration.at_first_group, AT_FIRST_GROUP),
+        (functional.at_first_method, AT_FIRST_METHOD),
     )
     for moment, patches in moments:
         if patches.apply not in moment:

@@ -6,6 +6,7 @@ is block ``o + i`` of the stream, whatever the adapter. Same seed, same numbers,
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import weakref
@@ -42,13 +43,18 @@ def random_words(state: RandomState, ahead: int) -> list[RandomWord]:
     return words
 
 
+_NUMBERS = itertools.count(1)
+"""Never the same twice, whichever threads ask: ``+= 1`` could count two draws as one, or go back."""
+
+
 class RandomState:
     """A seed and how many blocks of its stream are used up."""
 
     draws: ClassVar[int] = 0
-    """How often numbers were taken, from whichever generator: who counts can tell that some were."""
+    """Another number whenever some were drawn, from whichever generator and thread: who compares can tell."""
     settings: ClassVar[int] = 0
-    """How often a generator was put to a place of a stream; ``set_at``: the count of the last time it was this one."""
+    """Another number whenever a generator was put to a place of a stream; ``set_at``: that of the last time it was this
+    one."""
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
@@ -60,7 +66,12 @@ class RandomState:
         self.check_known("set")
         with self._lock:
             self.seed, self.offset = seed & STREAM_MASK, offset & STREAM_MASK
-            self.set_at = RandomState.settings = RandomState.settings + 1
+            self.set_at = RandomState.settings = next(_NUMBERS)
+
+    @staticmethod
+    def count_draw() -> None:
+        """Changes ``draws``."""
+        RandomState.draws = next(_NUMBERS)
 
     def check_known(self, verb: str) -> None:
         """RuntimeError if a capture draws from it."""
@@ -72,7 +83,7 @@ class RandomState:
 
     def reserve(self, blocks: int) -> tuple[int, int]:
         """(seed, offset) of the next ``blocks`` blocks, which are then used up."""
-        RandomState.draws += 1
+        self.count_draw()
         with self._lock:
             offset = self.offset
             self.offset = (offset + blocks) & STREAM_MASK

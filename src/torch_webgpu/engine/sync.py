@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from torch_webgpu.config import config
-from torch_webgpu.errors import DeviceLostError
+from torch_webgpu.errors import DeviceLostError, OutOfRangeError
 from torch_webgpu.ir.operation import operation_name
 from torch_webgpu.layout import is_contiguous
 
@@ -39,8 +39,9 @@ HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=
 
 
 class Words(NamedTuple):
-    """PyTorch's error for an index out of range, in which ``{value}`` is the index; of a negative one, if not None,
-    ``of_negative``.
+    """PyTorch's error for an index out of range, in which ``{value}`` is the index, and ``{size}`` how many there are.
+
+    ``of_negative``, if not None: that of a negative one.
     """
 
     error: type[Exception]
@@ -50,6 +51,7 @@ class Words(NamedTuple):
 
 ONE_HOT = Words(RuntimeError, "Class values must be smaller than num_classes.", "Class values must be non-negative.")
 _TARGET = Words(IndexError, "Target {value} is out of bounds.")
+_TAKEN = Words(IndexError, "out of range: tried to access index {value} on a tensor of {size} elements.")
 _UNPOOLED = Words(RuntimeError, "Found an invalid max index: {value}")
 PYTORCHS_WORDS = {
     "masked_scatter": Words(RuntimeError, "Number of elements of source < number of ones in mask"),
@@ -58,10 +60,14 @@ PYTORCHS_WORDS = {
     "nll_loss2d_forward": _TARGET,
     "multi_margin_loss": Words(RuntimeError, "target out of range"),
     "multilabel_margin_loss": Words(RuntimeError, "argument #2 'target' is out of range"),
+    "take": _TAKEN,
+    "put": _TAKEN,
     "max_unpool2d": _UNPOOLED,
     "max_unpool3d": _UNPOOLED,
 }
-"""Operators whose indices are something of its own to who calls them: classes, targets, counts."""
+"""Operators whose indices are something of its own to who calls them: classes, targets, counts, elements."""
+RUNTIME_ERRORS = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_select"})
+"""Operators whose kernels on the CPU raise RuntimeError for an index out of range."""
 
 
 _view = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -279,19 +285,27 @@ def synchronize(index: int) -> None:
             eng.readbacks.finish(device)
 
 
+def dimension_of(dims: Sequence[str], size: int) -> str:
+    """Which of ``dims``, texts "number:size", has the flagged size: "dimension 0 or 1" where several have."""
+    numbers = [dim.partition(":")[0] for dim in dims if dim.endswith(f":{size}")]
+    return " ".join(["dimension", *" or ".join(dict.fromkeys(numbers)).split()])
+
+
 def check_flags(device: Device, flags: bytearray) -> None:
     """Raises, and clears, what a kernel flagged."""
     code, number, value, size = _FLAGS.unpack_from(flags)
     if not code:
         return
     device.upload(device.error_buffer, 0, bytes(ERROR_BYTES))
-    op = operation_name(number).removeprefix("aten::")
+    op, *dims = operation_name(number).removeprefix("aten::").split(" ")
     hint = "" if "where" in config().debug else f" ({HINT})"
     if code == INDEX_OUT_OF_RANGE and op in PYTORCHS_WORDS:
         error, words, of_negative = PYTORCHS_WORDS[op]
         words = words if of_negative is None or value >= 0 else of_negative
         called = op.removesuffix("_forward")
-        raise error(f"{words.format(value=value)} ({called}{f'; {HINT}' if hint else ''})")
+        raise error(f"{words.format(value=value, size=size)} ({called}{f'; {HINT}' if hint else ''})")
     if code == INDEX_OUT_OF_RANGE:
-        raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}{hint}")
+        kind = OutOfRangeError if op in RUNTIME_ERRORS else IndexError
+        dimension = dimension_of(dims, size)
+        raise kind(f"{op}: index {value} is out of bounds for {dimension} with size {size}{hint}")
     raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size}){hint}")

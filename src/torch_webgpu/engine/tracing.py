@@ -90,7 +90,7 @@ class Tracing:
         if state is not default_state(self.device.index):
             self.refuse(self.device.index, "a generator of its own cannot be drawn from")
         ahead, self.drawn = self.drawn, self.drawn + blocks
-        RandomState.draws += 1
+        state.count_draw()
         return random_words(state, ahead)
 
     def finish(self, inputs: Sequence[Input], result: Any) -> Plan:
@@ -237,15 +237,15 @@ def trace(
 
 def stand_ins(engine: Engine, index: int, args: Sequence[Any], names: Sequence[str]) -> dict[int, Input]:
     """The inputs among the leaves of ``args``, by their numbers."""
-    found = {}
+    inputs = {}
     leaves, _ = pytree.tree_flatten_with_path(tuple(args))
     for k, (path, leaf) in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
             first, *keys = map(_key, path)
             name = names[first] if first < len(names) else f"args.{first}"
             tensor = stand_in(engine, leaf, index)
-            found[k] = Input(tensor, ".".join([name, *map(str, keys)]), isinstance(leaf, torch.nn.Parameter))
-    return found
+            inputs[k] = Input(tensor, ".".join([name, *map(str, keys)]), isinstance(leaf, torch.nn.Parameter))
+    return inputs
 
 
 def _key(entry: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ _COMPONENTS = {
     getattr(lib, f"WGPUSubgroupMatrixComponentType_{name.upper()}"): name
     for name in ("f32", "f16", "u32", "i32", "u8", "i8")
 }
+_OF_DAWN = re.compile(rb"^(?:Warning|Error): .*\n?(?:^[ ]+(?:- |at ).*\n?)*\n?", re.MULTILINE)
+"""A message of Dawn's: what it is, and the lines that say where it came from."""
 _BLOCK_NS = 20_000_000
 """The longest that one wait sleeps."""
 
@@ -86,26 +89,29 @@ def _limits(adapter: Handle) -> Handle:
 
 
 def _matrices(adapter: Handle) -> tuple[MatrixConfig, ...]:
-    found = ffi.new("WGPUAdapterPropertiesSubgroupMatrixConfigs *")
-    found.chain.sType = lib.WGPUSType_AdapterPropertiesSubgroupMatrixConfigs
+    properties = ffi.new("WGPUAdapterPropertiesSubgroupMatrixConfigs *")
+    properties.chain.sType = lib.WGPUSType_AdapterPropertiesSubgroupMatrixConfigs
     info = ffi.new("WGPUAdapterInfo *")
-    info.nextInChain = ffi.addressof(found, "chain")
+    info.nextInChain = ffi.addressof(properties, "chain")
     lib.wgpuAdapterGetInfo(adapter, info)
     configs = tuple(
         MatrixConfig(
             _COMPONENTS[config.componentType], _COMPONENTS[config.resultComponentType], config.M, config.N, config.K,
             config.maxSubgroupSize,
         )
-        for config in (found.configs[k] for k in range(found.configCount))
+        for config in (properties.configs[k] for k in range(properties.configCount))
     )  # fmt: skip
     lib.wgpuAdapterInfoFreeMembers(info[0])
-    lib.wgpuAdapterPropertiesSubgroupMatrixConfigsFreeMembers(found[0])
+    lib.wgpuAdapterPropertiesSubgroupMatrixConfigsFreeMembers(properties[0])
     return configs
 
 
 @contextmanager
 def _captured_stderr() -> Iterator[None]:
-    """Into the log instead: Dawn writes to the file of stderr why it refuses an adapter, and cannot be told not to."""
+    """Into the log instead: Dawn writes to the file of stderr why it refuses an adapter, and cannot be told not to.
+
+    What threads and children of the program write meanwhile comes to stderr after it.
+    """
     try:
         kept = os.dup(2)
     except OSError:  # there is no stderr
@@ -119,8 +125,12 @@ def _captured_stderr() -> Iterator[None]:
             os.dup2(kept, 2)
             os.close(kept)
         said.seek(0)
-        if text := said.read().decode(errors="replace").strip():
-            _log.info("%s", text)
+        text = said.read()
+        if ours := b"".join(_OF_DAWN.findall(text)).decode(errors="replace").strip():
+            _log.info("%s", ours)
+        others = _OF_DAWN.sub(b"", text)
+        if others.strip():
+            os.write(2, others)
 
 
 class Dawn:
@@ -135,14 +145,14 @@ class Dawn:
     def adapters(self) -> list[Adapter]:
         """The most and the least powerful GPU of each native backend: Dawn's C interface does not list them all."""
         preferences = lib.WGPUPowerPreference_HighPerformance, lib.WGPUPowerPreference_LowPower
-        found: dict[str, Adapter] = {}
+        by_info: dict[str, Adapter] = {}
         with _captured_stderr():
             for backend, preference in product(_BACKENDS, preferences):
                 handle = _request_adapter(getattr(lib, f"WGPUBackendType_{backend}"), preference)
                 if handle is not None:
                     adapter = self._describe(handle)
-                    found.setdefault(repr(adapter.info), adapter)
-        return list(found.values())
+                    by_info.setdefault(repr(adapter.info), adapter)
+        return list(by_info.values())
 
     def null(self) -> Adapter:
         """An adapter that validates everything, shaders too, and computes nothing: for tests anywhere."""

@@ -77,8 +77,11 @@ class DeviceMemory(NamedTuple):
     total: int
 
 
-def memory_of(vendor_id: int, device_id: int, name: str, ordinal: int = 0) -> DeviceMemory | None:
-    """The memory of a GPU, the ``ordinal``-th of those that look the same; None where nobody tells."""
+def memory_of(vendor_id: int, device_id: int, name: str | None, ordinal: int = 0) -> DeviceMemory | None:
+    """The memory of a GPU, the ``ordinal``-th of those that look the same; None where nobody tells.
+
+    ``name``: as Vulkan's driver calls it; None where only another driver's name is known.
+    """
     loader, instance = _loader()
     if instance is None:
         return None
@@ -88,7 +91,8 @@ def memory_of(vendor_id: int, device_id: int, name: str, ordinal: int = 0) -> De
     gpus = (c_void_p * count.value)()
     if loader.vkEnumeratePhysicalDevices(instance, byref(count), gpus) != SUCCESS:
         return None
-    same = [gpu for gpu in gpus if gpu and _identity(loader, gpu) == (vendor_id, device_id, name)]
+    wanted = (vendor_id, device_id, name)[: 2 if name is None else 3]
+    same = [gpu for gpu in gpus if gpu and _identity(loader, gpu)[: len(wanted)] == wanted]
     return _memory(loader, same[min(ordinal, len(same) - 1)]) if same else None
 
 
@@ -115,14 +119,14 @@ def _identity(loader: Any, gpu: int) -> tuple[int, int, str]:
 
 def _memory(loader: Any, gpu: int) -> DeviceMemory:
     budget = _Budget(type=MEMORY_BUDGET)
-    found = _MemoryProperties(type=MEMORY_PROPERTIES_2)
+    properties = _MemoryProperties(type=MEMORY_PROPERTIES_2)
     tells = _has_budget(loader, gpu)
     if tells:
-        found.next = ctypes.cast(ctypes.pointer(budget), c_void_p)
-    loader.vkGetPhysicalDeviceMemoryProperties2(c_void_p(gpu), byref(found))
-    local = [k for k in range(found.heap_count) if found.heaps[k].flags & DEVICE_LOCAL]
+        properties.next = ctypes.cast(ctypes.pointer(budget), c_void_p)
+    loader.vkGetPhysicalDeviceMemoryProperties2(c_void_p(gpu), byref(properties))
+    local = [k for k in range(properties.heap_count) if properties.heaps[k].flags & DEVICE_LOCAL]
     free = sum(max(0, budget.budget[k] - budget.usage[k]) for k in local)
-    return DeviceMemory(free if tells else None, sum(found.heaps[k].size for k in local))
+    return DeviceMemory(free if tells else None, sum(properties.heaps[k].size for k in local))
 
 
 def _has_budget(loader: Any, gpu: int) -> bool:

@@ -24,7 +24,7 @@ from torch_webgpu.errors import FallbackError, TraceError
 
 from .call_site import Called, called, public_name
 from .decomps import decomposed
-from .refusals import refusal
+from .refusals import is_cpu_forbidden, refusal
 from .torch_abi import check_devices, is_webgpu, library
 
 _counts: Counter[str] = Counter()
@@ -52,6 +52,8 @@ def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 def check_allowed(operator: str, reason: str) -> None:
     """Raises FallbackError where nothing may run on the CPU."""
+    if is_cpu_forbidden():
+        raise FallbackError(f"{operator} would run on the CPU: {reason}")
     if config().fallback == "error":
         raise FallbackError(
             f"{called(operator).function} would run on the CPU ({operator}: {reason}) and TORCH_WEBGPU_FALLBACK=error "
@@ -172,16 +174,16 @@ def called_on_cpu(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _device_of(args: Any, kwargs: Any) -> torch.device:
-    found: list[torch.device] = []
+    devices: list[torch.device] = []
 
     def visit(value: Any) -> None:
         if is_webgpu(value):
-            found.append(value.device)
+            devices.append(value.device)
         elif isinstance(value, torch.device) and value.type == "webgpu":
-            found.append(value)
+            devices.append(value)
 
     tree_map(visit, (args, kwargs))
-    return found[0] if found else torch.device("webgpu", current_device())
+    return devices[0] if devices else torch.device("webgpu", current_device())
 
 
 def install() -> None:

@@ -28,6 +28,7 @@ from .refusals import refusal
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
 BACKEND_KEY = "PrivateUse1"
+AUTOGRAD_KEY = "AutogradPrivateUse1"
 DEVICE_TYPE = "webgpu"
 DEVICE_TYPE_NUMBER: int = torch._C._autograd.DeviceType.PrivateUse1.value
 DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
@@ -61,15 +62,15 @@ _libraries: dict[str, torch.library.Library] = {}
 
 def library(key: str, namespace: str = "aten") -> torch.library.Library:
     """The registration handle for a dispatch key; kept alive, since dropping it would undo its registrations."""
-    found = _libraries.get(namespace + key)
-    if found is None:
-        found = _libraries[namespace + key] = torch.library.Library(namespace, "IMPL")
+    handle = _libraries.get(namespace + key)
+    if handle is None:
+        handle = _libraries[namespace + key] = torch.library.Library(namespace, "IMPL")
         # At exit its kernels would be gone while threads and other packages' handlers still use the device.
         for finalizer in tuple(finalize._registry):  # type: ignore[attr-defined]
             alive = finalizer.peek()
-            if alive is not None and alive[0] is found:
+            if alive is not None and alive[0] is handle:
                 finalizer.atexit = False
-    return found
+    return handle
 
 
 def impl(overload: OpOverload, fn: Callable[..., Any], key: str = BACKEND_KEY) -> None:
@@ -103,9 +104,8 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
-def composite(overload: OpOverload) -> Callable[..., Any]:
-    """PyTorch's composition of an operator of others, with their derivatives, whatever is registered for it."""
-    return partial(overload._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+def has_kernel(overload: OpOverload, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
 
 
 def fused_attention_is_wanted() -> bool:
@@ -129,6 +129,27 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 def in_transform() -> bool:
     """Whether tensors may have tangents, or a transform of ``torch.func`` is underway."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def apply_function(function: Any) -> Callable[..., Any]:
+    """``function.apply`` for a kernel of autograd's dispatch keys, where a transform of ``torch.func`` is one level of
+    autograd, as below it.
+    """
+    apply = function.apply
+
+    def call(*values: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return apply(*values)
+        from torch._functorch import autograd_function as functorch  # not before a transform is underway
+
+        with functorch.enable_single_level_autograd_function():  # type: ignore[attr-defined]
+            return apply(*values)
+
+    return call
+
+
+SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+"""``torch.autograd.Function`` as functorch's own are: of the level of autograd that is active, whichever that is."""
 
 
 def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
@@ -203,8 +224,7 @@ def is_inplace(overload: OpOverload) -> bool:
 
 def is_composite(overload: OpOverload) -> bool:
     """Whether PyTorch composes it of other operators on every device: a kernel of our own would have no autograd."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return has_kernel(overload.name(), "CompositeImplicitAutograd") and not has_kernel(overload.name(), "CPU")
+    return has_kernel(overload, "CompositeImplicitAutograd") and not has_kernel(overload, "CPU")
 
 
 def takes_numbers(overload: OpOverload) -> bool:
@@ -294,10 +314,10 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     Raises what PyTorch raises for bad arguments, in its words.
     """
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
-    found = METAS.get(key)
-    if found is None:
-        found = METAS.promote(key)
-    if found is None:
+    metas = METAS.get(key)
+    if metas is None:
+        metas = METAS.promote(key)
+    if metas is None:
         asked = overload
         overload, kwargs = _asked(overload, kwargs)
         try:
@@ -312,9 +332,9 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
                 raise (refused or own) from None
             with _any_order():
                 result = _answer(overload, args, kwargs)
-        found = [_meta_of(t) for t in _flatten(result)]
-        METAS[key] = found
-    return found
+        metas = [_meta_of(t) for t in _flatten(result)]
+        METAS[key] = metas
+    return metas
 
 
 def _answer(overload: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -360,13 +380,13 @@ def _meta_of(t: torch.Tensor) -> Meta:
 
 def check_devices(values: Sequence[Any]) -> None:
     """Raises PyTorch's error unless the tensors among ``values`` are on one device, 0-dim CPU tensors aside."""
-    found: torch.device | None = None
+    expected: torch.device | None = None
     for t in _tensors(values):
         device = t.device
-        if device != found and (t.dim() or device.type != "cpu"):
-            if found is not None:
-                raise different_devices(found, device)
-            found = device
+        if device != expected and (t.dim() or device.type != "cpu"):
+            if expected is not None:
+                raise different_devices(expected, device)
+            expected = device
 
 
 def empty_like_meta(metas: Sequence[Meta], device: int) -> list[torch.Tensor]:
@@ -382,13 +402,13 @@ def outputs_of(overload: OpOverload, *args: Any, **kwargs: Any) -> list[torch.Te
 
 
 def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
+            tensors += _tensors(value)
+    return tensors
 
 
 def _device_index(t: torch.Tensor) -> int | None:

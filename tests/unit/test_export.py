@@ -1,0 +1,305 @@
+"""Exports without a browser: folders, names, errors, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+
+from torch_webgpu.cli import main
+from torch_webgpu.errors import ExportError, TraceError
+from torch_webgpu.export import export, export_generation
+from torch_webgpu.export import folder as files
+from torch_webgpu.export.generation import Generation
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.head = nn.Linear(4, 9, bias=False)
+        self.head.weight = self.table.weight
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, ids: torch.Tensor, scale: float = 1.0, *, more: Any = None) -> dict[str, Any]:
+        h = self.table(ids) * scale
+        return {"logits": self.head(h), "hidden": (h, None, h[:, 0])}
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "plan.json").read_text())
+
+
+def roles(folder: Path) -> dict[str, str]:
+    return {b["name"]: b["role"] for b in manifest(folder)["buffers"] if b["role"] in ("weight", "state", "input")}
+
+
+def test_names_and_files(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Tied()
+    report = export(model, {"ids": torch.tensor([[1, 2]]), "scale": 2.0}, tmp_path / "out", metadata={"title": "Tied"})
+    data = manifest(tmp_path / "out")
+    program = data["programs"]["forward"]
+    assert [(i["name"], i["dtype"], i["shape"]) for i in program["inputs"]] == [("ids", "int64", [1, 2])]
+    assert [o["name"] for o in program["outputs"]] == ["logits", "hidden.0", "hidden.2"]
+    assert roles(tmp_path / "out") == {"table.weight": "weight", "ids": "input"}
+    assert data["metadata"] == {"title": "Tied"}
+    saved = load_file(tmp_path / "out" / "model.safetensors")
+    assert list(saved) == ["table.weight"]
+    assert torch.equal(saved["table.weight"], model.table.weight)
+    for name, entry in data["files"].items():
+        content = (tmp_path / "out" / name).read_bytes()
+        assert (entry["bytes"], entry["sha256"]) == (len(content), sha256(content).hexdigest())
+    kernels = json.loads((tmp_path / "out" / "kernels.json").read_text())
+    assert {m["digest"] for m in data["modules"]} == kernels.keys()
+    assert report.kernels == len(kernels)
+    assert report.programs == {"forward": len(program["steps"])}
+    assert "index.html" in os.listdir(tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o444 == 0o444
+    example = load_file(tmp_path / "out" / "example.safetensors")
+    torch.testing.assert_close(example["forward/out/logits"], model(torch.tensor([[1, 2]]), 2.0)["logits"])
+
+
+def test_kernels_are_what_every_browser_takes(tmp_path: Path) -> None:
+    export(Tied(), torch.tensor([[1, 2]]), tmp_path / "out")
+    data = manifest(tmp_path / "out")
+    assert data["requires"] == {"features": [], "limits": {}}
+    assert all(len(m["access"]) <= 8 for m in data["modules"])
+    for source in json.loads((tmp_path / "out" / "kernels.json").read_text()).values():
+        assert not {"enable", "i64", "f64", "immediate"} & set(source.replace("<", " ").replace(">", " ").split())
+
+
+def test_the_model_stays_as_it_was(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    before = {name: (id(t), t.clone()) for name, t in (*model.named_parameters(), *model.named_buffers())}
+    kept = model(torch.randn(5, 3))  # a graph that is alive
+    statistics = {name: t.clone() for name, t in model.named_buffers()}
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    export(model, torch.randn(5, 3), tmp_path / "out", programs={"train": (train, (torch.randn(5, 3),))},
+           state={"optimizer": optimizer})  # fmt: skip
+    after = dict((*model.named_parameters(), *model.named_buffers()))
+    for name, (identity, value) in before.items():
+        assert id(after[name]) == identity
+        assert torch.equal(after[name], statistics.get(name, value))
+    assert all(p.grad is None for p in model.parameters())
+    assert not optimizer.state
+    assert optimizer.param_groups[0]["params"][0] is model[0].weight
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    kept.sum().backward()
+    assert roles(tmp_path / "out")["optimizer.0.weight.momentum_buffer"] == "state"
+    assert roles(tmp_path / "out")["1.running_mean"] == "state"
+
+
+def test_a_buffer_that_is_assigned_is_state(tmp_path: Path) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count = self.count + 1
+            return x + self.count
+
+    export(Counts(), torch.zeros(1), tmp_path / "out")
+    assert roles(tmp_path / "out") == {"count": "state", "x": "input"}
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(Tied(), torch.tensor([[1, 2]]), out)
+    (out / "mine.txt").write_text("from the last export")
+    before = (out / "plan.json").read_bytes()
+
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x.sum().item()
+
+    with pytest.raises(TraceError):
+        export(Fails(), torch.zeros(2), out)
+    assert (out / "plan.json").read_bytes() == before
+    export(nn.Linear(2, 2), torch.zeros(2), out)
+    assert (out / "plan.json").read_bytes() != before
+    assert not (out / "mine.txt").exists()
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_failure_while_files_are_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_json", full)
+    with pytest.raises(OSError, match="No space"):
+        export(nn.Linear(2, 2), torch.zeros(2), tmp_path / "out")
+    assert not os.listdir(tmp_path)
+
+
+def test_what_is_no_export_is_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ExportError, match="is no export of torch-webgpu"):
+        export(nn.Linear(2, 2), torch.zeros(2), tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+class Draws(nn.Module):
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        probabilities = logits.softmax(-1)
+        return torch.multinomial(probabilities, 1)
+
+
+class Reads(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Transforms(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x).abs()
+
+
+@pytest.mark.parametrize(
+    ("model", "operator", "line", "instead"),
+    [
+        (Draws(), "torch.multinomial", "return torch.multinomial(probabilities, 1)", "Gumbel"),
+        (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
+        (Transforms(), "_fft_r2c", "return torch.fft.rfft(x).abs()", ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_errors_name_operator_line_and_what_to_do(
+    model: nn.Module, operator: str, line: str, instead: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TraceError) as caught:
+        export(model, torch.randn(2, 3), tmp_path / "out")
+    message = str(caught.value)
+    assert "'forward' cannot be exported" in message
+    assert f"{__file__}:" in message
+    for part in (operator, line, instead):
+        assert part in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((None, None), {}, "nothing to export"),
+        ((None, torch.zeros(1)), {}, "give|programs alone"),
+        ((nn.Linear(2, 2), (torch.zeros(2), torch.zeros(2))), {}, "do not fit its arguments"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"output_names": ["a", "b"]}, "has 1 outputs"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"input_names": ["a", "b"]}, "needs as many"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"target": "h200-dawn"}, "is no browser"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"state": {"cache": 3}}, "without tensors"),
+        ((nn.Linear(2, 2, device="meta"), torch.zeros(2)), {}, "weights=False"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments: Any, options: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message):
+        export(*arguments, tmp_path / "out", **options)
+    assert not os.listdir(tmp_path)
+
+
+def test_an_unknown_target(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean 'portable'"):
+        export(nn.Linear(2, 2), torch.zeros(2), tmp_path / "out", target="portabel")
+
+
+def test_meta_tensors_give_plan_and_kernels(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
+        report = export(model, torch.empty(1, 8, 64), tmp_path / "out", weights=False)
+    assert report.weight_bytes == 0
+    assert report.kernels > 3
+    assert not list((tmp_path / "out").glob("*.safetensors"))
+
+
+def test_shards(tmp_path: Path) -> None:
+    tensors = {name: torch.full((10,), float(k)) for k, name in enumerate("abcde")}
+    assert files.sharded(tensors, "model", limit=80) == {
+        "model-00001-of-00003.safetensors": ["a", "b"],
+        "model-00002-of-00003.safetensors": ["c", "d"],
+        "model-00003-of-00003.safetensors": ["e"],
+    }
+    places = files.save_weights(tmp_path, tensors, "model")
+    for name, (file, start, size) in places.items():
+        assert (tmp_path / file).read_bytes()[start : start + size] == tensors[name].numpy().tobytes()
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my_models.py").write_text("from torch import nn\ndef make_model():\n    return nn.Conv2d(1, 2, 3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["export", "my_models:make_model", "out", "--input", "1x1x28x28", "--target", "portable"]) == 0
+    assert "programs  forward" in capsys.readouterr().out
+    assert (tmp_path / "out" / "index.html").exists()
+    assert main(["export", "my_models:make_modle", "out", "--input", "1x1x28x28"]) == 1
+    assert "did you mean 'make_model'" in capsys.readouterr().err
+    assert main(["export", "my_models:make_model", "out", "--input", "1,2"]) == 1
+    assert "is no shape" in capsys.readouterr().err
+
+
+def test_a_process_without_an_adapter(tmp_path: Path) -> None:
+    program = (
+        "import sys, torch\n"
+        "assert not torch.webgpu.is_available()\n"
+        "print(torch.webgpu.export(torch.nn.Linear(3, 2), torch.zeros(4, 3), sys.argv[1]))\n"
+    )
+    nothing = {"VK_DRIVER_FILES": "/nonexistent", "__EGL_VENDOR_LIBRARY_FILENAMES": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "out")], env={**os.environ, **nothing}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "WebGPU, no more" in done.stdout
+
+
+def language_models() -> list[Any]:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    qwen = Qwen2Config(vocab_size=400, num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, **sizes)
+    gpt2 = GPT2Config(vocab_size=400, n_embd=32, n_head=4, n_layer=2, n_positions=64, eos_token_id=None)
+    return [GPT2LMHeadModel(gpt2).eval(), Qwen2ForCausalLM(qwen).eval()]
+
+
+@pytest.mark.parametrize("model", language_models(), ids=lambda model: type(model).__name__)
+def test_the_programs_of_generation(model: Any, tmp_path: Path) -> None:
+    """They generate what Transformers generates; a page runs the same programs (tests/web/test_generation.py)."""
+    prompt = [5, 17, 300, 42, 8, 9, 10]
+    with torch.no_grad():
+        expected = model.generate(torch.tensor([prompt]), max_new_tokens=9, do_sample=False, pad_token_id=0)[0, 7:]
+        for step in ("decode", "sample"):
+            generation = Generation(model, 32)
+            generation.prefill(torch.tensor([prompt[:4]]))
+            for token in prompt[4:]:
+                generation.prefill(torch.tensor([[token]]))
+            greedy = torch.tensor([0.0, 0.0, 1.0])
+            tokens = [int(getattr(generation, step)(greedy)["recent"][-1]) for _ in range(9)]
+            assert tokens == expected.tolist()
+    report = export_generation(model, tmp_path / "out", max_length=32, prefill=(8,))
+    assert set(report.programs) == {"prefill_1", "prefill_8", "decode", "sample"}
+    data = manifest(tmp_path / "out")
+    assert data["metadata"]["generation"]["prefill"] == [1, 8]
+    states = {b["name"]: b for b in data["buffers"] if b["role"] == "state"}
+    assert {"cache.0.keys", "cache.1.values", "cache.0.length", "logits", "recent"} <= states.keys()
+    assert not any("source" in b for b in states.values()), "what is zero is not downloaded"
+
+
+def test_generation_refuses_lengths_that_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="from 1 to max_length"):
+        export_generation(language_models()[0], tmp_path / "out", max_length=32, prefill=(64,))

@@ -1,0 +1,89 @@
+"""A browser for all tests of this folder; all are skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_webgpu.export.folder import copy_runtime
+
+from .chromium import FLAGS, executable, missing, tensor_of
+from .server import Site
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = missing()
+    for item in items:
+        if reason and item.path.is_relative_to(HERE) and "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """What starts browsers."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: Any) -> Iterator[Any]:
+    found = chromium.launch(executable_path=executable(), args=[*FLAGS])
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What exports of tests are written into."""
+    return tmp_path_factory.mktemp("web")
+
+
+@pytest.fixture(scope="session")
+def session_site(folders: Path) -> Iterator[Site]:
+    copy_runtime(folders / "runtime")  # as it is exported
+    site = Site({"/runtime/": folders / "runtime", "/exports/": folders, "/": HERE})
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(session_site: Site) -> Site:
+    session_site.well()
+    return session_site
+
+
+@pytest.fixture(scope="session")
+def session_page(browser: Any) -> Iterator[Any]:
+    context = browser.new_context()
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def page(session_page: Any, site: Site) -> Iterator[Any]:
+    """An empty page with the runtime and ``page.js`` loaded, and nothing kept from other tests."""
+    session_page.set_viewport_size({"width": 1280, "height": 720})
+    session_page.goto(f"{site.url}/empty.html")
+    session_page.wait_for_selector("html[data-ready]", state="attached")
+    session_page.evaluate("caches.delete('torch-webgpu')")
+    yield session_page
+    assert not session_page.evaluate("globalThis.violations ?? []")
+
+
+@pytest.fixture
+def example(page: Any) -> Callable[[str], dict[str, dict[str, torch.Tensor]]]:
+    """Runs the example of an export in the page: program → output → tensor."""
+
+    def run(name: str) -> dict[str, dict[str, torch.Tensor]]:
+        results = page.evaluate("url => runExample(url)", f"/exports/{name}/")
+        return {p: {n: tensor_of(t) for n, t in outputs.items()} for p, outputs in results.items()}
+
+    return run

@@ -1,0 +1,346 @@
+"""What a page is told when something is wrong, and that it can go on afterwards."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import nn
+
+from torch_webgpu.export import export
+
+from .chromium import NO_ADAPTER, executable, tensor_of
+from .server import Site
+
+LOAD = "([url, options]) => failure(() => Model.load(url, options))"
+
+
+class Lookup(nn.Module):
+    """An embedding, which flags indices that are out of range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(50, 8)
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        return self.table(i)
+
+
+@pytest.fixture(scope="module")
+def lookup(folders: Path) -> str:
+    export(Lookup(), torch.tensor([1, 2, 3]), folders / "lookup")
+    return "/exports/lookup/"
+
+
+@pytest.fixture(scope="module")
+def manifest(folders: Path, lookup: str) -> dict[str, Any]:
+    return json.loads((folders / "lookup" / "plan.json").read_text())
+
+
+def test_an_index_out_of_range_and_then_a_good_run(page: Any, lookup: str) -> None:
+    error, good = page.evaluate(
+        """async url => {
+          const model = await Model.load(url), error = await failure(() => model.run({i: [1, 60, 3]}));
+          return [error, packed((await model.run({i: [4, 5, 6]})).output)];
+        }""",
+        lookup,
+    )
+    assert error["kind"] == "index"
+    assert "embedding: index 60 is out of bounds for dimension with size 50" in error["message"]
+    assert torch.equal(tensor_of(good), Lookup().table.weight.detach()[4:7])
+
+
+def test_an_index_of_a_run_that_is_not_read_comes_with_the_next(page: Any, lookup: str) -> None:
+    first, second = page.evaluate(
+        """async url => {
+          const model = await Model.load(url);
+          await model.run('forward', {i: [1, -60, 3]}, {outputs: []});
+          return [await failure(() => model.sync()), await failure(() => model.sync())];
+        }""",
+        lookup,
+    )
+    assert first["kind"] == "index"
+    assert second is None
+
+
+def test_a_lost_device(page: Any, lookup: str) -> None:
+    pending, later, again = page.evaluate(
+        """async url => {
+          const model = await Model.load(url), run = failure(() => model.run({i: [1, 2, 3]}));
+          model.device.destroy();
+          const errors = [await run, await failure(() => model.run({i: [1, 2, 3]}))];
+          return [...errors, (await (await Model.load(url)).run({i: [1, 2, 3]})).output.shape];
+        }""",
+        lookup,
+    )
+    assert later["kind"] == "lost"
+    assert pending is None or pending["kind"] == "lost"
+    assert again == [3, 8]
+
+
+@pytest.mark.parametrize("name", ["plan.json", "kernels.json", "model.safetensors"])
+def test_a_missing_file(page: Any, site: Site, lookup: str, name: str) -> None:
+    site.missing.add(name)
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert (error["name"], error["kind"]) == ("WebGPUError", "network")
+    assert f"{name}: 404" in error["message"]
+
+
+def test_changed_weights(page: Any, site: Site, lookup: str, folders: Path) -> None:
+    data = bytearray((folders / "lookup" / "model.safetensors").read_bytes())
+    data[-3] ^= 1
+    site.replaced["model.safetensors"] = bytes(data)
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "format"
+    assert "is not what was exported" in error["message"]
+    site.well()
+    assert page.evaluate(LOAD, [lookup, {}]) is None
+
+
+def test_truncated_weights(page: Any, site: Site, lookup: str) -> None:
+    site.truncated["model.safetensors"] = 500
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "network"
+    site.well()
+    assert page.evaluate(LOAD, [lookup, {}]) is None
+
+
+def test_weights_that_end_early(page: Any, site: Site, lookup: str, folders: Path) -> None:
+    site.replaced["model.safetensors"] = (folders / "lookup" / "model.safetensors").read_bytes()[:-100]
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "network"
+    assert "ended after" in error["message"]
+
+
+@pytest.mark.parametrize("text", [b"<!doctype html><title>not found</title>", b"[]", b'{"format": 1}', b"null"])
+def test_what_is_no_export(page: Any, site: Site, lookup: str, text: bytes) -> None:
+    site.replaced["plan.json"] = text
+    assert page.evaluate(LOAD, [lookup, {}])["kind"] == "format"
+
+
+def test_a_later_format(page: Any, site: Site, lookup: str, manifest: dict[str, Any]) -> None:
+    site.replaced["plan.json"] = json.dumps({**manifest, "format": 2}).encode()
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "format"
+    assert "format 2, and this runtime reads format 1" in error["message"]
+
+
+def test_integrity(page: Any, lookup: str) -> None:
+    error = page.evaluate(LOAD, [lookup, {"integrity": f"sha256-{'0' * 64}"}])
+    assert error["kind"] == "format"
+    assert page.evaluate(
+        """async url => {
+          const {sha256} = await import('/runtime/files.js');
+          const digest = await sha256(await (await fetch(url + 'plan.json')).arrayBuffer());
+          return failure(() => Model.load(url, {integrity: 'sha256-' + digest}));
+        }""",
+        lookup,
+    ) is None  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("requires", "lacks"),
+    [
+        ({"features": ["shader-f16"], "limits": {}}, "shader-f16"),
+        ({"features": [], "limits": {"maxBindGroups": 1000}}, "maxBindGroups 1000 (has "),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_lacks_something(
+    page: Any, site: Site, lookup: str, manifest: Any, requires: Any, lacks: str
+) -> None:
+    site.replaced["plan.json"] = json.dumps({**manifest, "requires": requires}).encode()
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "needs"
+    assert lacks in error["message"]
+    assert site.requests["/exports/lookup/model.safetensors"] == 0
+
+
+def test_too_large_for_the_gpu(page: Any, site: Site, lookup: str, manifest: Any) -> None:
+    changed = copy.deepcopy(manifest)
+    changed["buffers"] += [{"name": "x", "role": "temporary", "bytes": 1 << 45}]
+    site.replaced["plan.json"] = json.dumps(changed).encode()
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "out-of-memory"
+    assert site.requests["/exports/lookup/model.safetensors"] == 0
+
+
+def test_a_kernel_that_does_not_compile(page: Any, site: Site, lookup: str, manifest: Any, folders: Path) -> None:
+    from hashlib import sha256
+
+    kernels = json.loads((folders / "lookup" / "kernels.json").read_text())
+    text = json.dumps({digest: source.replace("fn main", "fn main_") for digest, source in kernels.items()}).encode()
+    changed = copy.deepcopy(manifest)
+    changed["files"]["kernels.json"] = {"bytes": len(text), "sha256": sha256(text).hexdigest()}
+    site.replaced |= {"kernels.json": text, "plan.json": json.dumps(changed).encode()}
+    error = page.evaluate(LOAD, [lookup, {}])
+    assert error["kind"] == "compile"
+    assert manifest["modules"][0]["label"] in error["message"]
+
+
+def test_an_aborted_download(page: Any, lookup: str) -> None:
+    names = page.evaluate(
+        """async url => {
+          const before = new AbortController(), during = new AbortController();
+          before.abort();
+          const progress_callback = ({file}) => { if (file) during.abort(); };
+          return [(await failure(() => Model.load(url, {signal: before.signal}))).name,
+                  (await failure(() => Model.load(url, {signal: during.signal, progress_callback}))).name,
+                  await failure(() => Model.load(url))];
+        }""",
+        lookup,
+    )
+    assert names == ["AbortError", "AbortError", None]
+
+
+def test_no_adapter(chromium: Any, site: Site, lookup: str) -> None:
+    other = chromium.launch(executable_path=executable(), args=[*NO_ADAPTER])
+    try:
+        page = other.new_page()
+        page.goto(f"{site.url}/empty.html")
+        error, found = page.evaluate(
+            """async url => {
+              const {Model, getCapabilities} = await import('/runtime/index.js');
+              return [await Model.load(url).catch(({kind, message}) => ({kind, message})), await getCapabilities()];
+            }""",
+            lookup,
+        )
+    finally:
+        other.close()
+    assert error["kind"] in ("unsupported", "no-adapter")
+    assert found == {"available": False, "reason": error["message"]}
+
+
+class Cut(nn.Module):
+    """Half-precision weights of which the chunks of a download cut words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Parameter(torch.randn(3).half())
+        self.b = nn.Parameter(torch.randn(1 << 23).add(0.01 * torch.arange(1 << 23) % 3).half())
+        self.c = nn.Parameter(torch.randn(1 << 20, 5).half())
+
+    def forward(self, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        i = at + torch.arange(64, device=at.device)
+        return self.a * 1, self.b[i], self.b[-5:] * 1, self.c.flatten()[:7] * 1, self.c[-1] * 1
+
+
+def test_a_download_in_chunks(page: Any, site: Site, folders: Path) -> None:
+    model = Cut()
+    export(model, torch.tensor(0), folders / "cut")
+    entry = json.loads((folders / "cut" / "plan.json").read_text())
+    sources = {b["name"]: b.get("source") for b in entry["buffers"]}
+    border = (1 << 24) - sources["b"][1]
+    assert border % 4, "the border is to cut a word"
+    first = border // 2 - 32
+    script = """async ([url, at]) => {
+      let largest = 0, events = 0;
+      const write = GPUQueue.prototype.writeBuffer;
+      GPUQueue.prototype.writeBuffer = function (...args) {
+        largest = Math.max(largest, args[2].byteLength);
+        return write.apply(this, args);
+      };
+      const progress_callback = ({file}) => { events += file === 'model.safetensors'; };
+      const model = await Model.load(url, {progress_callback});
+      const outputs = packedAll(await model.run({at}));
+      model.dispose();
+      return [outputs, largest, events];
+    }"""
+    with torch.no_grad():
+        expected = model(torch.tensor(first))
+    weights = "/exports/cut/model.safetensors"
+    for ranges in (True, False):
+        site.ranges = ranges
+        outputs, largest, events = page.evaluate(script, ["/exports/cut/", first])
+        for actual, wanted in zip(outputs.values(), expected):
+            assert torch.equal(tensor_of(actual), wanted)
+        assert largest <= 1 << 24
+        assert events > 2
+        if ranges:
+            assert site.requests[weights] == 1
+        page.evaluate("caches.delete('torch-webgpu')")
+    site.well()
+    page.evaluate(script, ["/exports/cut/", first])
+    assert site.requests[weights] == 1
+    page.evaluate(script, ["/exports/cut/", first])
+    assert site.requests[weights] == 1, "the second visit reads the cache"
+    assert page.evaluate(
+        """async () => {
+          const cache = await caches.open('torch-webgpu'), keys = await cache.keys();
+          return cache.delete(keys.find(k => k.url.includes('model.safetensors?chunk=1')).url);
+        }"""
+    )
+    outputs, _, _ = page.evaluate(script, ["/exports/cut/", first])
+    assert (site.requests[weights], site.ranged[weights]) == (2, 1), "the rest is fetched from where it is missing"
+    assert torch.equal(tensor_of(outputs["output_1"]), expected[1])
+    assert set(load_file(folders / "cut" / "model.safetensors")) == {"a", "b", "c"}
+
+
+def test_earlier_exports_are_forgotten(page: Any, folders: Path) -> None:
+    kept = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        export(nn.Linear(3, 3), torch.zeros(3), folders / "again")
+        kept.append(page.evaluate(
+            """async url => {
+              await Model.load(url);
+              await new Promise(resolve => setTimeout(resolve, 300));
+              return (await (await caches.open('torch-webgpu')).keys()).map(k => k.url);
+            }""",
+            "/exports/again/",
+        ))  # fmt: skip
+    assert len(kept[0]) == len(kept[1])
+    assert kept[0] != kept[1]
+
+
+PATHS = [
+    ("producer",), ("requires",), ("requires", "features"), ("files", "params.bin"),
+    ("files", "params.bin", "sha256"), ("buffers", 0), ("buffers", 0, "bytes"), ("buffers", 0, "role"),
+    ("buffers", 0, "source"), ("buffers", 0, "source", 0), ("buffers", 0, "source", 1), ("modules", 0),
+    ("modules", 0, "access"), ("modules", 0, "access", 0), ("modules", 0, "words"), ("programs", "forward"),
+    ("programs", "forward", "inputs", 0), ("programs", "forward", "inputs", 0, "shape"),
+    ("programs", "forward", "inputs", 0, "buffer"), ("programs", "forward", "outputs", 0, "dtype"),
+    ("programs", "forward", "steps", 0), ("programs", "forward", "steps", 0, 0),
+    ("programs", "forward", "steps", 0, 1, 0), ("programs", "forward", "steps", 0, 1, 0, 0),
+    ("programs", "forward", "steps", 0, 1, 0, 2), ("programs", "forward", "steps", 0, 2),
+    ("programs", "forward", "steps", 0, 3), ("programs", "forward", "steps", 0, 3, 0),
+    ("programs", "forward", "random_blocks"), ("operators",), ("metadata",),
+]  # fmt: skip
+WRONG = st.sampled_from([None, -1, 0.5, 1 << 40, "x", "../../etc/passwd", [], {}, [None], True])
+
+
+def test_a_manifest_with_a_wrong_part_is_refused(page: Any, manifest: dict[str, Any]) -> None:
+    """A wrong part is told, before anything is made of it, as an error of the manifest's."""
+    check = """async manifest => {
+      const {checkManifest} = await import('/runtime/manifest.js');
+      return failure(() => checkManifest(manifest));
+    }"""
+    assert page.evaluate(check, manifest) is None
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.sampled_from(PATHS), WRONG)
+    def mutated(path: tuple[Any, ...], value: Any) -> None:
+        changed = copy.deepcopy(manifest)
+        owner = changed
+        for key in path[:-1]:
+            owner = owner[key]
+        fits = {
+            "operators": isinstance(value, dict), "metadata": isinstance(value, dict), "features": value == [],
+            "producer": isinstance(value, str), "shape": value == [], "random_blocks": value == 1 << 40,
+        }  # fmt: skip
+        if fits.get(str(path[-1])) or owner[path[-1]] == value:
+            return
+        owner[path[-1]] = value
+        error = page.evaluate(check, changed)
+        assert error is not None, (path, value)
+        assert error["kind"] == "format", (path, value, error)
+
+    mutated()

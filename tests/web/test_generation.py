@@ -1,0 +1,149 @@
+"""Text generated in the page is what Python generates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from torch_webgpu.export import export_generation
+from torch_webgpu.export.generation import Generation
+
+from .server import Site
+
+PROMPT = [5, 17, 300, 42, 8, 9, 10, 11, 12, 13, 14]
+COLLECT = """async runs => {
+  const all = [];
+  for (const [ids, options] of runs) {
+    const tokens = [];
+    for await (const token of model.generate(ids, options)) tokens.push(token);
+    all.push(tokens);
+  }
+  return all;
+}"""
+
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=400, n_embd=32, n_head=4, n_layer=2, n_positions=64, bos_token_id=0, eos_token_id=None
+    )
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8 if parameter.dim() > 1 else 1)  # so that no two tokens are nearly as probable
+    return model
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Any, session_site: Site, folders: Path) -> Iterator[Any]:
+    """A page with the model in it."""
+    export_generation(gpt2(), folders / "gpt2", max_length=64, prefill=(1, 8))
+    session_site.well()
+    opened = browser.new_context().new_page()
+    opened.goto(f"{session_site.url}/empty.html")
+    opened.wait_for_selector("html[data-ready]", state="attached")
+    opened.evaluate("async url => { globalThis.model = await Model.load(url); }", "/exports/gpt2/")
+    yield opened
+    opened.context.close()
+
+
+def greedy(model: Any, count: int) -> list[int]:
+    with torch.no_grad():
+        ids = model.generate(torch.tensor([PROMPT]), max_new_tokens=count, do_sample=False, pad_token_id=0)
+    return ids[0, len(PROMPT) :].tolist()
+
+
+def test_greedy_tokens_and_no_new_buffers(loaded: Any) -> None:
+    expected = greedy(gpt2(), 20)
+    (first, third), made = loaded.evaluate(
+        """async prompt => {
+          const all = [], collect = async () => {
+            const tokens = [];
+            for await (const token of model.generate(prompt, {max_new_tokens: 20})) tokens.push(token);
+            return tokens;
+          };
+          all.push(await collect());
+          const before = counted.createBuffer;
+          await collect();
+          all.push(await collect());
+          return [all, [before, counted.createBuffer, counted.createBindGroup]];
+        }""",
+        PROMPT,
+    )
+    assert first == third == expected
+    assert made[0] == made[1]
+
+
+def test_sampling_is_that_of_python(loaded: Any) -> None:
+    options = [{"temperature": 1.5}, {"temperature": 2, "top_k": 50, "top_p": 0.8}]
+    runs = [[PROMPT, {**some, "seed": 7, "max_new_tokens": 9}] for some in options]
+    results = loaded.evaluate(COLLECT, [*runs, runs[0], [PROMPT, {**runs[0][1], "seed": 8}]])
+    assert results[2] == results[0] != results[3]
+    if not torch.webgpu.is_available():
+        pytest.skip("there is no adapter to compare with")
+    model = gpt2().to("webgpu")
+    for (_, chosen), tokens in zip(runs, results):
+        generation = Generation(model, 64)
+        torch.manual_seed(7)
+        sampling = torch.tensor([chosen["temperature"], chosen.get("top_k", 0), chosen.get("top_p", 1.0)]).to("webgpu")
+        step = generation.sample if "top_k" in chosen else generation.decode
+        with torch.no_grad():
+            generation.prefill(torch.tensor([PROMPT], device="webgpu"))
+            expected = [int(step(sampling)["recent"][-1]) for _ in range(9)]
+        assert tokens == expected
+
+
+def test_top_p_keeps_the_most_probable(loaded: Any) -> None:
+    model = gpt2()
+    with torch.no_grad():
+        probabilities = (model(torch.tensor([PROMPT])).logits[0, -1] / 3).softmax(-1).sort(descending=True)
+    kept = int((probabilities.values.cumsum(-1) - probabilities.values < 0.5).sum())
+    runs = [[PROMPT, {"temperature": 3, "top_p": 0.5, "seed": seed, "max_new_tokens": 1}] for seed in range(12)]
+    drawn = {tokens[0] for tokens in loaded.evaluate(COLLECT, runs)}
+    assert drawn <= set(probabilities.indices[:kept].tolist())
+    assert len(drawn) > 1
+
+
+def test_the_end_of_a_text(loaded: Any) -> None:
+    tokens = greedy(gpt2(), 10)
+    end = next(t for k, t in enumerate(tokens) if t not in tokens[:k] and k > 2)
+    long = [[*PROMPT * 5, 1, 2], {"max_new_tokens": 99}]
+    loaded.evaluate("end => { model.metadata.generation.eos_token_id = [end]; }", end)
+    (short,) = loaded.evaluate(COLLECT, [[PROMPT, {"max_new_tokens": 10}]])
+    loaded.evaluate("() => { model.metadata.generation.eos_token_id = []; }")
+    (full,) = loaded.evaluate(COLLECT, [long])
+    assert short == tokens[: tokens.index(end)]
+    assert len(full) == 64 - 57, "there is room for no more"
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [([], "a prompt of 0 tokens"), ([1] * 64, "a prompt of 64 tokens"), ([400], "0 to 399"), ([0.5], "0 to 399")],
+)
+def test_prompts_that_will_not_do(loaded: Any, ids: list[float], message: str) -> None:
+    error = loaded.evaluate(f"args => failure(() => ({COLLECT})(args))", [[ids, {}]])
+    assert error["name"] == "RangeError"
+    assert message in error["message"]
+
+
+def test_stopping(loaded: Any) -> None:
+    count, error, after = loaded.evaluate(
+        """async prompt => {
+          const stop = new AbortController();
+          let count = 0;
+          const error = await failure(async () => {
+            for await (const token of model.generate(prompt, {signal: stop.signal})) if (++count === 3) stop.abort();
+          });
+          for await (const token of model.generate(prompt)) break;
+          let after = 0;
+          for await (const token of model.generate(prompt, {max_new_tokens: 4})) after++;
+          return [count, error.name, after];
+        }""",
+        PROMPT,
+    )
+    assert (count, error, after) == (3, "AbortError", 4)
