@@ -167,6 +167,17 @@ def test_scatters() -> None:
 
 
 @on_ranks
+def test_stacked_tensors() -> None:
+    """NCCL takes them as well as those that are one after another."""
+    rank, stacked = dist.get_rank(), torch.zeros(2, 3, device=DEVICE)
+    dist.all_gather_into_tensor(stacked, mine(3).to(DEVICE))
+    assert_equal(stacked, torch.stack(of_all(3)))
+    x = torch.zeros(3, device=DEVICE)
+    dist.reduce_scatter_tensor(x, mine(2, 3).to(DEVICE))
+    assert_equal(x, sum(of_all(2, 3))[rank])
+
+
+@on_ranks
 def test_all_to_all() -> None:
     rank = dist.get_rank()
     outputs = [torch.zeros(2, device=DEVICE) for _ in range(2)]

@@ -32,7 +32,8 @@ class Collective:
 
     ``roles``: what becomes of the tensors in its first arguments. ``reduces``: it computes with them. ``root``: the
     argument after the group that names the rank which alone reads, or writes (``root_is``: which role it has alone).
-    ``returns_tensors``: it returns its first argument beside the work.
+    ``returns_tensors``: it returns its first argument beside the work. ``is_flat``: only the number of elements
+    matters, and gloo is given one dimension, where it would compare others.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Collective:
     root: int | None = None
     root_is: str = ""
     has_source: bool = False
+    is_flat: bool = False
 
 
 COLLECTIVES = (
@@ -51,12 +53,16 @@ COLLECTIVES = (
     Collective("broadcast_", "broadcast", (BOTH,), returns_tensors=True, root=0, root_is=IN),
     Collective("reduce_", "reduce", (BOTH,), reduces=True, root=1, root_is=OUT),
     Collective("allgather_", "all_gather", (OUT, IN), returns_tensors=True),
-    Collective("_allgather_base_", "all_gather_into_tensor", (OUT, IN), returns_tensors=True),
+    Collective("_allgather_base_", "all_gather_into_tensor", (OUT, IN), returns_tensors=True, is_flat=True),
     Collective("allgather_coalesced_", "all_gather_coalesced", (OUT, IN)),
-    Collective("allgather_into_tensor_coalesced_", "all_gather_into_tensor_coalesced", (OUT, IN)),
+    Collective("allgather_into_tensor_coalesced_", "all_gather_into_tensor_coalesced", (OUT, IN), is_flat=True),
     Collective("reduce_scatter_", "reduce_scatter", (OUT, IN), reduces=True, returns_tensors=True),
-    Collective("_reduce_scatter_base_", "reduce_scatter_tensor", (OUT, IN), reduces=True, returns_tensors=True),
-    Collective("reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor_coalesced", (OUT, IN), reduces=True),
+    Collective(
+        "_reduce_scatter_base_", "reduce_scatter_tensor", (OUT, IN), reduces=True, returns_tensors=True, is_flat=True
+    ),
+    Collective(
+        "reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor_coalesced", (OUT, IN), reduces=True, is_flat=True
+    ),
     Collective("gather_", "gather", (OUT, IN)),
     Collective("scatter_", "scatter", (OUT, IN), returns_tensors=True),
     Collective("alltoall_", "all_to_all", (OUT, IN), returns_tensors=True),
@@ -65,7 +71,7 @@ COLLECTIVES = (
     Collective("send", "send", (IN,)),
     Collective("recv_", "recv", (OUT,)),
     Collective("recv_any_source_", "recv from any rank", (OUT,), has_source=True),
-)
+)  # fmt: skip
 
 
 def register() -> None:
@@ -112,7 +118,7 @@ def stage(
     def host_side(role: str, t: torch.Tensor) -> torch.Tensor:
         one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces)
         staged.append(one)
-        return one.carrier
+        return one.carrier.view(-1) if collective.is_flat else one.carrier
 
     hosts = [
         structured(partial(host_side, role_here(collective, role, group, rest)), value)

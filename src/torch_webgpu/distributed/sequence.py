@@ -14,8 +14,10 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
+
+from torch_webgpu.engine.sync import LONGEST_PAUSE_S, SHORTEST_PAUSE_S
 
 from .groups import forget, known, staging_groups
 from .staging import Staged
@@ -56,17 +58,36 @@ class Call:
             staged.read()
         self._issued = self._issue()
 
-    def finish(self) -> None:
-        """Waits for gloo, and uploads the results. Completes the work, whatever happens."""
+    def finish(self, looks: bool = False) -> None:
+        """Waits for gloo, and uploads the results. Completes the work, whatever happens.
+
+        ``looks``: by looking time and again, which Ctrl-C can interrupt. Raises KeyboardInterrupt then.
+        """
         try:
+            if looks:
+                self._look()
             self._issued.wait()
             source = self._issued._source_rank() if self._has_source else -1
             for staged in self._staged:
                 staged.write()
+        except KeyboardInterrupt:
+            self.fail(RuntimeError("it was interrupted; other ranks may still wait for this one"))
+            raise
         except BaseException as error:  # noqa: BLE001 it is the work's, whatever it is
             self.fail(error)
         else:
             self.work.complete(source)
+
+    def _look(self) -> None:
+        """Waits until gloo's work is complete. Some of its works can only be waited for: those have no future."""
+        try:
+            future = self._issued.get_future()
+        except RuntimeError:
+            return
+        pause_s = SHORTEST_PAUSE_S
+        while not future.done():
+            sleep(pause_s)
+            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
 
     def fail(self, error: BaseException) -> None:
         """Completes the work with an error that says which collective it was."""
@@ -138,11 +159,14 @@ class Sequence:
             return
         try:
             call.issue()
+        except KeyboardInterrupt as error:
+            call.fail(error)
+            raise
         except BaseException as error:  # noqa: BLE001 it is raised again, with the collective's name
             call.fail(error)
             raise call.work.exception() or error from None
         else:
-            call.finish()
+            call.finish(looks=threading.current_thread() is threading.main_thread())
         finally:
             self._ended(call)
 
