@@ -152,6 +152,7 @@ def test_a_training_step(page: Any, folders: Path) -> None:
     assert expected[-1] < expected[0]
 
 
+@pytest.mark.slow
 def test_adam(page: Any, folders: Path) -> None:
     torch.manual_seed(2)
     model = nn.Linear(4, 1)
