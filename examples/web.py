@@ -35,7 +35,7 @@ SHARED = ("index.html", "style.css", "icon.svg", "load.js")
 BATCH = 96
 WIDTH, HEADS, LAYERS, CONTEXT, TEXT_BATCH = 96, 4, 3, 256, 8
 MODULES = """argparse ast asyncio calendar collections configparser contextlib copy csv dataclasses datetime decimal
-difflib dis doctest email enum fractions functools glob gzip heapq html http imaplib inspect io ipaddress itertools json logging
+difflib dis doctest email enum fractions functools glob gzip heapq html http inspect io ipaddress itertools json logging
 mailbox multiprocessing numbers operator optparse os pathlib pdb pickle platform pprint profile queue random re sched
 selectors shelve shlex shutil smtplib socket sqlite3 ssl statistics string subprocess tarfile tempfile textwrap
 threading timeit tokenize trace traceback types typing unittest urllib uuid warnings wave weakref xml zipfile""".split()
