@@ -28,7 +28,7 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	optim/test_foreach_kinds.py graphs/test_graphs_memory.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan swiftshader web web-setup web-test demo test dawn check hooks ecosystem pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader web web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -70,6 +70,9 @@ check: lint types ## rules, formatting, types, architecture, unit tests: no GPU,
 hooks: $(stamp) ## the quick checks before every commit (pre-commit)
 	$(bin)/pre-commit install
 
+distributed: setup ## torch.distributed on the device: every test of several processes, the long ones too
+	$(bin)/python -m pytest -q --full tests/distributed $(ARGS)
+
 pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
 	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)
 
@@ -84,8 +87,10 @@ lint: $(stamp) ## ruff: rules and formatting
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 
-types: $(stamp) ## mypy on src
-	$(bin)/mypy
+types: $(stamp) ## mypy on src, as for Linux, Windows and macOS
+	$(bin)/mypy --platform linux
+	$(bin)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(bin)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 format: $(stamp) ## rewrite the sources as ruff wants them
 	$(bin)/ruff check --fix .

@@ -29,6 +29,7 @@ LAYERS = {
     "engine": 6,
     "aten": 7, "compile": 7,
     "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
+    "distributed": 8,
     "patches": 8,
     "": 9,
 }  # fmt: skip
@@ -44,9 +45,9 @@ TORCH_PYTHON = frozenset({
     "torch._higher_order_ops.flex_attention", "torch.utils._pytree", "torch.utils._python_dispatch",
 })  # fmt: skip
 TORCH_INTERNALS = (
-    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_guard.py", "aten/dispatch/torch_late_dynamo.py",
-    "aten/dispatch/torch_patches.py",
-    "compile/autograd_cache.py", "engine/tensor.py",
+    "aten/dispatch/torch_abi.py", "aten/dispatch/torch_compositions.py", "aten/dispatch/torch_dispatcher.py",
+    "aten/dispatch/torch_guard.py", "aten/dispatch/torch_late_dynamo.py", "aten/dispatch/torch_patches.py",
+    "compile/autograd_cache.py", "distributed/torch_c10d.py", "distributed/torch_dtensor.py", "engine/tensor.py",
 )  # fmt: skip
 # What changes PyTorch: what the rows of patches.py are made of.
 TORCH_PATCHES = (
@@ -56,6 +57,8 @@ TORCH_PATCHES = (
 )  # fmt: skip
 MODULES_ARE_TORCHS = ("aten/", "compile/", "engine/", "api/")
 """Where a ``ModuleType`` that a function gets is a module of PyTorch's, and not of another library's, or a program."""
+ENTRY_POINT_GROUPS = frozenset({"torch_webgpu.implementations"})
+"""Names that look like a module's."""
 MODULE_NAME = re.compile(PACKAGE + r"(\.[a-z_0-9]+)+")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -106,8 +109,12 @@ def imports(path: str, text: str, with_types: bool = False) -> Iterator[tuple[in
                 yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
             else:
                 yield node.lineno, module
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value):
             yield node.lineno, node.value
+
+
+def is_module(text: str) -> bool:
+    return MODULE_NAME.fullmatch(text) is not None and text not in ENTRY_POINT_GROUPS
 
 
 def upward_imports(path: str, text: str) -> list[str]:

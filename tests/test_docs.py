@@ -22,7 +22,7 @@ WRITTEN_WITH = (2, 13)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 GENERATED = {"compatibility.md", "operators.md", "patches.md"}
 WIDTH = 120
-FOLDERS = "aten|api|compile|compiler|engine|export|integrations|ir|kernels|plan|runtime|translation|wgsl"
+FOLDERS = "aten|api|compile|compiler|engine|export|extend|integrations|ir|kernels|plan|runtime|translation|wgsl"
 OURS = rf"`((?:(?:src/torch_webgpu/)?(?:{FOLDERS})|tests|benchmarks|scripts|examples)/[\w/]*\w\.(?:py|wgsl|sh))[`:]"
 
 

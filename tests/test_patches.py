@@ -121,6 +121,7 @@ event.synchronize()
     ),
     "torch.tensor": ("assert_current(lambda: torch.tensor([1], device='webgpu'))", "of the first adapter"),
     "torch.as_tensor": ("assert_current(lambda: torch.as_tensor([1], device='webgpu'))", "of the first adapter"),
+    "torch.Tensor.webgpu": ("assert_has_method()", "has no attribute 'twice'"),
     "torch.asarray": ("assert_current(lambda: torch.asarray([1], device='webgpu'))", "of the first adapter"),
 }
 
@@ -170,6 +171,13 @@ def assert_current(make):
         patches.AT_OTHER_ADAPTER.apply()
     set_current_device(1)
     assert make().device.index == 1, "of the first adapter"
+
+def assert_has_method():
+    from torch_webgpu.extend import functional
+    if NAME not in removed:
+        functional.register_method("twice", lambda x: x * 2)
+    assert torch.ones(2).webgpu.twice().tolist() == [2, 2]
+    assert torch.ones(2).webgpu().device.type == "webgpu"
 
 def remove(row):
     *path, name = row.target.split(".")
@@ -412,6 +420,9 @@ ELSEWHERE = {
     "torch._C: virtual functions of the device guard": (
         "tests/device/autograd/test_backward_exceptions.py::test_canary_another_python_backend_still_ends_the_process"
     ),
+    "torch._C: the virtual function `getPinnedMemoryAllocator`": (
+        "tests/device/tensors/test_pinned_allocator.py::test_canary_python_backends_name_no_allocator"
+    ),
     "torch._refs: functions below `torch._disable_dynamo`": (
         "tests/unit/test_first_step.py::test_pytorch_itself_still_imports_it"
     ),
@@ -441,6 +452,39 @@ ELSEWHERE = {
         [f"{module}.autograd_registration_check" for module in patches.opcheck.MODULES],
         "tests/device/api/test_opcheck.py::test_devices_are_still_listed",
     ),
+    **{
+        name: f"tests/distributed/test_canaries.py::{canary}"
+        for names, canary in (
+            ([f"{patches.C10D}: the backend `webgpu`"], "test_there_is_no_backend_for_the_device"),
+            ([f"{patches.C10D}._new_process_group_helper"], "test_groups_of_gloo_take_listed_devices"),
+            (
+                [f"{module}.destroy_process_group" for module in (patches.C10D, "torch.distributed")],
+                "test_groups_are_destroyed_without_waiting",
+            ),
+            (
+                [
+                    *[f"{module}.split_group" for module in (patches.C10D, "torch.distributed")],
+                    f"{patches.C10D_IN_C}.ProcessGroup._start_coalescing",
+                    f"{patches.C10D_IN_C}.ProcessGroup._end_coalescing",
+                ],
+                "test_gloo_neither_splits_nor_coalesces",
+            ),
+            ([f"{patches.DDP}.DistributedDataParallel._check_comm_hook"], "test_hooks_for_bfloat16_are_still_refused"),
+            (
+                [f"{patches.DDP}.DistributedDataParallel._register_builtin_comm_hook"],
+                "test_builtin_hooks_still_want_a_list_of_tensors",
+            ),
+            (
+                [f"{patches.MIXED_PRECISION}._reducer_allreduce_and_upcast_hook"],
+                "test_the_first_buckets_are_still_not_written",
+            ),
+            (
+                [name for name in ROWS if name.startswith(f"{patches.C10D_IN_C}.Work.")],
+                "test_works_of_python_answer_two_questions",
+            ),
+        )
+        for name in names
+    },
 }
 
 

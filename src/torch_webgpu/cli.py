@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import json
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
-from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose
+from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose, for_issue
 from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
@@ -24,6 +27,8 @@ SHOWN_LIMITS = (
     "max-compute-invocations-per-workgroup",
     "max-immediate-size",
 )
+CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
+"""What writing raises when whoever read has seen enough: on Windows it is not known for what it is."""
 
 
 class Style:
@@ -58,7 +63,9 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
 
 def print_implementation(implementation: ImplementationReport, style: Style) -> None:
     told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
-    print(style(f"{implementation.name:<6}", "1") + (style(told, "33") if implementation.wrong else told))
+    print(style(f"{implementation.name:<4}  ", "1") + (style(told, "33") if implementation.wrong else told))
+    if implementation.package:
+        print(f"  from {implementation.package}; TORCH_WEBGPU_IMPLEMENTATION={implementation.name} uses it")
     for text in implementation.said:
         print(textwrap.indent(text, "  "))
 
@@ -93,7 +100,11 @@ def doctor(options: argparse.Namespace) -> int:
     if options.target is not None:
         return print_target(options.target)
     report = diagnose()
-    if options.json:
+    if options.report is not None:
+        path = Path(options.report)
+        path.write_text(json.dumps(for_issue(report), indent=2) + "\n", "utf-8")
+        print(f"{path} has what a bug report needs: versions, adapters, their limits, and settings. Read it first.")
+    elif options.json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
         print_report(report)
@@ -123,6 +134,13 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show adapters, features, limits and versions, and try each adapter")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
     command.add_argument(
+        "--report",
+        nargs="?",
+        const="torch-webgpu-report.json",
+        metavar="FILE",
+        help="write the report and this package's settings to one file (torch-webgpu-report.json), for bug reports",
+    )
+    command.add_argument(
         "--target",
         nargs="?",
         const="0",
@@ -141,10 +159,14 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     options = parser().parse_args(arguments)
+    if options.run is not launch.run and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of a file on Windows, whose encoding has few characters
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has seen enough
+    except OSError as error:
+        if error.errno not in CLOSED_PIPE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written at the end
         return 1
     return status

@@ -2,8 +2,8 @@
 
 ============================== =========================================================================
 ``TORCH_WEBGPU_ADAPTER``       index or part of the name of the adapter to put first
-``TORCH_WEBGPU_IMPLEMENTATION`` whose WebGPU: ``wgpu``, ``dawn``, or ``auto`` (default): Dawn where it is installed and
-                               its adapter works, else wgpu-native
+``TORCH_WEBGPU_IMPLEMENTATION`` whose WebGPU: ``wgpu``, ``dawn``, one of an installed package's (docs/devices.md), or
+                               ``auto`` (default): Dawn where it is installed and its adapter works, else wgpu-native
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, passes, wgsl, plan, fallback;
@@ -18,6 +18,7 @@
 ``TORCH_WEBGPU_IMMEDIATES``    ``0``: pass kernel parameters in a uniform buffer
 ``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
 ``TORCH_WEBGPU_MAX_BUFFERS``   pretend that a kernel binds no more buffers than this; every adapter has 8
+``TORCH_WEBGPU_TARGET``        pretend that the adapter offers no more than this description of a GPU, such as ``mali``
 ``TORCH_WEBGPU_CACHE_DIR``     where plans of compiled graphs are kept; ``off``: nowhere
 ``TORCH_WEBGPU_INTEGRATIONS``  ``0``: leave libraries as they are, which then need to be told ``device="webgpu"``
 ============================== =========================================================================
@@ -33,14 +34,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torch_webgpu.errors import FlagError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 PREFIX = "TORCH_WEBGPU_"
 FALLBACK_MODES = ("warn", "silent", "error")
 IMPLEMENTATIONS = ("auto", "wgpu", "dawn")
+IMPLEMENTATIONS_GROUP = "torch_webgpu.implementations"
+"""The entry points by which other packages' WebGPU implementations are found."""
 PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback")
 DEBUG_STAGES = (*PRINTED_STAGES, "where", "verify")
 SWITCH = {**dict.fromkeys(("1", "on", "true", "yes"), True), **dict.fromkeys(("0", "off", "false", "no"), False)}
@@ -95,6 +101,19 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
+def installed_implementations() -> dict[str, EntryPoint]:
+    """The WebGPU implementations of other installed packages, by name. None of them is loaded."""
+    from importlib.metadata import entry_points  # which only programs need that ask for one
+
+    return {point.name: point for point in entry_points(group=IMPLEMENTATIONS_GROUP)}
+
+
+def _implementation(text: str) -> str:
+    if text in IMPLEMENTATIONS:
+        return text
+    return _one_of((*IMPLEMENTATIONS, *sorted(installed_implementations())))(text)
+
+
 def _number(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit()) or int(text) < least:
@@ -132,7 +151,7 @@ def _stages(text: str) -> frozenset[str]:
 ADAPTER = Flag("ADAPTER", "", str)
 COPIES = Flag("COPIES", 1, _number(1))
 FALLBACK = Flag("FALLBACK", "warn", _one_of(FALLBACK_MODES))
-IMPLEMENTATION = Flag("IMPLEMENTATION", "auto", _one_of(IMPLEMENTATIONS))
+IMPLEMENTATION = Flag("IMPLEMENTATION", "auto", _implementation)
 DEBUG: Flag[frozenset[str]] = Flag("DEBUG", frozenset(), _stages)
 BATCHING = Flag("BATCHING", True, _switch)
 FUSION = Flag("FUSION", True, _switch)
@@ -145,6 +164,7 @@ INTEGRATIONS = Flag("INTEGRATIONS", True, _switch)
 CACHE_DIR = Flag("CACHE_DIR", "", str)
 MAX_BINDING = Flag("MAX_BINDING", 0, _number(0))
 MAX_BUFFERS = Flag("MAX_BUFFERS", 0, _number(0))
+TARGET = Flag("TARGET", "", str)
 FLAGS: dict[str, Flag] = {value.name: value for value in list(globals().values()) if isinstance(value, Flag)}
 
 
@@ -168,6 +188,7 @@ class Config:
     cache_dir: str = field(default_factory=CACHE_DIR.read)
     max_binding_bytes: int = field(default_factory=MAX_BINDING.read)
     max_buffers: int = field(default_factory=MAX_BUFFERS.read)
+    target: str = field(default_factory=TARGET.read)
     problems: tuple[str, ...] = field(default_factory=lambda: tuple(problems()))
 
 

@@ -11,8 +11,10 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +22,13 @@ import torch
 from torch_webgpu.config import config
 from torch_webgpu.errors import FlagError, NoAdapterError
 from torch_webgpu.integrations.report import LibraryCheck, libraries
-from torch_webgpu.runtime.adapters import INSTALL, MODULES, implementation, survey
+from torch_webgpu.runtime.adapters import survey
 from torch_webgpu.runtime.implementation import Adapter
+from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names
 from torch_webgpu.runtime.runtime import devices
 
+SETTINGS = ("TORCH_WEBGPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "VK_", "WGPU_", "PYTORCH_")
+"""How variables begin that change what happens."""
 TRIAL_S = 300
 """The longest that an implementation may take in a process of its own."""
 
@@ -31,6 +36,14 @@ INSTALL_ADVICE = (
     "No WebGPU adapter was found. Install your GPU's driver (Vulkan on Linux; Metal and D3D12 come with macOS and "
     "Windows), or a software adapter: on Debian or Ubuntu `apt install libvulkan1 mesa-vulkan-drivers`."
 )
+
+
+ACCELERATORS: dict[str, Callable[[], bool]] = {
+    "cuda": torch.cuda.is_available,
+    "mps": torch.backends.mps.is_available,
+    "xpu": torch.xpu.is_available,
+}
+"""PyTorch's own, and whether this machine has them."""
 
 
 @dataclass
@@ -70,13 +83,15 @@ class AdapterReport:
 class ImplementationReport:
     """A WebGPU library: which, or what is ``wrong`` with it; what it ``said`` about adapters it does not offer.
 
-    ``others``: the adapters it offers that are no device here, tried in a process where they are.
+    ``package``: who offers it, where that is not this package. Then its adapters are devices here only if they are
+    asked for. ``others``: the adapters it offers that are no device here, tried in a process where they are.
     """
 
     name: str
     version: str = ""
     dialect: str = ""
     wrong: str = ""
+    package: str = ""
     said: list[str] = field(default_factory=list)
     others: list[AdapterReport] = field(default_factory=list)
 
@@ -97,6 +112,26 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.ok}
+
+
+def for_issue(report: Report) -> dict[str, Any]:
+    """What a bug report needs, as JSON has it: the diagnosis, this package's settings, whether Python can use threads
+    at the same time, and what plans are compiled for. Paths below the user's home begin with ``~``."""
+    settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)}
+    data = {
+        **report.to_dict(),
+        "settings": settings,
+        "executable": sys.executable,
+        "package": str(Path(__file__).parent),
+        "free_threaded": not getattr(sys, "_is_gil_enabled", lambda: True)(),
+        "encodings": {"stdout": sys.stdout.encoding, "files": sys.getfilesystemencoding()},
+    }
+    home = os.path.expanduser("~")
+    if len(home) < len("/a/b"):  # none, or the root's
+        return data
+    escaped = json.dumps(home)[1:-1]
+    shortened: dict[str, Any] = json.loads(json.dumps(data).replace(escaped, "~"))
+    return shortened
 
 
 def _version(package: str) -> str:
@@ -191,15 +226,16 @@ class _Listener(logging.Handler):
 def _implementations() -> list[ImplementationReport]:
     """Each implementation, by itself: whether it loads, and what it says about adapters."""
     reports = []
-    for name in MODULES:
+    for name in names():
         report = ImplementationReport(name)
         try:
+            report.package = "" if name in MODULES else entry(name).origin
             with _Listener() as listener:
                 library = implementation(name)
                 library.adapters()
             report.version, report.dialect, report.said = library.version(), library.dialect, listener.heard
-        except (ImportError, OSError) as error:
-            report.wrong = f"does not load: {error}. Try: {INSTALL[name]}"
+        except LOAD_ERRORS as error:
+            report.wrong = f"does not load: {error}. {advice(name)}"
         reports.append(report)
     return reports
 
@@ -239,7 +275,7 @@ def _tried(name: str) -> list[dict[str, Any]]:
     """The adapters that an implementation makes devices of in a process of its own, as its doctor sees them."""
     environment = {**os.environ, "TORCH_WEBGPU_IMPLEMENTATION": name}
     environment.pop("TORCH_WEBGPU_ADAPTER", None)
-    command = [sys.executable, "-m", "torch_webgpu.cli", "doctor", "--json"]
+    command = [sys.executable, "-P", "-m", "torch_webgpu.cli", "doctor", "--json"]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TRIAL_S, check=False, encoding="utf-8"
@@ -289,6 +325,11 @@ def diagnose() -> Report:
         report.advice = INSTALL_ADVICE
         return report
     report.libraries = libraries()
+    if other := [name for name, is_available in ACCELERATORS.items() if is_available()]:
+        report.advice = (
+            f"PyTorch itself uses {other[0]} here, and it knows one accelerator a process: programs that want webgpu "
+            f"import torch_webgpu before they use it, and cannot run backward passes on {other[0]} then."
+        )
     if not report.ok:
         report.advice = (
             "A computation came out wrong: update the adapter's driver, or put another adapter first with "

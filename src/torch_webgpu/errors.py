@@ -31,7 +31,19 @@ class DeviceLostError(WebGPUError):
 
 
 class ShaderCompileError(WebGPUError):
-    """WGSL that the host's compiler refuses. The message carries the numbered source."""
+    """WGSL that the host's compiler refuses. The message carries the numbered source.
+
+    ``line``, ``column``: where in the program's own text (:func:`torch.webgpu.compile_shader`), counted from 1, if that
+    is known; else None.
+    """
+
+    def __init__(self, message: str = "", line: int | None = None, column: int | None = None, *rest: str) -> None:
+        super().__init__(message, line, column, *rest)  # as they are: an error that is kept is copied
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ShaderSyntaxError(ShaderCompileError):
@@ -39,9 +51,7 @@ class ShaderSyntaxError(ShaderCompileError):
 
     def __init__(self, problem: str, line: int, column: int, source: str) -> None:
         """``line`` and ``column`` count from 1; ``source`` is that line."""
-        super().__init__(problem, line, column, source)  # as they are: an error that is kept is copied
-        self.line = line
-        self.column = column
+        super().__init__(problem, line, column, source)
 
     def __str__(self) -> str:
         problem, line, column, source = self.args
@@ -56,6 +66,10 @@ class ForkError(WebGPUError):
     """The device was used in a forked child; GPU handles do not survive a fork."""
 
 
+class OutOfRangeError(IndexError, RuntimeError):
+    """An index out of range, of an operator whose CPU kernel raises RuntimeError where others raise IndexError."""
+
+
 class TraceError(WebGPUError):
     """What a traced function does cannot be a plan: it needs a value, or memory, before the plan has run."""
 
@@ -66,6 +80,38 @@ class ExportError(WebGPUError):
 
 class RequirementError(WebGPUError):
     """A plan needs a feature or a limit that the adapter does not have."""
+
+
+class RegistryError(Exception):
+    """What ``torch.webgpu.registry`` refuses; its subclasses are also what Python calls such an error."""
+
+
+class AlreadyRegisteredError(RegistryError, ValueError):
+    """A name that is taken. Whoever means to replace what has it unregisters that first."""
+
+
+class NotRegisteredError(RegistryError, LookupError):
+    """A name that nothing is registered under. The message has the nearest names that there are."""
+
+
+class InvalidConfigError(RegistryError, ValueError):
+    """A value to be registered that contradicts itself, or lacks something."""
+
+
+class KernelSignatureError(RegistryError, TypeError):
+    """A kernel that cannot be called with the arguments of its operator's schema."""
+
+
+class OpKindError(RegistryError, TypeError):
+    """An operator of another kind than what was asked of it is for."""
+
+
+class DTypeNotSupportedError(RegistryError, TypeError):
+    """A dtype that an operator, or a kernel, is not for."""
+
+
+class RegistrationFailedError(RegistryError, RuntimeError):
+    """What was to be registered could not be loaded or started; ``__cause__`` is the error."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

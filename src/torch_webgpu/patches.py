@@ -15,15 +15,25 @@ from .api.device import at_other_adapter
 from .api.graphs import is_current_stream_capturing
 from .api.streams import Stream, generic_event
 from .aten.attention import flex_attention
-from .aten.dispatch import opcheck, torch_abi, torch_constructors, torch_guard, torch_late_dynamo, torch_patches
+from .aten.dispatch import (
+    opcheck,
+    torch_abi,
+    torch_constructors,
+    torch_guard,
+    torch_hooks,
+    torch_late_dynamo,
+    torch_patches,
+)
 from .aten.dispatch.default_dtype import exchange
 from .aten.foreach import optimizer_lists
 from .aten.nn.conv import memory_format
 from .aten.tensors.storage import new_storage, resize_storage
 from .compile import private
 from .compile import register as compiler
+from .distributed import registration
 from .engine.generators import new_generator
 from .engine.record import at_first_use
+from .extend import functional
 from .patching import Make, Patch, Patches
 
 PYTORCH = "https://github.com/pytorch/pytorch"
@@ -221,7 +231,89 @@ AT_REGISTRATION = Patches([
 ])  # fmt: skip
 """Those that are there from the beginning, or from when their module is imported."""
 
+C10D = "torch.distributed.distributed_c10d"
+C10D_IN_C = "torch._C._distributed_c10d"
+DDP = "torch.nn.parallel.distributed"
+MIXED_PRECISION = "torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks"
+PYTHON_WORKS = "`PyWorkHolder` that forwards all virtual functions of `Work`"
+AT_REGISTRATION += [
+    row(
+        C10D, "", registration.register_backend,
+        "`torch.distributed` knows no backend for tensors of the device.",
+        "gloo for tensors of out-of-tree devices", "issues/184010",
+        what="the backend `webgpu`",
+    ),
+    row(
+        C10D, "_new_process_group_helper", registration.completing_groups,
+        "`init_process_group()` makes a backend for the tensors of the accelerator alone, and a group of gloo takes "
+        "those of devices in a list of names.",
+        "a backend for the CPU beside the accelerator's, and out-of-tree devices in that list", "issues/184010",
+    ),
+    *[
+        row(
+            module, "destroy_process_group", registration.draining,
+            "A group is shut down while collectives are on their way back to the device.",
+            "a function of Python's that backends are asked to end by",
+        )
+        for module in (C10D, "torch.distributed")
+    ],
+]  # fmt: skip
+"""Those of ``torch.distributed`` that programs get before they make a process group."""
+
+AT_FIRST_GROUP = Patches([
+    *[
+        row(
+            C10D_IN_C, f"Work.{name}", registration.lazily("work", "answered"),
+            "C++ holds a work of Python's in an object that forwards `wait` and `get_future` alone.", PYTHON_WORKS,
+        )
+        for name in (
+            "is_completed is_success exception result synchronize block_current_stream source_rank _source_rank "
+            "get_future_result"
+        ).split()
+    ],
+    *[
+        row(
+            module, "split_group", registration.lazily("groups", "splitting"),
+            "A group is split by copying the options of its backend, which those of gloo cannot be.",
+            "options of gloo that can be copied",
+        )
+        for module in (C10D, "torch.distributed")
+    ],
+    row(
+        DDP, "DistributedDataParallel._check_comm_hook", registration.lazily("ddp", "checking_hooks"),
+        "Hooks that compress to bfloat16 are for groups of NCCL and XCCL alone.", "the question to the backend",
+        "pull/63260",
+    ),
+    row(
+        DDP, "DistributedDataParallel._register_builtin_comm_hook",
+        registration.lazily("ddp", "registering_builtin_hooks"),
+        "The hooks in C++ assert that a future has a list of C++'s, which one of Python's has not.",
+        "`parseCppCommHookResult` in the hook for float16, as in the reducer",
+    ),
+    row(
+        MIXED_PRECISION, "_reducer_allreduce_and_upcast_hook", registration.lazily("ddp", "filling_first_buckets"),
+        "The first backward pass under `mixed_precision` reduces memory that nobody has written, on every device.",
+        "`Reducer::set_mixed_precision_param_dtype` that makes the views of its buckets anew",
+    ),
+    row(
+        C10D_IN_C, "ProcessGroup._start_coalescing", registration.lazily("coalescing", "start"),
+        "gloo does not coalesce, and raises.", "a list of works where a backend does not coalesce",
+    ),
+    row(
+        C10D_IN_C, "ProcessGroup._end_coalescing", registration.lazily("coalescing", "end"),
+        "gloo does not coalesce, and raises.", "a list of works where a backend does not coalesce",
+    ),
+])  # fmt: skip
+"""Those that programs get with their first process group."""
+
 AT_FIRST_USE = Patches([
+    row(
+        "torch._C", "", torch_hooks.PINNED.install,
+        "`torch.empty(pin_memory=True)`, and DistributedDataParallel with `find_unused_parameters` or `static_graph`, "
+        "ask for an allocator that a Python backend cannot name.",
+        "an allocator of pinned memory of Python backends", "pull/157859",
+        what="the virtual function `getPinnedMemoryAllocator`",
+    ),
     row(
         "sys", "excepthook", hints.hinting,
         "Names of devices are read in C++, before any code of a backend's: *did you mean* can only be said where the "
@@ -243,6 +335,16 @@ AT_OTHER_ADAPTER = Patches(
     ]
 )
 """Those for when another adapter than the first becomes current: they cost every call."""
+
+AT_FIRST_METHOD = Patches([
+    row(
+        "torch", "Tensor.webgpu", functional.Accessor,
+        "`x.webgpu()` moves a tensor, as every device's method does; registered methods have to be found behind the "
+        "same name, as in `x.webgpu.swiglu(y)`.",
+        "a name space of tensors for the functions of a Python backend",
+    ),
+])  # fmt: skip
+"""Those for when a program registers a method of tensors."""
 
 IN_A_CALL = Patches([
     row(
@@ -288,8 +390,10 @@ IN_A_CALL = Patches([
 
 PATCHES = {
     "when the device is registered, or the module imported": AT_REGISTRATION,
+    "when the first process group is made": AT_FIRST_GROUP,
     "when the device is first used": AT_FIRST_USE,
     "when another adapter becomes current": AT_OTHER_ADAPTER,
+    "when a method of tensors is registered": AT_FIRST_METHOD,
     "in a call": IN_A_CALL,
 }
 """By when they are applied."""
@@ -298,6 +402,12 @@ PATCHES = {
 def apply() -> None:
     """Applies them, each at its time. May be repeated."""
     AT_REGISTRATION.apply()
-    for moment, patches in ((at_first_use, AT_FIRST_USE), (at_other_adapter, AT_OTHER_ADAPTER)):
+    moments = (
+        (at_first_use, AT_FIRST_USE),
+        (at_other_adapter, AT_OTHER_ADAPTER),
+        (registration.at_first_group, AT_FIRST_GROUP),
+        (functional.at_first_method, AT_FIRST_METHOD),
+    )
+    for moment, patches in moments:
         if patches.apply not in moment:
             moment.append(patches.apply)

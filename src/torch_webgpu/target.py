@@ -80,6 +80,23 @@ class Target:
         """Bytes of a buffer that one binding covers when the buffer is bound in windows."""
         return self.max_binding_bytes // WINDOW_ALIGNMENT_BYTES * WINDOW_ALIGNMENT_BYTES
 
+    def within(self, other: Target) -> Target:
+        """What of this target ``other`` has, too, read by this one's compiler. Its name says both."""
+        values: dict[str, Any] = {}
+        for f in fields(self):
+            own, limit = getattr(self, f.name), getattr(other, f.name)
+            if f.name in ("software", "dialect", "checks_bounds"):
+                values[f.name] = own
+            elif f.name == "matrices":
+                values[f.name] = tuple([matrix for matrix in own if matrix in limit])
+            elif f.name == "subgroup_size":
+                values[f.name] = own if own == limit else 0
+            elif f.name == "name":
+                values[f.name] = f"{own}, as {limit}"
+            else:
+                values[f.name] = min(own, limit)
+        return Target(**values)
+
     def to_json(self, indent: int | None = None) -> str:
         """The target as JSON; equal targets of one name give equal text."""
         return json.dumps({**asdict(self), "matrices": [list(m) for m in self.matrices]}, indent=indent)

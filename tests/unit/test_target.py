@@ -14,7 +14,10 @@ ALL = names()
 
 
 def test_these_are_described() -> None:
-    assert ALL == ("browser", "chrome", "d3d12", "h200-dawn", "lavapipe", "metal")
+    assert ALL == (
+        "adreno", "amd-integrated", "apple-dawn", "browser", "chrome", "d3d12", "h200-dawn", "intel-integrated",
+        "lavapipe", "mali", "metal", "swiftshader", "warp",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -2,6 +2,8 @@
 
 # ruff: noqa: F401 everything imported here is the module's interface
 
+from importlib import import_module
+
 from torch_webgpu.aten.dispatch.fallback import fallback_stats
 from torch_webgpu.caches import CacheStats, cache_stats
 from torch_webgpu.engine.current import current_device
@@ -16,6 +18,7 @@ from torch_webgpu.errors import (
     UnsupportedDtypeError,
     WebGPUError,
 )
+from torch_webgpu.extend.shader_library import compile_shader
 
 from . import amp
 from .batching import (
@@ -110,6 +113,27 @@ from .streams import (
     stream,
 )
 
+_LOADED_WHEN_ASKED_FOR = {
+    "Kernel": "torch_webgpu.extend.shader_op:Kernel",
+    "Reduction": "torch_webgpu.extend.reduction:Reduction",
+    "functional": "torch_webgpu.extend.functional",
+    "op": "torch_webgpu.extend.op:op",
+    "registry": "torch_webgpu.extend.registry",
+}
+"""Modules, and ``module:name``, that few programs need: ``import torch`` does not wait for them."""
+
+
+def __getattr__(name: str) -> object:
+    if name in _LOADED_WHEN_ASKED_FOR:
+        module, _, attribute = _LOADED_WHEN_ASKED_FOR[name].partition(":")
+        return getattr(import_module(module), attribute) if attribute else import_module(module)
+    raise AttributeError(f"module 'torch.webgpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *_LOADED_WHEN_ASKED_FOR))
+
+
 _initialized = True  # what PyTorch's checkpointing asks before it keeps the random state of a device
 
-__all__ = [name for name in dir() if not name.startswith("__")]
+__all__ = [name for name in globals() if not name.startswith("__") and name != "import_module"]

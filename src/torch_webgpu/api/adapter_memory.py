@@ -1,4 +1,4 @@
-"""How much memory an adapter has: the machine's for a software adapter, what Vulkan tells of a GPU."""
+"""How much memory an adapter has: the machine's for a software adapter, what Vulkan or Metal tells of a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.host_memory import machine_memory
+from torch_webgpu.runtime.metal_memory import metal_memory
 from torch_webgpu.runtime.vulkan_memory import DeviceMemory, memory_of
 
 if TYPE_CHECKING:
@@ -18,11 +19,17 @@ def adapter_memory(index: int) -> DeviceMemory | None:
     found = eng.device(index)
     if found.target.software:
         return machine_memory()
-    if found.info["backend_type"] != "Vulkan":
-        return None
+    if found.info["backend_type"] == "Metal":
+        return metal_memory(found.stats.reserved_bytes)
     identity = _identity(found)
+    if identity is None:
+        return None
     return memory_of(*identity, sum(_identity(other) == identity for other in eng.devices[:index]))
 
 
-def _identity(device: Device) -> tuple[int, int, str]:
-    return device.info["vendor_id"], device.info["device_id"], device.name
+def _identity(device: Device) -> tuple[int, int, str | None] | None:
+    """By what Vulkan's loader knows a GPU: also one of D3D12, whose driver may call it otherwise."""
+    backend, ids = device.info["backend_type"], (device.info["vendor_id"], device.info["device_id"])
+    if backend == "Vulkan":
+        return *ids, device.name
+    return (*ids, None) if backend == "D3D12" and all(ids) else None

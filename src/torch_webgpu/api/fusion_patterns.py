@@ -133,10 +133,17 @@ def _refused(text: str) -> str | None:
 
 
 def _compile(name: str, function: WgslFunction, arity: int) -> None:
-    """Raises ShaderCompileError unless the function compiles in a kernel of its own."""
-    arguments = ", ".join(f"x_load({k}u)" for k in range(arity))
-    body = f"{function.text}\n@compute @workgroup_size(1)\nfn main() {{ y_store(0u, {function.name}({arguments})); }}\n"
-    bindings = (Binding("x", "f32"), Binding("y", "f32", "read_write"))
+    """Raises ShaderCompileError unless the function compiles in a kernel of its own.
+
+    Whose bindings have names that no text can know which they are made of: a function names nothing but its own.
+    """
+    digest = hashlib.sha256(function.text.encode()).hexdigest()[:12]
+    x, y = f"x{digest}", f"y{digest}"
+    arguments = ", ".join(f"{x}_load({k}u)" for k in range(arity))
+    body = (
+        f"{function.text}\n@compute @workgroup_size(1)\nfn main() {{ {y}_store(0u, {function.name}({arguments})); }}\n"
+    )
+    bindings = (Binding(x, "f32"), Binding(y, "f32", "read_write"))
     eng = engine()
     with Uninterrupted(), eng.lock:
         try:

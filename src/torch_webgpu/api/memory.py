@@ -120,7 +120,9 @@ def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     """(free, total) bytes of an adapter: the machine's memory for one that computes on the CPU, else the GPU's own.
 
-    WebGPU does not tell; Vulkan does, by an extension that nearly every driver has. Raises RuntimeError elsewhere.
+    WebGPU does not tell; Vulkan does, of GPUs under D3D12 as well, by an extension that nearly every driver has. Of
+    Metal's the total is what it recommends to use, and free what this process has not taken of it. Raises RuntimeError
+    where nobody tells.
     """
     found = adapter_memory(index_of(device))
     if found is None or found.free is None:

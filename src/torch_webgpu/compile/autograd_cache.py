@@ -33,6 +33,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx._graph_pickler import GraphPickler, Options
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from torch_webgpu.aten.dispatch import definitions
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning
 
@@ -101,7 +102,7 @@ class GraphCode(OutputCode):
 
 def circumstances(index: int) -> str:
     """What decides, beside a graph and PyTorch's state, what is made of it on a device, in every process."""
-    return sha256(f"{sources()}\0{planning(engine(), index)!r}".encode()).hexdigest()
+    return sha256(f"{sources()}\0{definitions.digest()}\0{planning(engine(), index)!r}".encode()).hexdigest()
 
 
 def pickled(gm: GraphModule) -> bytes | None:

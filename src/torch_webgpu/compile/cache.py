@@ -31,6 +31,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from torch_webgpu.aten.dispatch import definitions
 from torch_webgpu.config import config
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
@@ -201,7 +202,7 @@ def file_for(digest: str | None, given: Sequence[Any], what_else: object) -> Pla
     arguments = "\n".join(map(_argument, given))
     if cache_folder is None or digest is None or _ADDRESS.search(arguments):
         return PlanFile(None)
-    parts = (sources(), torch.__version__, repr(what_else), arguments, digest)
+    parts = (sources(), definitions.digest(), torch.__version__, repr(what_else), arguments, digest)
     return PlanFile((cache_folder, sha256("\0".join(parts).encode()).hexdigest()))
 
 

@@ -1,7 +1,8 @@
 """Which nodes of a graph are parts of plans, and which run between them.
 
-Between plans runs what computes on the CPU, brings tensors over or takes them away, makes tensors whose size depends on
-data, calls functions that call others (``torch.cond``), and whatever a trace has refused.
+Between plans runs what computes on the CPU, exchanges tensors with other processes, brings tensors over or takes them
+away, makes tensors whose size depends on data, calls functions that call others (``torch.cond``), and whatever a trace
+has refused.
 
 PyTorch's ``CapabilityBasedPartitioner`` makes as few parts as it can, in any order. Here, what needs no plan's results
 runs before all plans, and what only writes CPU tensors after them, so that a plan is cut only where it has to be.
@@ -22,6 +23,8 @@ from torch_webgpu.dtypes import BY_TORCH
 from .in_place import makes_alias
 from .private import unknown_sizes
 
+COLLECTIVES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor"))
+"""The namespaces of operators over several processes: each is called on every rank, in the same order."""
 REFUSED = "webgpu_refused"
 """In the meta data of a node: why it is no part of a plan."""
 
@@ -55,6 +58,15 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+def functionalized() -> tuple[Any, ...]:
+    """What AOTAutograd makes of an operator that writes into its arguments: copies of them, and the operator on these.
+
+    These are operators as others are, whatever the names.
+    """
+    higher_order = torch.ops.higher_order
+    return higher_order.auto_functionalized, higher_order.auto_functionalized_v2
+
+
 def reason(node: Node) -> str | None:
     """Why a node runs between plans, or None."""
     if node.op != "call_function":
@@ -63,8 +75,10 @@ def reason(node: Node) -> str | None:
         return node.meta[REFUSED]
     if node.target is getitem and isinstance(node.args[0], Node):
         return reason(node.args[0]) if node.args[0].op != "placeholder" else None  # one of several results stays there
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in functionalized():
         return "it calls functions of the program's"
+    if is_collective(node):
+        return "it is a collective"
     results = [v for v in values(node.meta.get("val")) if isinstance(v, torch.Tensor)]
     if any(v.device.type != "webgpu" for v in results):
         return "it computes on the CPU"
@@ -77,6 +91,11 @@ def reason(node: Node) -> str | None:
     if torch.Tag.data_dependent_output in tags or (torch.Tag.dynamic_output_shape in tags and sizes_anew(node)):
         return "its result's size or value depends on data"
     return None
+
+
+def is_collective(node: Node) -> bool:
+    """Whether it exchanges tensors with other processes, or waits for that."""
+    return getattr(node.target, "namespace", None) in COLLECTIVES
 
 
 def sizes_anew(node: Node) -> bool:
@@ -240,4 +259,9 @@ def is_impure(node: Node) -> bool:
         return False
     schema = getattr(node.target, "_schema", None)
     seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    return seeded or (schema is None and makes_tensors(node)) or (schema is not None and schema.is_mutable)
+    return (
+        is_collective(node)
+        or seeded
+        or (schema is None and makes_tensors(node))
+        or (schema is not None and schema.is_mutable)
+    )

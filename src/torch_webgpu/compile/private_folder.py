@@ -13,10 +13,13 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HAS_OWNERS = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_posix: Any = os
+"""With what Windows' has not."""
 
 
 class NotPrivateError(OSError):
@@ -32,7 +35,7 @@ class PrivateFile(NamedTuple):
 
 def user_id() -> int:
     """Who owns what this process makes."""
-    return os.geteuid()
+    return int(_posix.geteuid())
 
 
 def make(folder: Path) -> None:
@@ -49,7 +52,7 @@ def read(folder: Path, name: str, most_bytes: int) -> PrivateFile:
             return PrivateFile(_bounded(file.fileno(), most_bytes), is_ours=False)
     opened = _opened_folder(folder)
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened)
+        descriptor = os.open(name, _posix.O_RDONLY | _posix.O_NOFOLLOW | _posix.O_NONBLOCK, dir_fd=opened)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise NotPrivateError(f"{folder / name} is a link") from None
@@ -71,7 +74,7 @@ def write(path: Path, data: bytes) -> None:
 
 def _opened_folder(folder: Path) -> int:
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        opened = os.open(folder, _posix.O_RDONLY | _posix.O_DIRECTORY | _posix.O_NOFOLLOW)
     except FileNotFoundError:
         raise
     except OSError as error:

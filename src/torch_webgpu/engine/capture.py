@@ -106,7 +106,7 @@ class Capture:
             ahead = self._drawn.get(state, 0)
             self._drawn[state] = ahead + blocks
             state.captured = True
-            RandomState.draws += 1
+            state.count_draw()
         return random_words(state, ahead)
 
     def write(self, allocation: Allocation, offset_bytes: int, data: memoryview, numel: int) -> bool:

@@ -6,6 +6,7 @@ is block ``o + i`` of the stream, whatever the adapter. Same seed, same numbers,
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import weakref
@@ -18,6 +19,8 @@ from torch_webgpu.plan import STREAM_MASK, Random
 from .current import current_device
 
 STATE_BYTES = 16
+NUMBERS_PER_BLOCK = 4
+"""32-bit numbers in a block of the stream: what the offset in a state counts, as that of CUDA's generators."""
 
 
 class RandomWord(int):
@@ -40,13 +43,18 @@ def random_words(state: RandomState, ahead: int) -> list[RandomWord]:
     return words
 
 
+_NUMBERS = itertools.count(1)
+"""Never the same twice, whichever threads ask: ``+= 1`` could count two draws as one, or go back."""
+
+
 class RandomState:
     """A seed and how many blocks of its stream are used up."""
 
     draws: ClassVar[int] = 0
-    """How often numbers were taken, from whichever generator: who counts can tell that some were."""
+    """Another number whenever some were drawn, from whichever generator and thread: who compares can tell."""
     settings: ClassVar[int] = 0
-    """How often a generator was put to a place of a stream; ``set_at``: the count of the last time it was this one."""
+    """Another number whenever a generator was put to a place of a stream; ``set_at``: that of the last time it was this
+    one."""
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
@@ -58,7 +66,12 @@ class RandomState:
         self.check_known("set")
         with self._lock:
             self.seed, self.offset = seed & STREAM_MASK, offset & STREAM_MASK
-            self.set_at = RandomState.settings = RandomState.settings + 1
+            self.set_at = RandomState.settings = next(_NUMBERS)
+
+    @staticmethod
+    def count_draw() -> None:
+        """Changes ``draws``."""
+        RandomState.draws = next(_NUMBERS)
 
     def check_known(self, verb: str) -> None:
         """RuntimeError if a capture draws from it."""
@@ -70,7 +83,7 @@ class RandomState:
 
     def reserve(self, blocks: int) -> tuple[int, int]:
         """(seed, offset) of the next ``blocks`` blocks, which are then used up."""
-        RandomState.draws += 1
+        self.count_draw()
         with self._lock:
             offset = self.offset
             self.offset = (offset + blocks) & STREAM_MASK
@@ -84,10 +97,16 @@ class RandomState:
                 self.offset = offset
 
     def to_tensor(self) -> torch.Tensor:
-        """The state as a uint8 CPU tensor of 16 bytes: seed, offset."""
+        """The state as a uint8 CPU tensor of 16 bytes: seed, and offset in numbers.
+
+        DTensor moves the offset by elements, so that a rank draws what one process would have drawn for its shard.
+        """
         self.check_known("read")
+        numbers = self.offset * NUMBERS_PER_BLOCK
+        if numbers > STREAM_MASK:
+            raise RuntimeError(f"an offset of {self.offset} blocks is too large for a state")
         return torch.tensor(
-            list(self.seed.to_bytes(8, "little") + self.offset.to_bytes(8, "little")), dtype=torch.uint8, device="cpu"
+            list(self.seed.to_bytes(8, "little") + numbers.to_bytes(8, "little")), dtype=torch.uint8, device="cpu"
         )
 
     def from_tensor(self, state: torch.Tensor) -> None:
@@ -97,7 +116,10 @@ class RandomState:
         data = bytes(state.cpu().tolist())
         if len(data) != STATE_BYTES:
             raise RuntimeError(f"RNG state is wrong size: {len(data)} bytes, expected {STATE_BYTES}")
-        self.move_to(int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little"))
+        numbers = int.from_bytes(data[8:], "little")
+        if numbers % NUMBERS_PER_BLOCK:
+            raise RuntimeError(f"offset must be a multiple of {NUMBERS_PER_BLOCK}, but got {numbers}")
+        self.move_to(int.from_bytes(data[:8], "little"), numbers // NUMBERS_PER_BLOCK)
 
 
 _states: dict[int, RandomState] = {}

@@ -22,7 +22,7 @@ import torch
 from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
-from torch_webgpu.errors import DeviceLostError
+from torch_webgpu.errors import DeviceLostError, WebGPUError
 from torch_webgpu.ir.operation import Body, Extern, Operation
 from torch_webgpu.ir.values import check_function, check_values
 from torch_webgpu.wgsl.expr import split_scalar
@@ -132,15 +132,26 @@ class Engine(Store):
             device = self.device(index)
             self.refuse("a device cannot be reset", index)
             lost = DeviceLostError(f"webgpu:{index} was reset, and this tensor's contents are lost with what it held")
-            self.lanes.clear(index)
-            self.relocations += 1
-            for allocation in self.mailbox.allocations.values():
-                if allocation.device == index:
-                    allocation.buffer, allocation.error = None, lost
-            self.error = None
+            self._forget_contents(index, lost)
             device.reopen()
-            self.backpressure.forget(index)
-            self.readbacks.forget(index)
+
+    def close(self, index: int, reason: WebGPUError) -> None:
+        """Closes a device for good: every use of it, and of the tensors it had, raises ``reason`` from then on."""
+        with Uninterrupted(), self.lock:
+            device = self.device(index)
+            self.refuse("a device cannot be closed", index)
+            self._forget_contents(index, reason)
+            device.close(reason)
+
+    def _forget_contents(self, index: int, reason: WebGPUError) -> None:
+        self.lanes.clear(index)
+        self.relocations += 1
+        for allocation in self.mailbox.allocations.values():
+            if allocation.device == index:
+                allocation.buffer, allocation.error = None, reason
+        self.error = None
+        self.backpressure.forget(index)
+        self.readbacks.forget(index)
 
     def change(self, **settings: Any) -> None:
         """Makes some of the :class:`Settings` others. What was recorded before is planned under those it was before."""

@@ -22,7 +22,7 @@ from torch_webgpu.errors import (
     WebGPUError,
 )
 from torch_webgpu.layout import MAX_BYTES, MAX_INDEX, contiguous_strides
-from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.runtime.runtime import add_devices, devices
 from torch_webgpu.runtime.tally import Tally
 from torch_webgpu.target import Target
 
@@ -32,6 +32,7 @@ from .layouts import misplaced
 from .tensor import ADDRESS_BITS, FIRST_ADDRESS, FIRST_BYTE, LARGE_BYTES, OFFSET_MASK, Allocation, Mailbox, Template
 
 if TYPE_CHECKING:
+    from torch_webgpu.runtime.implementation import Adapter
     from torch_webgpu.runtime.runtime import Buffer, Device
 
 TEMPLATE_CACHE_SIZE = 50_000
@@ -100,6 +101,16 @@ class Store:
             raise RuntimeError(
                 f"webgpu:{index} does not exist: this machine has {len(self.devices)} WebGPU adapter(s)"
             ) from None
+
+    def add_devices(self, adapters: Sequence[Adapter]) -> list[Device]:
+        """Makes devices of more adapters, behind all that there are. WebGPUError where there are too many."""
+        with self.lock:
+            if len(devices()) + len(adapters) > FIRST_DESCRIBED:
+                raise WebGPUError(f"a process has at most {FIRST_DESCRIBED} webgpu devices, closed ones included")
+            made = add_devices(adapters)
+            if "devices" in self.__dict__:
+                self.devices.extend(made)
+            return made
 
     def describe(self, target: Target) -> int:
         """The index of the device that stands for a target. WebGPUError where there are too many of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from torch_webgpu.config import config
+from torch_webgpu.errors import DeviceLostError, OutOfRangeError
 from torch_webgpu.ir.operation import operation_name
 from torch_webgpu.layout import is_contiguous
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 ERROR_BYTES = 32
 """Of the error buffer that are in use."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
+"""Between two looks whether a download is there."""
 _FLAGS = Struct("<IIqq")
 """Code, operation id, offending index, size."""
 INDEX_OUT_OF_RANGE = 1
@@ -35,8 +39,9 @@ HINT = "kernels run after the line that asked for them: with TORCH_WEBGPU_DEBUG=
 
 
 class Words(NamedTuple):
-    """PyTorch's error for an index out of range, in which ``{value}`` is the index; of a negative one, if not None,
-    ``of_negative``.
+    """PyTorch's error for an index out of range, in which ``{value}`` is the index, and ``{size}`` how many there are.
+
+    ``of_negative``, if not None: that of a negative one.
     """
 
     error: type[Exception]
@@ -46,6 +51,7 @@ class Words(NamedTuple):
 
 ONE_HOT = Words(RuntimeError, "Class values must be smaller than num_classes.", "Class values must be non-negative.")
 _TARGET = Words(IndexError, "Target {value} is out of bounds.")
+_TAKEN = Words(IndexError, "out of range: tried to access index {value} on a tensor of {size} elements.")
 _UNPOOLED = Words(RuntimeError, "Found an invalid max index: {value}")
 PYTORCHS_WORDS = {
     "masked_scatter": Words(RuntimeError, "Number of elements of source < number of ones in mask"),
@@ -54,10 +60,14 @@ PYTORCHS_WORDS = {
     "nll_loss2d_forward": _TARGET,
     "multi_margin_loss": Words(RuntimeError, "target out of range"),
     "multilabel_margin_loss": Words(RuntimeError, "argument #2 'target' is out of range"),
+    "take": _TAKEN,
+    "put": _TAKEN,
     "max_unpool2d": _UNPOOLED,
     "max_unpool3d": _UNPOOLED,
 }
-"""Operators whose indices are something of its own to who calls them: classes, targets, counts."""
+"""Operators whose indices are something of its own to who calls them: classes, targets, counts, elements."""
+RUNTIME_ERRORS = frozenset({"gather", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_select"})
+"""Operators whose kernels on the CPU raise RuntimeError for an index out of range."""
 
 
 _view = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -130,6 +140,47 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
         eng.readbacks.make_room(device, len(target))
         eng.flush_for(allocation, read, flush_reason.why_read())
         eng.readbacks.begin(device, read.submitted_parts(), host)
+
+
+class Download:
+    """:func:`download` whose wait any thread may do, without the engine's lock: others record and flush meanwhile.
+
+    ``host``: a contiguous CPU tensor of as many bytes, which nobody else uses until the end of :meth:`wait`.
+    """
+
+    def __init__(self, t: torch.Tensor, host: torch.Tensor) -> None:
+        eng = engine()
+        with Uninterrupted(), eng.lock:
+            t, allocation, offset = _source(eng, t)
+            device = self._device = eng.device(allocation.device)
+            read = _LaterRead(device, allocation, offset, host_bytes(host))
+            eng.flush_for(allocation, read, flush_reason.why_read())
+            self._parts, self._host = read.submitted_parts(), host
+            self._opened, self._reached = device.opened, device.mark()
+
+    def is_done(self) -> bool:
+        """Whether the device has done its part, so that :meth:`wait` would not wait for it."""
+        with Uninterrupted(), engine().lock:
+            return self._reached()
+
+    def wait(self) -> None:
+        """Waits until the bytes are in the host's memory. Raises DeviceLostError where they never will be."""
+        pause_s = SHORTEST_PAUSE_S
+        while not self.is_done():
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        lock, device, opened = engine().lock, self._device, self._opened
+        for part in self._parts:
+            with Uninterrupted(), lock:
+                if device.opened is not opened:
+                    raise DeviceLostError(f"webgpu:{device.index} was reset, and what was to be read is lost with it")
+                mapped = opened.transfer.map(part)
+                device.raise_errors(opened)
+            part.take(mapped)
+            with Uninterrupted(), lock:
+                if device.opened is opened:
+                    opened.transfer.unmap(part)
+        self._parts = []
 
 
 def _source(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, Allocation, int]:
@@ -234,19 +285,27 @@ def synchronize(index: int) -> None:
             eng.readbacks.finish(device)
 
 
+def dimension_of(dims: Sequence[str], size: int) -> str:
+    """Which of ``dims``, texts "number:size", has the flagged size: "dimension 0 or 1" where several have."""
+    numbers = [dim.partition(":")[0] for dim in dims if dim.endswith(f":{size}")]
+    return " ".join(["dimension", *" or ".join(dict.fromkeys(numbers)).split()])
+
+
 def check_flags(device: Device, flags: bytearray) -> None:
     """Raises, and clears, what a kernel flagged."""
     code, number, value, size = _FLAGS.unpack_from(flags)
     if not code:
         return
     device.upload(device.error_buffer, 0, bytes(ERROR_BYTES))
-    op = operation_name(number).removeprefix("aten::")
+    op, *dims = operation_name(number).removeprefix("aten::").split(" ")
     hint = "" if "where" in config().debug else f" ({HINT})"
     if code == INDEX_OUT_OF_RANGE and op in PYTORCHS_WORDS:
         error, words, of_negative = PYTORCHS_WORDS[op]
         words = words if of_negative is None or value >= 0 else of_negative
         called = op.removesuffix("_forward")
-        raise error(f"{words.format(value=value)} ({called}{f'; {HINT}' if hint else ''})")
+        raise error(f"{words.format(value=value, size=size)} ({called}{f'; {HINT}' if hint else ''})")
     if code == INDEX_OUT_OF_RANGE:
-        raise IndexError(f"{op}: index {value} is out of bounds for dimension with size {size}{hint}")
+        kind = OutOfRangeError if op in RUNTIME_ERRORS else IndexError
+        dimension = dimension_of(dims, size)
+        raise kind(f"{op}: index {value} is out of bounds for {dimension} with size {size}{hint}")
     raise RuntimeError(f"{op}: a kernel flagged error {code} (values {value}, {size}){hint}")

@@ -63,8 +63,10 @@ from_dlpack = torch._C._from_dlpack
 def _zeroing_function() -> int:
     """The address of a C function that zeroes (at least four bytes of) what its first argument points to."""
     if sys.platform == "win32":
-        return ctypes.cast(ctypes.windll.kernel32.InitializeSRWLock, ctypes.c_void_p).value or 0
-    return ctypes.cast(ctypes.CDLL(None).sigemptyset, ctypes.c_void_p).value or 0
+        function = ctypes.windll.kernel32.InitializeSRWLock
+    else:
+        function = ctypes.CDLL(None).sigemptyset
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 _ZEROING = _zeroing_function()
@@ -160,6 +162,7 @@ class Slab:
         np.frombuffer(self.memory, np.uint32)[:: SLOT_BYTES // 4] = FREE
         self.owners: list[Allocation | None] = [None] * SLAB_SLOTS
         self.free = list(range(SLAB_SLOTS - 1, -1, -1))
+        self.resting: list[int] = []  # dead at the last look: what zeroed their heads may not have returned yet
 
     def fill(
         self, slots: list[int], words: np.ndarray, dims_in_slot: np.ndarray, allocations: Sequence[Allocation]
@@ -297,19 +300,32 @@ class Mailbox:
         return number
 
     def dead(self) -> list[Allocation]:
-        """The allocations whose storages died since the last call."""
+        """The allocations whose storages died since the last call, whose slots are free at the next call.
+
+        A C library may clear more than the head (glibc's ``sigset_t`` has 128 bytes), in a thread that holds no lock of
+        Python's: what is written into a slot at once could be cleared with it.
+        """
         found: list[Allocation] = []
         for slab in self._slabs:
+            if slab.resting:
+                if not slab.free:
+                    self.open.append(slab)
+                slab.free += slab.resting
+                slab.resting.clear()
             marks = slab.memory[MARK_BYTE::SLOT_BYTES]
             index = marks.find(0)
             if index < 0:
                 continue
-            if not slab.free:
-                self.open.append(slab)
-            find, words, owners, free, slot_words = marks.find, slab.words, slab.owners, slab.free, SLOT_BYTES // 4
+            find, words, owners, resting, slot_words = (
+                marks.find,
+                slab.words,
+                slab.owners,
+                slab.resting,
+                SLOT_BYTES // 4,
+            )
             while index >= 0:
                 words[index * slot_words] = FREE
-                free.append(index)
+                resting.append(index)
                 allocation: Any = owners[index]
                 owners[index] = None
                 allocation.alive = False

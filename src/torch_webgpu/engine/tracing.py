@@ -90,7 +90,7 @@ class Tracing:
         if state is not default_state(self.device.index):
             self.refuse(self.device.index, "a generator of its own cannot be drawn from")
         ahead, self.drawn = self.drawn, self.drawn + blocks
-        RandomState.draws += 1
+        state.count_draw()
         return random_words(state, ahead)
 
     def finish(self, inputs: Sequence[Input], result: Any) -> Plan:

@@ -8,6 +8,7 @@ an operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -162,8 +163,8 @@ _names: dict[int, str] = {}
 
 
 def operation_name(op_id: int) -> str:
-    """The name of the operation with this id, for error messages raised long after it was recorded."""
-    return _names.get(op_id, "an operation")
+    """The :meth:`Operation.flag_name` of the operation with this id, for errors raised long after it was recorded."""
+    return _names.get(op_id, "an_operation")
 
 
 def remember_names(operators: Iterable[tuple[int, str]]) -> None:
@@ -171,7 +172,8 @@ def remember_names(operators: Iterable[tuple[int, str]]) -> None:
     for op_id, name in operators:
         _names.setdefault(op_id, name)
         if len(_names) > REMEMBERED_NAMES:
-            del _names[next(iter(_names))]
+            with suppress(RuntimeError):  # another thread remembers one, too
+                _names.pop(next(iter(_names)), None)
 
 
 class Operation:
@@ -209,13 +211,14 @@ class Operation:
                 check_values(name, body.arguments)
             found = super().__new__(cls)
             found.name, found.args, found.n_outputs, found.body, found.param_kinds = key
-            found.id = crc32(repr((name, args, n_outputs, param_kinds)).encode()) >> 1
+            dims = found.indexed_dims
+            found.id = crc32(repr((name, args, n_outputs, param_kinds, *dims)).encode()) >> 1
             found.lowered = {}
             found.shifts = tuple([BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in args])
             n = found.n_inputs
             alike = [(k, o) for o in range(n, len(args)) for k in range(n) if args[k] == args[o]]
             found.alike = frozenset(alike)
-            remember_names([(found.id, name)])
+            remember_names([(found.id, found.flag_name)])
             found = cls._interned.setdefault(key, found)
         return found
 
@@ -230,6 +233,17 @@ class Operation:
             return self.args
         layouts = zip(self.args, body.layouts, strict=True)
         return tuple([t for spec, layout in layouts for t in body.tensors(spec, layout)])
+
+    @property
+    def indexed_dims(self) -> tuple[tuple[int, int], ...]:
+        """The number and the size of each dimension that its indices address, if its body says so."""
+        arguments = self.body.arguments if isinstance(self.body, Extern) else ()
+        return tuple([dim for argument in arguments for dim in getattr(argument, "indexed_dims", ())])
+
+    @property
+    def flag_name(self) -> str:
+        """Its name, and the dimensions that its indices address: "gather 1:5" indexes dimension 1, of size 5."""
+        return " ".join([self.name, *[f"{dim}:{size}" for dim, size in self.indexed_dims]])
 
     @property
     def n_inputs(self) -> int:

@@ -158,7 +158,7 @@ def kernel_to_data(kernel: Kernel) -> dict[str, Any]:
     return {
         "name": kernel.name,
         "body": kernel.body,
-        "bindings": [[b.name, b.dtype, b.access, b.mode] for b in kernel.bindings],
+        "bindings": [[b.name, b.dtype, b.access, b.mode, *([b.type] if b.type else [])] for b in kernel.bindings],
         "params": [[p.name, p.type] for p in kernel.params],
         "workgroup_size": list(kernel.workgroup_size),
         "trusted": kernel.trusted,
@@ -184,7 +184,8 @@ def kernel_from_data(data: Any, what: str, trusted: bool) -> Kernel:
 
 
 def _binding(data: Any, what: str) -> Binding:
-    names: list[Any] = [text(value, f"a part of {what}") for value in items(data, what, 4)]
+    count = 5 if isinstance(data, list) and len(data) == 5 else 4  # the fifth is the type of a variable
+    names: list[Any] = [text(value, f"a part of {what}") for value in items(data, what, count)]
     return Binding(*names)
 
 

@@ -14,13 +14,13 @@ from functools import cached_property, partial
 from hashlib import sha256
 from os import PathLike
 from reprlib import repr as shown
-from zipfile import BadZipFile
 
 import numpy as np
 
 from torch_webgpu.errors import WebGPUError
 from torch_webgpu.wgsl.kernel import Kernel
 
+from .archive import ArchiveError, ArchiveReader
 from .parts_json import (
     buffer_from_data,
     buffer_to_data,
@@ -61,10 +61,10 @@ class Plan:
     :class:`Offset` words ask about; of a traced plan they are its inputs. ``constants``: the SHA-256 digests of the
     contents of buffers, by their numbers; ``contents`` has these, as far as they are at hand. ``random_blocks``: how
     much of the random stream a run uses. ``result``: how the outputs are arranged; None without outputs. ``requires``:
-    what it needs of a GPU. ``operators``: the names of the operators whose kernels raise flags, by the numbers that
-    these carry. ``labels``: of each step what it is part of; empty where nobody knows. ``origins``: of a plan that was
-    made in this process, which of the graph's calls each step computes. Contents and origins take no part in
-    comparisons.
+    what it needs of a GPU. ``operators``: the names of the operators whose kernels raise flags, with the dimensions
+    that they index (:meth:`.Operation.flag_name`), by the numbers that these carry. ``labels``: of each step what it is
+    part of; empty where nobody knows. ``origins``: of a plan that was made in this process, which of the graph's calls
+    each step computes. Contents and origins take no part in comparisons.
     """
 
     buffers: tuple[BufferSpec, ...]
@@ -195,13 +195,11 @@ class Plan:
         ``trusted``: see :meth:`from_json`.
         """
         try:
-            with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
-                plan = cls.from_json(str(file["plan"]), trusted=trusted)
-                contents = {digest: file[digest].tobytes() for _, digest in plan.constants}
-        except (ValueError, KeyError, OSError, BadZipFile) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise WebGPUError(f"{path} holds no plan: {type(error).__name__}: {error}") from None
+            with ArchiveReader(path) as archive:
+                plan = cls.from_json(archive.text("plan"), trusted=trusted)
+                contents = {digest: archive.content(digest) for _, digest in plan.constants}
+        except ArchiveError as error:
+            raise WebGPUError(f"{path} holds no plan: {error}") from None
         for digest, content in contents.items():
             if sha256(content).hexdigest() != digest:
                 raise WebGPUError(f"{path}: the constant {digest[:12]}… is not what was saved")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from torch_webgpu.errors import ShaderCompileError
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Kernel
+from torch_webgpu.wgsl.tokens import tokens
 
 FEATURES = ("float16", "float64", "int64", "subgroups", "subgroup_sizes")
 """Of :class:`Target`, those that a kernel's text may take for granted."""
@@ -71,7 +72,7 @@ def features_of(kernel: Kernel) -> frozenset[str]:
         module = kernel.module
     except ShaderCompileError:
         return frozenset()
-    names = module.names
+    names = module.names.union(*[tokens(binding.type) for binding in kernel.variables])
     features = {name for name, mark in (("float16", "f16"), ("int64", "i64"), ("float64", "f64")) if mark in names}
     if any(binding.dtype == "f64" for binding in kernel.bindings):
         features.add("float64")

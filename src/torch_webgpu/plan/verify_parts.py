@@ -35,6 +35,7 @@ MAX_BYTES = 1 << 48
 MAX_SCALARS = 1 << 24
 _IDENTIFIER = re.compile(r"(?!__)(?!_$)[A-Za-z_]\w*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_TYPE = re.compile(r"[A-Za-z_]\w*(<[\w<>, ]+>)?")
 _WORKGROUP_SIZE = re.compile(r"@workgroup_size\(([^()]*)\)")
 
 
@@ -121,8 +122,15 @@ def _binding(kernel: Kernel, binding: Binding) -> Iterator[str]:
         yield f"kernel {kernel.name}: {name} is {dtype!r}, {access!r}, {mode!r}"
     elif mode == "atomic" and (access == "read" or dtype == "f64"):
         yield f"kernel {kernel.name}: {name}, {dtype} that it only reads or a double, cannot be atomic"
+    elif not _is_type(binding.type):
+        yield f"kernel {kernel.name}: {name} has the type {binding.type!r}, which is none"
     elif name == ERROR_FLAGS.name and binding != ERROR_FLAGS:
         yield f"kernel {kernel.name}: {name}, the error flags, are {dtype}, {access}, {mode}"
+
+
+def _is_type(type_: Any) -> bool:
+    """Whether it can be a type of WGSL; the empty text of a binding that is no variable counts as one."""
+    return isinstance(type_, str) and (not type_ or _TYPE.fullmatch(type_) is not None)
 
 
 def verify_text(kernel: Kernel) -> Iterator[str]:

@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import config
-from torch_webgpu.target import Target
+from torch_webgpu.errors import FlagError
+from torch_webgpu.target import Target, named
 
 if TYPE_CHECKING:
     from .implementation import Adapter
+METAL_BUFFERS = 31
+"""The buffers of a Metal shader's table: https://developer.apple.com/metal/Metal-Feature-Set-Tables.pdf"""
+NAGA_BUFFERS = 2
+"""Those that naga's Metal shaders bind besides: the sizes of the others, and the parameters. wgpu counts them only when
+a kernel has too many, and then speaks of memory."""
 
 
 def target_of(adapter: Adapter) -> Target:
     """The target of an adapter, less what the environment tells us to pretend away."""
     flags, features, limits = config(), adapter.features, adapter.limits
     binding_bytes: Any = limits["max-storage-buffer-binding-size"]
-    buffers: Any = limits["max-storage-buffers-per-shader-stage"]
-    return Target(
+    buffers: Any = _storage_buffers(adapter)
+    target = Target(
         int64="shader-int64" in features and not flags.emulate_int64,
         float16="shader-f16" in features and not flags.emulate_float16,
         float64="shader-f64" in features and flags.float64,
@@ -35,6 +41,20 @@ def target_of(adapter: Adapter) -> Target:
         max_buffer_bytes=int(limits["max-buffer-size"]),
         name=adapter.info["device"],
     )
+    if not flags.target:
+        return target
+    try:
+        return target.within(named(flags.target))
+    except ValueError as error:
+        raise FlagError(f"TORCH_WEBGPU_TARGET={flags.target!r}: {error}") from None
+
+
+def _storage_buffers(adapter: Adapter) -> int:
+    """How many storage buffers a kernel may bind."""
+    most = int(adapter.limits["max-storage-buffers-per-shader-stage"])
+    if adapter.implementation.dialect == "naga" and adapter.info.get("backend_type") == "Metal":
+        return min(most, METAL_BUFFERS - NAGA_BUFFERS)
+    return most
 
 
 def subgroup_size(adapter: Adapter) -> int:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from importlib import import_module
 
 from torch_webgpu.config import config
 from torch_webgpu.errors import NoAdapterError
 
-from .implementation import Adapter, Implementation
-
-MODULES = {"dawn": "torch_webgpu.runtime.dawn", "wgpu": "torch_webgpu.runtime.wgpu_native"}
-"""Where the implementations are, by name, the one to be preferred on a GPU first."""
-INSTALL = {"dawn": "pip install 'torch-webgpu[dawn]'", "wgpu": "pip install wgpu"}
+from .implementation import Adapter
+from .implementations import LOAD_ERRORS, MODULES, advice, implementation
 
 _TYPE_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 _BACKEND_ORDER = ("Metal", "Vulkan", "D3D12", "Unknown", "OpenGL", "OpenGLES")
-
-
-def implementation(name: str) -> Implementation:
-    """An implementation by its name. Raises ImportError or OSError, as loading its library does."""
-    if "XDG_RUNTIME_DIR" not in os.environ:
-        # Outside a desktop session Mesa's device-select layer would complain on stderr, and has nothing to select.
-        os.environ.setdefault("NODEVICE_SELECT", "1")
-    return import_module(MODULES[name]).IMPLEMENTATION
 
 
 @dataclass
@@ -58,20 +45,29 @@ def survey() -> Survey:
     for name in MODULES if chosen == "auto" else (chosen,):
         try:
             offered = implementation(name).adapters()
-        except (ImportError, OSError) as error:
+        except LOAD_ERRORS as error:
             if chosen == name:
-                raise NoAdapterError(f"TORCH_WEBGPU_IMPLEMENTATION={name}: {error}. Try: {INSTALL[name]}") from None
+                raise NoAdapterError(f"TORCH_WEBGPU_IMPLEMENTATION={name}: {error}. {advice(name)}") from None
             seen.absent[name] = str(error)
             continue
         for adapter in offered:
             # Dawn is young: where there is a choice, it has to show that it works.
             usable = chosen != "auto" or name != "dawn" or works(adapter)
             (adapters if usable else seen.broken).append(adapter)
-    seen.gpus = sorted(by_gpu(adapters), key=lambda listings: _rank(listings[0]))
+    seen.gpus = _ranked(adapters)
     if config().adapter and seen.gpus:
         first = _choose(unique(seen.gpus), config().adapter)
         seen.gpus.insert(0, seen.gpus.pop(first))
     return seen
+
+
+def listed(adapters: list[Adapter]) -> list[Adapter]:
+    """The best listing of each GPU that an implementation lists, software ones last."""
+    return unique(_ranked(adapters))
+
+
+def _ranked(adapters: list[Adapter]) -> list[list[Adapter]]:
+    return sorted(by_gpu(adapters), key=lambda listings: _rank(listings[0]))
 
 
 def unique(gpus: list[list[Adapter]]) -> list[Adapter]:
@@ -80,7 +76,12 @@ def unique(gpus: list[list[Adapter]]) -> list[Adapter]:
 
 
 def _rank(adapter: Adapter) -> int:
-    return _TYPE_ORDER.index(adapter.info["adapter_type"])
+    return _place(_TYPE_ORDER, adapter.info["adapter_type"])
+
+
+def _place(order: tuple[str, ...], name: str) -> int:
+    """Where a name comes; what another implementation calls by a name of its own comes as what is unknown."""
+    return order.index(name if name in order else "Unknown")
 
 
 def by_gpu(adapters: list[Adapter]) -> list[list[Adapter]]:
@@ -110,7 +111,7 @@ def _source(adapter: Adapter) -> tuple[str, str]:
 def _preference(adapter: Adapter) -> tuple[int, bool]:
     """The best backend first; of software adapters wgpu-native's, which have 64-bit numbers."""
     software = adapter.info["adapter_type"] == "CPU"
-    return _BACKEND_ORDER.index(adapter.info["backend_type"]), software and adapter.implementation.name != "wgpu"
+    return _place(_BACKEND_ORDER, adapter.info["backend_type"]), software and adapter.implementation.name != "wgpu"
 
 
 def _same_gpu(one: Adapter, other: Adapter) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ _COMPONENTS = {
     getattr(lib, f"WGPUSubgroupMatrixComponentType_{name.upper()}"): name
     for name in ("f32", "f16", "u32", "i32", "u8", "i8")
 }
+_OF_DAWN = re.compile(rb"^(?:Warning|Error): .*\n?(?:^[ ]+(?:- |at ).*\n?)*\n?", re.MULTILINE)
+"""A message of Dawn's: what it is, and the lines that say where it came from."""
 _BLOCK_NS = 20_000_000
 """The longest that one wait sleeps."""
 
@@ -105,7 +108,10 @@ def _matrices(adapter: Handle) -> tuple[MatrixConfig, ...]:
 
 @contextmanager
 def _captured_stderr() -> Iterator[None]:
-    """Into the log instead: Dawn writes to the file of stderr why it refuses an adapter, and cannot be told not to."""
+    """Into the log instead: Dawn writes to the file of stderr why it refuses an adapter, and cannot be told not to.
+
+    What threads and children of the program write meanwhile comes to stderr after it.
+    """
     try:
         kept = os.dup(2)
     except OSError:  # there is no stderr
@@ -119,8 +125,12 @@ def _captured_stderr() -> Iterator[None]:
             os.dup2(kept, 2)
             os.close(kept)
         said.seek(0)
-        if text := said.read().decode(errors="replace").strip():
-            _log.info("%s", text)
+        text = said.read()
+        if ours := b"".join(_OF_DAWN.findall(text)).decode(errors="replace").strip():
+            _log.info("%s", ours)
+        others = _OF_DAWN.sub(b"", text)
+        if others.strip():
+            os.write(2, others)
 
 
 class Dawn:

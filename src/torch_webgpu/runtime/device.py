@@ -453,11 +453,11 @@ class Device:
         if self._unusable is None and self.is_open:
             self._opened.native.poll(wait=True)
 
-    def close(self) -> None:
-        """Waits for the GPU, if it is not lost, and gives everything back."""
+    def close(self, reason: WebGPUError | None = None) -> None:
+        """Waits for the GPU, if it is not lost, and gives everything back. Every use raises ``reason`` from then on."""
         usable = self._unusable is None
         # First: another thread may be about to submit, and a submission to a closed device ends the process.
-        self.disable(DeviceLostError(f"webgpu:{self.index} was closed"))
+        self.disable(reason or DeviceLostError(f"webgpu:{self.index} was closed"))
         opened: Opened | None = self.__dict__.get("_opened")
         if opened is None or isinstance(self._unusable, ForkError):
             return

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from .vulkan_memory import DeviceMemory
@@ -24,8 +24,10 @@ SPARE_BYTES = 256 << 20
 
 def machine_memory(root: Path = Path("/")) -> DeviceMemory | None:
     """What this process may still take of the machine's memory, and all of it; None where nobody tells."""
-    if sys.platform == "win32":
-        return _windows_memory()
+    return _windows_memory() if sys.platform == "win32" else _linux_memory(root)
+
+
+def _linux_memory(root: Path) -> DeviceMemory | None:
     try:
         lines = (root / "proc/meminfo").read_text("ascii").splitlines()
     except OSError:
@@ -78,8 +80,9 @@ class _MemoryStatus(ctypes.Structure):
 
 
 def _windows_memory() -> DeviceMemory | None:
+    windows: Any = ctypes  # with what others have not
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
-    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
+    if not windows.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None
     return DeviceMemory(status.available, status.total)
 

@@ -18,6 +18,7 @@ themselves, so that the seam costs a dispatch nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -39,7 +40,7 @@ READBACK = _MAP_READ | _COPY_DST
 class ErrorSink:
     """Where the callbacks of one device leave what they were told, until a Python call collects it."""
 
-    errors: list[tuple[str, str]] = field(default_factory=list)  # (kind, message), oldest first
+    errors: deque[tuple[str, str]] = field(default_factory=deque)  # (kind, message), oldest first
     lost: str | None = None
 
     def take(self) -> list[tuple[str, str]]:
@@ -47,13 +48,13 @@ class ErrorSink:
         if self.errors and self.loss is not None:
             self.lost = self.loss  # whatever comes next, with or without an error of its own
             raise DeviceLostError(f"the webgpu device was lost: {self.lost}")
-        errors, self.errors = self.errors, []
-        return errors
+        # One by one: a callback of another thread may add one meanwhile, which is not to be lost.
+        return [self.errors.popleft() for _ in range(len(self.errors))]
 
     @property
     def loss(self) -> str | None:
         """Why the device is gone, as told by the library or by an error; None while it lives."""
-        told = [message for _, message in self.errors if "device is lost" in message.lower()]
+        told = [message for _, message in self.errors.copy() if "device is lost" in message.lower()]
         return self.lost or (told[0] if told else None)
 
 

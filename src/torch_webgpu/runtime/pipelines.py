@@ -232,6 +232,11 @@ class PipelineCache:
             shader = self._native.create_shader(source.text, kernel.name, kernel.trusted)
             return shader, self._native.create_pipeline(shader, source.layout, immediate_bytes, kernel.name)
 
+    def problems(self, source: str, label: str) -> list[str]:
+        """What the host's compiler says against a WGSL text, which is not kept; nothing for one that is right."""
+        self._native.release_shader(self._native.create_shader(source, label, trusted=False))
+        return [message for _, message in self._native.sink.take()]
+
     def waiting(self) -> AbstractContextManager[None] | None:
         """What is to surround waiting for the device. Software adapters compile a kernel when it first runs."""
         if not self._first_runs:

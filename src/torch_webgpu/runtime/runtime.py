@@ -8,7 +8,8 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import check, config
@@ -20,13 +21,15 @@ from .commands import ClearBuffer, Command, CopyBuffer, Dispatch
 if TYPE_CHECKING:
     from .buffers import Buffer
     from .device import Device
+    from .implementation import Adapter
 
-__all__ = ["Buffer", "ClearBuffer", "Command", "CopyBuffer", "Device", "Dispatch", "devices", "provide"]
+__all__ = ["Buffer", "ClearBuffer", "Command", "CopyBuffer", "Device", "Dispatch", "add_devices", "devices", "provide"]
 
 refusal: Exception | None = None
 """Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""
 
 _provided: tuple[Device, ...] = ()
+_added: list[Device] = []
 
 
 def devices() -> list[Device]:
@@ -38,7 +41,7 @@ def devices() -> list[Device]:
     """
     if refusal is not None:
         raise WebGPUError(f"the webgpu device could not be loaded: {refusal}") from refusal
-    return list(_runtime())
+    return [*_runtime(), *_added]
 
 
 def provide(described: tuple[Device, ...]) -> None:
@@ -52,6 +55,24 @@ def provide(described: tuple[Device, ...]) -> None:
     _provided = described
 
 
+def add_devices(adapters: Sequence[Adapter]) -> list[Device]:
+    """Makes devices of more adapters, behind all that there are."""
+    from .device import Device
+
+    made = [Device(index, adapter) for index, adapter in enumerate(adapters, len(devices()))]
+    _added.extend(made)
+    _at_the_end()
+    return made
+
+
+@cache
+def _at_the_end() -> None:
+    """Registers what is to be done at the end of the process, and in a forked one."""
+    atexit.register(_finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_disable)
+
+
 @cache
 def _runtime() -> tuple[Device, ...]:
     if _provided:
@@ -60,25 +81,25 @@ def _runtime() -> tuple[Device, ...]:
     found_adapters = adapters()
     if not found_adapters:
         return ()
-    from . import device
+    from .device import Device
 
-    devices = tuple(device.Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
-    atexit.register(_finish, devices)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(_disable, devices, device.FORKED))
-    return devices
+    made = tuple(Device(index, adapter) for index, adapter in enumerate(found_adapters * config().copies))
+    _at_the_end()
+    return made
 
 
-def _finish(devices: tuple[Device, ...]) -> None:
+def _finish() -> None:
     """At exit, where nobody else does: the threads of a software adapter must not outlive the interpreter."""
-    for device in devices:
+    for device in (*_runtime(), *_added):
         device.finish()
 
 
-def _disable(devices: tuple[Device, ...], reason: WebGPUError) -> None:
-    for device in devices:
-        device.disable(reason)
-    if any(device.is_open for device in devices):
+def _disable() -> None:
+    from .device import FORKED
+
+    for device in (*_runtime(), *_added):
+        device.disable(FORKED)
+    if any(device.is_open for device in (*_runtime(), *_added)):
         _skip_exit_handlers()
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 64 << 20  # what one staging buffer holds: enough for full speed, little enough to keep
 
+_LARGE_BYTES = 1 << 16  # what is worth giving up the interpreter's lock for, as NumPy does while it copies
+
 Request = tuple[Buffer, int, int]  # buffer, offset in bytes, number of bytes
 
 
@@ -54,10 +56,13 @@ class Readback:
         self.staging, self.copies = staging, [copy._replace(dst=staging) for copy in self.copies]
 
     def take(self, mapped: Any) -> None:
-        """What the host does when the staging buffer is mapped."""
+        """What the host does when the staging buffer is mapped. Other threads run while large parts are copied."""
         host = memoryview(mapped)
         for first, target in self._targets:
-            target[:] = host[first : first + len(target)]
+            if len(target) < _LARGE_BYTES:
+                target[:] = host[first : first + len(target)]
+            else:
+                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(host, np.uint8, len(target), first))
 
 
 class Transfer:
@@ -146,14 +151,25 @@ class Transfer:
 
     def finish(self, readback: Readback) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
-        staging = readback.staging
-        mapped = self._native.map(staging.handle, readback.size_bytes)
+        mapped = self.map(readback)
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
             readback.take(mapped)
-            self._native.unmap(staging.handle)
-            if self._underway and staging in self._underway:
-                self._underway.remove(staging)
-                self._spare.append(staging)
+            self.unmap(readback)
+
+    def map(self, readback: Readback) -> Any:
+        """Waits until a part of a download is there; its staging buffer's memory until :meth:`unmap`; None on errors.
+
+        Others may be mapped meanwhile.
+        """
+        return self._native.map(readback.staging.handle, readback.size_bytes)
+
+    def unmap(self, readback: Readback) -> None:
+        """Takes the staging buffer back."""
+        staging = readback.staging
+        self._native.unmap(staging.handle)
+        if self._underway and staging in self._underway:
+            self._underway.remove(staging)
+            self._spare.append(staging)
 
     def _spare_staging(self, size_bytes: int) -> Buffer:
         fitting = [buffer for buffer in self._spare if size_bytes <= buffer.size_bytes <= max(4 * size_bytes, 1 << 16)]

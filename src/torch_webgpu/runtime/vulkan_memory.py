@@ -77,8 +77,11 @@ class DeviceMemory(NamedTuple):
     total: int
 
 
-def memory_of(vendor_id: int, device_id: int, name: str, ordinal: int = 0) -> DeviceMemory | None:
-    """The memory of a GPU, the ``ordinal``-th of those that look the same; None where nobody tells."""
+def memory_of(vendor_id: int, device_id: int, name: str | None, ordinal: int = 0) -> DeviceMemory | None:
+    """The memory of a GPU, the ``ordinal``-th of those that look the same; None where nobody tells.
+
+    ``name``: as Vulkan's driver calls it; None where only another driver's name is known.
+    """
     loader, instance = _loader()
     if instance is None:
         return None
@@ -88,7 +91,8 @@ def memory_of(vendor_id: int, device_id: int, name: str, ordinal: int = 0) -> De
     gpus = (c_void_p * count.value)()
     if loader.vkEnumeratePhysicalDevices(instance, byref(count), gpus) != SUCCESS:
         return None
-    same = [gpu for gpu in gpus if gpu and _identity(loader, gpu) == (vendor_id, device_id, name)]
+    wanted = (vendor_id, device_id, name)[: 2 if name is None else 3]
+    same = [gpu for gpu in gpus if gpu and _identity(loader, gpu)[: len(wanted)] == wanted]
     return _memory(loader, same[min(ordinal, len(same) - 1)]) if same else None
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import builtins
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from . import programs, report, router, session
 
 RUNNING = "TORCH_WEBGPU_TRANSLATE_PROCESS"
 """The process that :func:`run` runs in, which is not to be started again."""
+COMMAND = ["-m", "torch_webgpu.cli"]
+"""The ``torch-webgpu`` command as Python's arguments."""
+ADD_FOLDER = "--add-program-folder"
+"""Tells :func:`run`, under Python's ``-P``, that it was not the user who asked for that."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -21,6 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--report-file", action="append", default=[], metavar="PATH", help="write it: .html, .json, .txt"
     )
+    command.add_argument(ADD_FOLDER, dest="add_folder", action="store_true", help=argparse.SUPPRESS)
     command.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as with python -m")
     command.add_argument("program", metavar="PROGRAM", help="a script")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the program's own arguments")
@@ -33,8 +40,9 @@ def run(options: argparse.Namespace) -> int:
     begun = enable(options.device, options.package)
     report.at_exit([*(["-"] if options.report else []), *options.report_file, *report.asked()])
     start = programs.run_module if options.module else programs.run_script
+    has_safe_path = sys.flags.safe_path and not options.add_folder
     try:
-        start(begun, options.program, options.arguments)
+        start(begun, options.program, options.arguments, has_safe_path)
     except programs.NoProgramError as error:
         sys.stderr.write(f"torch-webgpu: {error}\n")
         return 2
@@ -56,7 +64,7 @@ def begin() -> None:
     A program that has begun is started again, since its main module is to be translated. Code without a file, a
     notebook's kernel, and processes of multiprocessing go on: what they import is translated, and cells to come.
     """
-    if os.environ.get(RUNNING) == str(os.getpid()):
+    if os.environ.get(RUNNING) == str(os.getpid()) or split_options(sys.orig_argv[1:])[1][:2] == COMMAND:
         return
     command = None if hasattr(builtins, "get_ipython") else start_again()
     if command is None:
@@ -67,19 +75,42 @@ def begin() -> None:
     os.environ[RUNNING] = str(os.getpid())
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(command[0] if os.path.isabs(command[0]) else sys.executable, command)
+    become(command)
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Replaces this process by that of a command line of Python's; SystemExit where it can only wait for it.
+
+    On Windows ``exec`` starts a process with another id, which the shell does not wait for, and quotes no arguments.
+    """
+    program = command[0] if os.path.isabs(command[0]) else sys.executable
+    if sys.platform == "win32":
+        raise SystemExit(_status([program, *command[1:]]))
+    else:  # noqa: RET506 on Windows mypy sees no statement after the other branch
+        os.execv(program, list(command))
+
+
+def _status(command: Sequence[str]) -> int:
+    """What a process ends with."""
+    process = subprocess.Popen(command)
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # Ctrl-C is the program's, too, which decides what comes of it
+            continue
 
 
 def start_again(command: Sequence[str] = tuple(sys.orig_argv)) -> list[str] | None:
     """The command line that runs this process's program under translation, if it is a program.
 
     ``python [options] script.py …`` and ``python [options] -m module …``, but not ``-c``, a prompt, or a process that
-    multiprocessing started.
+    multiprocessing started. ``-P`` keeps the working folder's modules from taking the place of ours.
     """
     options, rest = split_options(command[1:])
     if not rest or rest[0] == "-" or (rest[0].startswith("-") and rest[0] != "-m"):
         return None
-    return [command[0], *options, "-m", "torch_webgpu.cli", "run", *rest]
+    own = [] if sys.flags.safe_path else [ADD_FOLDER]
+    return [command[0], *options, "-P", *COMMAND, "run", *own, *rest]
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import io
+import re
 import sys
+import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,9 @@ from .rewrite import Rewriter
 
 if TYPE_CHECKING:
     from .migration import Left
+
+_LINE_END = re.compile(r"\r\n?|\n")
+"""What Python's tokenizer takes for the end of a line, which is less than ``str.splitlines`` does."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,8 @@ class Migrated:
 
     def diff(self) -> str:
         """As ``diff -u`` shows it; "" if nothing changes."""
-        lines = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
-        return "".join(difflib.unified_diff(*lines, f"a/{self.path}", f"b/{self.path}"))
+        before, after = ([*io.StringIO(text, newline=None)] for text in (self.before, self.after))
+        return "".join(difflib.unified_diff(before, after, f"a/{self.path}", f"b/{self.path}"))
 
 
 class Locations(Rewriter):
@@ -67,7 +73,7 @@ def locations(source: str, path: str) -> dict[tuple[int, int], str]:
     """The texts in ``source`` that name a device of CUDA's. SyntaxError if it is no Python."""
     found = Locations(Names("webgpu"))
     found.visit(ast.parse(source, path))
-    lines = source.splitlines()
+    lines = _LINE_END.split(source)
     # ast counts bytes, libcst characters.
     return {
         (line, len(lines[line - 1].encode()[:column].decode())): text
@@ -97,19 +103,27 @@ def run(options: argparse.Namespace) -> int:
     status = 0
     for path in scripts(options.paths):
         try:
-            done = migrate(path.read_text("utf-8"), str(path))
+            source, encoding = read(path)
+            done = migrate(source, str(path))
         except (SyntaxError, OSError, UnicodeDecodeError) as error:
             sys.stderr.write(f"{path}: {type(error).__name__}: {error}\n")
             status = 1
             continue
         if options.write and done.after != done.before:
-            path.write_text(done.after, "utf-8")
+            path.write_bytes(done.after.encode(encoding))
             sys.stdout.write(f"changed {path}\n")
         else:
             sys.stdout.write(done.diff())
         for left in done.left:
             sys.stdout.write(f"{path}:{left.line}: {left.name} stays: there is no function for all devices\n")
     return status
+
+
+def read(path: Path) -> tuple[str, str]:
+    """A Python file's text with its line ends as they are, and its encoding. SyntaxError if that is none."""
+    with path.open("rb") as file:
+        encoding, _ = tokenize.detect_encoding(file.readline)
+    return path.read_bytes().decode(encoding), encoding
 
 
 def scripts(paths: Sequence[str]) -> list[Path]:

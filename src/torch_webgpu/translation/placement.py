@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -11,9 +12,10 @@ GIB = 1 << 30
 
 def host_bytes() -> tuple[int, int] | None:
     """Free and total memory of the host; None where the system does not tell."""
+    posix: Any = os  # Windows' has no sysconf
     try:
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+        page, free, total = map(posix.sysconf, ("SC_PAGE_SIZE", "SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
+        return page * free, page * total
     except (ValueError, OSError, AttributeError):
         return None
 

@@ -33,21 +33,30 @@ class NoProgramError(ImportError):
     """There is no such script or module."""
 
 
-def run_script(session: Session, path: str, arguments: Sequence[str]) -> None:
-    """Runs ``python path arguments…``. NoProgramError if it cannot be read; whatever the program raises."""
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
+def run_script(session: Session, path: str, arguments: Sequence[str], has_safe_path: bool = False) -> None:
+    """Runs ``python path arguments…``. NoProgramError if it cannot be read; whatever the program raises.
+
+    ``has_safe_path``: as with Python's ``-P``, the program's folder is not searched for modules.
+    """
+    search_first(os.path.dirname(os.path.abspath(path)), has_safe_path)
     run_main(session, path, None, arguments)
 
 
-def run_module(session: Session, name: str, arguments: Sequence[str]) -> None:
+def run_module(session: Session, name: str, arguments: Sequence[str], has_safe_path: bool = False) -> None:
     """Runs ``python -m name arguments…``. NoProgramError if there is none; whatever the program raises."""
-    sys.path[0] = os.getcwd()
+    search_first(os.getcwd(), has_safe_path)
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")
     if spec is None or spec.origin is None or not spec.has_location:
         raise NoProgramError(f"no module {name} that can be run: -m takes the name of a module with a source file")
     run_main(session, spec.origin, spec.parent, arguments)
+
+
+def search_first(folder: str, has_safe_path: bool) -> None:
+    """Puts a folder first on ``sys.path``, in place of the entry that Python made for the command of ours."""
+    own = [] if has_safe_path else [folder]
+    sys.path[: 0 if sys.flags.safe_path else 1] = own
 
 
 def run_main(session: Session, path: str, package: str | None, arguments: Sequence[str]) -> None:

@@ -14,12 +14,15 @@ that :mod:`torch_webgpu.wgsl.link` declares for the host at hand:
 * with ``mode="atomic"``: the buffer is ``array<atomic<u32>>``; loads and stores are atomic on the containing word, and
   ``x_atomic_add/mul/min/max/set(i, v)`` exist for 32-bit and sub-word dtypes, ``x_atomic_add`` for i64 and c64;
 * the functions of ``kernels/lib`` that it mentions.
+
+A binding with a ``type`` is a variable instead: the body reads and writes ``x`` itself, as WGSL that people write does.
+Where the host's compiler adds no bounds checks, the linker does (:mod:`.bounds`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -34,12 +37,16 @@ ParamType = Literal["u32", "i32", "f32"]
 
 @dataclass(frozen=True)
 class Binding:
-    """A storage buffer as the kernel names it. ``dtype`` is a name of ``dtypes.BY_NAME``."""
+    """A storage buffer as the kernel names it. ``dtype`` is a name of ``dtypes.BY_NAME``.
+
+    ``type``: of a variable that the body uses itself its type in WGSL, which may be one that the body declares.
+    """
 
     name: str
     dtype: str
     access: Access = "read"
     mode: Mode = "plain"
+    type: str = field(default="", repr=False)
 
 
 ERROR_FLAGS = Binding("errors", "u32", "read_write", "atomic")
@@ -72,8 +79,15 @@ class Kernel:
     @cached_property
     def key(self) -> str:
         """A digest of everything that decides the compiled pipeline; stable across processes."""
-        parts = (self.body, repr(self.bindings), repr(self.params), repr(self.trusted))
+        parts = [self.body, repr(self.bindings), repr(self.params), repr(self.trusted)]
+        if self.variables:
+            parts.append(repr([binding.type for binding in self.bindings]))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+    @property
+    def variables(self) -> tuple[Binding, ...]:
+        """The bindings that are variables."""
+        return tuple([binding for binding in self.bindings if binding.type])
 
     @property
     def module(self) -> Module:

@@ -17,9 +17,12 @@ from torch_webgpu.dtypes import BY_NAME, DType
 from torch_webgpu.errors import BindingError
 from torch_webgpu.target import Target
 
+from .bounds import bounded
 from .kernel import Binding, Kernel
 from .module import Declaration, Module, reachable
+from .tokens import is_name, tokens
 from .workgroup_memory import type_bytes
+from .zeroed import zeroed
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,17 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     mentioned = module.names
     # Dawn's devices are opened without its bounds checks: see runtime/dawn.py.
     clamped = target.dialect == "tint" and not kernel.trusted and not target.checks_bounds
-    buffers = [
-        _Buffer.of(binding, target, count, mentioned, clamped)
+    buffers: list[_Buffer | _Variable] = [
+        _Variable.of(binding, target, count) if binding.type else _Buffer.of(binding, target, count, mentioned, clamped)
         for binding, count in zip(kernel.bindings, windows, strict=True)
     ]
+    body = bounded(kernel) if clamped and kernel.variables else kernel.body
+    if kernel.variables and not kernel.trusted and not target.checks_bounds:  # as browsers do, too
+        body = zeroed(kernel, body)
     table = dict(library(target.int64))
     for buffer in buffers:
-        table |= _accessors(buffer)
+        if isinstance(buffer, _Buffer):
+            table |= _accessors(buffer)
     reached = reachable(module.mentions_of(table.keys()), table)
     declared_buffers, next_binding = [], 0
     for buffer in buffers:
@@ -70,7 +77,7 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     directives = _directives(
         [module.attributes, mentioned, *[b.names for b in buffers], *[d.names for d in reached]], target
     )
-    source = "\n".join([*directives, *declared, *texts, kernel.body]) + "\n"
+    source = "\n".join([*directives, *declared, *texts, body]) + "\n"
     return LinkedKernel(source, uses_immediates, param_bytes)
 
 
@@ -153,6 +160,34 @@ def library_function(name: str) -> str | None:
 
 
 # Storage buffers
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A binding that the body uses as a variable, which only a whole buffer can be."""
+
+    name: str
+    type: str
+    access: str
+    windows: int = 1
+
+    @classmethod
+    def of(cls, binding: Binding, target: Target, windows: int) -> _Variable:
+        if windows > 1:
+            raise BindingError(
+                f"binding {binding.name}: its storage takes more than the {target.max_binding_bytes} bytes that one "
+                "binding of this adapter covers, and a kernel that indexes it by itself needs all of it in one. Pass a "
+                "tensor with a smaller storage of its own, such as a part of it that was cloned"
+            )
+        return cls(binding.name, binding.type, binding.access)
+
+    def declarations(self, first_binding: int) -> list[str]:
+        return [f"@group(0) @binding({first_binding}) var<storage, {self.access}> {self.name}: {self.type};"]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its declaration mentions."""
+        return frozenset(filter(is_name, tokens(self.type)))
 
 
 @dataclass(frozen=True)

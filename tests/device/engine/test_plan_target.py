@@ -52,7 +52,7 @@ def test_they_run_on_this_adapter(folder: Path) -> None:
     """In a process that has not traced them; where an index is out of range, its operator has its name there, too."""
     said = other_process("run", str(folder))
     assert said.count("ran") == len(inputs())
-    assert re.match("refused embedding: index 1[25] is out of bounds for dimension with size 11", said), said
+    assert re.match("refused embedding: index 1[25] is out of bounds for dimension 0 with size 11", said), said
 
 
 def test_they_run_on_dawn(folder: Path) -> None:

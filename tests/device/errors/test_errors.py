@@ -422,5 +422,5 @@ def test_the_line_that_used_an_index_raises_when_that_is_asked_for(debug):
     here, later = (n for n, text in enumerate(WHERE.splitlines(), 1) if text.endswith(("# here", "# later")))
     assert shape == "torch.Size([2, 3])"
     assert int(line) == (here if debug else later)
-    assert message.startswith("embedding: index 9 is out of bounds for dimension with size 4")
+    assert message.startswith("embedding: index 9 is out of bounds for dimension 0 with size 4")
     assert ("TORCH_WEBGPU_DEBUG=where" in message) == (not debug)

@@ -93,7 +93,8 @@ def lower_packed(op: Operation, alias: tuple[int, ...], target: Target) -> Lower
     as_matrices = partial(lift, as_row=False, as_column=False)
     operands = Strided("a", 0, as_matrices(a)), Packed(a.dtype, n, k, 1, 2)
     epilogue = Epilogue(op, alias, COORDINATES, as_matrices)
-    lowered = lower_product(MatrixProblem(a.dtype, (1, m, n, k), operands, epilogue, target))
+    problem = MatrixProblem(a.dtype, (1, m, n, k), operands, epilogue, target)
+    lowered = matmul.matvec(problem) if n == 1 else lower_product(problem)
     assert lowered is not None
     return lowered
 
@@ -147,6 +148,15 @@ def without_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(4, 5, 32), (33, 34, 64), (70, 68, 96), (65, 130, 512)])
 def test_products_on_registers(device, without_matrices, m, n, k):
     check(device, m, n, k)
+
+
+@pytest.mark.parametrize("order", ["rows", "columns"])
+@pytest.mark.parametrize(("m", "k"), [(5, 32), (4, 96), (68, 512)])
+def test_matrix_times_vector(device, monkeypatch, m, k, order):
+    """As on a GPU, where sums are split: in runs, or number by number."""
+    chip = engine().device(0)
+    monkeypatch.setattr(chip, "target", replace(chip.target, software=False))
+    check(device, m, 1, k, order=order)
 
 
 @pytest.mark.parametrize("splits", [1, 2])

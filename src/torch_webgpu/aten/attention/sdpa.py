@@ -19,14 +19,16 @@ import torch
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.torch_abi import (
+    AUTOGRAD_KEY,
+    BACKEND_KEY,
     aten,
     below_autograd,
-    composite,
     fused_attention_is_wanted,
     impl,
     in_transform,
     infer,
 )
+from torch_webgpu.aten.dispatch.torch_compositions import composite
 from torch_webgpu.aten.random.distributions import draw_key, key_scalars
 from torch_webgpu.kernels.attention import attention
 from torch_webgpu.kernels.attention.attention import Attention, Rules
@@ -342,8 +344,8 @@ backward_once = record_once(backward)
 
 
 def register() -> None:
-    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+    for key in (AUTOGRAD_KEY, BACKEND_KEY):
         impl(aten.scaled_dot_product_attention.default, scaled_dot_product_attention, key)
     impl(FUSED, fused_attention)
     impl(FUSED_BACKWARD, fused_attention_backward)
-    impl(FUSED_BACKWARD, differentiable_backward, "AutogradPrivateUse1")
+    impl(FUSED_BACKWARD, differentiable_backward, AUTOGRAD_KEY)

@@ -24,7 +24,7 @@ from torch_webgpu.errors import FallbackError, TraceError
 
 from .call_site import Called, called, public_name
 from .decomps import decomposed
-from .refusals import refusal
+from .refusals import is_cpu_forbidden, refusal
 from .torch_abi import check_devices, is_webgpu, library
 
 _counts: Counter[str] = Counter()
@@ -52,6 +52,8 @@ def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 def check_allowed(operator: str, reason: str) -> None:
     """Raises FallbackError where nothing may run on the CPU."""
+    if is_cpu_forbidden():
+        raise FallbackError(f"{operator} would run on the CPU: {reason}")
     if config().fallback == "error":
         raise FallbackError(
             f"{called(operator).function} would run on the CPU ({operator}: {reason}) and TORCH_WEBGPU_FALLBACK=error "

@@ -7,16 +7,37 @@ every path that a call that works takes twice.
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
+_thread = threading.local()
 MAX_BYTES = 1 << 24
 """Of all tensors together; for larger arguments asking would take time and memory that nobody expects of an error."""
+
+
+@contextmanager
+def cpu_forbidden() -> Iterator[None]:
+    """The CPU is asked nothing in this thread meanwhile: what would run there raises FallbackError, and is not counted;
+    what is refused is refused in the words of PyTorch's meta kernels.
+    """
+    before = is_cpu_forbidden()
+    _thread.forbids = True
+    try:
+        yield
+    finally:
+        _thread.forbids = before
+
+
+def is_cpu_forbidden() -> bool:
+    """Whether this thread is in :func:`cpu_forbidden`."""
+    return getattr(_thread, "forbids", False)
 
 
 def refusal(
@@ -25,6 +46,8 @@ def refusal(
     """What ``overload`` raises on the CPU for arguments with these layouts; None if nothing, or only that it has no
     kernel for a dtype, which says nothing about other devices, unless asked for (``of_dtypes``).
     """
+    if is_cpu_forbidden():
+        return None
     given = [v for v in tree_leaves((tuple(args), kwargs)) if isinstance(v, torch.Tensor)]
     if sum(t.numel() * t.element_size() for t in given) > MAX_BYTES:
         return None

@@ -28,6 +28,7 @@ from .refusals import refusal
 aten = torch.ops.aten
 CPU_KEY = torch._C.DispatchKey.CPU
 BACKEND_KEY = "PrivateUse1"
+AUTOGRAD_KEY = "AutogradPrivateUse1"
 DEVICE_TYPE = "webgpu"
 DEVICE_TYPE_NUMBER: int = torch._C._autograd.DeviceType.PrivateUse1.value
 DISABLED_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
@@ -103,9 +104,8 @@ def on_cpu_key(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return overload._op_dk(CPU_KEY, *args, **kwargs)
 
 
-def composite(overload: OpOverload) -> Callable[..., Any]:
-    """PyTorch's composition of an operator of others, with their derivatives, whatever is registered for it."""
-    return partial(overload._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+def has_kernel(overload: OpOverload, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
 
 
 def fused_attention_is_wanted() -> bool:
@@ -129,6 +129,27 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 def in_transform() -> bool:
     """Whether tensors may have tangents, or a transform of ``torch.func`` is underway."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def apply_function(function: Any) -> Callable[..., Any]:
+    """``function.apply`` for a kernel of autograd's dispatch keys, where a transform of ``torch.func`` is one level of
+    autograd, as below it.
+    """
+    apply = function.apply
+
+    def call(*values: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return apply(*values)
+        from torch._functorch import autograd_function as functorch  # not before a transform is underway
+
+        with functorch.enable_single_level_autograd_function():  # type: ignore[attr-defined]
+            return apply(*values)
+
+    return call
+
+
+SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+"""``torch.autograd.Function`` as functorch's own are: of the level of autograd that is active, whichever that is."""
 
 
 def cpu_kernel(overload: OpOverload) -> Callable[..., Any]:
@@ -203,8 +224,7 @@ def is_inplace(overload: OpOverload) -> bool:
 
 def is_composite(overload: OpOverload) -> bool:
     """Whether PyTorch composes it of other operators on every device: a kernel of our own would have no autograd."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return has_kernel(overload.name(), "CompositeImplicitAutograd") and not has_kernel(overload.name(), "CPU")
+    return has_kernel(overload, "CompositeImplicitAutograd") and not has_kernel(overload, "CPU")
 
 
 def takes_numbers(overload: OpOverload) -> bool:

@@ -13,6 +13,7 @@ import ctypes
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,40 +22,75 @@ from typing import Any
 import torch
 
 _TYPES: Any = torch._C._autograd.DeviceType
-_GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
-"""The array of device guards by device type, as Linux's and macOS's compilers spell it."""
-_ENTRIES_BEFORE = 2
-"""Of a table of virtual functions before the first: where the object starts, its type."""
 _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
+@dataclass(frozen=True)
+class CxxAbi:
+    """How a platform's C++ compiler spells the array of device guards, and lays out a table of virtual functions.
+
+    ``entries_before``: those before the first function. ``destructors``: the entries of the destructor, which is last.
+    ``returns_in_registers``: whether a function returns a small object with a constructor in registers, as a C
+    function does that returns a struct; else through a pointer that its caller hands over.
+    """
+
+    library: str
+    guards: str
+    entries_before: int
+    destructors: int
+    returns_in_registers: bool
+
+
+_GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
+# https://itanium-cxx-abi.github.io/cxx-abi/abi.html#vtable-components: where the object starts, and its type.
+_ITANIUM = CxxAbi("libc10.so", _GUARDS, entries_before=2, destructors=2, returns_in_registers=True)
+CXX_ABIS = {
+    "linux": _ITANIUM,
+    "darwin": CxxAbi("libc10.dylib", _GUARDS, entries_before=2, destructors=2, returns_in_registers=True),
+    "win32": CxxAbi(
+        "c10.dll",
+        "?device_guard_impl_registry@impl@c10@@3V?$array@U?$atomic@PEBUDeviceGuardImplInterface@impl@c10@@@std@@"
+        "$0BF@@std@@A",  # $0BF@: of 21 entries
+        entries_before=1, destructors=1, returns_in_registers=False,
+    ),
+}  # fmt: skip
+"""By ``sys.platform``; any other has Linux's."""
+
+
 def let_exceptions_pass() -> bool:
-    """Replaces virtual functions of the registered guard; whether that was possible, as on Linux and macOS.
+    """Replaces virtual functions of the registered guard; whether that was possible.
 
     Which ones they are is read off the header that PyTorch comes with. ``exchangeStream``, the one that destructors
-    call, becomes the CPU guard's, which does nothing.
+    call, becomes the CPU guard's, which does nothing. That alone lets exceptions pass; the other answers, which a
+    handler of signals would otherwise run in, are given where C can return what C++ expects.
     """
+    abi = _abi()
     root = Path(torch.__file__).parent
     header = root / "include" / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h"
     guards = _guards() if header.exists() else None
     if guards is None:
         return False
-    functions = re.findall(r"^ *virtual [^({]*?(\w+)\(", header.read_text(), re.MULTILINE)
+    functions = virtual_functions(header.read_text("utf-8"))
     ours, cpu = guards[int(_TYPES.PrivateUse1)], guards[int(_TYPES.CPU)]
-    answers = _answers()
+    answers = _answers() if abi.returns_in_registers else {}
     if not ours or not cpu or not {"exchangeStream", *answers} <= set(functions):
         return False
-    entries = ctypes.c_void_p * (_ENTRIES_BEFORE + len(functions) + 2)  # of a destructor there are up to two
+    entries = ctypes.c_void_p * (abi.entries_before + len(functions) - 1 + abi.destructors)
     table = ctypes.c_void_p.from_address(ours)
-    copied = entries.from_buffer_copy(entries.from_address((table.value or 0) - _ENTRIES_BEFORE * _POINTER_BYTES))
+    copied = entries.from_buffer_copy(entries.from_address((table.value or 0) - abi.entries_before * _POINTER_BYTES))
     exchange = functions.index("exchangeStream")
     theirs = (ctypes.c_void_p.from_address(cpu).value or 0) + exchange * _POINTER_BYTES
-    copied[_ENTRIES_BEFORE + exchange] = ctypes.c_void_p.from_address(theirs).value
+    copied[abi.entries_before + exchange] = ctypes.c_void_p.from_address(theirs).value
     for name, address in answers.items():
-        copied[_ENTRIES_BEFORE + functions.index(name)] = address
+        copied[abi.entries_before + functions.index(name)] = address
     _keep(copied)
-    table.value = ctypes.addressof(copied) + _ENTRIES_BEFORE * _POINTER_BYTES
+    table.value = ctypes.addressof(copied) + abi.entries_before * _POINTER_BYTES
     return True
+
+
+def virtual_functions(header: str) -> list[str]:
+    """The names of a C++ interface's virtual functions in the order of their table, the destructor last."""
+    return re.findall(r"^ *virtual [^({]*?(\w+)\(", header, re.MULTILINE)
 
 
 def stand_in(absent: str, present: str) -> Callable[[], None] | None:
@@ -76,14 +112,18 @@ def stand_in(absent: str, present: str) -> Callable[[], None] | None:
 
 def _guards() -> Any:
     """The device guards by device type, as an array of addresses; None where their place is not known."""
-    folder = Path(torch.__file__).parent / "lib"
-    library = folder / ("libc10.dylib" if sys.platform == "darwin" else "libc10.so")
-    if sys.platform == "win32" or not library.exists():
+    abi = _abi()
+    library = Path(torch.__file__).parent / "lib" / abi.library
+    if not library.exists():
         return None
     try:
-        return (ctypes.c_void_p * len(_TYPES.__members__)).in_dll(ctypes.CDLL(str(library)), _GUARDS)
+        return (ctypes.c_void_p * len(_TYPES.__members__)).in_dll(ctypes.CDLL(str(library)), abi.guards)
     except ValueError:
         return None
+
+
+def _abi() -> CxxAbi:
+    return CXX_ABIS.get(sys.platform, _ITANIUM)
 
 
 def _answers() -> dict[str, int]:

@@ -128,18 +128,20 @@ def size_and_stride(t: torch.Tensor, dim: int) -> tuple[int, int]:
 
 def along(data: torch.Tensor, dim: int, index: torch.Tensor) -> Index:
     """An index tensor with the shape of the points (gather, scatter), addressing ``data``'s dimension ``dim``."""
-    return Index(index, index.stride(), Term(*size_and_stride(data, dim), wraps=False))
+    return Index(index, index.stride(), Term(*size_and_stride(data, dim), wraps=False, dim=dim))
 
 
 def on_dim(data: torch.Tensor, dim: int, index: torch.Tensor, wraps: bool = False) -> Index:
     """A 1-D index tensor laid along dimension ``dim`` of the points (index_select, index_add)."""
     step = index.stride(0) if index.dim() else 0
     strides = tuple(step if d == dim else 0 for d in range(data.dim()))
-    return Index(index, strides, Term(*size_and_stride(data, dim), wraps=wraps))
+    return Index(index, strides, Term(*size_and_stride(data, dim), wraps=wraps, dim=dim))
 
 
 def index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     check_devices([self, index])
+    if index.dim() > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
     check_index_dtype("index_select(): Expected dtype int32 or int64 for index", index)
     (out,) = outputs_of(aten.index_select.default, self, dim, index)
     dim = wrap_dim(dim, self.dim())
@@ -173,7 +175,7 @@ def flattened(self: torch.Tensor, index: torch.Tensor) -> Index:
 def take(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     check_devices([self, index])
     if index.dtype != torch.int64:
-        raise RuntimeError(f"take(): Expected a long tensor for index, but got {index.dtype}")
+        raise RuntimeError(f"take(): Expected a long tensor for index, but got {name_of(index.dtype)}")
     if self.numel() == 0 and index.numel():
         raise IndexError("take(): tried to take from an empty tensor")
     (out,) = outputs_of(aten.take.default, self, index)
@@ -243,7 +245,7 @@ def resolve(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Index
         Index(
             t,
             (0,) * len(before) + broadcast_strides(tuple(t.shape), t.stride(), block) + (0,) * len(after),
-            Term(self.shape[d], self.stride(d), wraps=True),
+            Term(self.shape[d], self.stride(d), wraps=True, dim=d),
         )
         for d, t in zip(dims, tensors, strict=True)
     ]
@@ -349,7 +351,7 @@ def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumula
         return run_on_cpu(aten.put_.default, (self, index, source, accumulate), {}, NO_ATOMICS)
     check_devices([self, index, source])
     if index.dtype != torch.int64:
-        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {name_of(index.dtype)}")
     if self.dtype != source.dtype:
         raise RuntimeError(
             f"put_(): self and source expected to have the same dtype, but got self.dtype = {self.dtype} "
@@ -380,7 +382,7 @@ def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype != torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     check_devices([self, mask])
-    self, mask = torch.broadcast_tensors(self, mask)
+    mask, self = torch.broadcast_tensors(mask, self)  # errors name the mask's shape first, as the CPU's do
     if self.dim() == 0:
         self, mask = self.unsqueeze(0), mask.unsqueeze(0)
     return index(self, [mask])

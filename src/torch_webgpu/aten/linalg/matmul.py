@@ -15,6 +15,7 @@ from torch_webgpu.aten.dispatch.precision import float32_matmul_precision
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of
+from torch_webgpu.aten.dispatch.strict import CPP_NAMES
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.ir.operation import Extern
@@ -24,9 +25,28 @@ from torch_webgpu.kernels.matmul.matmul import extern
 Scalar = int | float | complex
 
 
-def check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
-    if a.dtype != b.dtype:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
+def dtypes_differ(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> RuntimeError:
+    """The CPU's error for ``a @ b``, or ``c + a @ b``, of several dtypes; each operator has words of its own."""
+    name = name.removeprefix("aten::")
+    of_c, of_a, of_b = (name_of(t.dtype) for t in (b if c is None else c, a, b))
+    if name in ("mv", "addmv"):
+        return RuntimeError(f"addmv input tensors must have the same dtype, but got {of_c}, {of_a}, and {of_b}")
+    if name == "dot":
+        return RuntimeError(f"dot : expected both vectors to have same dtype, but found {of_a} and {of_b}")
+    if name == "addmm":
+        operand, of_operand = ("self", of_c) if of_c != of_b else ("mat1", of_a)
+        return RuntimeError(f"{operand} and mat2 must have the same dtype, but got {of_operand} and {of_b}")
+    in_cpp, cpp_a, cpp_b = (CPP_NAMES.get(t.dtype, str(t.dtype)) for t in (b if c is None else c, a, b))
+    if name == "baddbmm" and of_c != of_a:
+        return RuntimeError(f"Input dtypes must be the same, got: input {in_cpp}, batch1: {cpp_a}, batch2: {cpp_b}")
+    if name in ("bmm", "baddbmm"):
+        return RuntimeError(f"expected scalar type {of_a} but found {of_b}")
+    return RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {cpp_a} != {cpp_b}")
+
+
+def check_operands(name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    if a.dtype != b.dtype or (c is not None and c.dtype != a.dtype):
+        raise dtypes_differ(name, a, b, c)
     if a.device != b.device:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {a.device} and {b.device}!"
@@ -52,7 +72,7 @@ def multiply(overload: OpOverload) -> Any:
     def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if a.dtype.is_complex:
             a, b = plain(a), plain(b)
-        check_operands(a, b)
+        check_operands(name, a, b)
         outputs = infer(overload, a, b)
         (out,) = kernel_outputs(name, (a, b), outputs, product(a, outputs))
         return out
@@ -69,11 +89,7 @@ def multiply_add(overload: OpOverload) -> Any:
     ) -> torch.Tensor:
         if a.dtype.is_complex:
             a, b, c = plain(a), plain(b), plain(c)
-        check_operands(a, b)
-        if c.dtype != a.dtype:
-            raise RuntimeError(
-                f"self and mat2 must have the same dtype, but got {name_of(c.dtype)} and {name_of(b.dtype)}"
-            )
+        check_operands(name, a, b, c)
         outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
         if beta == 0:
             (out,) = kernel_outputs(name, (a, b), outputs, product(a, outputs, 1), scalars=[(kind, alpha)])

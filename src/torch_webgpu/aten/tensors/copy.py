@@ -17,7 +17,7 @@ from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
 from torch_webgpu.aten.quantized import float8
 from torch_webgpu.dtypes import BY_TORCH, STORED
 from torch_webgpu.engine.record import engine
-from torch_webgpu.engine.sync import download, download_later, host_bytes, upload
+from torch_webgpu.engine.sync import Download, download, download_later, host_bytes, upload
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.layout import is_contiguous, is_dense
@@ -35,6 +35,11 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
     if t.numel():
         download(words(t), host_bytes(host))
     return host
+
+
+def begin_download(source: torch.Tensor, target: torch.Tensor) -> Download | None:
+    """A copy into a contiguous CPU tensor of the same shape and dtype, to be waited for; None if it is empty."""
+    return Download(words(plain(source)), target) if source.numel() else None
 
 
 BITS = {1: torch.uint8, 2: torch.int16, 8: torch.int64}

@@ -1,4 +1,4 @@
-"""Which CPU tensors are pinned: those that ``Tensor.pin_memory()`` made, and views of them, as long as these live.
+"""Which CPU tensors are pinned: those that ``Tensor.pin_memory()`` and ``pin_memory=True`` made, and views of them.
 
 The memory is ordinary, since WebGPU pins none. What being pinned means is PyTorch's contract for it: a copy from the
 device with ``non_blocking=True`` does not wait for the device.
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE, aten, cpu_kernel, impl
+from torch_webgpu.aten.dispatch.torch_hooks import PINNED
 
 _pinned: dict[int, weakref.ref[torch.Tensor]] = {}
 """By the addresses of their storages."""
@@ -33,7 +34,9 @@ def pin(t: torch.Tensor) -> torch.Tensor:
 
 def is_pinned(t: torch.Tensor) -> bool:
     """Whether a tensor lies in memory that counts as pinned."""
-    return bool(_pinned) and t.is_cpu and t.untyped_storage().data_ptr() in _pinned
+    if not t.is_cpu:
+        return False
+    return (bool(_pinned) and t.untyped_storage().data_ptr() in _pinned) or PINNED.has_made(t)
 
 
 def pinning_device(device: Any) -> str:

@@ -86,7 +86,7 @@ def lower_graph(graph: Graph, layout: Layout, fused: Sequence[FusedNode], target
         origins += [step.nodes] * (len(steps) - start)
         labels += _labels(step, one)
         if any(ERRORS in launch.bindings for launch in one.launches):
-            operators[step.op.id] = step.op.name
+            operators[step.op.id] = step.op.flag_name
     buffers = [_buffer(s, n in read_first, n in written) for n, s in enumerate(layout.storages)]
     buffers += [BufferSpec(size, "temporary") for size in sizes]
     buffers.append(BufferSpec(ERROR_FLAG_BYTES, "errors"))

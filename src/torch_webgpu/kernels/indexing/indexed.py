@@ -26,11 +26,15 @@ ROWS = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 @dataclass(frozen=True)
 class Term:
-    """A dimension of the data tensor that an index tensor addresses; ``wraps``: negative indices count from its end."""
+    """A dimension of the data tensor that an index tensor addresses; ``wraps``: negative indices count from its end.
+
+    ``dim``: its number, for error messages; None where indices address all elements.
+    """
 
     size: int
     stride: int
     wraps: bool
+    dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class Geometry:
     strides: tuple[Shape, ...]
     terms: tuple[Term, ...]
     base: int = 0
+
+    @property
+    def indexed_dims(self) -> tuple[tuple[int, int], ...]:
+        """The number and the size of each dimension that indices address (:meth:`.Operation.flag_name`)."""
+        return tuple([(term.dim, term.size) for term in self.terms if term.dim is not None])
 
 
 class Walk:

@@ -6,7 +6,7 @@ Arguments of the operation: a and b, what the epilogue reads, its outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from torch_webgpu.dtypes import BY_NAME
@@ -19,7 +19,7 @@ from torch_webgpu.wgsl.launch import Launch, Lowered
 from . import halves
 from .blocked import add_sums, lower_product, with_sum
 from .epilogue import Epilogue
-from .operand import COORDINATES, Strided, in_groups, k_major, matrix_draft
+from .operand import COORDINATES, FOUR, Sides, Strided, matrix_draft
 from .problem import Problem
 from .store_sums import accumulator, add_partials
 from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params
@@ -175,8 +175,8 @@ def lower_matmul(op: Operation, alias: tuple[int, ...], target: Target, precisio
     epilogue = Epilogue(op, alias, COORDINATES, p.layout)
     problem = MatrixProblem(p.a.dtype, p.sizes, operands, epilogue, target, precision)
     if n == 1:
-        return matvec(p, problem)
-    return lower_product(problem) or any_arithmetic(p, problem)
+        return matvec(problem)
+    return lower_product(problem) or any_arithmetic(problem)
 
 
 def by_columns(y: Spec) -> bool:
@@ -185,77 +185,86 @@ def by_columns(y: Spec) -> bool:
     return m > 1 and n > 1 and row == 1 and column > 1
 
 
-def element_draft(p: Product, problem: Problem, splits: int) -> Draft:
-    """A kernel that reads the operands number by number, and stores sums or ``splits`` parts of these."""
-    kernel = matrix_draft(p.a.dtype, p.sizes[0])
-    for name, spec in (("a", p.a), ("b", p.b)):
-        kernel.input(name, p.args[name], spec)
+def element_kernel(problem: Problem, sides: Sides, splits: int) -> Draft:
+    """A kernel that loads the operands as ``sides`` say, and stores sums or ``splits`` parts of these."""
+    kernel = problem.kernel()
+    kernel.add(*problem.loads(sides, FOUR))
     add_sums(kernel, problem, splits)
     return kernel
 
 
-def any_arithmetic(p: Product, problem: Problem) -> Lowered:
-    kernel = element_draft(p, problem, 1)
-    grid = block_params(kernel.params, Blocking(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, p.sizes[3]), *p.sizes)
-    return Lowered((kernel.build(f"matmul_{p.a.dtype}", [wgsl_source("matmul/matmul_any")], ANY_TILE**2, grid),))
+def by_elements(sides: Sides) -> Sides:
+    """The same operands, loaded number by number."""
+    a, b = sides
+    return replace(a, runs=False), replace(b, runs=False)
+
+
+def any_arithmetic(problem: Problem) -> Lowered:
+    kernel, sizes = element_kernel(problem, by_elements(problem.sides(FOUR.length)), 1), problem.sizes
+    grid = block_params(kernel.params, Blocking(Tile(ANY_TILE, ANY_TILE, ANY_TILE, 1, 1), 1, sizes[3]), *sizes)
+    body = [wgsl_source("matmul/matmul_any")]
+    return Lowered((kernel.build(f"matmul_{problem.dtype}", body, ANY_TILE**2, grid),))
 
 
 @dataclass(frozen=True)
 class MatVec:
     """Which kernel, its constants, and how many sums a workgroup computes over how many lanes each.
 
-    ``run``: how many elements along the sum a lane loads at once.
+    ``sides``: how the operands are loaded; ``run``: how many elements along the sum a lane loads at once.
     """
 
     body: str
     constants: tuple[tuple[str, int | bool], ...]
+    sides: Sides
     outputs: int
     lanes: int
     run: int = 1
 
 
-def matvec_kernel(p: Product) -> MatVec:
+def matvec_kernel(problem: Problem) -> MatVec:
     """Four elements at a time if the matrix allows that, along whichever of its dimensions is contiguous."""
-    _, m, _, _ = p.sizes
-    along_k = k_major(p.a, 2, 1)
-    if p.kind == "f" and in_groups(p.a, 2 if along_k else 1):
-        if along_k and in_groups(p.b, 1):
+    m = problem.sizes[1]
+    a, b = sides = problem.sides(FOUR.length)
+    if problem.kind == "f" and a.runs:
+        if a.k_major and b.runs:
             lanes = MATVEC_THREADS if m == 1 else ROW_LANES
             outputs = MATVEC_THREADS // lanes
-            return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), outputs, lanes, 4)
-        if not along_k:
-            lanes = 2 * QUAD_LANES if is_small(p) else QUAD_LANES
+            return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), sides, outputs, lanes, 4)
+        if not a.k_major:
+            lanes = 2 * QUAD_LANES if is_small(problem) else QUAD_LANES
             quads = MATVEC_THREADS // lanes
-            return MatVec("matvec_columns", (("QUADS", quads), ("LANES", lanes)), 4 * quads, lanes)
-    lanes = MATVEC_THREADS if m == 1 else ROW_LANES if along_k else COLUMN_LANES
+            sides = a, replace(b, runs=False)
+            return MatVec("matvec_columns", (("QUADS", quads), ("LANES", lanes)), sides, 4 * quads, lanes)
+    lanes = MATVEC_THREADS if m == 1 else ROW_LANES if a.k_major else COLUMN_LANES
     outputs = MATVEC_THREADS // lanes
-    return MatVec("matvec", (("OUTPUTS", outputs), ("LANES", lanes), ("K_MAJOR", along_k)), outputs, lanes)
+    constants = (("OUTPUTS", outputs), ("LANES", lanes), ("K_MAJOR", a.k_major))
+    return MatVec("matvec", constants, by_elements(sides), outputs, lanes)
 
 
-def is_small(p: Product) -> bool:
+def is_small(p: Problem) -> bool:
     """Whether reading the matrix takes no longer than a second launch, so that sums had better not be split."""
     slices, m, _, k = p.sizes
     return slices * m * k <= SMALL_MATRIX
 
 
-def matvec_splits(p: Product, kernel: MatVec, target: Target) -> int:
+def matvec_splits(p: Problem, kernel: MatVec) -> int:
     """Into how many parts the sums are split: enough to keep a large GPU busy."""
     slices, m, _, k = p.sizes
     groups = slices * -(-m // kernel.outputs)
-    if target.software or (is_small(p) and groups >= FEW_GROUPS and k <= FEW_LOADS * kernel.lanes * kernel.run):
+    if p.target.software or (is_small(p) and groups >= FEW_GROUPS and k <= FEW_LOADS * kernel.lanes * kernel.run):
         return 1
     # Each lane gets a few loads at least, in groups of four elements.
     return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
 
 
-def matvec(p: Product, problem: Problem) -> Lowered:
+def matvec(problem: Problem) -> Lowered:
     """N = 1."""
-    k = p.sizes[3]
-    choice = matvec_kernel(p)
-    chunk = -(-k // matvec_splits(p, choice, problem.target) // 4) * 4
-    chosen = Blocking(Tile(choice.outputs, 1, 1, 1, 1), -(-k // chunk), chunk)
-    kernel = element_draft(p, problem, chosen.splits)
-    grid = block_params(kernel.params, chosen, *p.sizes)
+    sizes = problem.sizes
+    choice = matvec_kernel(problem)
+    chunk = -(-sizes[3] // matvec_splits(problem, choice) // 4) * 4
+    chosen = Blocking(Tile(choice.outputs, 1, 1, 1, 1), -(-sizes[3] // chunk), chunk)
+    kernel = element_kernel(problem, choice.sides, chosen.splits)
+    grid = block_params(kernel.params, chosen, *sizes)
     prelude = [constant(name, value) for name, value in choice.constants]
     body = [*prelude, wgsl_source(f"matmul/{choice.body}")]
     return with_sum(problem, chosen.splits, kernel.build(choice.body, body, MATVEC_THREADS, grid))

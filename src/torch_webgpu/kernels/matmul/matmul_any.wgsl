@@ -19,8 +19,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   for (var k = 0u; k < P.k; k += 16u) {
     var a = T();
     var b = T();
-    if (m < P.m && k + column < P.k) { a = a_load(a_at(slice, m, k + column)); }
-    if (n < P.n && k + row < P.k) { b = b_load(b_at(slice, k + row, n)); }
+    if (m < P.m && k + column < P.k) { a = a_value(a_row(slice, m), a_step(slice, k + column)); }
+    if (n < P.n && k + row < P.k) { b = b_value(b_row(slice, n), b_step(slice, k + row)); }
     workgroupBarrier();
     a_tile[lid] = a;
     b_tile[lid] = b;

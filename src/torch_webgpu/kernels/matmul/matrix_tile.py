@@ -17,16 +17,16 @@ WGSL: https://github.com/gpuweb/gpuweb/blob/main/proposals/subgroup-matrix.md, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import MatrixConfig, Target
 
 from .operand import RUN_BYTES, Scale, Side, Sides, run_of
 from .scaled import scale_lines, scaled_run
-from .tile import MIN_SPLIT_K, READ_AHEAD, Blocking, cost_ns, which_block
+from .tile import MIN_SPLIT_K, READ_AHEAD, Blocking, cost_ns, lanes_of
 
 
 @dataclass(frozen=True)
@@ -136,66 +136,41 @@ class MatrixKernel:
         a = _Loader(self, self.sides[0], self.scales[0], self.tile.m, 0)
         return a, _Loader(self, self.sides[1], self.scales[1], self.tile.n, a.end)
 
+    @property
+    def out(self) -> _Out:
+        return _Out(self)
+
+    @property
+    def vectors(self) -> int:
+        """Of workgroup memory: of the operands, and later of sums."""
+        return max(self.loaders[1].end, self.out.end)
+
+    @property
+    def positions(self) -> list[list[int]]:
+        """Of a step's fragments: the halves of a number at a time."""
+        starts = range(0, self.tile.k, self.halves * self.config.k)
+        return [[start + half * self.config.k for half in range(self.halves)] for start in starts]
+
     def text(self) -> str:
         """The ``main``."""
-        tile, config, rows, columns = self.tile, self.config, self.rows, self.columns
         a, b = self.loaders
-        out = _Out(self)
-        sized = f" @subgroup_size({config.subgroup_size})" if self.sized else ""
-        lines = [
-            f"alias Left = subgroup_matrix_left<{config.operand}, {config.k}, {config.m}>;",
-            f"alias Right = subgroup_matrix_right<{config.operand}, {config.n}, {config.k}>;",
-            f"alias Sums = subgroup_matrix_result<{config.result}, {config.n}, {config.m}>;",
-            f"var<workgroup> tiles: array<vec4<u32>, {max(b.end, out.end)}>;",
-            f"@compute @workgroup_size({tile.threads(config)}){sized}",
-            "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
-            "        @builtin(local_invocation_index) lid: u32, @builtin(subgroup_id) part_id: u32) {",
-            *which_block(tile),
-            *scale_lines(self.scales),
-            f"  let part_m = part_id / {tile.across}u * {rows * config.m}u;",
-            f"  let part_n = part_id % {tile.across}u * {columns * config.n}u;",
-            *a.begin(),
-            *b.begin(),
-            *(f"  var s{i}_{j}: Sums;" for i in range(rows) for j in range(columns)),
-            "  {",
-            *a.fetch("k_begin"),
-            *b.fetch("k_begin"),
-            "  }",
-            f"  for (var k = k_begin; k < k_end; k += {tile.k}u) {{",
-            "    workgroupBarrier();",
-            *a.store(),
-            *b.store(),
-            "    workgroupBarrier();",
-            f"    let ahead = k + {tile.k}u;",
-            "    if (ahead < k_end) {",
-            *(f"  {line}" for line in (*a.fetch("ahead"), *b.fetch("ahead"))),
-            "    }",
-            *self._products(a, b),
-            "  }",
-            *out.text(),
-            "}",
-            "",
-        ]
-        return "\n".join(lines)
-
-    def _products(self, a: _Loader, b: _Loader) -> Iterator[str]:
-        """Multiplies a step. Of two halves that make a number, whose fragments are neighbours along the sum, the
-        product of the lower ones is left out.
-        """
-        config, rows = self.config, range(self.rows)
-        for group in range(0, self.tile.k, self.halves * config.k):
-            places = [group + half * config.k for half in range(self.halves)]
-            for kk in places:
-                yield from (f"    let a{kk}_{i} = {a.fragment('part_m', i * config.m, kk)};" for i in rows)
-            for j in range(self.columns):
-                for half, kk in enumerate(places):
-                    yield f"    let b{kk}_{j} = {b.fragment('part_n', j * config.n, kk)};"
-                    for other, i in product(places[: self.halves - half], rows):
-                        yield f"    s{i}_{j} = subgroupMatrixMultiplyAccumulate(a{other}_{i}, b{kk}_{j}, s{i}_{j});"
+        text = render(
+            "matmul/matrix_tile",
+            kernel=self,
+            tile=self.tile,
+            config=self.config,
+            lanes=self.config.subgroup_size,
+            a=a,
+            b=b,
+            out=self.out,
+            scale_lines=scale_lines(self.scales),
+            lanes_of=lanes_of,
+        )
+        return f"{text}\n"
 
 
 class _Loader:
-    """The text that brings a side's part of a step to ``tiles``, from ``start`` on: lines of runs, and one to pad."""
+    """What brings a side's part of a step to ``tiles``, from ``start`` on: lines of runs, and one to pad."""
 
     def __init__(self, kernel: MatrixKernel, side: Side, scale: Scale | None, size: int, start: int) -> None:
         config, tile = kernel.config, kernel.tile
@@ -212,53 +187,46 @@ class _Loader:
         """Lines from one of a thread's runs to the next."""
         self.loads = outer // self.down
 
-    def begin(self) -> Iterator[str]:
-        """Declares which runs this thread loads, and what is fixed for their rows."""
-        x, last = self.x, f"P.{self.extent} - 1u"
-        yield f"  let {x}_line = lid / {self.line}u;"
-        yield f"  let {x}_first = lid % {self.line}u * {self.run}u;"
+    @property
+    def first_rows(self) -> list[str]:
+        """The rows that something is fixed for: of each load, of the run, or of each of its numbers."""
         if self.side.k_major:
-            rows = [f"{x}_line + {j * self.down}u" for j in range(self.loads)]
-        elif self.side.runs:
-            # The last run that has anything of the operand in it: rows that are padded to whole runs have one more.
-            rows, last = [f"{x}_first"], f"(P.{self.extent} - 1u) / {self.run}u * {self.run}u"
-        else:
-            rows = [f"{x}_first + {e}u" for e in range(self.run)]
-        for j, row in enumerate(rows):
-            yield f"  let {x}_row{j} = {x}_row(slice, min({self.extent}0 + {row}, {last}));"
-        yield from (f"  var {x}_next{j}: vec4<u32>;" for j in range(self.loads))
+            return [f"{self.x}_line + {j * self.down}u" for j in range(self.loads)]
+        if self.side.runs:
+            return [f"{self.x}_first"]
+        return [f"{self.x}_first + {e}u" for e in range(self.run)]
 
-    def fetch(self, k: str) -> Iterator[str]:
-        """Loads this thread's runs of the step that starts at ``k`` into ``<x>_next<j>``."""
-        x = self.x
+    @property
+    def last_row(self) -> str:
+        """The last row, or the last run that has anything of the operand in it: rows that are padded to whole runs have
+        one more.
+        """
+        last = f"P.{self.extent} - 1u"
+        return last if self.side.k_major or not self.side.runs else f"({last}) / {self.run}u * {self.run}u"
+
+    @property
+    def positions(self) -> list[str]:
+        """Those of a step that this thread loads at, each the first of ``length``."""
         if not self.side.k_major:
-            yield from self._steps([f"{k} + {x}_line + {j * self.down}u" for j in range(self.loads)])
-        elif self.side.runs:
-            yield from self._steps([f"{k} + {x}_first"], self.run)
-        else:
-            yield from self._steps([f"{k} + {x}_first + {e}u" for e in range(self.run)])
-        for j in range(self.loads):
-            yield f"    {x}_next{j} = {self._loaded(j)};"
+            return [f"{self.x}_line + {j * self.down}u" for j in range(self.loads)]
+        if self.side.runs:
+            return [f"{self.x}_first"]
+        return [f"{self.x}_first + {e}u" for e in range(self.run)]
 
-    def _steps(self, positions: list[str], length: int = 1) -> Iterator[str]:
-        """Declares positions of the sum, each the first of ``length``, and whether they exist."""
-        x = self.x
-        for s, position in enumerate(positions):
-            if self.tail:
-                yield f"    let {x}_in{s} = {position} < k_end;"
-                position = f"min({position}, k_end - {length}u)"
-            yield f"    let {x}_at{s} = {x}_step(slice, {position});"
+    @property
+    def length(self) -> int:
+        return self.run if self.side.k_major and self.side.runs else 1
 
-    def _loaded(self, j: int) -> str:
+    def loaded(self, j: int) -> str:
         """Run ``j`` of this thread."""
         x, major = self.x, self.side.k_major
         if self.side.runs:
             row, step = (j, 0) if major else (0, j)
             return self._inside(step, f"{x}_run({x}_row{row}, {x}_at{step})", "vec4<u32>()")
-        places = [(j, e) if major else (e, j) for e in range(self.run)]
+        elements = [(j, e) if major else (e, j) for e in range(self.run)]
         zero = "0.0" if self.operand == "f16" else "0"
         scale = f" * {x}_scale" if self.scaled else ""
-        values = [self._inside(step, f"{x}_value({x}_row{row}, {x}_at{step}){scale}", zero) for row, step in places]
+        values = [self._inside(step, f"{x}_value({x}_row{row}, {x}_at{step}){scale}", zero) for row, step in elements]
         each, pack = (2, "pack2x16float(vec2<f32>") if self.operand == "f16" else (4, "pack4xI8(vec4<i32>")
         words = [f"{pack}({', '.join(values[e : e + each])}))" for e in range(0, self.run, each)]
         return f"vec4<u32>({', '.join(words)})"
@@ -266,81 +234,46 @@ class _Loader:
     def _inside(self, step: int, value: str, zero: str) -> str:
         return f"select({zero}, {value}, {self.x}_in{step})" if self.tail else value
 
-    def store(self) -> Iterator[str]:
-        x = self.x
-        for j in range(self.loads):
-            line = f"({x}_line + {j * self.down}u) * {self.pitch}u"
-            # Here, not where it is loaded: what needs a load's result waits for it.
-            value = scaled_run(x, f"{x}_next{j}") if self.scaled and self.side.runs else f"{x}_next{j}"
-            yield f"    tiles[{self.start}u + {line} + {x}_first / {self.run}u] = {value};"
+    def stored(self, j: int) -> str:
+        """Run ``j`` as it is multiplied."""
+        run = f"{self.x}_next{j}"
+        return scaled_run(self.x, run) if self.scaled and self.side.runs else run
 
     def fragment(self, at: str, along: int, kk: int) -> str:
         """Loads the fragment whose first row (or column) is ``along`` + ``at``, from position ``kk`` of the step."""
         order = "row_major" if self.side.k_major == (self.x == "a") else "col_major"
         if self.side.k_major:
-            place = f"({at} + {along}u) * {self.pitch}u + {self.start + kk // self.run}u"
+            first = f"({at} + {along}u) * {self.pitch}u + {self.start + kk // self.run}u"
         else:
-            place = f"({at} + {along}u) / {self.run}u + {self.start + kk * self.pitch}u"
+            first = f"({at} + {along}u) / {self.run}u + {self.start + kk * self.pitch}u"
         kind = "Left" if self.x == "a" else "Right"
-        return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {place}, {self.pitch}u)"
+        return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {first}, {self.pitch}u)"
 
 
 class _Out:
-    """The text that stores the sums. They go through workgroup memory, where a thread can name those it stores: of each
+    """How the sums are stored. They go through workgroup memory, where a thread can name those it stores: of each
     subgroup one row of fragments at a time, and a vector of four neighbours a thread, padded against bank conflicts.
     """
 
     def __init__(self, kernel: MatrixKernel) -> None:
         tile, config = kernel.tile, kernel.config
-        self.back = "" if kernel.scales == (None, None) else " * back.x * back.y"
-        self.config, self.rows, self.columns, self.together = config, kernel.rows, kernel.columns, kernel.together
-        self.line = self.columns * config.n // 4
+        self.config = config
+        self.value = "f32" if config.result == "f32" else "i32"
+        self.unscaled = "" if kernel.scales == (None, None) else " * back.x * back.y"
+        """What brings scaled sums back."""
+        self.line = kernel.columns * config.n // 4
         self.pitch = self.line + 1
         self.end = tile.down * tile.across * config.m * self.pitch
         self.quads = config.m * self.line
         """Of a subgroup's row of fragments."""
         self.ahead = min(READ_AHEAD, self.quads // config.subgroup_size) if kernel.ahead else 0
 
-    def text(self) -> Iterator[str]:
-        config, lanes = self.config, self.config.subgroup_size
-        mine = f"part_id * {config.m * self.pitch}u"
-        value = "f32" if config.result == "f32" else "i32"
-        # A loop, so that a long epilogue is there but once; which row is the same for all threads.
-        yield f"  for (var row = 0u; row < {self.rows}u; row += 1u) {{"
-        for n in range(self.ahead):
-            yield f"    var given{n} = {self._given(f'{n * lanes}u')};"
-        yield "    workgroupBarrier();"
-        yield "    switch row {"
-        for i in range(self.rows):
-            yield f"      {f'case {i}u' if i + 1 < self.rows else 'default'}: {{"
-            for j in range(self.columns):
-                place = f"&tiles, {mine} + {j * config.n // 4}u, s{i}_{j}, {self.pitch}u"
-                yield f"        subgroupMatrixStore<row_major>({place});"
-            yield "      }"
-        yield "    }"
-        yield "    workgroupBarrier();"
-        yield f"    for (var turn = 0u; turn < {self.quads}u; turn += {lanes}u) {{"
-        yield f"      let quad = turn + lid % {lanes}u;"
-        yield f"      let line = quad / {self.line}u;"
-        yield f"      let column = quad % {self.line}u;"
-        yield f"      let four = bitcast<vec4<{value}>>(tiles[{mine} + line * {self.pitch}u + column]){self.back};"
-        yield f"      let sum_m = m0 + part_m + row * {config.m}u + line;"
-        yield "      let sum_n = n0 + part_n + 4u * column;"
-        if self.ahead:
-            yield "      let read = given0;"
-            yield from (f"      given{n} = given{n + 1};" for n in range(self.ahead - 1))
-            further = f"turn + {self.ahead * lanes}u"
-            if self.ahead * lanes < self.quads:
-                yield f"      if ({further} < {self.quads}u) {{ given{self.ahead - 1} = {self._given(further)}; }}"
-            yield "      finish_given(slice, split, sum_m, sum_n, four, read);"
-        else:
-            for e in range(0, 4, self.together):
-                sums = "four" if self.together == 4 else f"four.{'xyzw'[e : e + self.together]}"
-                yield f"      finish(slice, split, sum_m, sum_n + {e}u, {sums});"
-        yield "    }"
-        yield "  }"
+    @property
+    def mine(self) -> str:
+        """Where this subgroup's part of workgroup memory starts."""
+        return f"part_id * {self.config.m * self.pitch}u"
 
-    def _given(self, turn: str) -> str:
+    def given(self, turn: str) -> str:
         """What the epilogue reads for this thread's sums of a turn."""
         quad = f"({turn} + lid % {self.config.subgroup_size}u)"
         m, n = f"m0 + part_m + row * {self.config.m}u + {quad} / {self.line}u", f"{quad} % {self.line}u"

@@ -18,20 +18,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   let output = select(lid % OUTPUTS, lid / LANES, K_MAJOR);
   let m = group % tiles_m * OUTPUTS + output;
   let k_end = min(P.k, (split + 1u) * P.chunk);
-  let row = a_at(slice, min(m, P.m - 1u), 0u);
-  let column = b_at(slice, 0u, 0u);
+  let row = a_row(slice, min(m, P.m - 1u));
+  let column = b_row(slice, 0u);
   var sum = T();
   var k = split * P.chunk + lane;
   while (k + (UNROLL - 1u) * LANES < k_end) {
-    let p0 = t_mul(a_load(row + k * P.a_s_n), b_load(column + k * P.b_s_m));
-    let p1 = t_mul(a_load(row + (k + LANES) * P.a_s_n), b_load(column + (k + LANES) * P.b_s_m));
-    let p2 = t_mul(a_load(row + (k + 2u * LANES) * P.a_s_n), b_load(column + (k + 2u * LANES) * P.b_s_m));
-    let p3 = t_mul(a_load(row + (k + 3u * LANES) * P.a_s_n), b_load(column + (k + 3u * LANES) * P.b_s_m));
+    let p0 = t_mul(a_value(row, a_step(slice, k)), b_value(column, b_step(slice, k)));
+    let p1 = t_mul(a_value(row, a_step(slice, k + LANES)), b_value(column, b_step(slice, k + LANES)));
+    let p2 = t_mul(a_value(row, a_step(slice, k + 2u * LANES)), b_value(column, b_step(slice, k + 2u * LANES)));
+    let p3 = t_mul(a_value(row, a_step(slice, k + 3u * LANES)), b_value(column, b_step(slice, k + 3u * LANES)));
     sum = t_add(sum, t_add(t_add(p0, p1), t_add(p2, p3)));
     k += UNROLL * LANES;
   }
   while (k < k_end) {
-    sum = t_add(sum, t_mul(a_load(row + k * P.a_s_n), b_load(column + k * P.b_s_m)));
+    sum = t_add(sum, t_mul(a_value(row, a_step(slice, k)), b_value(column, b_step(slice, k))));
     k += LANES;
   }
   partial_sums[output * LANES + lane] = sum;

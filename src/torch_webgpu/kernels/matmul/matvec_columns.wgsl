@@ -15,21 +15,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   let quad = lid % QUADS;
   let m = group % tiles_m * 4u * QUADS + 4u * quad;
   let end = min(P.k, (split + 1u) * P.chunk);
-  let first = a_at(slice, min(m, P.m - 4u), 0u) / 4u;
-  let step = P.a_s_n / 4u;
-  let column = b_at(slice, 0u, 0u);
+  let rows = a_row(slice, min(m, P.m - 4u));
+  let column = b_row(slice, 0u);
   var sum = vec4<f32>();
   var k = split * P.chunk + lid / QUADS;
   while (k + 3u * LANES < end) {
-    let p0 = a_load4(first + k * step) * b_load(column + k * P.b_s_m);
-    let p1 = a_load4(first + (k + LANES) * step) * b_load(column + (k + LANES) * P.b_s_m);
-    let p2 = a_load4(first + (k + 2u * LANES) * step) * b_load(column + (k + 2u * LANES) * P.b_s_m);
-    let p3 = a_load4(first + (k + 3u * LANES) * step) * b_load(column + (k + 3u * LANES) * P.b_s_m);
+    let p0 = a_run(rows, a_step(slice, k)) * b_value(column, b_step(slice, k));
+    let p1 = a_run(rows, a_step(slice, k + LANES)) * b_value(column, b_step(slice, k + LANES));
+    let p2 = a_run(rows, a_step(slice, k + 2u * LANES)) * b_value(column, b_step(slice, k + 2u * LANES));
+    let p3 = a_run(rows, a_step(slice, k + 3u * LANES)) * b_value(column, b_step(slice, k + 3u * LANES));
     sum += (p0 + p1) + (p2 + p3);
     k += 4u * LANES;
   }
   while (k < end) {
-    sum += a_load4(first + k * step) * b_load(column + k * P.b_s_m);
+    sum += a_run(rows, a_step(slice, k)) * b_value(column, b_step(slice, k));
     k += LANES;
   }
   lane_sums[lid] = sum;

@@ -13,22 +13,22 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   let split = part % P.splits;
   let lane = lid % LANES;
   let m = group % tiles_m * OUTPUTS + lid / LANES;
-  let end = min(P.k, (split + 1u) * P.chunk) / 4u;
-  let row = a_at(slice, min(m, P.m - 1u), 0u) / 4u;
-  let column = b_at(slice, 0u, 0u) / 4u;
+  let end = min(P.k, (split + 1u) * P.chunk);
+  let row = a_row(slice, min(m, P.m - 1u));
+  let column = b_row(slice, 0u);
   var sum = vec4<f32>();
-  var g = split * P.chunk / 4u + lane;
-  while (g + 3u * LANES < end) {
-    let p0 = a_load4(row + g) * b_load4(column + g);
-    let p1 = a_load4(row + g + LANES) * b_load4(column + g + LANES);
-    let p2 = a_load4(row + g + 2u * LANES) * b_load4(column + g + 2u * LANES);
-    let p3 = a_load4(row + g + 3u * LANES) * b_load4(column + g + 3u * LANES);
+  var k = split * P.chunk + 4u * lane;
+  while (k + 12u * LANES < end) {
+    let p0 = a_run(row, a_step(slice, k)) * b_run(column, b_step(slice, k));
+    let p1 = a_run(row, a_step(slice, k + 4u * LANES)) * b_run(column, b_step(slice, k + 4u * LANES));
+    let p2 = a_run(row, a_step(slice, k + 8u * LANES)) * b_run(column, b_step(slice, k + 8u * LANES));
+    let p3 = a_run(row, a_step(slice, k + 12u * LANES)) * b_run(column, b_step(slice, k + 12u * LANES));
     sum += (p0 + p1) + (p2 + p3);
-    g += 4u * LANES;
+    k += 16u * LANES;
   }
-  while (g < end) {
-    sum += a_load4(row + g) * b_load4(column + g);
-    g += LANES;
+  while (k < end) {
+    sum += a_run(row, a_step(slice, k)) * b_run(column, b_step(slice, k));
+    k += 4u * LANES;
   }
   lane_sums[lid] = (sum.x + sum.y) + (sum.z + sum.w);
   for (var width = LANES / 2u; width > 0u; width /= 2u) {

@@ -149,19 +149,6 @@ def block_params(params: ParamList, chosen: Blocking[AnyTile], slices: int, m: i
     return (-(-groups // rows), rows, 1)
 
 
-def which_block(tile: Block) -> list[str]:
-    """Statements that say which block, of which slice and which part of its sums, a workgroup computes."""
-    return [
-        "  let group = wid.y * nwg.x + wid.x;",
-        "  if (group >= P.groups) { return; }",
-        f"  let tiles_m = (P.m + {tile.m - 1}u) / {tile.m}u;",
-        f"  let tiles_n = (P.n + {tile.n - 1}u) / {tile.n}u;",
-        f"  let n0 = group % tiles_n * {tile.n}u;",
-        "  let above = group / tiles_n;",
-        f"  let m0 = above % tiles_m * {tile.m}u;",
-        "  let part = above / tiles_m;",
-        "  let slice = part / P.splits;",
-        "  let split = part % P.splits;",
-        "  let k_begin = split * P.chunk;",
-        "  let k_end = min(P.k, k_begin + P.chunk);",
-    ]
+def lanes_of(first: int, count: int) -> str:
+    """Accesses ``count`` numbers of a vector of four."""
+    return "" if count == 4 else f".{'xyzw'[first : first + count]}"

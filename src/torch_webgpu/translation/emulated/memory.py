@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ def _resident_bytes() -> int:
 
 def _peak_resident_bytes() -> int:
     try:
-        from resource import RUSAGE_SELF, getrusage
+        resource = import_module("resource")
     except ImportError:
         raise NotImplementedError(_TOLD_NOWHERE.format("The peak of the resident memory")) from None
-    peak = getrusage(RUSAGE_SELF).ru_maxrss
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     return peak if sys.platform == "darwin" else peak << 10
 
 

@@ -1,0 +1,1 @@
+"""WebGPU implementations for torch-webgpu that forward to wgpu-native."""

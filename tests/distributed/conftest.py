@@ -1,0 +1,30 @@
+"""The ranks that all tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.distributed.ranks import Ranks
+from tests.slow import skip_slow
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_slow(config, items, Path(__file__).parent, "slow: `make distributed` runs it")
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Two processes in a group of the backend that is chosen for the device, on one adapter."""
+    two = Ranks(2)
+    yield two
+    two.stop()
+
+
+@pytest.fixture(scope="module")
+def ranks_on_gloo() -> Iterator[Ranks]:
+    """Two processes in a group of gloo, with an adapter each."""
+    two = Ranks(2, "gloo", TORCH_WEBGPU_COPIES="2")
+    yield two
+    two.stop()

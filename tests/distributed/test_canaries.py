@@ -1,0 +1,142 @@
+"""What is replaced in ``torch.distributed`` is still as PyTorch has it: each of these fails when PyTorch changes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from tests.device.processes import assert_ends_well
+
+
+def run_without_us(script: str) -> None:
+    """In a process that does not load the device."""
+    prelude = "import torch\nfrom torch import distributed as dist\nfrom torch._C import _distributed_c10d as c\n"
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + textwrap.dedent(script)],
+        env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_no_backend_for_the_device() -> None:
+    run_without_us("""
+    torch.utils.rename_privateuse1_backend("webgpu")
+    try:
+        dist.get_default_backend_for_device("webgpu")
+    except ValueError as error:
+        assert "no default" in str(error).lower() or "Default backend not registered" in str(error), error
+    else:
+        raise AssertionError("there is one")
+    """)
+
+
+def test_groups_of_gloo_take_listed_devices() -> None:
+    run_without_us("""
+    assert dist.Backend.backend_capability["gloo"] == ["cpu", "cuda"]
+    assert "device_type = torch._C._get_accelerator().type" in __import__("inspect").getsource(
+        dist.distributed_c10d.BackendConfig)
+    """)
+
+
+def test_groups_are_destroyed_without_waiting() -> None:
+    """What a group is asked before it is shut down: whether it has hooks of C++'s."""
+    run_without_us("""
+    asked = set(dist.distributed_c10d.destroy_process_group.__code__.co_names)
+    assert {"_has_hooks", "_wait_for_pending_works", "shutdown"} <= asked
+    assert not asked & {"wait", "drain", "flush", "on_destroy"}
+    """)
+
+
+def test_gloo_neither_splits_nor_coalesces() -> None:
+    run_without_us("""
+    import copy
+    gloo = c.ProcessGroupGloo(dist.HashStore(), 0, 1)
+    assert not gloo.supports_coalescing
+    try:
+        copy.deepcopy(gloo.options)
+    except TypeError as error:
+        assert "pickle" in str(error)
+    else:
+        raise AssertionError("options can be copied")
+    """)
+
+
+def test_works_of_python_answer_two_questions() -> None:
+    run_without_us("""
+    class Done(c.Work):
+        def wait(self, timeout=None):
+            return True
+        def get_future(self):
+            return self.future
+        def is_completed(self):
+            return True
+        def result(self):
+            return [torch.ones(1)]
+    class Group(dist.ProcessGroup):
+        def __init__(self, work):
+            super().__init__(0, 1)
+            self.work = work
+        def barrier(self, opts):
+            return self.work
+    work = Done()
+    work.future = torch.futures.Future()
+    held = dist.ProcessGroup.barrier(Group(work), c.BarrierOptions())
+    assert held.wait() and not held.get_future().done()
+    assert not held.is_completed()
+    """)
+
+
+DDP = """
+from torch import distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("webgpu", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def test_hooks_for_bfloat16_are_still_refused() -> None:
+    script = """
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    model = DistributedDataParallel(nn.Linear(2, 2).to("webgpu"))
+    plain = DistributedDataParallel._check_comm_hook
+    plain(model, bf16_compress_hook)
+    with pytest.raises(TypeError, match="BF16 all reduce communication hook required"):
+        plain.__wrapped__(model, bf16_compress_hook)
+    """
+    run_ddp(script)
+
+
+def test_builtin_hooks_still_want_a_list_of_tensors() -> None:
+    script = """
+    model = DistributedDataParallel(nn.Linear(2, 2).to("webgpu"))
+    DistributedDataParallel._register_builtin_comm_hook.__wrapped__(model, dist.BuiltinCommHookType.FP16_COMPRESS)
+    with pytest.raises(RuntimeError, match="isTensorList"):
+        model(torch.ones(1, 2, device="webgpu")).sum().backward()
+    """
+    run_ddp(script)
+
+
+def test_the_first_buckets_are_still_not_written() -> None:
+    script = """
+    from torch.distributed.algorithms.ddp_comm_hooks import mixed_precision_hooks
+    from torch.nn.parallel.distributed import _MixedPrecision
+    def gradient():
+        model = DistributedDataParallel(
+            nn.Linear(2, 2).to("webgpu"), mixed_precision=_MixedPrecision(param_dtype=torch.float16))
+        model(torch.ones(1, 2, device="webgpu")).sum().backward()
+        return model.module.weight.grad.cpu()
+    assert gradient().tolist() == [[1, 1], [1, 1]]
+    ours = mixed_precision_hooks._reducer_allreduce_and_upcast_hook
+    mixed_precision_hooks._reducer_allreduce_and_upcast_hook = ours.__wrapped__
+    assert gradient().tolist() != [[1, 1], [1, 1]]
+    """
+    run_ddp(script)
+
+
+def run_ddp(script: str) -> None:
+    """With a group of one rank, and PyTorch's own log, which goes to stderr, elsewhere."""
+    quiet = "import logging; logging.getLogger('torch').addHandler(logging.NullHandler())\n"
+    quiet += "logging.disable(logging.WARNING)\n"
+    assert_ends_well(quiet + DDP + textwrap.dedent(script))
