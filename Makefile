@@ -25,7 +25,8 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	errors/test_refusals.py engine/test_replay.py engine/test_batching.py fusion/test_fusion_patterns.py \
 	tensors/test_views.py reductions/test_scan.py reductions/test_norm.py \
 	indexing/test_sort.py linalg/test_distance.py nn/test_pool.py nn/test_ctc.py random/test_generators.py \
-	optim/test_foreach_kinds.py graphs/test_graphs_memory.py)
+	optim/test_foreach_kinds.py graphs/test_graphs_memory.py) \
+	tests/extend/test_compile_shader.py tests/extend/test_compile_shader_bounds.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup vulkan swiftshader web web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean

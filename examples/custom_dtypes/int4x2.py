@@ -24,13 +24,18 @@ def store(numbers: Tensor, i: Tensor) -> dict[str, Tensor]:
     return {"packed": packed.to(torch.uint8), "scale": scale}
 
 
-int4x2 = register_dtype(DTypeConfig(
-    name="int4x2",
-    components={"packed": DTypeComponent(torch.uint8, elements=2), "scale": DTypeComponent(torch.float32, elements=32)},
-    wgsl="(f32((packed >> (i % 2 * 4)) & 15) - 8.0) * scale",  # a number: of its byte, its block's scale, its position
-    store=store,
-    promote={torch.float32: torch.float32, torch.float16: torch.float16},
-))  # fmt: skip
+int4x2 = register_dtype(
+    DTypeConfig(
+        name="int4x2",
+        components={
+            "packed": DTypeComponent(torch.uint8, elements=2),
+            "scale": DTypeComponent(torch.float32, elements=32),
+        },
+        wgsl="(f32((packed >> (i % 2 * 4)) & 15) - 8.0) * scale",  # of a number's byte, scale and position
+        store=store,
+        promote={torch.float32: torch.float32, torch.float16: torch.float16},
+    )
+)
 
 
 def quantize_linear_layers(model: nn.Module) -> nn.Module:

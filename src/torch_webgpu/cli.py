@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_webgpu.doctor import AdapterReport, ImplementationReport, Report, diagnose, for_issue
+from torch_webgpu.doctor import AdapterReport, Diagnosis, ImplementationReport, diagnose, for_issue
 from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
@@ -77,7 +77,7 @@ def print_libraries(libraries: Sequence[LibraryCheck], style: Style) -> None:
         print(line + style(found.advice, "33") if found.advice else style(line.rstrip(), "32"))
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Diagnosis) -> None:
     style = Style()
     print("  ".join(f"{name} {value}" for name, value in report.versions.items()))
     print()
@@ -120,11 +120,11 @@ def print_target(which: str) -> int:
             print(f"torch-webgpu: {error}", file=sys.stderr)
             return 1
         return 0
-    found = devices()
-    if int(which) >= len(found):
-        print(f"torch-webgpu: there is no webgpu:{which}: this machine has {len(found)} adapter(s)", file=sys.stderr)
+    adapters = devices()
+    if int(which) >= len(adapters):
+        print(f"torch-webgpu: there is no webgpu:{which}: this machine has {len(adapters)} adapter(s)", file=sys.stderr)
         return 1
-    print(found[int(which)].target.to_json(indent=2))
+    print(adapters[int(which)].target.to_json(indent=2))
     return 0
 
 

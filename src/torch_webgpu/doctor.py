@@ -97,7 +97,7 @@ class ImplementationReport:
 
 
 @dataclass
-class Report:
+class Diagnosis:
     """The whole diagnosis."""
 
     versions: dict[str, str]
@@ -114,7 +114,7 @@ class Report:
         return {**asdict(self), "ok": self.ok}
 
 
-def for_issue(report: Report) -> dict[str, Any]:
+def for_issue(report: Diagnosis) -> dict[str, Any]:
     """What a bug report needs, as JSON has it: the diagnosis, this package's settings, whether Python can use threads
     at the same time, and what plans are compiled for. Paths below the user's home begin with ``~``."""
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)}
@@ -298,12 +298,12 @@ def _try(others: list[AdapterReport]) -> None:
             report.checks = [Check("a process of its own", False, "has no such device: it crashed, or refused it")]
 
 
-def diagnose() -> Report:
+def diagnose() -> Diagnosis:
     """Looks at everything. Never raises: what goes wrong is in the report."""
     implementations = _implementations()
-    report = Report(versions(), implementations, [])
+    report = Diagnosis(versions(), implementations, [])
     try:
-        seen, found = survey(), devices()
+        seen, usable = survey(), devices()
     except (FlagError, NoAdapterError) as error:
         report.advice = str(error)
         return report
@@ -321,7 +321,7 @@ def diagnose() -> Report:
         ]
         if library.others:
             _try(library.others)
-    if not found:
+    if not usable:
         report.advice = INSTALL_ADVICE
         return report
     report.libraries = libraries()

@@ -142,16 +142,16 @@ def view_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
             runs[-1][0] *= size
         else:
             runs.append([size, stride])
-    found: list[int] = []
+    view: list[int] = []
     taken, run = 1, 0
     for size in reversed(target):
         if size == 1:
-            found.append(0)
+            view.append(0)
             continue
         if taken == runs[run][0]:
             taken, run = 1, run + 1
         if runs[run][0] % (taken * size):
             return None
-        found.append(taken * runs[run][1])
+        view.append(taken * runs[run][1])
         taken *= size
-    return tuple(reversed(found))
+    return tuple(reversed(view))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
-from torch_webgpu.compiler.passes.requirements import requirements
+from torch_webgpu.compiler.passes.require import requirements
 from torch_webgpu.engine.record import engine
 from torch_webgpu.plan import Plan, Step, bind, trace, verify
 

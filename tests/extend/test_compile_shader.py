@@ -11,7 +11,10 @@ import pytest
 import torch
 from tests.conformance.target import DEVICE
 
+from torch_webgpu import plan
 from torch_webgpu.engine.record import engine
+from torch_webgpu.extend.kernel_call import record_shader
+from torch_webgpu.extend.shader_source import ShaderSource
 
 pytestmark = pytest.mark.skipif(DEVICE.type != "webgpu", reason="kernels in WGSL run on the webgpu device")
 
@@ -67,6 +70,21 @@ def test_a_segmented_scan_with_workgroup_memory(block: int | None) -> None:
     sums = torch.zeros(n, device=DEVICE)
     lib.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, constants={"block": block} if block else None)
     assert torch.equal(sums.cpu(), EXAMPLE["scanned"](x, starts, block or 128))
+
+
+def test_a_call_from_within_the_package() -> None:
+    """What operators that are kernels are made of."""
+    entry = ShaderSource.parse(SEGMENTED_SCAN).entry("segmented_scan")
+    x, starts = torch.ones(300), torch.zeros(300, dtype=torch.int32)
+    sums = torch.zeros(300, device=DEVICE)
+
+    def call() -> None:
+        record_shader(
+            entry, (x.to(DEVICE), starts.to(DEVICE), sums), threads=(200,), constants={"block": 32}, name="mine::scan"
+        )
+
+    assert "mine::scan(f32[300], i32[300]" in str(torch.webgpu.explain(call))
+    assert torch.equal(sums.cpu(), (EXAMPLE["scanned"](x, starts, 32) * (torch.arange(300) < 200)))
 
 
 def test_entry_points_are_attributes() -> None:
@@ -167,12 +185,28 @@ fn tell(@builtin(local_invocation_id) l: vec3<u32>, @builtin(global_invocation_i
         lib.tell(out)
     lib.tell(out, constants={"width": 4})
     assert out.tolist() == [0.0, 2.0, 4.0, 6.0, 0.0, 2.0, 4.0, 6.0, 0.0, 2.0]
-    lib.tell(out, constants={"width": 4, "scale": 0.5, 7: True}, group_size=3)
+    lib.tell(out, constants={"scale": 0.5, 7: True}, group_size=3)
     assert out.tolist() == [0.0, -0.5, -1.0, 0.0, -0.5, -1.0, 0.0, -0.5, -1.0, 0.0]
     with pytest.raises(ValueError, match=r"no override constant 'widht' \(did you mean 'width'\?\)"):
         lib.tell(out, constants={"widht": 4})
     with pytest.raises(TypeError, match=r"width is a u32, and 2.5 was given"):
         lib.tell(out, constants={"width": 2.5})
+
+
+def test_the_size_of_a_workgroup_is_the_constant_that_it_is_made_of() -> None:
+    """Or else half of a kernel would believe the text, and half the call."""
+    lib = torch.webgpu.compile_shader(SEGMENTED_SCAN)
+    x, starts = torch.randint(-5, 5, (1000,)).float(), (torch.rand(1000) < 0.1).int()
+    sums = torch.zeros(1000, device=DEVICE)
+    lib.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, group_size=32)
+    assert torch.equal(sums.cpu(), EXAMPLE["scanned"](x, starts, 32))
+    lib.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, group_size=(64,), constants={"block": 64})
+    assert torch.equal(sums.cpu(), EXAMPLE["scanned"](x, starts, 64))
+    with pytest.raises(ValueError, match="say different things of block"):
+        lib.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, group_size=32, constants={"block": 64})
+    fixed = torch.webgpu.compile_shader(SEGMENTED_SCAN.replace("override block: u32 = 128", "const block = 128u"))
+    with pytest.raises(ValueError, match="may rely on block: make it an override constant"):
+        fixed.segmented_scan(x.to(DEVICE), starts.to(DEVICE), sums, group_size=32)
 
 
 def test_as_many_threads_run_as_are_asked_for() -> None:
@@ -346,5 +380,9 @@ fn other(@builtin(global_invocation_id) thread: vec3u) {
     x = torch.rand(10, device=DEVICE)
     expected = x.clone()
     expected[:5] = expected[:5] * 2 + 3
+    before = x.clone()
     lib.other(x, (5, 2.0))
     torch.testing.assert_close(x, expected)
+    traced = plan.trace(lambda x: lib.other(y := x.clone(), (5, 2.0)) or y, before)
+    loaded = plan.bind(plan.Plan.from_json(traced.to_json()))
+    torch.testing.assert_close(loaded(before), expected)

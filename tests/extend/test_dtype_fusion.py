@@ -45,11 +45,12 @@ def test_dual_numbers_are_one_kernel(examples, device, dispatches):
 
 
 @pytest.mark.parametrize("name", ["int4x2", "mxfp8"])
+@pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_linear_layer_reads_its_weight_in_place(examples, device, dispatches, name, dtype):
+def test_a_linear_layer_reads_its_weight_in_place(examples, device, dispatches, name, dtype, rows):
     """The product with bias and activation is one dispatch, whose weight is never stored as numbers."""
     weight = getattr(examples[name], name)(torch.randn(48, 64, device=device))
-    x, bias = torch.randn(5, 64, device=device).to(dtype), torch.randn(48, device=device).to(dtype)
+    x, bias = torch.randn(rows, 64, device=device).to(dtype), torch.randn(48, device=device).to(dtype)
     if name == "mxfp8":
         x, bias = x.float(), bias.float()
     assert dispatches(lambda: torch.relu(F.linear(x, weight, bias))) == 1

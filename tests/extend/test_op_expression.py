@@ -277,7 +277,7 @@ def test_a_wrong_expression_leaves_nothing(define: Define) -> None:
 
 
 ATOMS = ("x", "y", "n", "0.5", "2", "alpha", "f32(n)")
-UNARY = ("-{}", "tanh({})", "abs({})", "exp(-abs({}))", "({})", "sqrt(abs({}) + 0.5)", "floor({})", "sin({})")
+UNARY = ("-({})", "tanh({})", "abs({})", "exp(-abs({}))", "({})", "sqrt(abs({}) + 0.5)", "floor({})", "sin({})")
 BINARY = (
     "({} + {})", "({} - {})", "({} * {})", "max({}, {})", "({} / (1.5 + abs({})))", "select({}, {}, x > y)",
     "fma({}, {}, x)", "mix({}, {}, 0.25)",
@@ -297,7 +297,7 @@ FLOATS = st.sampled_from([torch.float32, torch.float16])
 
 def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, reverse: bool) -> Tensor:
     t = (torch.randn(shape[::-1] if reverse else shape) * 3).to(dtype)
-    return t.permute(*reversed(range(t.dim()))) if reverse else t
+    return t.permute(list(reversed(range(t.dim())))) if reverse else t
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

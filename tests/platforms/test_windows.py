@@ -52,7 +52,7 @@ def test_row_cli_what_a_code_page_lacks_is_escaped(monkeypatch: pytest.MonkeyPat
 
 def test_row_doctor_218_its_arrows_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     report = doctor.AdapterReport("webgpu:0", "dawn", "", "GPU", "D3D12", "DiscreteGPU", "", [], ["f16→f32"], {})
-    monkeypatch.setattr(cli, "diagnose", lambda: doctor.Report({}, [], [report]))
+    monkeypatch.setattr(cli, "diagnose", lambda: doctor.Diagnosis({}, [], [report]))
     out = Ansi()
     monkeypatch.setattr(sys, "stdout", out)
     assert cli.main(["doctor"]) == 0
@@ -167,7 +167,7 @@ def test_row_backpressure_81_waiting_ends_by_a_clock_that_ticks_often(monkeypatc
 
 def test_row_json_of_the_doctor_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that another process reads it, whatever the code page."""
-    monkeypatch.setattr(cli, "diagnose", lambda: doctor.Report({"system": "Wíndows → 日本"}, [], []))
+    monkeypatch.setattr(cli, "diagnose", lambda: doctor.Diagnosis({"system": "Wíndows → 日本"}, [], []))
     out = Ansi()
     monkeypatch.setattr(sys, "stdout", out)
     cli.main(["doctor", "--json"])

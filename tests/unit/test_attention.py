@@ -9,7 +9,7 @@ import pytest
 
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels.attention import attention
-from torch_webgpu.kernels.attention.attention import Attention, Problem, few, lower_few
+from torch_webgpu.kernels.attention.attention import Attention, AttentionProblem, few, lower_few
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered
@@ -50,7 +50,7 @@ def test_parts_cover_keys_and_queries(size: tuple[int, ...], software: bool) -> 
     b, h, g, n, s, e, d = size
     q, k, v, y, _ = operation(size).args
     assert attention.fits(b, h, n, e, d)
-    chosen = few(Problem(Attention(1.0, False, False), q, k, v, None, y), software)
+    chosen = few(AttentionProblem(Attention(1.0, False, False), q, k, v, None, y), software)
     assert chosen.chunk % chosen.tile == 0
     assert (chosen.splits - 1) * chosen.chunk < s <= chosen.splits * chosen.chunk
     assert (chosen.blocks - 1) * chosen.rows < h // g * n <= chosen.blocks * chosen.rows

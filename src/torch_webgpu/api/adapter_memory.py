@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def adapter_memory(index: int) -> DeviceMemory | None:
     """None where neither WebGPU nor the operating system nor Vulkan tells."""
     eng = engine()
-    found = eng.device(index)
-    if found.target.software:
+    device = eng.device(index)
+    if device.target.software:
         return machine_memory()
-    if found.info["backend_type"] == "Metal":
-        return metal_memory(found.stats.reserved_bytes)
-    identity = _identity(found)
+    if device.info["backend_type"] == "Metal":
+        return metal_memory(device.stats.reserved_bytes)
+    identity = _identity(device)
     if identity is None:
         return None
     return memory_of(*identity, sum(_identity(other) == identity for other in eng.devices[:index]))

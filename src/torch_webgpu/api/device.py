@@ -144,23 +144,23 @@ class DeviceProperties:
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """The adapter's identity and limits."""
     index = index_of(device)
-    found, memory = engine().device(index), adapter_memory(index)
-    info, limits = found.info, found.limits
+    gpu, memory = engine().device(index), adapter_memory(index)
+    info, limits = gpu.info, gpu.limits
     return DeviceProperties(
-        name=found.name,
+        name=gpu.name,
         vendor=info.get("vendor", ""),
         architecture=info.get("architecture", ""),
         description=info.get("description", ""),
         adapter_type=info.get("adapter_type", ""),
         backend_type=info.get("backend_type", ""),
-        implementation=found.implementation,
+        implementation=gpu.implementation,
         driver=info.get("description", ""),
         total_memory=0 if memory is None else memory.total,
         max_buffer_size=limits["max-buffer-size"],
         max_binding_size=limits["max-storage-buffer-binding-size"],
         max_workgroup_storage=limits["max-compute-workgroup-storage-size"],
         max_workgroup_invocations=limits["max-compute-invocations-per-workgroup"],
-        features=tuple(sorted(found.features)),
+        features=tuple(sorted(gpu.features)),
     )
 
 

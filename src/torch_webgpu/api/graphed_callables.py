@@ -107,12 +107,12 @@ class _Graphed:
 
     def capture_backward(self, pool: PoolHandle, allow_unused: bool) -> None:
         self.grad_outputs = tuple(torch.empty_like(o) if o.requires_grad else None for o in self.outputs)
-        found = None
+        gradients = None
         if any(o.requires_grad for o in self.outputs):
             with graph(self.backward_graph, pool=pool):
-                found = self._gradients(self.outputs, self.grad_outputs, allow_unused)
-        grads = iter(found or ())
-        self.grad_inputs = tuple(next(grads) if i.requires_grad and found else None for i in self.inputs)
+                gradients = self._gradients(self.outputs, self.grad_outputs, allow_unused)
+        grads = iter(gradients or ())
+        self.grad_inputs = tuple(next(grads) if i.requires_grad and gradients else None for i in self.inputs)
 
     def run_forward(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """The static outputs for these inputs."""

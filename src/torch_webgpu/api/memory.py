@@ -124,14 +124,14 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     Metal's the total is what it recommends to use, and free what this process has not taken of it. Raises RuntimeError
     where nobody tells.
     """
-    found = adapter_memory(index_of(device))
-    if found is None or found.free is None:
+    memory = adapter_memory(index_of(device))
+    if memory is None or memory.free is None:
         raise RuntimeError(
             "WebGPU does not tell how much memory an adapter has, and neither does this one's driver; "
             "torch.webgpu.memory_stats() tells what is used, and "
             "torch.webgpu.get_device_properties().max_buffer_size how large one tensor can be"
         )
-    return found.free, found.total
+    return memory.free, memory.total
 
 
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
@@ -179,14 +179,14 @@ def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
     wanted = range(len(eng.devices)) if device is None else [index_of(device)]
     with Uninterrupted(), eng.lock:
         eng.flush(MEMORY)
-        found = [
+        segments = [
             _segment(a.device, a.address, a.buffer.size_bytes, a.size_bytes, "active_allocated")
             for a in eng.materialised()
             if a.device in wanted
         ]
         for index in wanted:
-            found += [_segment(index, 0, size, 0, "inactive") for size in eng.devices[index].free_sizes]
-    return found
+            segments += [_segment(index, 0, size, 0, "inactive") for size in eng.devices[index].free_sizes]
+    return segments
 
 
 def _segment(device: int, address: int, size_bytes: int, requested_bytes: int, state: str) -> dict[str, Any]:

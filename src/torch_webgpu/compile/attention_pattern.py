@@ -21,7 +21,7 @@ from torch_webgpu.aten.attention import sdpa
 from torch_webgpu.kernels.attention.attention import Rules
 
 from .grouped_heads import repeated
-from .matching import FLOATS, VIEWS, Call, aten, calls, either_way_of, is_cast, value_of
+from .matching import FLOATS, VIEWS, Replacement, aten, calls, either_way_of, is_cast, value_of
 from .private import is_webgpu, same
 
 REGROUPINGS = (*VIEWS, aten.expand.default, aten.clone.default)
@@ -39,7 +39,7 @@ class Scores(NamedTuple):
     shape: tuple[Any, ...] = ()
 
 
-class Operand(NamedTuple):
+class AttentionOperand(NamedTuple):
     """A factor of a product as it was before copies made a batch of matrices of it: ``node`` times ``scale``, with its
     last two dimensions swapped if ``turned``.
     """
@@ -69,7 +69,7 @@ def attention(
     return y.transpose(1, 2) if is_merged else y.flatten(0, 1)
 
 
-def match_merged(node: Node) -> Call | None:
+def match_merged(node: Node) -> Replacement | None:
     """For a copy of attention in which the heads of a token are side by side, as the next product takes them."""
     turned = node.args[0]
     if node.kwargs.get("memory_format") is not torch.contiguous_format or not swaps(turned, 1, 2, rank=4):
@@ -85,7 +85,7 @@ def match_merged(node: Node) -> Call | None:
     return (attention, (*inner.args, True)) if is_same else None
 
 
-def match(node: Any) -> Call | None:
+def match(node: Any) -> Replacement | None:
     """For the product of weights and values."""
     if not calls(node, aten.bmm.default):
         return None
@@ -98,14 +98,14 @@ def match(node: Any) -> Call | None:
     return None if scores is None else call(scores, value)
 
 
-def call(scores: Scores, value: Node) -> Call | None:
+def call(scores: Scores, value: Node) -> Replacement | None:
     """The attention that gives the product of the softmax of ``scores`` and ``value``."""
     query, key = scores.product.args
     lead = scores.shape[:2] if len(scores.shape) == 4 else None
     if not scores.masks:
         lead = next((tuple(value_of(n).shape[:2]) for n in regrouped(query) if value_of(n).dim() == 4), None)
-    found = [operand(query, lead, scales=True), operand(key, lead, scales=True), operand(value, lead)]
-    values = [value_of(f.node) for f in found]
+    operands = [operand(query, lead, scales=True), operand(key, lead, scales=True), operand(value, lead)]
+    values = [value_of(f.node) for f in operands]
     first, queries = values[0], value_of(scores.product).shape[1]
     few = isinstance(queries, int) and queries <= sdpa.FEW_QUERIES
     if lead is None and isinstance(queries, int) and not few:
@@ -117,12 +117,12 @@ def call(scores: Scores, value: Node) -> Call | None:
         return None
     if first.dtype not in FLOATS or any((v.dtype, v.device) != (first.dtype, first.device) for v in values):
         return None
-    turned = found[0].turned, not found[1].turned, found[2].turned
-    shared = [None if turn else repeated(f.node) for f, turn in zip(found[1:], turned[1:])]
-    nodes: list[Any] = [f.node for f in found]
+    turned = operands[0].turned, not operands[1].turned, operands[2].turned
+    shared = [None if turn else repeated(f.node) for f, turn in zip(operands[1:], turned[1:])]
+    nodes: list[Any] = [f.node for f in operands]
     if None not in shared and same(*(value_of(s).shape[1] for s in shared)):
         nodes[1:] = shared
-    scale = scores.scale * found[0].scale * found[1].scale
+    scale = scores.scale * operands[0].scale * operands[1].scale
     return attention, (tuple(nodes), turned, heads, scores.masks, scale, astuple(scores.rules))
 
 
@@ -161,17 +161,17 @@ def scored(node: Any) -> Scores | None:
     return None
 
 
-def operand(node: Any, lead: tuple[Any, ...] | None, scales: bool = False) -> Operand:
+def operand(node: Any, lead: tuple[Any, ...] | None, scales: bool = False) -> AttentionOperand:
     """A factor of a product without what makes a batch of it; ``lead``: its first two dimensions, if that has four.
 
     ``scales``: it may be without factors.
     """
     turned, scale = False, 1.0
-    found = Operand(node, turned, scale)
+    fitting = AttentionOperand(node, turned, scale)
     while isinstance(node, Node):
         shape = value_of(node).shape
         if len(shape) == 3 if lead is None else len(shape) == 4 and all(map(same, shape, lead)):
-            found = Operand(node, turned, scale)
+            fitting = AttentionOperand(node, turned, scale)
         factor = next(factors(node), None) if scales else None
         if factor is not None:
             node, scale = factor[0], scale * factor[1]
@@ -181,7 +181,7 @@ def operand(node: Any, lead: tuple[Any, ...] | None, scales: bool = False) -> Op
             node = node.args[0]
         else:
             break
-    return found
+    return fitting
 
 
 def regrouped(node: Any, casts: Collection[torch.dtype] = ()) -> Iterator[Node]:
@@ -229,13 +229,13 @@ def masks(node: Any) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
         return
     if calls(node, aten.masked_fill.Scalar, aten.masked_fill.Tensor):
         x, mask, number = node.args
-        found = [(x, mask, number, True)]
+        candidates = [(x, mask, number, True)]
     elif calls(node, aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf):
         mask, one, other = node.args
-        found = [(one, mask, other, False), (other, mask, one, True)]
+        candidates = [(one, mask, other, False), (other, mask, one, True)]
     else:
         return
-    for x, mask, number, hides in found:
+    for x, mask, number, hides in candidates:
         fill = constant(number)
         if fill is not None and isinstance(x, Node) and value_of(x).dtype == dtype:
             stored = torch.tensor(fill, dtype=dtype).item()

@@ -26,7 +26,7 @@ MOST_ELEMENTS = 1 << 26
 
 def apply(gm: GraphModule) -> int:
     """Rewrites attention of a graph of ATen operators; how many calls."""
-    found: dict[Node, bool | None] = {}
+    meanings: dict[Node, bool | None] = {}
     changed = 0
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or node.target not in MASK or len(node.args) <= MASK[node.target]:
@@ -34,13 +34,13 @@ def apply(gm: GraphModule) -> int:
         mask, place = node.args[MASK[node.target]], IS_CAUSAL[node.target]
         if not isinstance(mask, Node) or (len(node.args) > place and node.args[place]):
             continue
-        if mask not in found:
-            found[mask] = meaning(gm, mask)
-        if found[mask] is None:
+        if mask not in meanings:
+            meanings[mask] = meaning(gm, mask)
+        if meanings[mask] is None:
             continue
         defaults = [a.default_value for a in node.target._schema.arguments][len(node.args) :]
         args = [*node.args, *defaults][: max(place + 1, len(node.args))]
-        args[MASK[node.target]], args[place] = None, found[mask]
+        args[MASK[node.target]], args[place] = None, meanings[mask]
         node.args = tuple(args)
         changed += 1
     if changed:
@@ -55,13 +55,13 @@ def meaning(gm: GraphModule, mask: Node) -> bool | None:
     if not is_webgpu(t) or t.dtype != torch.bool or t.dim() < 2 or any_symbols(t) or t.numel() > MOST_ELEMENTS:
         return None
     with without_fakes(), torch.no_grad():
-        made = computed(gm, mask)
-        if made is None:
+        contents = computed(gm, mask)
+        if contents is None:
             return None
-        if bool(made.all()):
+        if bool(contents.all()):
             return False
-        causal = torch.ones(made.shape[-2:], dtype=torch.bool, device="cpu").tril()
-        return True if made.shape[-2] == made.shape[-1] and bool((made == causal).all()) else None
+        causal = torch.ones(contents.shape[-2:], dtype=torch.bool, device="cpu").tril()
+        return True if contents.shape[-2] == contents.shape[-1] and bool((contents == causal).all()) else None
 
 
 def depends_on_arguments_alone(node: Node) -> bool:

@@ -30,7 +30,7 @@ from .counts import COUNTS
 from .error_attribution import naming
 from .in_place import any_symbols
 from .inputs import addresses_of, bring, copied, in_memory, shared
-from .partition import Part, first_line, refuse, refuse_storage_only, split, unplanned
+from .partition import GraphPart, first_line, refuse, refuse_storage_only, split, unplanned
 from .private import is_webgpu, suppresses_errors
 
 MAX_PLANS = 128
@@ -70,7 +70,7 @@ class CompiledGraph:
 class _InParts:
     """A graph of several parts."""
 
-    def __init__(self, gm: GraphModule, parts: Sequence[Part]) -> None:
+    def __init__(self, gm: GraphModule, parts: Sequence[GraphPart]) -> None:
         self._inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self._attributes = {n: fetch(gm, n.target) for n in gm.graph.nodes if n.op == "get_attr"}
         (output,) = [node for node in gm.graph.nodes if node.op == "output"]
@@ -87,7 +87,7 @@ class _InParts:
         return map_arg(self._output, known.__getitem__)
 
 
-def between(part: Part) -> Callable[..., Any]:
+def between(part: GraphPart) -> Callable[..., Any]:
     """A part without a plan, run operator by operator."""
     run, expected = naming(part.gm), [node.meta.get("val") for node in part.gives]
     return lambda *args: laid_out(run(*args), expected)

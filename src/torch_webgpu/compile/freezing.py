@@ -97,14 +97,14 @@ def computed_from(gm: GraphModule, parameters: Collection[Node]) -> list[Node]:
 
 def ancestors(nodes: Collection[Node]) -> set[Node]:
     """Nodes and all that they are computed from, but for inputs."""
-    found: set[Node] = set()
+    reached: set[Node] = set()
     rest = list(nodes)
     while rest:
         node = rest.pop()
-        if node.op != "placeholder" and node not in found:
-            found.add(node)
+        if node.op != "placeholder" and node not in reached:
+            reached.add(node)
             rest += node.all_input_nodes
-    return found
+    return reached
 
 
 def is_pure(node: Node) -> bool:

@@ -19,12 +19,12 @@ from torch.fx.node import map_arg
 
 from . import attention_pattern, grouped_heads, projection_pattern, rotary_pattern
 from .in_place import Writes
-from .matching import Call, aten
+from .matching import Replacement, aten
 
 
 def apply(gm: GraphModule) -> dict[str, int]:
     """Rewrites a graph of ATen operators; how often each pattern was found."""
-    found: dict[str, int] = {}
+    matches: dict[str, int] = {}
     writes = Writes(gm)
     for node in list(gm.graph.nodes):
         for name, (targets, match) in PATTERNS.items():
@@ -38,12 +38,12 @@ def apply(gm: GraphModule) -> dict[str, int]:
             writes.replace(node, made)
             node.replace_all_uses_with(made)
             gm.graph.erase_node(node)
-            found[name] = found.get(name, 0) + 1
+            matches[name] = matches.get(name, 0) + 1
             break
-    if found:
+    if matches:
         gm.graph.eliminate_dead_code()
         gm.recompile()
-    return found
+    return matches
 
 
 def nodes_of(arguments: Any) -> set[Node]:
@@ -52,7 +52,7 @@ def nodes_of(arguments: Any) -> set[Node]:
     return found
 
 
-PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Call | None]]] = {
+PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Replacement | None]]] = {
     "rotary": ((aten.add.Tensor,), rotary_pattern.match),
     "rotary into a cache": ((aten.index_copy_.default,), rotary_pattern.match_write),
     "grouped heads": ((grouped_heads.FUSED,), grouped_heads.match),

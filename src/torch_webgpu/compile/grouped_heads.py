@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .matching import Call, aten, calls
+from .matching import Replacement, aten, calls
 
 FUSED = aten._scaled_dot_product_fused_attention_overrideable.default
 RESHAPES = (aten._unsafe_view.default, aten.view.default)
@@ -23,7 +23,7 @@ def attention(
     return FUSED(query, key, value, *rest, scale=scale)
 
 
-def match(node: Node) -> Call | None:
+def match(node: Node) -> Replacement | None:
     """For attention over copied heads: the same over the heads themselves."""
     query, key, value, *rest = node.args
     sources = repeated(key), repeated(value)
@@ -45,9 +45,9 @@ def repeated(node: Any) -> Node | None:
     if not calls(spread, aten.expand.default) or not calls(spread.args[0], aten.unsqueeze.default):
         return None
     source, dim = spread.args[0].args
-    shape, given = tuple(node.meta["val"].shape), tuple(spread.meta["val"].shape)
+    shape, spread_shape = tuple(node.meta["val"].shape), tuple(spread.meta["val"].shape)
     before = tuple(source.meta["val"].shape)
-    if dim not in (2, -3) or len(before) != 4 or len(given) != 5:
+    if dim not in (2, -3) or len(before) != 4 or len(spread_shape) != 5:
         return None
     b, g, s, e = before
-    return source if given == (b, g, given[2], s, e) and shape == (b, g * given[2], s, e) else None
+    return source if spread_shape == (b, g, spread_shape[2], s, e) and shape == (b, g * spread_shape[2], s, e) else None

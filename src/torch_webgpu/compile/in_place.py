@@ -23,7 +23,7 @@ aten = torch.ops.aten
 def apply(gm: GraphModule) -> int:
     """Rewrites a graph of ATen operators; how many copies are gone."""
     order = {node: n for n, node in enumerate(gm.graph.nodes)}
-    found = 0
+    count = 0
     for copy in list(gm.graph.nodes):
         if copy.op != "call_function" or copy.target is not aten.copy_.default or copy.kwargs:
             continue
@@ -35,16 +35,16 @@ def apply(gm: GraphModule) -> int:
             copy.replace_all_uses_with(written)
             gm.graph.erase_node(copy)
             gm.graph.erase_node(new)
-            found += 1
-    if found:
+            count += 1
+    if count:
         gm.recompile()
-    return found
+    return count
 
 
 def can_be_written(target: Any, new: Any, copy: Node, order: Mapping[Node, int]) -> bool:
     """Whether ``new``, which ``copy`` copies into the input ``target``, can be computed there."""
-    given: tuple[Any, ...] = new.args if isinstance(new, Node) and new.target in WRITES else (None,)
-    if given[0] is not target or target.op != "placeholder":
+    arguments: tuple[Any, ...] = new.args if isinstance(new, Node) and new.target in WRITES else (None,)
+    if arguments[0] is not target or target.op != "placeholder":
         return False
     one, other = target.meta.get("val"), new.meta.get("val")
     if not is_webgpu(one) or one.dtype != other.dtype or one.shape != other.shape or any_symbols(one):
@@ -55,16 +55,16 @@ def can_be_written(target: Any, new: Any, copy: Node, order: Mapping[Node, int])
     if any(order[user] > order[new] for user in users) or sum(a in old for a in new.all_input_nodes) != 1:
         return False
     # The copy that there was is nobody's but the graph's.
-    return sum(a is target for a in given) == 1 and not any(u.op == "output" for a in aliases(new) for u in a.users)
+    return sum(a is target for a in arguments) == 1 and not any(u.op == "output" for a in aliases(new) for u in a.users)
 
 
 def aliases(node: Node, leaving_out: Node | None = None) -> list[Node]:
     """A node and all that may be views of it."""
-    found = [node]
-    for alias in found:
+    views = [node]
+    for alias in views:
         users = [user for user in alias.users if user is not leaving_out and makes_alias(user)]
-        found += [user for user in users if user not in found]
-    return found
+        views += [user for user in users if user not in views]
+    return views
 
 
 def makes_alias(node: Node) -> bool:

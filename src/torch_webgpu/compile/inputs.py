@@ -27,7 +27,7 @@ def bring(
     """The tensors as a plan takes them: on the device, with all their bits in memory, at multiples of 16 bytes; and
     what was copied, by number.
     """
-    found: list[torch.Tensor] = list(tensors)
+    brought: list[torch.Tensor] = list(tensors)
     copies: dict[int, torch.Tensor] = {}
     if (
         min(addresses, default=0) >= FIRST_ADDRESS
@@ -35,27 +35,27 @@ def bring(
         and not any(map(_is_conjugated, tensors))
         and not any(map(_is_negated, tensors))
     ):
-        return found, copies
+        return brought, copies
     elsewhere = [n for n, t in enumerate(tensors) if t.device.type != "webgpu"]
     for n, t in zip(elsewhere, moved([tensors[n] for n in elsewhere], device)):
-        found[n], copies[n] = t, tensors[n]
-    for n, (t, address) in enumerate(zip(found, addresses)):
+        brought[n], copies[n] = t, tensors[n]
+    for n, (t, address) in enumerate(zip(brought, addresses)):
         if n not in copies and (address % INPUT_ALIGNMENT_BYTES or t.is_conj() or t.is_neg()):
-            found[n], copies[n] = copied(t), t
-    return found, copies
+            brought[n], copies[n] = copied(t), t
+    return brought, copies
 
 
 def moved(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """CPU tensors without dimensions on the device: those of a dtype lie side by side, and take one upload."""
-    found: dict[int, torch.Tensor] = {}
+    by_number: dict[int, torch.Tensor] = {}
     for dtype in dict.fromkeys([t.dtype for t in tensors]):
         places = [n for n, t in enumerate(tensors) if t.dtype == dtype]
         spacing = max(1, INPUT_ALIGNMENT_BYTES // dtype.itemsize)
         rows = torch.zeros(len(places), spacing, dtype=dtype, device="cpu")
         rows[:, 0] = torch.stack([tensors[n] for n in places])
         rows = rows.to(device)
-        found.update([(n, as_strided(rows, (), (), row * spacing)) for row, n in enumerate(places)])
-    return [found[n] for n in range(len(tensors))]
+        by_number.update([(n, as_strided(rows, (), (), row * spacing)) for row, n in enumerate(places)])
+    return [by_number[n] for n in range(len(tensors))]
 
 
 def in_memory(t: torch.Tensor) -> torch.Tensor:

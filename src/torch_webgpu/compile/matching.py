@@ -10,7 +10,7 @@ from torch.fx import Node
 
 aten = torch.ops.aten
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Replacement = tuple[Callable[..., Any], tuple[Any, ...]]
 """What to call instead of a node, and with which arguments."""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default)

@@ -126,14 +126,14 @@ class _Relaid:
             operand = node.args[k]
             assert isinstance(operand, Node)
             inputs[operand] = self._cloned(inputs[operand], FORMATS[operand.meta["val"].dim()], node)
-        made = self.graph.node_copy(node, inputs.__getitem__)
+        copy = self.graph.node_copy(node, inputs.__getitem__)
         if any(lies_otherwise(new, old) for old, new in inputs.items()):
             try:
-                made.meta["val"] = called(made)
+                copy.meta["val"] = called(copy)
             except Exception:  # noqa: BLE001 - such as of a view that there cannot be
-                self.graph.erase_node(made)
+                self.graph.erase_node(copy)
                 return self._restoring(node)
-        return made
+        return copy
 
     def _restoring(self, node: Node) -> Node:
         """A copy of ``node`` whose operands lie as they did."""

@@ -38,14 +38,14 @@ def refuse_storage_only(gm: GraphModule, error: Exception) -> bool:
     """Has whatever takes or makes tensors of dtypes that kernels do not compute with (complex128, 8-bit floats) run
     between plans: none of a plan's inputs and results can be one. Whether there is any.
     """
-    found = [
+    holders = [
         node
         for node in gm.graph.nodes
         if node.op != "output" and any(map(holds_storage_only, (node, *node.all_input_nodes)))
     ]
-    for node in found:
+    for node in holders:
         refuse(node, error)
-    return bool(found)
+    return bool(holders)
 
 
 def holds_storage_only(node: Node) -> bool:
@@ -123,7 +123,7 @@ def values(value: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphPart:
     """Some nodes of a graph, in order, as a graph of their own: ``takes`` are its inputs, ``gives`` its results, and
     ``frees`` what nobody needs after it. ``planned``: it is to be one plan.
     """
@@ -135,7 +135,7 @@ class Part:
     planned: bool
 
 
-def split(gm: GraphModule) -> list[Part] | None:
+def split(gm: GraphModule) -> list[GraphPart] | None:
     """The graph as parts that run one after the other; None if it is one plan.
 
     What needs no plan's results runs before all plans, what only writes CPU tensors that were given after all.
@@ -166,7 +166,7 @@ def last_writes(reasons: Mapping[Node, str | None]) -> list[Node]:
     plans: an optimizer's counters. Nothing that is no such node comes after them and sees what they write.
     """
     order = {node: n for n, node in enumerate(reasons)}
-    found: list[Node] = []
+    writes: list[Node] = []
     for node in reversed(order):
         if reasons[node] is None:
             continue
@@ -174,13 +174,13 @@ def last_writes(reasons: Mapping[Node, str | None]) -> list[Node]:
         given = [v for s in node.all_input_nodes for v in values(s.meta.get("val"))]
         on_host = all(isinstance(v, torch.Tensor) and v.device.type == "cpu" for v in given)
         if isinstance(target, Node) and target.op == "placeholder" and on_host and not node.users:
-            others = [user for user in target.users if user is not node and user not in found]
+            others = [user for user in target.users if user is not node and user not in writes]
             if not any(user.op == "output" or order[user] > order[node] or makes_alias(user) for user in others):
-                found.append(node)
+                writes.append(node)
                 continue
         if is_impure(node):
             break
-    return found[::-1]
+    return writes[::-1]
 
 
 def has_idle_numbers(gm: GraphModule) -> bool:
@@ -205,7 +205,7 @@ def reaches_tensors(node: Node) -> bool:
     return False
 
 
-def unplanned(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
+def unplanned(parts: Iterable[GraphPart]) -> Iterator[tuple[str, str]]:
     """What runs between plans, and why."""
     for part in parts:
         for node in part.gm.graph.nodes:
@@ -214,7 +214,7 @@ def unplanned(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
                 yield str(node.target), why
 
 
-def _parts(gm: GraphModule, groups: Sequence[tuple[bool, Sequence[Node]]]) -> list[Part]:
+def _parts(gm: GraphModule, groups: Sequence[tuple[bool, Sequence[Node]]]) -> list[GraphPart]:
     (output,) = [node for node in gm.graph.nodes if node.op == "output"]
     last: dict[Node, int] = {}  # the last group that needs a value
     for number, (_, members) in enumerate(groups):
@@ -228,7 +228,7 @@ def _parts(gm: GraphModule, groups: Sequence[tuple[bool, Sequence[Node]]]) -> li
         takes = tuple([s for s in outside if s.op != "get_attr"])
         gives = tuple([node for node in members if last.get(node, -1) > number])
         frees = tuple([s for s in takes if last[s] == number])
-        parts.append(Part(subgraph(gm, members, outside, gives), takes, gives, frees, planned))
+        parts.append(GraphPart(subgraph(gm, members, outside, gives), takes, gives, frees, planned))
     return parts
 
 

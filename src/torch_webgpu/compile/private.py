@@ -96,17 +96,17 @@ def parameters_of(model: GraphModule, inputs: Sequence[Any]) -> Callable[[Node],
     it calls static, such as caches of keys and values.
     """
     places = [node for node in model.graph.nodes if node.op == "placeholder"]
-    found: dict[Any, tuple[Any, Any]] = {
+    by_key: dict[Any, tuple[Any, Any]] = {
         k: (t, getattr(node, "_dynamo_source", None)) for k, (node, t) in enumerate(zip(places, inputs))
     }
     sources = getattr(model, "_param_name_to_source", {})
-    found |= {name: (t, sources.get(name)) for name, t in (*model.named_parameters(), *model.named_buffers())}
+    by_key |= {name: (t, sources.get(name)) for name, t in (*model.named_parameters(), *model.named_buffers())}
 
     def is_parameter(node: Node) -> bool:
         """By what AOTAutograd says that the input was: Dynamo's input of a number, or attribute of a name."""
         origin = node.meta.get("desc")
         key = getattr(origin, "idx", getattr(origin, "target", None))
-        return key in found and is_owned(*found[key])
+        return key in by_key and is_owned(*by_key[key])
 
     return is_parameter
 

@@ -13,12 +13,12 @@ from torch.fx import Node
 
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul import projections as kernel
 
-from .matching import Call, aten, calls, either_way_of, is_plain, uncast, unviewed, uses
+from .matching import Replacement, aten, calls, either_way_of, is_plain, uncast, unviewed, uses
 
-Maybe = torch.Tensor | None
 PRODUCTS = (aten.mm.default, aten.addmm.default)
 ACTIVATIONS = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default, aten.tanh.default)
 MAX_LENGTH = 1 << 14
@@ -29,7 +29,7 @@ adds up to more than a dispatch.
 """
 
 
-class Norm(NamedTuple):
+class MatchedNorm(NamedTuple):
     """A norm of a row: ``centred`` if it is layer norm, else by the root mean square."""
 
     gain: Node | None
@@ -41,7 +41,7 @@ class Norm(NamedTuple):
 class Projection(NamedTuple):
     """A product of a row, normed if there is a ``norm``, with a matrix (K, N) that is contiguous along K.
 
-    ``norm``: a :class:`Norm` as a tuple, which arguments of nodes may be.
+    ``norm``: a :class:`MatchedNorm` as a tuple, which arguments of nodes may be.
     """
 
     x: Node
@@ -79,7 +79,7 @@ def gated(
     return (activation(one, **options) * other).view(shape)
 
 
-def match_normed(node: Node) -> Call | None:
+def match_normed(node: Node) -> Replacement | None:
     """For a product."""
     product = projection(node)
     if product is None:
@@ -94,7 +94,7 @@ def match_normed(node: Node) -> Call | None:
     return None
 
 
-def match_gated(node: Any) -> Call | None:
+def match_gated(node: Any) -> Replacement | None:
     """For the product of elements that ends a gated linear unit."""
     y = node.meta.get("val")
     for active, other in either_way_of(node):
@@ -136,7 +136,7 @@ def alike(one: Projection, other: Projection) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and (one.bias is None) == (other.bias is None)
 
 
-def norms(node: Any) -> Iterator[tuple[Node, Norm]]:
+def norms(node: Any) -> Iterator[tuple[Node, MatchedNorm]]:
     """x and its norm, if a node is the norm of one row."""
     if calls(node, getitem) and node.args[1] == 0:
         yield from norms_of_operators(node.args[0])
@@ -145,17 +145,17 @@ def norms(node: Any) -> Iterator[tuple[Node, Norm]]:
             for x, scale in either_way_of(uncast(scaled)) if calls(uncast(scaled), aten.mul.Tensor) else ():
                 eps = eps_of(scale, uncast(x))
                 if eps is not None and is_row(uncast(x), gain):
-                    yield uncast(x), Norm(gain, None, eps, centred=False)
+                    yield uncast(x), MatchedNorm(gain, None, eps, centred=False)
 
 
-def norms_of_operators(node: Any) -> Iterator[tuple[Node, Norm]]:
+def norms_of_operators(node: Any) -> Iterator[tuple[Node, MatchedNorm]]:
     """The same for PyTorch's operators, of which the first result is the norm."""
     if calls(node, aten._fused_rms_norm.default):
         x, shape, gain, eps = node.args
-        norm = Norm(gain, None, torch.finfo(x.meta["val"].dtype).eps if eps is None else eps, centred=False)
+        norm = MatchedNorm(gain, None, torch.finfo(x.meta["val"].dtype).eps if eps is None else eps, centred=False)
     elif calls(node, aten.native_layer_norm.default):
         x, shape, gain, offset, eps = node.args
-        norm = Norm(gain, offset, eps, centred=True)
+        norm = MatchedNorm(gain, offset, eps, centred=True)
     else:
         return
     given = x.meta["val"]

@@ -12,7 +12,7 @@ from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.attention import rotary as kernel
 
-from .matching import Call, aten, calls, either_way, either_way_of, is_plain
+from .matching import Replacement, aten, calls, either_way, either_way_of, is_plain
 
 
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
@@ -31,7 +31,7 @@ def rotary_write(
     return cache
 
 
-def match_write(node: Any) -> Call | None:
+def match_write(node: Any) -> Replacement | None:
     """For a write through an index into a cache, of a rotary embedding that nobody else uses."""
     if not calls(node, aten.index_copy_.default) or node.args[1] not in (2, -2):
         return None
@@ -46,7 +46,7 @@ def match_write(node: Any) -> Call | None:
     return rotary_write, (cache, rows, *new.args[:3])
 
 
-def match(node: Any) -> Call | None:
+def match(node: Any) -> Replacement | None:
     """For the sum that ends a rotary embedding."""
     y = node.meta.get("val")
     if not is_plain(y, 4) or node.kwargs or y.shape[3] % 2:

@@ -27,7 +27,7 @@ from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.compiler.fuse.patterns import Matcher
 from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
 from torch_webgpu.compiler.passes.lowering import arguments_of, lists_of, lower_graph
-from torch_webgpu.compiler.passes.requirements import requirements
+from torch_webgpu.compiler.passes.require import requirements
 from torch_webgpu.compiler.passes.share_memory import share_memory
 from torch_webgpu.config import config, is_printed, print_stage
 from torch_webgpu.ir.graph import Argument, Graph
@@ -36,7 +36,7 @@ from torch_webgpu.target import Target
 
 from .options import DEFAULT, Options
 
-Result = TypeVar("Result")
+PassResult = TypeVar("PassResult")
 PlanPass = Callable[[Plan], Plan]
 Blame = Callable[[tuple[int, ...]], None]
 """Is told which of a graph's calls cannot be lowered, before the error is raised."""
@@ -132,7 +132,7 @@ def _fuses(graph: Graph, options: Options) -> bool:
     return options.fusion and (len(graph.calls) > 1 or graph.interface is not None)
 
 
-def _shown(name: str, before: Any, after: Result) -> Result:
+def _shown(name: str, before: Any, after: PassResult) -> PassResult:
     """What a pass made, printed with what it was given where the flag asks for it."""
     if is_printed("passes"):
         print_stage("passes", f"{name}, of", _text(before))

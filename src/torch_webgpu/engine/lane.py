@@ -25,13 +25,13 @@ Entry = tuple[Operation, tuple[int, ...], tuple[int | float, ...]]
 
 def numbers_of(addresses: Iterable[int]) -> list[int]:
     """The numbers of the allocations at these addresses, of lists those of all tensors."""
-    found: list[int] = []
+    allocation_numbers: list[int] = []
     for address in addresses:
         if address < FIRST_LIST_ADDRESS:
-            found.append(address >> ADDRESS_BITS)
+            allocation_numbers.append(address >> ADDRESS_BITS)
         else:
-            found += address.allocation_numbers  # type: ignore[attr-defined]
-    return found
+            allocation_numbers += address.allocation_numbers  # type: ignore[attr-defined]
+    return allocation_numbers
 
 
 class Lane:

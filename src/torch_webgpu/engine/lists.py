@@ -74,11 +74,11 @@ def forget_dropped(engine: Engine) -> None:
 
 
 def _image(engine: Engine, geometry: ListGeometry, dtype: torch.dtype, device: int) -> Image:
-    found = geometry.images.get((dtype, device))
-    if found is None:
-        found = Image([engine.template(s, dtype, device, t) for s, t in zip(geometry.shapes, geometry.strides)])
-        geometry.images[dtype, device] = found
-    return found
+    image = geometry.images.get((dtype, device))
+    if image is None:
+        image = Image([engine.template(s, dtype, device, t) for s, t in zip(geometry.shapes, geometry.strides)])
+        geometry.images[dtype, device] = image
+    return image
 
 
 def _check(engine: Engine, image: Image) -> None:

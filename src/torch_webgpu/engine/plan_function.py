@@ -61,16 +61,16 @@ class PlanFunction:
         self._executable = Executable(plan, self._device)
         self._constants = {number: self._constant(contents[digest]) for number, digest in plan.constants}
         roles = [plan.buffers[number].role for number in plan.arguments]
-        made = [number for number, role in zip(plan.arguments, roles) if role == "output"]
-        alone = {number: self._alone(number) for number in made}
+        output_buffers = [number for number, role in zip(plan.arguments, roles) if role == "output"]
+        alone = {number: self._alone(number) for number in output_buffers}
         self._templates = [self._template(number, spec) for number, spec in alone.items()]
-        self._image = Image(self._templates) if len(made) >= MANY else None
+        self._image = Image(self._templates) if len(output_buffers) >= MANY else None
         self._inputs_by_buffer = {spec.buffer: k for k, spec in enumerate(plan.inputs)}
         self._pointers: list[int] = []  # of the last run's inputs; an executable never sees one address twice
         positions = {number: position for position, number in enumerate(plan.arguments)}
         self._input_positions = [positions[spec.buffer] for spec in plan.inputs]
-        self._output_positions = [positions[number] for number in made]
-        self._order = {number: k for k, number in enumerate(made)}
+        self._output_positions = [positions[number] for number in output_buffers]
+        self._order = {number: k for k, number in enumerate(output_buffers)}
         # Of each output which of the new tensors it is, or where it lies.
         self._outputs = [self._order[t.buffer] if alone.get(t.buffer) else t for t in plan.outputs]
         self._new = frozenset(self._output_positions)

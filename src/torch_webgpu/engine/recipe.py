@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Params = tuple[int | float, ...]
 Aliasing = tuple[tuple[int, int], ...]
-Run = Callable[[Sequence[Any], list[int]], Any]
+RunFunction = Callable[[Sequence[Any], list[int]], Any]
 
 
 class Instruction(NamedTuple):
@@ -80,7 +80,7 @@ class Recipe:
     numbers: Callable[[Sequence[Any]], Params] | None = None
     aliasing: Aliasing | None = None
     overlapping: Callable[[Sequence[Any]], Any] = lambda values: NotImplemented
-    run: Run = field(init=False)
+    run: RunFunction = field(init=False)
 
     def __post_init__(self) -> None:
         self.run = _only_new(self) or _only_over(self) or self._run
@@ -90,20 +90,20 @@ class Recipe:
             return self.overlapping(values)
         eng = engine()
         varying = None if self.numbers is None else self.numbers(values)
-        made = []
+        created = []
         with eng.lock:
             for template in self.fresh:
                 tensor, allocation = eng.make_with(template)
-                made.append(tensor)
+                created.append(tensor)
                 starts.append(allocation.address)
             for instruction in self.instructions:
                 params = instruction.params if varying is None else varying
                 eng.append(self.device, instruction.op, instruction.addresses(starts), params)
-        results = [None if r is None else made[r] if r >= 0 else values[-1 - r] for r in self.results]
+        results = [None if r is None else created[r] if r >= 0 else values[-1 - r] for r in self.results]
         return tuple(results) if self.several else results[0]
 
 
-def _only_new(recipe: Recipe) -> Run | None:
+def _only_new(recipe: Recipe) -> RunFunction | None:
     """For the commonest recipe: one operation on the tensors in order, whose result is the only fresh one."""
     if recipe.several or recipe.aliasing is not None or len(recipe.instructions) != 1 or recipe.results != (0,):
         return None
@@ -124,7 +124,7 @@ def _only_new(recipe: Recipe) -> Run | None:
     return run
 
 
-def _only_over(recipe: Recipe) -> Run | None:
+def _only_over(recipe: Recipe) -> RunFunction | None:
     """For one operation that writes into one tensor of the call, and returns one of them. Inputs may lie exactly there
     if they look the same, unless all tensors must be apart.
     """

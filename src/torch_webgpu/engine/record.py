@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from torch_webgpu.runtime.runtime import Device
 
 
-Scalar = tuple[str, int | float | bool | complex]
+TypedScalar = tuple[str, int | float | bool | complex]
 """A scalar argument: its compute kind (``dtypes.DType.kind``) and its value."""
 
 EXIT_S = 0.05
@@ -181,7 +181,7 @@ class Engine(Store):
         outputs: Sequence[torch.Tensor],
         body: Body | Callable[..., Body],
         arguments: tuple[Hashable, ...] = (),
-        scalars: Sequence[Scalar] = (),
+        scalars: Sequence[TypedScalar] = (),
     ) -> Operation:
         """Records one operation, and returns it, that reads ``inputs`` and writes ``outputs`` (tensors of one device).
 

@@ -146,14 +146,14 @@ def in_common(order: Mapping[int, int], lists: Sequence[RecordedList]) -> tuple[
     if not common:
         return ()
     names = dict(order)
-    found = []
+    shared = []
     for k, tensor_list in enumerate(lists):
         if not tensor_list.keys.isdisjoint(common):
             for position, number in enumerate(tensor_list.allocation_numbers):
                 if number in common:
                     name = names.setdefault(number, len(names) + len(lists))
-                    found.append((k, position, name))
-    return tuple(found)
+                    shared.append((k, position, name))
+    return tuple(shared)
 
 
 def graph_of(

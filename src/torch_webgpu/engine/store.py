@@ -81,15 +81,15 @@ class Store:
     @cached_property
     def devices(self) -> list[Device]:
         """The adapters, best first. Raises NoAdapterError when there is none."""
-        found = devices()
-        if not found:
+        opened = devices()
+        if not opened:
             raise NoAdapterError(
                 "no WebGPU adapter found. Install a GPU driver with Vulkan, Metal or D3D12 support, or a software "
                 "adapter (Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers); `torch-webgpu doctor` "
                 "shows what is there"
             )
         self.mailbox.self_test()
-        return found
+        return opened
 
     def device(self, index: int) -> Device:
         self.check_process()
@@ -175,16 +175,16 @@ class Store:
         """:meth:`make`, and the new tensor's allocation; the caller holds the lock."""
         if not self.mailbox.open:
             self.reclaim()
-        made = self.mailbox.make(template)
+        created = self.mailbox.make(template)
         if template.size_bytes > LARGE_BYTES:
-            self._account(made[1])
+            self._account(created[1])
         else:
             try:
                 self.live_bytes[template.device] += template.size_bytes
             except KeyError:
                 self.check_process()
                 raise
-        return made
+        return created
 
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
         device = self.device(index)

@@ -305,7 +305,7 @@ class Mailbox:
         A C library may clear more than the head (glibc's ``sigset_t`` has 128 bytes), in a thread that holds no lock of
         Python's: what is written into a slot at once could be cleared with it.
         """
-        found: list[Allocation] = []
+        allocations: list[Allocation] = []
         for slab in self._slabs:
             if slab.resting:
                 if not slab.free:
@@ -329,12 +329,12 @@ class Mailbox:
                 allocation: Any = owners[index]
                 owners[index] = None
                 allocation.alive = False
-                found.append(allocation)
+                allocations.append(allocation)
                 index = find(0, index + 1)
         if self.large:  # of a size that may have changed since
-            for allocation in found:
+            for allocation in allocations:
                 self.large.pop(allocation.number, None)
-        return found
+        return allocations
 
     def dead_large(self) -> list[Allocation]:
         """The large allocations whose storages died since the last call, ahead of :meth:`dead`, which tells all."""

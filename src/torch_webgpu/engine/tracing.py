@@ -237,15 +237,15 @@ def trace(
 
 def stand_ins(engine: Engine, index: int, args: Sequence[Any], names: Sequence[str]) -> dict[int, Input]:
     """The inputs among the leaves of ``args``, by their numbers."""
-    found = {}
+    inputs = {}
     leaves, _ = pytree.tree_flatten_with_path(tuple(args))
     for k, (path, leaf) in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
             first, *keys = map(_key, path)
             name = names[first] if first < len(names) else f"args.{first}"
             tensor = stand_in(engine, leaf, index)
-            found[k] = Input(tensor, ".".join([name, *map(str, keys)]), isinstance(leaf, torch.nn.Parameter))
-    return found
+            inputs[k] = Input(tensor, ".".join([name, *map(str, keys)]), isinstance(leaf, torch.nn.Parameter))
+    return inputs
 
 
 def _key(entry: Any) -> Any:

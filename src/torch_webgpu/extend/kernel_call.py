@@ -6,7 +6,8 @@ everything anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from .shader_arguments import (
     needs_start,
     number_kinds,
     prepared,
+    sized_constants,
 )
 from .shader_errors import check_entry, explained
 from .shader_kernel import KINDS, ShaderCall, lower_shader
@@ -81,6 +83,8 @@ def recorder(
     """
     uses_of(entry)
     size = None if group_size is None else checked_size("group_size", group_size, least=1)
+    if size is not None:
+        constants = sized_constants(entry, size, constants)
     kernel = _Kernel(entry, Variant(entry, constant_texts(entry, constants), size), name or entry.name)
     if not is_kept or needs_start(entry):
         call: Record = kernel
@@ -215,9 +219,10 @@ class _Kernel:
 
 def checked_size(what: str, value: Sequence[int] | int, least: int) -> Triple:
     """Three sizes, of which the last may be left out. TypeError and ValueError for anything else."""
-    values = [value] if isinstance(value, int) else list(value)
-    if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        raise TypeError(f"{what} is an int, or a tuple of up to three, not {value!r}")
+    try:
+        values = [index(v) for v in (value if isinstance(value, Iterable) else (value,))]
+    except TypeError:
+        raise TypeError(f"{what} is an int, or a tuple of up to three, not {value!r}") from None
     if not 1 <= len(values) <= MAX_DIMENSIONS or min(values) < least:
         raise ValueError(f"{what} is one to three numbers from {least} on, not {value!r}")
     x, y, z = [*values, 1, 1][:MAX_DIMENSIONS]

@@ -20,10 +20,11 @@ from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_ADDRESS
 from torch_webgpu.errors import UnsupportedDtypeError, did_you_mean
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.layout import extent
+from torch_webgpu.wgsl.tokens import significant_tokens
 from torch_webgpu.wgsl.types import SCALAR_BYTES, Names, constant, layout, scalars
 
 from .shader_kernel import KINDS, element_bytes, header_bytes, scale_of
-from .shader_source import EntryPoint
+from .shader_source import EntryPoint, names_in
 from .shader_uses import TensorUse, Uses, uses_of
 
 Number = int | float
@@ -400,6 +401,31 @@ def constant_texts(entry: EntryPoint, constants: Mapping[str, Any] | None) -> tu
                 f"constants={{{override.name!r}: …}}"
             )
     return tuple(sorted(texts.items()))
+
+
+def sized_constants(
+    entry: EntryPoint, size: tuple[int, int, int], constants: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """The constants of a call that asks for workgroups of this size: override constants that the text's own size is
+    made of are of that size, too, wherever the text uses them. ValueError where it is made of other constants.
+    """
+    given = dict(constants or {})
+    overrides = {override.name: override for override in entry.overrides}
+    said = entry.source.module.by_name[entry.name].attributes.get("workgroup_size", "")
+    for number, part in zip(size, [part.strip() for part in said.split(",")]):
+        if part in overrides:
+            key = next((k for k in (part, overrides[part].number) if k and k in map(str, given)), None)
+            if key is not None and {str(k): v for k, v in given.items()}[key] != number:
+                raise ValueError(
+                    f"{entry.name}: group_size={size} and constants={given!r} say different things of {part}"
+                )
+            given[part] = number
+        elif names := names_in(significant_tokens(part)):
+            raise ValueError(
+                f"{entry.name}: its workgroups have @workgroup_size({said}), and other parts of the text may rely on "
+                f"{', '.join(sorted(names))}: make it an override constant, then group_size sets it, too"
+            )
+    return given
 
 
 def _type_of(literal: str) -> str:

@@ -5,20 +5,25 @@ The spelling is that of :func:`torch.mps.compile_shader`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from torch.autograd.graph import increment_version
 
+from torch_webgpu.caches import Cache
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine, started_in
+from torch_webgpu.engine.store import FIRST_DESCRIBED
 
 from .kernel_call import Record, checked_size, recorder
 from .shader_arguments import check_layouts, number_kinds, signature
 from .shader_errors import check_source
 from .shader_source import EntryPoint, ShaderSource
 from .shader_uses import uses_of
+
+MAX_VARIANTS = 256
+"""Sets of constants and sizes of one kernel's workgroups that are kept."""
 
 
 def compile_shader(source: str) -> ShaderLibrary:
@@ -50,7 +55,7 @@ def compile_shader(source: str) -> ShaderLibrary:
     if not isinstance(source, str):
         raise TypeError(f"the source of a shader is a str, not {type(source).__name__}")
     library = ShaderLibrary(ShaderSource.parse(source))
-    if started_in() is not None:
+    if started_in() is not None and current_device() < FIRST_DESCRIBED:
         check_source(ShaderSource.parse(source), engine().device(current_device()))
     return library
 
@@ -88,7 +93,7 @@ class ShaderKernel:
     def __init__(self, entry: EntryPoint) -> None:
         self._entry = entry
         self._plain: Record | None = None
-        self._variants: dict[Any, Record] = {}
+        self._variants: Cache[Any, Record] = Cache("variants of programs' kernels", MAX_VARIANTS)
         places = [k for k, resource in enumerate(entry.resources) if resource.is_tensor and resource.is_written]
         self._written = itemgetter(*places) if places else None
         self.__name__ = entry.name
@@ -118,7 +123,7 @@ class ShaderKernel:
                 record(*arguments)
             else:
                 # A list, since that is what calls can be recognised by.
-                record(*arguments, threads=[threads] if isinstance(threads, int) else list(threads))
+                record(*arguments, threads=list(threads) if isinstance(threads, Iterable) else [threads])
         except RuntimeError:
             check_layouts(self._entry, arguments)  # of tensors that have no storage PyTorch says no more than that
             raise
@@ -133,7 +138,7 @@ class ShaderKernel:
     def _variant(self, group_size: int | Sequence[int] | None, constants: Mapping[str, Any] | None) -> Record:
         size = None if group_size is None else checked_size("group_size", group_size, least=1)
         key = size, tuple([(name, type(value), value) for name, value in (constants or {}).items()])
-        record = self._variants.get(key)
+        record = self._variants.get(key) or self._variants.promote(key)
         if record is None:
             record = self._variants[key] = recorder(self._entry, group_size=size, constants=constants)
         return record

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch_webgpu.caches import memoized
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS
 from torch_webgpu.wgsl.module import Module
 from torch_webgpu.wgsl.tokens import is_trivia, last_name, next_index, tokens
 from torch_webgpu.wgsl.types import Names, UnknownTypeError, is_runtime_array, members, parts, resolved
@@ -105,7 +106,8 @@ def uses_of(entry: EntryPoint) -> Uses:
         return name
 
     resources = entry.resources
-    variables = [fresh(f"{resource.name}_") for resource in resources]
+    # `errors_…` are functions of the linker's.
+    variables = [fresh(f"{'own_' * r.name.startswith(ERROR_FLAGS.name)}{r.name}_") for r in resources]
     renamed = dict(zip([resource.name for resource in resources], variables))
     layout_names = {fresh(f"{name}_"): found for name, found in _layout_names(entry)}
     renamed |= {_name_of(found, resources): marker for marker, found in layout_names.items()}

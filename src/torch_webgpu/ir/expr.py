@@ -43,12 +43,12 @@ class Expr:
 
     def __new__(cls, op: str, args: tuple[Any, ...], dtype: str) -> Expr:
         key = (op, args, dtype)
-        found = cls._interned.get(key)
-        if found is None:
-            found = super().__new__(cls)
-            found.op, found.args, found.dtype = key
-            cls._interned[key] = found
-        return found
+        expr = cls._interned.get(key)
+        if expr is None:
+            expr = super().__new__(cls)
+            expr.op, expr.args, expr.dtype = key
+            cls._interned[key] = expr
+        return expr
 
     def __repr__(self) -> str:
         return f"{self.op}:{self.dtype}({', '.join(map(repr, self.args))})"

@@ -202,25 +202,25 @@ class Operation:
         cls, name: str, args: tuple[Spec, ...], n_outputs: int, body: Body, param_kinds: tuple[str, ...] = ()
     ) -> Operation:
         key = (name, args, n_outputs, body, param_kinds)
-        found = cls._interned.get(key)
-        if found is None:
+        operation = cls._interned.get(key)
+        if operation is None:
             for spec in args:
                 check_addressable(name, spec)
             if isinstance(body, Extern):
                 check_function(name, body.lower)
                 check_values(name, body.arguments)
-            found = super().__new__(cls)
-            found.name, found.args, found.n_outputs, found.body, found.param_kinds = key
-            dims = found.indexed_dims
-            found.id = crc32(repr((name, args, n_outputs, param_kinds, *dims)).encode()) >> 1
-            found.lowered = {}
-            found.shifts = tuple([BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in args])
-            n = found.n_inputs
+            operation = super().__new__(cls)
+            operation.name, operation.args, operation.n_outputs, operation.body, operation.param_kinds = key
+            dims = operation.indexed_dims
+            operation.id = crc32(repr((name, args, n_outputs, param_kinds, *dims)).encode()) >> 1
+            operation.lowered = {}
+            operation.shifts = tuple([BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in args])
+            n = operation.n_inputs
             alike = [(k, o) for o in range(n, len(args)) for k in range(n) if args[k] == args[o]]
-            found.alike = frozenset(alike)
-            remember_names([(found.id, found.flag_name)])
-            found = cls._interned.setdefault(key, found)
-        return found
+            operation.alike = frozenset(alike)
+            remember_names([(operation.id, operation.flag_name)])
+            operation = cls._interned.setdefault(key, operation)
+        return operation
 
     def __reduce__(self) -> tuple[type[Operation], tuple[Any, ...]]:
         return Operation, (self.name, self.args, self.n_outputs, self.body, self.param_kinds)

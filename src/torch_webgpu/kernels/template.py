@@ -83,7 +83,7 @@ def _environment() -> Environment:
     # Imported here: most programs have no such kernels.
     from jinja2 import BaseLoader, Environment, StrictUndefined
 
-    class Loader(BaseLoader):
+    class TemplateLoader(BaseLoader):
         """For imports: :func:`_loaded` has what Jinja would read and parse again."""
 
         def load(self, environment: Environment, name: str, globals: object = None) -> Template:
@@ -95,7 +95,7 @@ def _environment() -> Environment:
         line_statement_prefix="#",
         undefined=StrictUndefined,
         autoescape=False,
-        loader=Loader(),
+        loader=TemplateLoader(),
     )
     environment.globals["inserted"] = inserted
     return environment

@@ -89,11 +89,11 @@ class Plan:
     @cached_property
     def lifetimes(self) -> dict[int, tuple[int, int]]:
         """The first and the last step that touches each buffer, for those that one touches."""
-        found: dict[int, tuple[int, int]] = {}
+        spans: dict[int, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for buffer in touched(step):
-                found[buffer] = found.get(buffer, (number, number))[0], number
-        return found
+                spans[buffer] = spans.get(buffer, (number, number))[0], number
+        return spans
 
     @cached_property
     def scalars(self) -> int:

@@ -208,18 +208,18 @@ def _structure(plan: PlanParts) -> Iterator[str]:
 
 
 def _sizes(plan: PlanParts) -> Iterator[str]:
-    given = set(plan.arguments)
-    if len(given) < len(plan.arguments):
+    arguments = set(plan.arguments)
+    if len(arguments) < len(plan.arguments):
         yield "two of its arguments are one buffer"
     for number, buffer in enumerate(plan.buffers):
         used = number in plan.lifetimes  # an empty tensor has memory that nobody uses
-        if buffer.role == "errors" and number in given:
+        if buffer.role == "errors" and number in arguments:
             yield f"buffer {number}, the error flags, is an argument"
-        elif buffer.role not in ("temporary", "errors") and used and number not in given:
+        elif buffer.role not in ("temporary", "errors") and used and number not in arguments:
             yield f"buffer {number}, which has the role {buffer.role}, is no argument"
-        elif buffer.role == "temporary" and used and number not in given and buffer.size_bytes == 0:
+        elif buffer.role == "temporary" and used and number not in arguments and buffer.size_bytes == 0:
             yield f"temporary {number} has no size"
-        if not used and number not in given and buffer.role != "errors":
+        if not used and number not in arguments and buffer.role != "errors":
             yield f"buffer {number}, which has the role {buffer.role}, is used by nothing"
         if buffer.donated and buffer.role not in _NAMED_ROLES:
             yield f"buffer {number}, which has the role {buffer.role}, is donated"

@@ -149,13 +149,13 @@ class BufferPool:
 
     def capacity(self, size_bytes: int) -> int:
         """The size of the buffer that :meth:`allocate` would give."""
-        found = self._capacities.get(size_bytes)
-        if found is None:
+        capacity = self._capacities.get(size_bytes)
+        if capacity is None:
             if len(self._capacities) >= 4096:
                 self._capacities.clear()
-            found = min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
-            self._capacities[size_bytes] = found
-        return found
+            capacity = min(size_class(size_bytes), max(self._max_buffer_bytes, size_bytes))
+            self._capacities[size_bytes] = capacity
+        return capacity
 
     def allocate(self, size_bytes: int, make_room: bool = True) -> Buffer:
         """A buffer of at least ``size_bytes``; its contents are undefined. Raises OutOfMemoryError.

@@ -79,8 +79,8 @@ class Assembler:
         before: Any = None
         for dispatch in dispatches:
             bound = look_up(dispatch)
-            kernel, _, given, (x, y, z) = dispatch
-            pipeline, size = bound.pipeline, len(given)
+            kernel, _, buffers, (x, y, z) = dispatch
+            pipeline, size = bound.pipeline, len(buffers)
             if size != bound.param_bytes:
                 raise WebGPUError(f"kernel {kernel.name} takes {bound.param_bytes} bytes of parameters, not {size}")
             if x > limit or y > limit or z > limit:
@@ -91,7 +91,7 @@ class Assembler:
                 parts.append(None)
                 yield handle, bound.group, 0, null, None, 0, x, y, z
             elif bound.uses_immediates:
-                data = bytearray(given)
+                data = bytearray(buffers)
                 parts.append(data)
                 yield handle, bound.group, 0, null, native.host_memory(data), size, x, y, z
             else:
@@ -103,7 +103,7 @@ class Assembler:
                 offsets = native.offsets(1)
                 offsets[0] = start
                 parts.append(slice(start, start + size))
-                uniform += given + bytes(padded - size)
+                uniform += buffers + bytes(padded - size)
                 yield handle, bound.group, 1, offsets, None, 0, x, y, z
 
 

@@ -88,12 +88,12 @@ class EncodedGraph:
         def look_up(dispatch: Dispatch) -> Bound:
             pipeline, ranges = next(unbound)
             key = dispatch.kernel.key, dispatch.buffers
-            found = self._bound.get(key)
-            if found is None:
+            bound = self._bound.get(key)
+            if bound is None:
                 group = self._pipelines.group(dispatch.kernel, pipeline, ranges, self._uniform)
-                found = Bound(pipeline.handle, group, pipeline.uses_immediates, pipeline.param_bytes)
-                self._bound[key] = found
-            return found
+                bound = Bound(pipeline.handle, group, pipeline.uses_immediates, pipeline.param_bytes)
+                self._bound[key] = bound
+            return bound
 
         assembler = Assembler(self.native, look_up, limits)
         starts = range(0, len(self.commands), COMMANDS_PER_SUBMISSION)
@@ -112,13 +112,13 @@ class EncodedGraph:
     def _uniform_buffer(self, limits: dict[str, int], sizes: Sequence[int]) -> Any:
         """Room for parameters of these sizes in bytes."""
         alignment = limits["min-uniform-buffer-offset-alignment"]
-        made = self.native.create_buffer(sum([padded_bytes(size, alignment) for size in sizes]), UNIFORM)
+        buffer = self.native.create_buffer(sum([padded_bytes(size, alignment) for size in sizes]), UNIFORM)
         if errors := self.native.sink.take():
-            self.native.release_buffer(made)
+            self.native.release_buffer(buffer)
             raise OutOfMemoryError(
                 "WebGPU out of memory. A captured graph's parameters: " + "; ".join(text for _, text in errors)
             )
-        return made
+        return buffer
 
     # Running
 

@@ -89,20 +89,20 @@ def _limits(adapter: Handle) -> Handle:
 
 
 def _matrices(adapter: Handle) -> tuple[MatrixConfig, ...]:
-    found = ffi.new("WGPUAdapterPropertiesSubgroupMatrixConfigs *")
-    found.chain.sType = lib.WGPUSType_AdapterPropertiesSubgroupMatrixConfigs
+    properties = ffi.new("WGPUAdapterPropertiesSubgroupMatrixConfigs *")
+    properties.chain.sType = lib.WGPUSType_AdapterPropertiesSubgroupMatrixConfigs
     info = ffi.new("WGPUAdapterInfo *")
-    info.nextInChain = ffi.addressof(found, "chain")
+    info.nextInChain = ffi.addressof(properties, "chain")
     lib.wgpuAdapterGetInfo(adapter, info)
     configs = tuple(
         MatrixConfig(
             _COMPONENTS[config.componentType], _COMPONENTS[config.resultComponentType], config.M, config.N, config.K,
             config.maxSubgroupSize,
         )
-        for config in (found.configs[k] for k in range(found.configCount))
+        for config in (properties.configs[k] for k in range(properties.configCount))
     )  # fmt: skip
     lib.wgpuAdapterInfoFreeMembers(info[0])
-    lib.wgpuAdapterPropertiesSubgroupMatrixConfigsFreeMembers(found[0])
+    lib.wgpuAdapterPropertiesSubgroupMatrixConfigsFreeMembers(properties[0])
     return configs
 
 
@@ -145,14 +145,14 @@ class Dawn:
     def adapters(self) -> list[Adapter]:
         """The most and the least powerful GPU of each native backend: Dawn's C interface does not list them all."""
         preferences = lib.WGPUPowerPreference_HighPerformance, lib.WGPUPowerPreference_LowPower
-        found: dict[str, Adapter] = {}
+        by_info: dict[str, Adapter] = {}
         with _captured_stderr():
             for backend, preference in product(_BACKENDS, preferences):
                 handle = _request_adapter(getattr(lib, f"WGPUBackendType_{backend}"), preference)
                 if handle is not None:
                     adapter = self._describe(handle)
-                    found.setdefault(repr(adapter.info), adapter)
-        return list(found.values())
+                    by_info.setdefault(repr(adapter.info), adapter)
+        return list(by_info.values())
 
     def null(self) -> Adapter:
         """An adapter that validates everything, shaders too, and computes nothing: for tests anywhere."""

@@ -24,14 +24,14 @@ _KERNEL = Kernel(
 def works(adapter: Adapter) -> bool:
     """Whether a device opens and the kernel on it computes what it should."""
     device = Device(0, adapter)
-    given = np.arange(_WORDS, dtype=np.uint32)
+    uploaded = np.arange(_WORDS, dtype=np.uint32)
     try:
-        buffer = device.allocate(given.nbytes)
-        device.upload(buffer, 0, given.tobytes())
+        buffer = device.allocate(uploaded.nbytes)
+        device.upload(buffer, 0, uploaded.tobytes())
         device.submit([Dispatch(_KERNEL, (buffer,), b"", (1, 1, 1))])
-        (found,) = device.download([(buffer, 0, given.nbytes)])
+        (downloaded,) = device.download([(buffer, 0, uploaded.nbytes)])
     except RuntimeError:  # all that a device raises
         return False
     finally:
         device.close()
-    return np.array_equal(found.view(np.uint32), 4 * given)
+    return np.array_equal(downloaded.view(np.uint32), 4 * uploaded)

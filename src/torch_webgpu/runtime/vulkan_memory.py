@@ -119,14 +119,14 @@ def _identity(loader: Any, gpu: int) -> tuple[int, int, str]:
 
 def _memory(loader: Any, gpu: int) -> DeviceMemory:
     budget = _Budget(type=MEMORY_BUDGET)
-    found = _MemoryProperties(type=MEMORY_PROPERTIES_2)
+    properties = _MemoryProperties(type=MEMORY_PROPERTIES_2)
     tells = _has_budget(loader, gpu)
     if tells:
-        found.next = ctypes.cast(ctypes.pointer(budget), c_void_p)
-    loader.vkGetPhysicalDeviceMemoryProperties2(c_void_p(gpu), byref(found))
-    local = [k for k in range(found.heap_count) if found.heaps[k].flags & DEVICE_LOCAL]
+        properties.next = ctypes.cast(ctypes.pointer(budget), c_void_p)
+    loader.vkGetPhysicalDeviceMemoryProperties2(c_void_p(gpu), byref(properties))
+    local = [k for k in range(properties.heap_count) if properties.heaps[k].flags & DEVICE_LOCAL]
     free = sum(max(0, budget.budget[k] - budget.usage[k]) for k in local)
-    return DeviceMemory(free if tells else None, sum(found.heaps[k].size for k in local))
+    return DeviceMemory(free if tells else None, sum(properties.heaps[k].size for k in local))
 
 
 def _has_budget(loader: Any, gpu: int) -> bool:

@@ -152,12 +152,12 @@ def page() -> str:
 def _section(module: str, rows: Sequence[Row]) -> Iterator[str]:
     """A module's part of the page: a table, and in a paragraph what is PyTorch's own everywhere."""
     yield from ("", f"## {module}", "")
-    own = [row for row in rows if all(reply.answer is Answer.SAME for reply in row.replies.values())]
-    for note, alike in groupby(own, lambda row: row.replies["webgpu"].note):
+    same_everywhere = [row for row in rows if all(reply.answer is Answer.SAME for reply in row.replies.values())]
+    for note, alike in groupby(same_everywhere, lambda row: row.replies["webgpu"].note):
         names = ", ".join(f"`{row.leaf}`" for row in alike)
         text = f"same: {names}{f' ({note})' if note else ''}"
         yield from (*_wrapped(text), "")
-    rest = [row for row in rows if row not in own]
+    rest = [row for row in rows if row not in same_everywhere]
     if rest:
         yield f"| | {' | '.join(TARGETS)} | mlx | |"
         yield "|---" * (len(TARGETS) + 3) + "|"

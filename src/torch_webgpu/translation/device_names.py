@@ -32,13 +32,13 @@ class Names:
 
     def local(self, text: str) -> str | None:
         """What ``text`` is called on the device that is here; None if it names no device, or one that is here."""
-        if found := self._device.fullmatch(text):
-            index = found["index"] or ""
+        if match := self._device.fullmatch(text):
+            index = match["index"] or ""
             if self.target == "cpu" and "%" in index:
                 return "cpu%.0s"  # takes a number and shows nothing of it
             return self.target if self.target == "cpu" and index != ":" else self.target + index
-        if found := self._tensor_type.fullmatch(text):
-            return f"torch.{found['type']}" if self.target == "cpu" else f"torch.{self.target}.{found['type']}"
+        if match := self._tensor_type.fullmatch(text):
+            return f"torch.{match['type']}" if self.target == "cpu" else f"torch.{self.target}.{match['type']}"
         return None
 
     def local_argument(self, text: str) -> str:

@@ -71,13 +71,13 @@ class Locations(Rewriter):
 
 def locations(source: str, path: str) -> dict[tuple[int, int], str]:
     """The texts in ``source`` that name a device of CUDA's. SyntaxError if it is no Python."""
-    found = Locations(Names("webgpu"))
-    found.visit(ast.parse(source, path))
+    visitor = Locations(Names("webgpu"))
+    visitor.visit(ast.parse(source, path))
     lines = _LINE_END.split(source)
     # ast counts bytes, libcst characters.
     return {
         (line, len(lines[line - 1].encode()[:column].decode())): text
-        for (line, column), text in found.found.items()
+        for (line, column), text in visitor.found.items()
         if text.startswith("cuda")
     }
 

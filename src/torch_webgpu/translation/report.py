@@ -161,9 +161,9 @@ def asked() -> list[str]:
 
 
 def _tell(session: Session, wanted: Sequence[str]) -> None:
-    found = report(session)
+    summary = report(session)
     for path in wanted:
         if path == "-":
-            sys.stderr.write(f"\n{found}\n")
+            sys.stderr.write(f"\n{summary}\n")
         else:
-            found.save(path)
+            summary.save(path)

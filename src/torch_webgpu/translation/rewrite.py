@@ -125,11 +125,11 @@ class Rewriter(ast.NodeTransformer):
 
     def both(self, nodes: list[ast.expr]) -> list[ast.expr]:
         """Each, and after those that name a device the local name."""
-        found: list[ast.expr] = []
+        expressions: list[ast.expr] = []
         for node in nodes:
             local = self.local(node)
-            found += [self.visit(node)] if local is None else [node, ast.copy_location(ast.Constant(local), node)]
-        return found
+            expressions += [self.visit(node)] if local is None else [node, ast.copy_location(ast.Constant(local), node)]
+        return expressions
 
     # ---- comparisons
 

@@ -105,8 +105,8 @@ class Helper:
 
     def is_device(self, value: Any, flag: str, *default: Any) -> Any:
         """``value.is_cuda``: also of what is on the device that stands in for it."""
-        found = getattr(value, flag, *default)
-        if found is False:
+        flagged = getattr(value, flag, *default)
+        if flagged is False:
             device = getattr(value, "device", None)
             return isinstance(device, torch.device) and device.type == self.target
-        return found
+        return flagged

@@ -39,26 +39,26 @@ _NOT_THERE = object()
 @cache
 def table() -> Mapping[str, Row]:
     """Name → row, in the order in which they are printed. RuntimeError if a name has two."""
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for part in PARTS:
         for row in importlib.import_module(f"{__package__}.names.{part}").all_rows():
-            if row.name in found:
+            if row.name in rows:
                 raise RuntimeError(f"{row.name} is twice in the compatibility matrix")
-            found[row.name] = row
-    return MappingProxyType(found)
+            rows[row.name] = row
+    return MappingProxyType(rows)
 
 
 def look_up(name: str) -> Any:
     """What a full name ("torch.cuda.Stream", "torch.Tensor.cuda") is now; :data:`_NOT_THERE` if nothing."""
     place: Any = torch
     for n, part in enumerate(words := name.split(".")[1:], 2):
-        found = getattr(place, part, _NOT_THERE)
-        if found is _NOT_THERE and n <= len(words):
+        attribute = getattr(place, part, _NOT_THERE)
+        if attribute is _NOT_THERE and n <= len(words):
             try:
-                found = importlib.import_module(".".join(["torch", *words[: n - 1]]))
+                attribute = importlib.import_module(".".join(["torch", *words[: n - 1]]))
             except ImportError:
                 return _NOT_THERE
-        place = found
+        place = attribute
         if place is _NOT_THERE:
             return _NOT_THERE
     return place
@@ -103,15 +103,15 @@ def install(target: str, replacements: Replacements, monitor: Monitor) -> None:
     importlib.import_module("torch_webgpu")
     replacements.set(HERE, "type", target)
     replacements.set(HERE, "tensors", torch.Tensor)
-    found = [
+    answers = [
         (row, plain, _answer(row, target, plain, monitor))
         for row in table().values()
         if row.replies[target].answer is not Answer.SAME and not row.removed
         for plain in [look_up(row.name)]
         if plain is not _NOT_THERE
     ]
-    replacements.set(HERE, "originals", traced_answers.originals((answer, plain) for _, plain, answer in found))
-    for row, plain, answer in found:
+    replacements.set(HERE, "originals", traced_answers.originals((answer, plain) for _, plain, answer in answers))
+    for row, plain, answer in answers:
         for owner in owners(row.name, plain):
             replacements.set(owner, row.leaf, answer)
 
@@ -137,12 +137,12 @@ def _answer(row: Row, target: str, plain: Any, monitor: Monitor) -> Any:
 
 def _made(row: Row, reply: Reply, target: str, plain: Any) -> Any:
     if reply.by:
-        found = answering(reply.by)
-        if found is not _NOT_THERE:
-            if isinstance(found, Around):
-                return found.make(plain)
-            own = ":" not in reply.by and callable(found) and not isinstance(found, type)
-            return local_names_to(found) if own else found
+        answer = answering(reply.by)
+        if answer is not _NOT_THERE:
+            if isinstance(answer, Around):
+                return answer.make(plain)
+            own = ":" not in reply.by and callable(answer) and not isinstance(answer, type)
+            return local_names_to(answer) if own else answer
         return _refusing(plain, refuse(row.name, target, f"this version of PyTorch has no {reply.by}"))
     if reply.answer is Answer.NOTHING:
         return wraps(plain)(_nothing)

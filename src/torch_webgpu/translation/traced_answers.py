@@ -100,11 +100,11 @@ def seen(name: str, plain: Function, answer: Function, counted: Any) -> None:
 
 def originals(answers: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     """What is installed, and what is seen in its place → what is replaced by it, of pairs of the first and the last."""
-    found: dict[Any, Any] = {}
+    replaced: dict[Any, Any] = {}
     for answer, plain in answers:
         if callable(answer):
-            found |= {answer: plain, getattr(answer, "_torchdynamo_inline", answer): plain}
-    return found
+            replaced |= {answer: plain, getattr(answer, "_torchdynamo_inline", answer): plain}
+    return replaced
 
 
 when_imported("torch._dynamo", lambda dynamo: know_originals(dynamo, HERE.originals))

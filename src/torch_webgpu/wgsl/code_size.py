@@ -29,13 +29,13 @@ _KEYWORDS = frozenset({"if", "else", "while", "for", "switch", "return"})
 
 def code_size(roots: Sequence[Expr]) -> int:
     """The operators and calls that compute ``roots`` at one point."""
-    found = 0
+    size = 0
     for e in walk(roots):
         if e.op == "call":
-            found += _call_size(e.args[0])
+            size += _call_size(e.args[0])
         else:
-            found += _own_size(e.op, e.dtype, tuple([a.dtype for a in e.args if isinstance(a, Expr)]))
-    return found
+            size += _own_size(e.op, e.dtype, tuple([a.dtype for a in e.args if isinstance(a, Expr)]))
+    return size
 
 
 def _call_size(function: WgslFunction) -> int:

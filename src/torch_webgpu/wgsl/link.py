@@ -93,14 +93,14 @@ def _params(kernel: Kernel, uses_immediates: bool, binding: int) -> list[str]:
 
 def _directives(parts: Sequence[frozenset[str]], target: Target) -> list[str]:
     """`enable` lines: Tint wants one for each extension in use, naga refuses the one for subgroups."""
-    found = ["enable f16;"] if any("f16" in names for names in parts) else []
+    directives = ["enable f16;"] if any("f16" in names for names in parts) else []
     if target.dialect == "tint":
         names = frozenset().union(*parts)
-        found += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, names))]
+        directives += [f"enable {name};" for name, marks in _TINT_EXTENSIONS.items() if any(map(marks, names))]
         if any(map(_TINT_EXTENSIONS[_MATRICES], names)):
             # Dawn cannot see that a subgroup's number is the same for all of it.
-            found.append("diagnostic(off, chromium.subgroup_matrix_uniformity);")
-    return found
+            directives.append("diagnostic(off, chromium.subgroup_matrix_uniformity);")
+    return directives
 
 
 _MATRICES = "chromium_experimental_subgroup_matrix"

@@ -108,13 +108,13 @@ class _Builder:
 
     def variables(self) -> dict[str, list[str]]:
         """Declarations of what differs from tuple to tuple, and the parameter with each tuple's value."""
-        found: dict[str, list[str]] = {}
+        declared: dict[str, list[str]] = {}
 
         def differs(name: str, type_: ParamType = "u32") -> None:
             known = ["0u"] if name == "start" else []  # the first tuple starts at workgroup 0
             values = [f"{name}_{j}" for j in range(len(known), self.tuples)]
             self.params += [Param(value, type_) for value in values]
-            found[f"{name}: {type_}"] = [*known, *(f"P.{value}" for value in values)]
+            declared[f"{name}: {type_}"] = [*known, *(f"P.{value}" for value in values)]
 
         for k, number in enumerate(self.body.numbers):
             if number.each:
@@ -128,7 +128,7 @@ class _Builder:
                 self.params.append(Param(f"o{k}"))
             elif column.offset:
                 differs(f"o{k}")
-        return found
+        return declared
 
     def point(self) -> list[str]:
         """The function that computes one element's results."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.device.processes import run_script
 
+from torch_webgpu.api.hints import add_hint
 from torch_webgpu.compile.backend import webgpu
 from torch_webgpu.errors import meant_by
 
@@ -70,3 +71,35 @@ def test_options_and_modes_of_torch_compile(asked: dict, meant: str) -> None:
     with pytest.raises(RuntimeError, match=r"known options are|should be one of") as caught:
         webgpu(graph, [torch.ones(1, device="webgpu")], **asked)
     assert str(caught.value).startswith(f"did you mean {meant!r}? " if meant else "Unrecognized")
+
+
+SHAPES = {
+    "torch.mm(torch.ones(2, 3, device=d), torch.ones(4, 3, device=d))": "mat1 @ mat2.t() fits: 2x3 and 3x4",
+    "torch.mm(torch.ones(3, 2, device=d), torch.ones(3, 4, device=d))": "mat1.t() @ mat2 fits: 2x3 and 3x4",
+    "torch.nn.Linear(5, 4, device=d)(torch.ones(2, 3, device=d))": (
+        "the second size of mat1, 3, and the first of mat2, 5, have to be equal"
+    ),
+    "torch.einsum('ij,jk->ik', torch.ones(2, 3, device=d), torch.ones(4, 5, device=d))": "",  # PyTorch names it
+    "torch.einsum('i->i', torch.ones(2, 3, device=d))": (
+        "operand 0 has 2 dimensions: its part of the equation needs 2 subscripts, or ... for those without a name"
+    ),
+    "torch.einsum('ijk->i', torch.ones(2, 3, device=d))": (
+        "operand 0 has 2 dimensions: its part of the equation needs 2 subscripts"
+    ),
+    "torch.ones(2, device=d) + torch.ones(3, device=d)": "",
+}
+
+
+@pytest.mark.parametrize("call", SHAPES)
+def test_what_helps_against_shapes_that_do_not_fit(call: str) -> None:
+    """As the hook prints it below PyTorch's error, which stays as it is."""
+    with pytest.raises(RuntimeError) as caught:
+        eval(call, {"torch": torch, "d": "webgpu"})
+    assert not hasattr(caught.value, "__notes__")
+    add_hint(caught.value)
+    assert getattr(caught.value, "__notes__", []) == ([SHAPES[call]] if SHAPES[call] else [])
+
+
+def test_a_program_that_ends_in_such_an_error_shows_it() -> None:
+    done = run_script("torch.ones(2, 3, device='webgpu') @ torch.ones(4, 3, device='webgpu')")
+    assert done.stderr.splitlines()[-1] == "mat1 @ mat2.t() fits: 2x3 and 3x4"

@@ -19,11 +19,12 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import Fold, kernel_outputs, record_pointwise, record_reduction
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import Meta, empty_like_meta
 from torch_webgpu.aten.random.distributions import random_at
 from torch_webgpu.aten.reductions.reduce import own
 from torch_webgpu.aten.reductions.softmax import checked, share_of
-from torch_webgpu.engine.record import Scalar, engine
+from torch_webgpu.engine.record import TypedScalar, engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.attention import attention
@@ -31,7 +32,6 @@ from torch_webgpu.kernels.attention.attention import PYTORCH, Rules
 from torch_webgpu.kernels.matmul.matmul import extern
 from torch_webgpu.layout import contiguous_strides
 
-Maybe = torch.Tensor | None
 NOTHING = float("-inf")
 SCALE, KEYS, KEPT, FACTOR = range(4)
 """Parameters of kernels over the scores; all but the first are there with dropout."""
@@ -47,7 +47,7 @@ class Dropout(NamedTuple):
     seed: torch.Tensor
     offset: torch.Tensor
 
-    def scalars(self, key: torch.Tensor) -> list[Scalar]:
+    def scalars(self, key: torch.Tensor) -> list[TypedScalar]:
         """The parameters from ``KEYS`` on."""
         return [("u", key.shape[2]), ("f", 1 - self.p), ("f", 1 / (1 - self.p))]
 
@@ -190,7 +190,7 @@ def score_of(is_causal: bool, product: Expr, *masks: Expr) -> Expr:
     return visible(is_causal, PYTORCH, product, masks)
 
 
-def scalars(scale: float, key: torch.Tensor, dropout: Dropout | None) -> list[Scalar]:
+def scalars(scale: float, key: torch.Tensor, dropout: Dropout | None) -> list[TypedScalar]:
     return [("f", scale), *(dropout.scalars(key) if dropout else ())]
 
 

@@ -10,6 +10,7 @@ from math import prod
 import torch
 
 from torch_webgpu.aten.dispatch.operations import Fold, kernel_outputs, record_reduction
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import Meta, empty_like_meta
 from torch_webgpu.aten.reductions.reduce import itself, own
 from torch_webgpu.engine.layouts import spec_of
@@ -19,8 +20,6 @@ from torch_webgpu.kernels.attention import flash, flash_matrix
 from torch_webgpu.kernels.attention.attention import PYTORCH, Attention, Rules
 
 from .attention_products import Dropout, plain, present
-
-Maybe = torch.Tensor | None
 
 BLOCK = 64
 """Queries of a block."""
@@ -94,13 +93,14 @@ def backward(
     """The gradients of query, key and value, those that are ``wanted``, laid out as these."""
     p, attention = dropout.p if dropout else 0.0, Attention(scale, is_causal, mask is not None)
     inputs = [*given(query, key, value, mask, dropout), grad, lse, mean_of(grad, out)]
-    found: list[Maybe] = [None, None, None, None]
+    gradients: list[Maybe] = [None, None, None, None]
     if wanted[0]:
-        found[:1] = kernel_outputs("attention.query_tiles", inputs, [like(query)], flash.query_gradient(attention, p))
+        kernel = flash.query_gradient(attention, p)
+        gradients[:1] = kernel_outputs("attention.query_tiles", inputs, [like(query)], kernel)
     if wanted[1] or wanted[2]:
         layouts = [like(key), like(value)]
-        found[1:3] = kernel_outputs("attention.key_tiles", inputs, layouts, flash.key_gradients(attention, p))
-    return tuple([t if want else None for t, want in zip(found, wanted)])
+        gradients[1:3] = kernel_outputs("attention.key_tiles", inputs, layouts, flash.key_gradients(attention, p))
+    return tuple([t if want else None for t, want in zip(gradients, wanted)])
 
 
 def mean_of(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

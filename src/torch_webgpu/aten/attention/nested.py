@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
-from torch_webgpu.aten.dispatch.results import name_of
+from torch_webgpu.aten.dispatch.results import Maybe, name_of
 from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
     impl,
@@ -33,7 +33,6 @@ CPU_NESTED_KEY = "NestedTensorCPU"
 READ_MEMORY = frozenset(("_nested_sum_backward", "_pin_memory", "is_pinned", "sum.dim_IntList"))
 """Kernels of the CPU that read memory and have no other here: these run on the CPU, counted."""
 
-Maybe = torch.Tensor | None
 nested_view_from_buffer = partial(on_cpu_key, aten._nested_view_from_buffer.default)
 shared_to_padded_tensor = shared_kernel(aten.to_padded_tensor.default, CPU_NESTED_KEY)
 

@@ -18,6 +18,7 @@ import torch
 
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.recorded_once import record_once
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import (
     AUTOGRAD_KEY,
     BACKEND_KEY,
@@ -35,8 +36,6 @@ from torch_webgpu.kernels.attention.attention import Attention, Rules
 
 from . import attention_products, attention_tiles
 from .attention_products import Dropout
-
-Maybe = torch.Tensor | None
 
 FEW_QUERIES = 16
 KEPT_SCORES_BYTES = 512 << 20

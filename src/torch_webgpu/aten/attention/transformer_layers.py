@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
-
-Optional = torch.Tensor | None
 
 
 def broadcast_mask(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
@@ -28,11 +27,11 @@ def native_multi_head_attention(
     qkv_bias: torch.Tensor,
     proj_weight: torch.Tensor,
     proj_bias: torch.Tensor,
-    mask: Optional = None,
+    mask: Maybe = None,
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> tuple[torch.Tensor, Optional]:
+) -> tuple[torch.Tensor, Maybe]:
     """Output (B, L, E) and, if wanted, attention weights (B, L, S) or per head (B, heads, L, S)."""
     parts = F._in_projection_packed(query, key, value, qkv_weight, qkv_bias)  # type: ignore[attr-defined]
     q, k, v = (t.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2) for t in parts)
@@ -66,7 +65,7 @@ def transformer_encoder_layer(
     ffn_bias_1: torch.Tensor,
     ffn_weight_2: torch.Tensor,
     ffn_bias_2: torch.Tensor,
-    mask: Optional = None,
+    mask: Maybe = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:
     """One encoder layer without dropout, (B, L, E) → (B, L, E)."""

@@ -84,12 +84,12 @@ def is_generic(function: Any) -> bool:
 @cache
 def functions_by_name() -> dict[str, str]:
     """Their public names by those that operators have, ``linalg_svd``; functions before methods."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for function, name in functions():
         for key in (getattr(function, "__name__", ""), name.rpartition(".")[2]):
-            if key not in found or found[key].startswith("torch.Tensor."):
-                found[key] = name
-    return found
+            if key not in names or names[key].startswith("torch.Tensor."):
+                names[key] = name
+    return names
 
 
 def public_name(operator: str) -> str:
@@ -132,13 +132,13 @@ def public_name_of(value: Any) -> str | None:
 def module_named(node: ast.expr, frame: FrameType) -> ModuleType | None:
     """The module that an expression like ``torch.linalg`` names in a frame; nothing of the program's is run for it."""
     if isinstance(node, ast.Name):
-        found = {**frame.f_globals, **frame.f_locals}.get(node.id)
+        value = {**frame.f_globals, **frame.f_locals}.get(node.id)
     elif isinstance(node, ast.Attribute):
         owner = module_named(node.value, frame)
-        found = None if owner is None else vars(owner).get(node.attr)
+        value = None if owner is None else vars(owner).get(node.attr)
     else:
         return None
-    return found if isinstance(found, ModuleType) else None
+    return value if isinstance(value, ModuleType) else None
 
 
 def expression_at(frame: FrameType) -> ast.expr | None:

@@ -174,16 +174,16 @@ def called_on_cpu(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _device_of(args: Any, kwargs: Any) -> torch.device:
-    found: list[torch.device] = []
+    devices: list[torch.device] = []
 
     def visit(value: Any) -> None:
         if is_webgpu(value):
-            found.append(value.device)
+            devices.append(value.device)
         elif isinstance(value, torch.device) and value.type == "webgpu":
-            found.append(value)
+            devices.append(value)
 
     tree_map(visit, (args, kwargs))
-    return found[0] if found else torch.device("webgpu", current_device())
+    return devices[0] if devices else torch.device("webgpu", current_device())
 
 
 def install() -> None:

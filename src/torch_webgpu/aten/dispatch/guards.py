@@ -36,19 +36,19 @@ def guard_for(
     """
     if not args or not is_webgpu(args[0]) or args[0].data_ptr() & 15:
         return None
-    given, names = (*args, *kwargs.values()), tuple(kwargs)
-    tensors = [k for k, v in enumerate(given) if is_webgpu(v)]
-    if not are_aligned([given[k].data_ptr() for k in tensors]):
+    arguments, names = (*args, *kwargs.values()), tuple(kwargs)
+    tensors = [k for k, v in enumerate(arguments) if is_webgpu(v)]
+    if not are_aligned([arguments[k].data_ptr() for k in tensors]):
         return None
-    others = [k for k in range(len(given)) if k not in tensors]
-    fixed = [k for k in others if not (numbers_vary and given[k].__class__ in NUMBERS)]
+    others = [k for k in range(len(arguments)) if k not in tensors]
+    fixed = [k for k in others if not (numbers_vary and arguments[k].__class__ in NUMBERS)]
     pick_tensors, pick_others, pick_fixed = picker(tensors), picker(others), picker(fixed)
-    values = tuple([v.copy() if isinstance(v, list) else v for v in pick_fixed(given)])
+    values = tuple([v.copy() if isinstance(v, list) else v for v in pick_fixed(arguments)])
     if not all(map(is_plain, values)) or any(v.__class__ is float and not v for v in values):
         return None  # 0.0 and -0.0 are equal
-    check, classes, size = look_alike(pick_tensors(given)), tuple(map(type, pick_others(given))), len(given)
-    if reads_flags or any(given[k].is_complex() for k in tensors):
-        check = with_flags(check, pick_tensors(given))
+    check, classes, size = look_alike(pick_tensors(arguments)), tuple(map(type, pick_others(arguments))), len(arguments)
+    if reads_flags or any(arguments[k].is_complex() for k in tensors):
+        check = with_flags(check, pick_tensors(arguments))
     if not names and not fixed and tensors == list(range(len(tensors))):
         few = guard_for_few(check, len(tensors), classes)
         if few is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from torch_webgpu.engine.record import Scalar, engine
+from torch_webgpu.engine.record import TypedScalar, engine
 from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern, Pointwise, Reduction, Spec
@@ -39,7 +39,7 @@ def record_pointwise(
     outputs: Sequence[torch.Tensor],
     expression: Expression,
     arguments: tuple[Hashable, ...] = (),
-    scalars: Sequence[Scalar] = (),
+    scalars: Sequence[TypedScalar] = (),
     dtype: str | None = None,
 ) -> None:
     """Records ``expression(*arguments, *elements)`` at each point of ``outputs``, to whose dtypes results are
@@ -73,7 +73,7 @@ def record_reduction(
     *,
     maps: int = 0,
     running: bool = False,
-    scalars: Sequence[Scalar] = (),
+    scalars: Sequence[TypedScalar] = (),
 ) -> None:
     """Records a reduction over ``dims`` of ``inputs`` broadcast to ``shape``: ``fold(*arguments, *elements)``.
 
@@ -108,7 +108,7 @@ def record_kernel(
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
     kernel: Extern,
-    scalars: Sequence[Scalar] = (),
+    scalars: Sequence[TypedScalar] = (),
 ) -> None:
     """Records a hand-written or generated kernel that reads ``inputs`` and writes ``outputs``."""
     engine().record(name, inputs, outputs, kernel, (), scalars)
@@ -119,7 +119,7 @@ def kernel_outputs(
     inputs: Sequence[torch.Tensor],
     layouts: Sequence[Meta],
     kernel: Extern,
-    scalars: Sequence[Scalar] = (),
+    scalars: Sequence[TypedScalar] = (),
 ) -> list[torch.Tensor]:
     """New tensors with these ``layouts``, which PyTorch's meta kernel tells (:func:`.torch_abi.infer`), and
     :func:`record_kernel` on them; zeros where an input has no elements.

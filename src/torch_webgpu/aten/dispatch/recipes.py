@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from torch_webgpu.caches import Cache
-from torch_webgpu.engine.recipe import Recipe, Run
+from torch_webgpu.engine.recipe import Recipe, RunFunction
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.store import address_of
 from torch_webgpu.engine.tensor import FIRST_ADDRESS
@@ -60,7 +60,7 @@ class Recipes(Generic[Found]):
         """Whether the operator is handed real tensors that are negated by a flag."""
         self.by_precision = False
         """Whether what is allowed for products of float32 decides any of its recipes, and so is part of its keys."""
-        self.guarded: dict[Hashable, list[tuple[Guard, Run]]] = by_default_dtype({})
+        self.guarded: dict[Hashable, list[tuple[Guard, RunFunction]]] = by_default_dtype({})
         """By the first argument's shape."""
 
     def get(self, key: Hashable) -> Found | None:

@@ -19,15 +19,15 @@ from .precision import float32_matmul_precision
 from .recipes import Recipes, part, precision_of, starts_of
 from .torch_abi import exclude_autocast, is_deterministic
 
-Kernel = Callable[..., Any]
+OperatorKernel = Callable[..., Any]
 
 
 def record_once(
-    fn: Kernel,
+    fn: OperatorKernel,
     numbers: Callable[[Sequence[Any]], Params] | None = None,
     reads_flags: bool = False,
     by_mode: bool = False,
-) -> Kernel:
+) -> OperatorKernel:
     """``fn``, a kernel that records operations as its arguments' layouts and plain values tell it to, and nothing else
     does.
 
@@ -75,7 +75,7 @@ def record_once(
     return wraps(fn)(except_in_deterministic_mode(kernel, fn) if by_mode else kernel)
 
 
-def except_in_deterministic_mode(kernel: Kernel, fn: Kernel) -> Kernel:
+def except_in_deterministic_mode(kernel: OperatorKernel, fn: OperatorKernel) -> OperatorKernel:
     """``kernel``, or ``fn`` in deterministic mode."""
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +84,7 @@ def except_in_deterministic_mode(kernel: Kernel, fn: Kernel) -> Kernel:
     return chosen
 
 
-def uncast(fn: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def uncast(fn: OperatorKernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls ``fn`` without autocast for its own operations: recipes serve with and without it, as CUDA's kernels do."""
     with exclude_autocast():
         return fn(*args, **kwargs)

@@ -54,7 +54,7 @@ from .torch_abi import check_devices as check_devices  # the kernels of every fa
 Compute = Literal["out", "promote", "keep"]
 """The dtype operands are brought to before the expression: the result's, the operands' common one, or each its own."""
 
-Scalars = Literal["operand", "opmath"]
+ScalarRule = Literal["operand", "opmath"]
 """Whether numbers among half operands are rounded to half first ("operand") or stay in f32 ("opmath")."""
 
 KEEPS_OWN_DTYPE = frozenset({"condition", "mask"})
@@ -80,7 +80,7 @@ class Rule:
     """
 
     compute: Compute = "out"
-    scalars: Scalars = "operand"
+    scalars: ScalarRule = "operand"
     widen: bool = True
     in_code: Callable[[Any], bool] | None = None
     check: Callable[..., None] | None = None
@@ -90,7 +90,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class OperatorParameter:
     """One argument of the schema. ``role``: "tensor", "scalar", "static" or "out"."""
 
     name: str
@@ -102,14 +102,14 @@ class Parameter:
 ROLES = {"Tensor": "tensor", "number": "scalar", "float": "scalar"}
 
 
-def parameters_of(overload: OpOverload) -> list[Parameter]:
-    found = []
+def parameters_of(overload: OpOverload) -> list[OperatorParameter]:
+    parameters = []
     for a in overload._schema.arguments:
         written = a.alias_info is not None and a.alias_info.is_write
         kind = str(a.type).removeprefix("Optional[").removesuffix("]")
         role = "out" if written and a.kwarg_only else ROLES.get(kind, "static")
-        found.append(Parameter(a.name, role, a.default_value, a.kwarg_only))
-    return found
+        parameters.append(OperatorParameter(a.name, role, a.default_value, a.kwarg_only))
+    return parameters
 
 
 class ScalarSlot(NamedTuple):
@@ -166,11 +166,11 @@ class PointwiseKernel:
         """A call that no guard recognised."""
         # Absent defaults decide nothing: they stay out of the key.
         values = (*args, *kwargs.values()) if kwargs else args
-        given = [*self.parameters[: len(args)], *[self.by_name[name] for name in kwargs]]
+        passed = [*self.parameters[: len(args)], *[self.by_name[name] for name in kwargs]]
         tensors: list[torch.Tensor] = []
-        key = *[self.key_of(p, v, tensors) for p, v in zip(given, values)], *kwargs
-        found = self.recipes.get(key)
-        if found is None:
+        key = *[self.key_of(p, v, tensors) for p, v in zip(passed, values)], *kwargs
+        recipe = self.recipes.get(key)
+        if recipe is None:
             bound = self.bind(args, kwargs)
             if self.out and self.resize(bound):
                 return self.kernel(*args, **kwargs)
@@ -179,25 +179,25 @@ class PointwiseKernel:
                 return self.rule.expanded(*bound)
             computation = self.compute(bound)
             if isinstance(computation, str):
-                found = computation
+                recipe = computation
             else:
-                places = [given.index(p) if p in given else -1 for p in self.parameters]
-                found = self.recipe(computation.moved(places), values)
-            self.recipes.keep(key, found)
-        if isinstance(found, str):
+                places = [passed.index(p) if p in passed else -1 for p in self.parameters]
+                recipe = self.recipe(computation.moved(places), values)
+            self.recipes.keep(key, recipe)
+        if isinstance(recipe, str):
             result = decomposed(self.overload, args, kwargs)
-            return run_on_cpu(self.overload, args, kwargs, found) if result is NotImplemented else result
-        result = found.run(values, engine().addresses(tensors))
+            return run_on_cpu(self.overload, args, kwargs, recipe) if result is NotImplemented else result
+        result = recipe.run(values, engine().addresses(tensors))
         # A guard that does not look at numbers must not meet one that makes code of its own.
-        vary = found.numbers is not None and self.rule.in_code is None
-        if not vary or all(self.varies(p, v) for p, v in zip(given, values) if isinstance(v, NUMBERS)):
+        vary = recipe.numbers is not None and self.rule.in_code is None
+        if not vary or all(self.varies(p, v) for p, v in zip(passed, values) if isinstance(v, NUMBERS)):
             self.recipes.guard(key, args, kwargs, vary)
         return result
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return [*args, *[kwargs.get(p.name, p.default) for p in self.parameters[len(args) :]]]
 
-    def key_of(self, parameter: Parameter, value: Any, tensors: list[torch.Tensor]) -> Any:
+    def key_of(self, parameter: OperatorParameter, value: Any, tensors: list[torch.Tensor]) -> Any:
         """The part of the key that is an argument's; collects the tensors that are not the host's."""
         if isinstance(value, torch.Tensor):
             if value.is_cpu:
@@ -205,7 +205,7 @@ class PointwiseKernel:
             return part(value, tensors)
         return value.__class__ if self.varies(parameter, value) else part(value, tensors)
 
-    def varies(self, parameter: Parameter, value: Any) -> bool:
+    def varies(self, parameter: OperatorParameter, value: Any) -> bool:
         """Whether an argument is a number that travels as a kernel parameter.
 
         PyTorch hands a number given for a tensor (``x + 1``) over as it is. A default (``alpha=1``) is code: most calls
@@ -220,9 +220,9 @@ class PointwiseKernel:
     def recipe(self, c: Computation, values: Sequence[Any]) -> Recipe:
         """What calls like this one record: one operation, or none where there are no elements."""
         tensors = [i for i, v in enumerate(values) if is_webgpu(v)]
-        inputs, given = [values[i] for i in c.operands], [values[i] for i in c.written]
-        if not all(map(is_webgpu, given)):
-            raise misplaced([*inputs, *given])
+        inputs, outputs = [values[i] for i in c.operands], [values[i] for i in c.written]
+        if not all(map(is_webgpu, outputs)):
+            raise misplaced([*inputs, *outputs])
         device, n = values[tensors[0]].get_device(), len(tensors)
         places = [tensors.index(i) for i in (*c.operands, *c.written)]
         fresh: tuple[Template, ...] = ()
@@ -231,7 +231,7 @@ class PointwiseKernel:
             fresh = tuple([engine().template(shape, dtype, device, strides) for shape, strides, dtype in c.outputs])
         instructions: tuple[Instruction, ...] = ()
         if prod(c.outputs[0][0]):
-            specs = tuple(map(spec_of, (*inputs, *(given or empty_like_meta(c.outputs, device)))))
+            specs = tuple(map(spec_of, (*inputs, *(outputs or empty_like_meta(c.outputs, device)))))
             kinds = tuple([slot.kind for slot in c.scalars])
             instructions = (Instruction.of(Operation(self.name, specs, len(c.outputs), c.body, kinds), places),)
         results = tuple([-1 - i for i in c.written] or range(len(c.outputs)))
@@ -331,7 +331,7 @@ class PointwiseKernel:
         tensors: list[int] = []
         scalars: list[ScalarSlot] = []
 
-        def symbol(i: int, p: Parameter, value: Any) -> Any:
+        def symbol(i: int, p: OperatorParameter, value: Any) -> Any:
             own = p.name in KEEPS_OWN_DTYPE or self.rule.compute == "keep"
             dtype = value.dtype if own and isinstance(value, torch.Tensor) else common
             name = dtypes.of(dtype).name
@@ -356,7 +356,7 @@ class PointwiseKernel:
         stored = [ops.to_dtype(root, dtypes.of(dtype).name) for root, dtype in zip(roots, natural, strict=True)]
         return Pointwise(tuple(stored)), tuple(tensors), tuple(scalars)
 
-    def must_fit(self, parameter: Parameter) -> bool:
+    def must_fit(self, parameter: OperatorParameter) -> bool:
         if self.rule.checked is not None:
             return parameter.name in self.rule.checked
         return parameter.role == "scalar" and parameter.name not in UNCHECKED

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
+Maybe = torch.Tensor | None
+
 
 def check_cast(source: torch.dtype, target: torch.dtype) -> None:
     if not torch.can_cast(source, target):

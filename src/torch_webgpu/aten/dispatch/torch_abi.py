@@ -62,15 +62,15 @@ _libraries: dict[str, torch.library.Library] = {}
 
 def library(key: str, namespace: str = "aten") -> torch.library.Library:
     """The registration handle for a dispatch key; kept alive, since dropping it would undo its registrations."""
-    found = _libraries.get(namespace + key)
-    if found is None:
-        found = _libraries[namespace + key] = torch.library.Library(namespace, "IMPL")
+    handle = _libraries.get(namespace + key)
+    if handle is None:
+        handle = _libraries[namespace + key] = torch.library.Library(namespace, "IMPL")
         # At exit its kernels would be gone while threads and other packages' handlers still use the device.
         for finalizer in tuple(finalize._registry):  # type: ignore[attr-defined]
             alive = finalizer.peek()
-            if alive is not None and alive[0] is found:
+            if alive is not None and alive[0] is handle:
                 finalizer.atexit = False
-    return found
+    return handle
 
 
 def impl(overload: OpOverload, fn: Callable[..., Any], key: str = BACKEND_KEY) -> None:
@@ -314,10 +314,10 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
     Raises what PyTorch raises for bad arguments, in its words.
     """
     key = (overload, signature(args), tuple((k, signature(v)) for k, v in kwargs.items()))
-    found = METAS.get(key)
-    if found is None:
-        found = METAS.promote(key)
-    if found is None:
+    metas = METAS.get(key)
+    if metas is None:
+        metas = METAS.promote(key)
+    if metas is None:
         asked = overload
         overload, kwargs = _asked(overload, kwargs)
         try:
@@ -332,9 +332,9 @@ def infer(overload: OpOverload, *args: Any, **kwargs: Any) -> list[Meta]:
                 raise (refused or own) from None
             with _any_order():
                 result = _answer(overload, args, kwargs)
-        found = [_meta_of(t) for t in _flatten(result)]
-        METAS[key] = found
-    return found
+        metas = [_meta_of(t) for t in _flatten(result)]
+        METAS[key] = metas
+    return metas
 
 
 def _answer(overload: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -380,13 +380,13 @@ def _meta_of(t: torch.Tensor) -> Meta:
 
 def check_devices(values: Sequence[Any]) -> None:
     """Raises PyTorch's error unless the tensors among ``values`` are on one device, 0-dim CPU tensors aside."""
-    found: torch.device | None = None
+    expected: torch.device | None = None
     for t in _tensors(values):
         device = t.device
-        if device != found and (t.dim() or device.type != "cpu"):
-            if found is not None:
-                raise different_devices(found, device)
-            found = device
+        if device != expected and (t.dim() or device.type != "cpu"):
+            if expected is not None:
+                raise different_devices(expected, device)
+            expected = device
 
 
 def empty_like_meta(metas: Sequence[Meta], device: int) -> list[torch.Tensor]:
@@ -402,13 +402,13 @@ def outputs_of(overload: OpOverload, *args: Any, **kwargs: Any) -> list[torch.Te
 
 
 def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
+            tensors += _tensors(value)
+    return tensors
 
 
 def _device_index(t: torch.Tensor) -> int | None:

@@ -66,7 +66,7 @@ def _inheriting(make: Callable[[tuple[Any, ...], dict[str, Any]], Any], plain: A
     What that answers None to is made as before.
     """
 
-    class Meta(type):
+    class ConstructorType(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             instance = make(args, kwargs) if cls is ours else None
             return super().__call__(*args, **kwargs) if instance is None else instance
@@ -78,5 +78,5 @@ def _inheriting(make: Callable[[tuple[Any, ...], dict[str, Any]], Any], plain: A
             return issubclass(subclass, plain) if cls is ours else super().__subclasscheck__(subclass)
 
     name = plain.__name__
-    ours = Meta(name, (plain,), {"__module__": "torch", "__qualname__": name, "__doc__": plain.__doc__})
+    ours = ConstructorType(name, (plain,), {"__module__": "torch", "__qualname__": name, "__doc__": plain.__doc__})
     return ours

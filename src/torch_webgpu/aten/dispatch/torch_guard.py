@@ -141,7 +141,7 @@ def _answers() -> dict[str, int]:
     first = cffi.newp(cffi.new_pointer_type(device), (number, 0))
     only = cffi.newp(cffi.new_pointer_type(stream), {"device": first[0], "id": 0})
     any_pointer = cffi.new_pointer_type(cffi.new_void_type())
-    found: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     for names, kind, answer in (
         (("type",), byte, number),
         (("getDevice", "exchangeDevice"), device, first[0]),
@@ -151,8 +151,8 @@ def _answers() -> dict[str, int]:
         signature = cffi.new_function_type((any_pointer,), kind, False)
         function = cffi.callback(signature, partial({None: answer}.get, None))
         _keep(function, first, only)
-        found |= dict.fromkeys(names, int(cffi.cast(cffi.new_primitive_type("uintptr_t"), function)))
-    return found
+        addresses |= dict.fromkeys(names, int(cffi.cast(cffi.new_primitive_type("uintptr_t"), function)))
+    return addresses
 
 
 def _keep(*things: object) -> None:

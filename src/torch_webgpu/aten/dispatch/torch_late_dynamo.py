@@ -28,16 +28,16 @@ def hidden_from_dynamo() -> set[Callable[..., Any]]:
     decorated: Any = _disable_dynamo(holds_function)
     modules = ("torch._refs", "torch._refs.nn.functional", "torch._refs.special", "torch._decomp.decompositions")
     functions = {f for name in modules for f in vars(sys.modules[name]).values() if isinstance(f, FunctionType)}
-    found, waiting = set(), list(functions)
+    hidden, waiting = set(), list(functions)
     while waiting:
         function = waiting.pop()
         # Decorators copy ``__wrapped__`` from one another, past functions in between; what they call is in a closure.
         below = {cell.cell_contents for cell in function.__closure__ or () if holds_function(cell)}
         if function.__code__ is decorated.__code__:
-            found |= below
+            hidden |= below
         waiting += below - functions
         functions |= below
-    return found
+    return hidden
 
 
 def holds_function(cell: CellType) -> bool:

@@ -23,7 +23,7 @@ from torch_webgpu.patching import Make
 
 from .torch_abi import DEVICE_TYPE, device_meant, is_webgpu
 
-Storage = torch.UntypedStorage
+UntypedStorage = torch.UntypedStorage
 WORD = ctypes.c_uint64
 SEARCHED_WORDS = 8
 
@@ -32,16 +32,16 @@ SEARCHED_WORDS = 8
 def _nbytes_word() -> int:
     """Which 8-byte word of a ``c10::StorageImpl`` holds its size; found by looking, since no header says."""
     sizes = (0x2B3D5, 0x5C717)
-    found: set[int] = set(range(SEARCHED_WORDS))
+    candidates: set[int] = set(range(SEARCHED_WORDS))
     for size in sizes:
         storage = torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
         words = (WORD * SEARCHED_WORDS).from_address(storage._cdata)
-        found &= {k for k, word in enumerate(words) if word == size}
-    if len(found) != 1:
+        candidates &= {k for k, word in enumerate(words) if word == size}
+    if len(candidates) != 1:
         raise WebGPUError(
             f"torch {torch.__version__} lays storages out in an unknown way; they cannot be resized on webgpu"
         )
-    return found.pop()
+    return candidates.pop()
 
 
 def set_storage_nbytes(storage: torch.UntypedStorage, size_bytes: int) -> None:
@@ -57,7 +57,7 @@ def set_storage_nbytes(storage: torch.UntypedStorage, size_bytes: int) -> None:
 def method(plain: Any, name: str, function: Any) -> Any:
     """``function`` in the place of the storages' method ``plain``, by the name under which that is pickled."""
     replaced = wraps(plain)(function)
-    replaced.__module__, replaced.__qualname__ = Storage.__module__, f"{Storage.__qualname__}.{name}"
+    replaced.__module__, replaced.__qualname__ = UntypedStorage.__module__, f"{UntypedStorage.__qualname__}.{name}"
     return replaced
 
 

@@ -40,7 +40,7 @@ from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.wgsl.expr import split_scalar
 from torch_webgpu.wgsl.multi_tensor_kernel import PARAM_TYPES
 
-from .foreach_arguments import Column, ListExpression, addresses_of, find, find_single, layout_in, remember
+from .foreach_arguments import ListColumn, ListExpression, addresses_of, find, find_single, layout_in, remember
 
 # Which overload does for each tensor what an overload of ``_foreach_x`` does for all.
 BINARY = {"List": "Tensor", "Scalar": "Tensor", "ScalarList": "Tensor", "Tensor": "Tensor"}
@@ -119,23 +119,23 @@ class ListKernel:
         key = self.key(values, tensor_lists, domain)
         if key is None:
             return NotImplemented
-        found = self.recipes.get(key)
-        if found is None:
-            found = (
+        recipe = self.recipes.get(key)
+        if recipe is None:
+            recipe = (
                 self.recipe([lists.tensors(v) for v in values], tensor_lists, domain) or "PyTorch's own loop does it"
             )
-            self.recipes.keep(key, found)
-        if isinstance(found, str):
+            self.recipes.keep(key, recipe)
+        if isinstance(recipe, str):
             return NotImplemented
-        numbers = tuple([number for slot in found.numbers for number in numbers_for(values[slot.argument], slot)])
-        used: list[Any] = [tensor_lists[k] for k in found.lists]
-        if found.result is None:
-            if not found.expression.record(domain, used, numbers):
+        numbers = tuple([number for slot in recipe.numbers for number in numbers_for(values[slot.argument], slot)])
+        used: list[Any] = [tensor_lists[k] for k in recipe.lists]
+        if recipe.result is None:
+            if not recipe.expression.record(domain, used, numbers):
                 return NotImplemented
             lists.written(values[0])
             return None
-        result, made = lists.result(domain, found.result, used[0].device)
-        return result if found.expression.record(domain, [*used, made], numbers) else NotImplemented
+        result, made = lists.result(domain, recipe.result, used[0].device)
+        return result if recipe.expression.record(domain, [*used, made], numbers) else NotImplemented
 
     def tensor_lists(self, values: list[Any], lists: Lists) -> tuple[list[RecordedList | None], ListGeometry | None]:
         """The tensor list behind each argument, and the shapes of the results; no shapes where something is unusual.
@@ -153,13 +153,13 @@ class ListKernel:
                     return tensor_lists, None
             elif kind == "Tensor" and not self.take_tensor(k, values, tensor_lists):
                 return tensor_lists, None
-        found = [b for b in tensor_lists if b is not None]
-        domain = next((b.geometry for b in found if not b.geometry.is_numbers), found[0].geometry)
-        if self.inplace and found[0].geometry is not domain:
+        present = [b for b in tensor_lists if b is not None]
+        domain = next((b.geometry for b in present if not b.geometry.is_numbers), present[0].geometry)
+        if self.inplace and present[0].geometry is not domain:
             return tensor_lists, None
-        if any(layout_in(domain, b.geometry) is None or b.device != found[0].device for b in found):
+        if any(layout_in(domain, b.geometry) is None or b.device != present[0].device for b in present):
             return tensor_lists, None
-        if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in found}) > 1:
+        if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in present}) > 1:
             return tensor_lists, None  # type promotion would differ from tuple to tuple
         return tensor_lists, domain
 
@@ -297,12 +297,12 @@ def operation(
         tensor_list, layout = tensor_lists[k], layouts[k]
         assert tensor_list is not None
         assert layout is not None
-        columns.append(Column(dtypes.of(tensor_list.dtype).name, layout))
+        columns.append(ListColumn(dtypes.of(tensor_list.dtype).name, layout))
     if result is not None:
         row = dtypes.BY_TORCH.get(result[2])
         if row is None or row.itemsize > 4:
             return None
-        columns.append(Column(row.name, "elements"))
+        columns.append(ListColumn(row.name, "elements"))
     target = 0 if result is None else len(lists)
     if any(slot.kind not in PARAM_TYPES for slot in slots):
         return None
@@ -330,7 +330,7 @@ def numbers_for(value: Any, slot: ScalarSlot) -> Sequence[int | float]:
 
 def kernels() -> dict[OpOverload, ListKernel]:
     """A kernel for each overload of a ``_foreach_`` operator whose per-tensor operator is pointwise."""
-    found: dict[OpOverload, ListKernel] = {}
+    by_overload: dict[OpOverload, ListKernel] = {}
     for packet in dir(torch):
         if not packet.startswith("_foreach_"):
             continue
@@ -342,10 +342,10 @@ def kernels() -> dict[OpOverload, ListKernel]:
                 per_tensor += "_"
             inner = overloads(per_tensor).get(table.get(overload_name, ""))
             if inner in POINTWISE:
-                found[overload] = ListKernel(overload, POINTWISE[inner])
+                by_overload[overload] = ListKernel(overload, POINTWISE[inner])
     for overload in (aten._foreach_zero_.default, aten._foreach_copy_.default, *clones()):
-        found[overload] = StoreKernel(overload)
-    return found
+        by_overload[overload] = StoreKernel(overload)
+    return by_overload
 
 
 def clones() -> list[OpOverload]:

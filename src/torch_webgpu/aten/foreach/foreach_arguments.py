@@ -186,7 +186,7 @@ def geometry_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, .
 
 
 @dataclass(frozen=True)
-class Column:
+class ListColumn:
     """One argument of every tuple: the dtype's name in ``dtypes.BY_NAME``, and what a tuple has of it."""
 
     dtype: str
@@ -203,7 +203,7 @@ class ListExpression:
     name: str
     roots: tuple[Expr, ...]
     targets: tuple[int, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[ListColumn, ...]
     numbers: tuple[Number, ...]
     operations: Cache[Any, tuple[Operation, tuple[int, ...]]] = field(
         default_factory=partial(Cache, "operations over lists", MOST_OPERATIONS)

@@ -14,7 +14,7 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE, aten, impl, infer, per_tensor
-from torch_webgpu.aten.reductions.reduce import Norm
+from torch_webgpu.aten.reductions.reduce import VectorNorm
 from torch_webgpu.caches import memoized
 from torch_webgpu.compiler.lower.multi_tensor_reduction import lower_collect, lower_list_reduction
 from torch_webgpu.engine.lists import make_lists
@@ -106,13 +106,13 @@ def flat_inputs(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
 def norm(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> Any:
     if not self or not self[0].is_floating_point() or type(ord) not in NUMBERS:
         return NotImplemented
-    found = Norm.of(ord)
+    norm_rule = VectorNorm.of(ord)
     # The dtype of the results, and what is wrong with the arguments, in PyTorch's words.
     (_, _, out), *_ = infer(aten.linalg_vector_norm.default, self[0], ord, dtype=dtype)
     if out.itemsize > 4:
         return NotImplemented
-    arguments = ("_foreach_norm", found.order, found.combine, True)
-    return record_list_reduction(self, out, power_sum, arguments, found.scalars, ord >= 0 and isfinite(ord))
+    arguments = ("_foreach_norm", norm_rule.order, norm_rule.combine, True)
+    return record_list_reduction(self, out, power_sum, arguments, norm_rule.scalars, ord >= 0 and isfinite(ord))
 
 
 def powsum(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> Any:
@@ -122,14 +122,14 @@ def powsum(self: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | No
     out = dtype or self[0].dtype
     if not out.is_floating_point or out.itemsize > 4:
         return NotImplemented
-    found = Norm.of(ord)
+    found = VectorNorm.of(ord)
     arguments = ("_foreach_powsum", found.order, found.combine, False)
     return record_list_reduction(self, out, power_sum, arguments, found.scalars, True)
 
 
 def power_sum(dtype: str, out: str, name: str, order: float | None, combine: str, root: bool) -> ListReduction:
     """The norm, or what it is the ``root`` of."""
-    norm, x = Norm(order, combine), Expr("acc", ("x",), "f32")
+    norm, x = VectorNorm(order, combine), Expr("acc", ("x",), "f32")
     result = ops.to_dtype(norm.result(x) if root else x, out)
     return ListReduction(name, dtype, "f32", combine, norm.contribution(abs(x)), result, out)
 

@@ -23,13 +23,13 @@ from torch_webgpu.ir.ops import ops
 from torch_webgpu.ir.values import check_function, check_values
 from torch_webgpu.wgsl.expr import split_scalar
 
-from .foreach_arguments import Column, ListExpression, find, layout_in
+from .foreach_arguments import ListColumn, ListExpression, find, layout_in
 
-Tensors = Sequence[torch.Tensor]
+TensorSequence = Sequence[torch.Tensor]
 Rate = float | torch.Tensor
-Operands = dict[str, Any]
+NamedValues = dict[str, Any]
 """Expressions or tensors, none of a half type, and numbers, by name."""
-Formula = Callable[..., Operands]
+Formula = Callable[..., NamedValues]
 """``formula(math, operands, *arguments)``: what each named list becomes. ``math`` has the functions: ``ops`` for
 expressions, ``torch`` for tensors.
 """
@@ -41,7 +41,7 @@ SMALLEST_LOG = -1e30
 
 
 @dataclass(frozen=True)
-class Step:
+class OptimizerStep:
     """One optimizer's step: its formula, and what else decides the code."""
 
     name: str
@@ -50,21 +50,21 @@ class Step:
 
     def run(
         self,
-        lists: Mapping[str, Tensors | None],
+        lists: Mapping[str, TensorSequence | None],
         singles: Mapping[str, Rate | None],
         numbers: Mapping[str, float],
     ) -> None:
         """Steps each tuple of tensors from ``lists``; all share ``singles``: numbers, or tensors of one element."""
-        given = {key: tensors for key, tensors in lists.items() if tensors is not None}
+        present = {key: tensors for key, tensors in lists.items() if tensors is not None}
         shared = {
             k: v.reshape(()) for k, v in singles.items() if isinstance(v, torch.Tensor) and v.device.type != "cpu"
         }
         floats = {**numbers, **{k: float(v) for k, v in singles.items() if v is not None and k not in shared}}
-        if not self.record(given, shared, floats):
-            self.step_each(given, shared, floats)
+        if not self.record(present, shared, floats):
+            self.step_each(present, shared, floats)
 
     def record(
-        self, lists: Mapping[str, Tensors], shared: Mapping[str, torch.Tensor], numbers: Mapping[str, float]
+        self, lists: Mapping[str, TensorSequence], shared: Mapping[str, torch.Tensor], numbers: Mapping[str, float]
     ) -> bool:
         """Records one operation for all tuples; False, and nothing is recorded, for lists that do not allow it."""
         tensor_lists: dict[str, RecordedList] = {}
@@ -79,7 +79,7 @@ class Step:
             b.device != first.device or not b.dtype.is_floating_point for b in tensor_lists.values()
         ):
             return False
-        columns = tuple([Column(dtypes.of(b.dtype).name, x) for b, x in zip(tensor_lists.values(), layouts)])  # type: ignore[arg-type]
+        columns = tuple([ListColumn(dtypes.of(b.dtype).name, x) for b, x in zip(tensor_lists.values(), layouts)])  # type: ignore[arg-type]
         signature = (self, tuple(tensor_lists), columns, tuple(numbers))
         expression = _expressions.get(signature)
         if expression is None:
@@ -88,7 +88,7 @@ class Step:
         return expression.record(first.geometry, list(tensor_lists.values()), params)
 
     def expression(
-        self, lists: tuple[str, ...], columns: tuple[Column, ...], numbers: tuple[str, ...]
+        self, lists: tuple[str, ...], columns: tuple[ListColumn, ...], numbers: tuple[str, ...]
     ) -> ListExpression:
         check_function(self.name, self.formula)
         check_values(self.name, self.arguments)
@@ -99,7 +99,7 @@ class Step:
         return ListExpression(self.name, roots, targets, columns, (Number("f", False),) * len(numbers))
 
     def step_each(
-        self, lists: Mapping[str, Tensors], shared: Mapping[str, torch.Tensor], numbers: Mapping[str, float]
+        self, lists: Mapping[str, TensorSequence], shared: Mapping[str, torch.Tensor], numbers: Mapping[str, float]
     ) -> None:
         """Steps one tuple after the other, with per-element operators."""
         for tensors in zip(*lists.values()):
@@ -108,16 +108,16 @@ class Step:
             for key, value in self.updates(torch, wide, numbers).items():
                 stored[key].copy_(value)
 
-    def updates(self, math: Any, tensors: Operands, numbers: Mapping[str, Any]) -> Operands:
+    def updates(self, math: Any, tensors: NamedValues, numbers: Mapping[str, Any]) -> NamedValues:
         """What each named list becomes: what it was where gradient scaling found that the gradients overflowed."""
-        found = self.formula(math, {**tensors, **numbers}, *self.arguments)
+        updated = self.formula(math, {**tensors, **numbers}, *self.arguments)
         if "found_inf" not in tensors:
-            return found
+            return updated
         skip = math.ne(tensors["found_inf"], 0)
-        return {key: math.where(skip, tensors[key], value) for key, value in found.items()}
+        return {key: math.where(skip, tensors[key], value) for key, value in updated.items()}
 
 
-def gradient(x: Operands, maximize: bool, decays: bool, updates: Operands) -> Any:
+def gradient(x: NamedValues, maximize: bool, decays: bool, updates: NamedValues) -> Any:
     """The gradient to step along, with weight decay if it ``decays``; ``updates`` gets the unscaled one."""
     g = x["grad"]
     if "grad_scale" in x:
@@ -127,9 +127,9 @@ def gradient(x: Operands, maximize: bool, decays: bool, updates: Operands) -> An
 
 
 def adam_formula(
-    math: Any, x: Operands, near_start: bool, decays: bool, decoupled: bool, amsgrad: bool, maximize: bool
-) -> Operands:
-    updates: Operands = {}
+    math: Any, x: NamedValues, near_start: bool, decays: bool, decoupled: bool, amsgrad: bool, maximize: bool
+) -> NamedValues:
+    updates: NamedValues = {}
     param, g = x["param"], gradient(x, maximize, decays and not decoupled, updates)
     if decays and decoupled:
         param = param - x["lr"] * x["weight_decay"] * param
@@ -148,9 +148,9 @@ def adam_formula(
 
 
 def sgd_formula(
-    math: Any, x: Operands, decays: bool, momentum: bool, nesterov: bool, maximize: bool, is_first_step: bool
-) -> Operands:
-    updates: Operands = {}
+    math: Any, x: NamedValues, decays: bool, momentum: bool, nesterov: bool, maximize: bool, is_first_step: bool
+) -> NamedValues:
+    updates: NamedValues = {}
     param, g = x["param"], gradient(x, maximize, decays, updates)
     if momentum:
         velocity = g if is_first_step else x["momentum"] * x["buffer"] + x["weight"] * g
@@ -160,8 +160,8 @@ def sgd_formula(
     return updates
 
 
-def adagrad_formula(math: Any, x: Operands, decays: bool, maximize: bool) -> Operands:
-    updates: Operands = {}
+def adagrad_formula(math: Any, x: NamedValues, decays: bool, maximize: bool) -> NamedValues:
+    updates: NamedValues = {}
     param, g = x["param"], gradient(x, maximize, decays, updates)
     total = updates["sum"] = x["sum"] + g * g
     rate = x["lr"] / (1 + (x["step"] - 1) * x["lr_decay"])
@@ -170,12 +170,12 @@ def adagrad_formula(math: Any, x: Operands, decays: bool, maximize: bool) -> Ope
 
 
 def adam(
-    self: Tensors,
-    grads: Tensors,
-    exp_avgs: Tensors,
-    exp_avg_sqs: Tensors,
-    max_exp_avg_sqs: Tensors,
-    state_steps: Tensors,
+    self: TensorSequence,
+    grads: TensorSequence,
+    exp_avgs: TensorSequence,
+    exp_avg_sqs: TensorSequence,
+    max_exp_avg_sqs: TensorSequence,
+    state_steps: TensorSequence,
     *,
     lr: Rate,
     beta1: float,
@@ -199,13 +199,15 @@ def adam(
     }  # fmt: skip
     singles = {"lr": lr, "grad_scale": grad_scale, "found_inf": found_inf}
     arguments = (1 - beta1 < 0.5, bool(weight_decay), decoupled, amsgrad, maximize)
-    Step("_fused_adamw_" if decoupled else "_fused_adam_", adam_formula, arguments).run(lists, singles, numbers)
+    OptimizerStep("_fused_adamw_" if decoupled else "_fused_adam_", adam_formula, arguments).run(
+        lists, singles, numbers
+    )
 
 
 def sgd(
-    self: Tensors,
-    grads: Tensors,
-    momentum_buffer_list: Tensors,
+    self: TensorSequence,
+    grads: TensorSequence,
+    momentum_buffer_list: TensorSequence,
     *,
     weight_decay: float,
     momentum: float,
@@ -222,14 +224,14 @@ def sgd(
     numbers = {"weight_decay": weight_decay, "momentum": momentum, "weight": 1 - dampening}
     singles = {"lr": lr, "grad_scale": grad_scale, "found_inf": found_inf}
     arguments = (bool(weight_decay), bool(momentum), nesterov, maximize, is_first_step)
-    Step("_fused_sgd_", sgd_formula, arguments).run(lists, singles, numbers)
+    OptimizerStep("_fused_sgd_", sgd_formula, arguments).run(lists, singles, numbers)
 
 
 def adagrad(
-    self: Tensors,
-    grads: Tensors,
-    state_sums: Tensors,
-    state_steps: Tensors,
+    self: TensorSequence,
+    grads: TensorSequence,
+    state_sums: TensorSequence,
+    state_steps: TensorSequence,
     *,
     lr: Rate,
     lr_decay: float,
@@ -243,7 +245,7 @@ def adagrad(
     lists = {"param": self, "grad": grads, "sum": state_sums, "step": state_steps}
     numbers = {"weight_decay": weight_decay, "eps": eps, "lr_decay": lr_decay}
     singles = {"lr": lr, "grad_scale": grad_scale, "found_inf": found_inf}
-    Step("_fused_adagrad_", adagrad_formula, (bool(weight_decay), maximize)).run(lists, singles, numbers)
+    OptimizerStep("_fused_adagrad_", adagrad_formula, (bool(weight_decay), maximize)).run(lists, singles, numbers)
 
 
 def register() -> None:

@@ -3,7 +3,7 @@
 Through the dispatcher each ``torch._foreach_*`` call converts and checks its lists tensor by tensor, and makes its
 result's tensors, although a function such as ``_multi_tensor_adam`` passes the same few lists around and drops the new
 ones again. So PyTorch's own function runs with another ``torch`` among its globals: its operators over lists
-record straight away, look at a list once in a call, and return a :class:`Result`, whose tensors exist once somebody
+record straight away, look at a list once in a call, and return a :class:`ListResult`, whose tensors exist once somebody
 looks at them. Anything else finds PyTorch's ``torch``, and tensors.
 
 That is for speed alone (https://github.com/pytorch/pytorch/blob/main/torch/optim/adam.py: seven operators over twelve
@@ -39,7 +39,7 @@ PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 NUMBERS = (int, float, complex)
 
 
-class Result(Sequence[torch.Tensor]):
+class ListResult(Sequence[torch.Tensor]):
     """A new list of tensors, which are made when somebody looks at them."""
 
     __slots__ = ("_tensors", "tensor_list")
@@ -80,7 +80,7 @@ class Scope(Lists):
         self.known: dict[int, tuple[Sequence[Any], tuple[Any, ...], RecordedList | None]] = {}
 
     def find(self, tensors: Any) -> RecordedList | None:
-        if tensors.__class__ is Result:
+        if tensors.__class__ is ListResult:
             return find(tensors.tensors) if tensors.is_seen else tensors.tensor_list
         known = self.known.get(id(tensors))
         if known is not None and len(known[1]) == len(tensors) and all(map(is_, tensors, known[1])):
@@ -93,13 +93,13 @@ class Scope(Lists):
 
     def result(self, geometry: ListGeometry, dtype: torch.dtype, device: int) -> tuple[Any, RecordedList]:
         made = make_intermediate(engine(), geometry, dtype, device)
-        return Result(made), made
+        return ListResult(made), made
 
     def tensors(self, value: Any) -> Any:
-        return list(value.tensors) if value.__class__ is Result else value
+        return list(value.tensors) if value.__class__ is ListResult else value
 
     def written(self, tensors: Any) -> None:
-        if tensors.__class__ is not Result:
+        if tensors.__class__ is not ListResult:
             increment_version(tensors)
         elif tensors.is_seen:
             increment_version(tensors.tensors)
@@ -146,21 +146,21 @@ def _kind(value: Any) -> str:
         return "tensor"
     if isinstance(value, NUMBERS):
         return "number"
-    if value.__class__ is Result:
+    if value.__class__ is ListResult:
         return "list"
     if isinstance(value, (list, tuple)) and value:
         return "list" if isinstance(value[0], torch.Tensor) else "numbers"
     return "unknown"
 
 
-def _fits(kernel: ListKernel, kinds: tuple[str, ...], given: tuple[str, ...]) -> bool:
+def _fits(kernel: ListKernel, kinds: tuple[str, ...], types: tuple[str, ...]) -> bool:
     arguments = kernel.overload._schema.arguments
     positional = [_KINDS.get(str(a.type), "other") for a in arguments if not a.kwarg_only]
     if len(kinds) > len(positional) or tuple(positional[: len(kinds)]) != kinds:
         return False
     rest = arguments[len(kinds) :]
     names = {a.name for a in rest}
-    return names.issuperset(given) and all(a.name in given or a.has_default_value() for a in rest)
+    return names.issuperset(types) and all(a.name in types or a.has_default_value() for a in rest)
 
 
 def _plain(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -169,7 +169,7 @@ def _plain(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _tensors(value: Any) -> Any:
-    return value.tensors if value.__class__ is Result else value
+    return value.tensors if value.__class__ is ListResult else value
 
 
 class _Torch(ModuleType):

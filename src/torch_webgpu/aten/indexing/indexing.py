@@ -22,10 +22,10 @@ from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.strict import Strict, check_apart, same_scalar_type
 from torch_webgpu.aten.dispatch.torch_abi import aten, is_deterministic, is_webgpu, outputs_of
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.engine.record import Scalar, engine
+from torch_webgpu.engine.record import TypedScalar, engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing import compact, indexed
-from torch_webgpu.kernels.indexing.indexed import Geometry, Term
+from torch_webgpu.kernels.indexing.indexed import IndexGeometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
@@ -44,8 +44,10 @@ class Index(NamedTuple):
 
 def geometry_of(
     shape: Sequence[int], data: Shape, indices: Sequence[Index], other: Sequence[Shape], base: int = 0
-) -> Geometry:
-    return Geometry(tuple(shape), (data, *(i.strides for i in indices), *other), tuple(i.term for i in indices), base)
+) -> IndexGeometry:
+    return IndexGeometry(
+        tuple(shape), (data, *(i.strides for i in indices), *other), tuple(i.term for i in indices), base
+    )
 
 
 def read(
@@ -64,7 +66,7 @@ def write(
     data: torch.Tensor,
     strides: Shape,
     indices: Sequence[Index],
-    source: torch.Tensor | Scalar,
+    source: torch.Tensor | TypedScalar,
     shape: Sequence[int],
     combine: str = "set",
     serial_dim: int | None = None,
@@ -86,7 +88,7 @@ def write(
         return data
     indices = [i._replace(tensor=apart(i.tensor, data)) for i in indices]
     inputs = [data, *(i.tensor for i in indices)]
-    scalars: list[Scalar] = []
+    scalars: list[TypedScalar] = []
     other: list[Shape] = []
     if isinstance(source, torch.Tensor):
         inputs.append(apart(source, data))
@@ -188,7 +190,7 @@ def take(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """``indices`` with boolean masks replaced by the positions of their true elements, one tensor per dimension."""
-    found: list[torch.Tensor | None] = []
+    expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.device != self.device and not index.is_cpu:
             raise RuntimeError(
@@ -197,21 +199,21 @@ def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             if index is not None and index.dtype not in (torch.int64, torch.int32):
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-            found.append(index if index is None or is_webgpu(index) else index.to(self.device))
+            expanded.append(index if index is None or is_webgpu(index) else index.to(self.device))
             continue
         if index.dtype == torch.uint8:
             warnings.warn(BYTE_MASKS, stacklevel=2)
         for d, size in enumerate(index.shape):
-            at = len(found) + d
+            at = len(expanded) + d
             if at >= self.dim() or self.shape[at] != size:
                 raise IndexError(
                     f"The shape of the mask {list(index.shape)} at index {d} does not match "
                     f"the shape of the indexed tensor {list(self.shape)} at index {at}"
                 )
-        found += nonzero(index.to(self.device)).unbind(1)
-    if len(found) > self.dim():
-        raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(found)})")
-    return found
+        expanded += nonzero(index.to(self.device)).unbind(1)
+    if len(expanded) > self.dim():
+        raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(expanded)})")
+    return expanded
 
 
 class Indexed(NamedTuple):
@@ -241,7 +243,7 @@ def resolve(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Index
     before, after = rest[:at], rest[at:]
     shape = (*(self.shape[d] for d in before), *block, *(self.shape[d] for d in after))
     strides = (*(self.stride(d) for d in before), *(0 for _ in block), *(self.stride(d) for d in after))
-    found = [
+    resolved = [
         Index(
             t,
             (0,) * len(before) + broadcast_strides(tuple(t.shape), t.stride(), block) + (0,) * len(after),
@@ -249,7 +251,7 @@ def resolve(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Index
         )
         for d, t in zip(dims, tensors, strict=True)
     ]
-    return Indexed(shape, strides, found)
+    return Indexed(shape, strides, resolved)
 
 
 def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:

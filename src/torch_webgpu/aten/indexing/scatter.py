@@ -18,7 +18,7 @@ from torch_webgpu.aten.dispatch.strict import Strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_deterministic, outputs_of, overloads
 from torch_webgpu.aten.dispatch.variants import check_meta
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.engine.record import Scalar
+from torch_webgpu.engine.record import TypedScalar
 from torch_webgpu.engine.sync import ONE_HOT
 from torch_webgpu.kernels.indexing.indexed import drop
 from torch_webgpu.layout import Shape
@@ -158,7 +158,7 @@ def halves(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (t >> 32).int(), ((t & 0xFFFFFFFF) - 2**31).int()
 
 
-def element(like: torch.Tensor, value: float) -> Scalar:
+def element(like: torch.Tensor, value: float) -> TypedScalar:
     """A number as an element of ``like``; RuntimeError, in PyTorch's words, for one that does not fit."""
     dtype = dtype_of(like.dtype)
     check_fits(value, dtype.name)

@@ -9,16 +9,14 @@ import torch
 
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.register_operator import register_operator
-from torch_webgpu.aten.dispatch.results import name_of
+from torch_webgpu.aten.dispatch.results import Maybe, name_of
 from torch_webgpu.aten.dispatch.torch_abi import aten
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.recurrent import rnn
 
-Optional = torch.Tensor | None
 
-
-def record(name: str, lower: Callable[..., Any], inputs: dict[str, Optional], outputs: dict[str, torch.Tensor]) -> None:
+def record(name: str, lower: Callable[..., Any], inputs: dict[str, Maybe], outputs: dict[str, torch.Tensor]) -> None:
     """Records a cell kernel over named tensors; absent inputs are left out."""
     given = {key: t for key, t in inputs.items() if t is not None}
     if next(iter(outputs.values())).numel():
@@ -39,8 +37,8 @@ def lstm_cell(
     input_gates: torch.Tensor,
     hidden_gates: torch.Tensor,
     cx: torch.Tensor,
-    input_bias: Optional = None,
-    hidden_bias: Optional = None,
+    input_bias: Maybe = None,
+    hidden_bias: Maybe = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(hy, cy, workspace) from gates (B, 4H) and the old cell (B, H)."""
     check_dtype("_thnn_fused_lstm_cell", input_gates)
@@ -54,8 +52,8 @@ def lstm_cell(
 
 
 def lstm_cell_backward(
-    grad_hy: Optional, grad_cy: Optional, cx: torch.Tensor, cy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
-) -> tuple[Optional, Optional, Optional]:
+    grad_hy: Maybe, grad_cy: Maybe, cx: torch.Tensor, cy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
+) -> tuple[Maybe, Maybe, Maybe]:
     """Gradients of gates, old cell and bias."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
@@ -70,8 +68,8 @@ def gru_cell(
     input_gates: torch.Tensor,
     hidden_gates: torch.Tensor,
     hx: torch.Tensor,
-    input_bias: Optional = None,
-    hidden_bias: Optional = None,
+    input_bias: Maybe = None,
+    hidden_bias: Maybe = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(hy, workspace) from gates (B, 3H) and the old state (B, H)."""
     check_dtype("_thnn_fused_gru_cell", input_gates)
@@ -85,7 +83,7 @@ def gru_cell(
 
 def gru_cell_backward(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional, Optional]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Maybe, Maybe]:
     """Gradients of input gates, hidden gates, old state and both biases."""
     rows, units = grad_hy.shape
     grad_input, grad_hidden = new(grad_hy, rows, 3 * units), new(grad_hy, rows, 3 * units)

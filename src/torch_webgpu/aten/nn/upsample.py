@@ -56,7 +56,7 @@ class Method:
             constants = (*constants, ("ALIGN_CORNERS", align_corners))
         return Resampling(self.mode, axes, constants)
 
-    def scale(self, size: int, out: int, align_corners: bool, given: float | None) -> float:
+    def scale(self, size: int, out: int, align_corners: bool, scale_factor: float | None) -> float:
         """Inputs per output, as PyTorch's CPU kernels compute it."""
         if align_corners:
             return (size - 1) / (out - 1) if out > 1 else 0.0
@@ -65,7 +65,7 @@ class Method:
             return 1.0
         if self.mode == "nearest" and not exact and out == 2 * size:
             return 0.5
-        return 1.0 / given if given is not None and given > 0 else size / out
+        return 1.0 / scale_factor if scale_factor is not None and scale_factor > 0 else size / out
 
 
 METHODS = (
@@ -107,12 +107,12 @@ def resampled_bytes(
     self, output_size = values[:2]
     axes = m.resampling(self.shape[2:], output_size, align_corners, scales).axes
 
-    def along(k: int, x: torch.Tensor, made: list[Meta]) -> torch.Tensor:
+    def along(k: int, x: torch.Tensor, metas: list[Meta]) -> torch.Tensor:
         size, extent, scale = self.shape[2 + k], output_size[k], axes[k].scale
         known = (size, extent, scale, m.taps, m.mode == "antialias", align_corners)
         table, bits = table_of(*known)
         body = byte_resample.forward(k == 1, bits, table.shape[1])
-        return kernel_outputs(forward._schema.name, [x, table.to(x.device)], made, body)[0]
+        return kernel_outputs(forward._schema.name, [x, table.to(x.device)], metas, body)[0]
 
     if not self.numel():
         ((shape, strides, dtype),) = layouts(forward, *values)

@@ -33,7 +33,7 @@ LOWEST = -(1 << 63)
 SURELY_FITS = 127
 """A bound that every dtype takes."""
 
-Expression = Callable[..., Expr]
+DrawExpression = Callable[..., Expr]
 """``(*arguments, draw, *parameters)``: from a draw and the distribution's parameters to a value."""
 
 
@@ -50,7 +50,7 @@ def draw(
     name: str,
     self: torch.Tensor,
     kind: str,
-    expression: Expression,
+    expression: DrawExpression,
     parameters: list[float | int],
     generator: torch.Generator | None,
     dtype: str = "f32",
@@ -66,7 +66,9 @@ def draw(
     return self
 
 
-def value_of_draw(expression: Expression, arguments: tuple[Hashable, ...], kind: str, dtype: str, count: int) -> Expr:
+def value_of_draw(
+    expression: DrawExpression, arguments: tuple[Hashable, ...], kind: str, dtype: str, count: int
+) -> Expr:
     parameters = (ops.param(STREAM_PARAMS + k, dtype) for k in range(count))
     return expression(*arguments, stream(kind), *parameters)
 

@@ -13,11 +13,12 @@ from torch._prims_common import suggest_memory_format
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_pointwise, record_reduction
 from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
-from .norm import Maybe, affine, having, present, spread_out
+from .norm import affine, having, present, spread_out
 from .reduce import number, own
 
 

@@ -10,14 +10,14 @@ from torch_webgpu.aten.dispatch.torch_abi import aten
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
-from .reduce import Norm, itself, number, own
+from .reduce import VectorNorm, itself, number, own
 
 
 def cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
     """(…, P, M) and (…, R, M) to (…, P, R): the p-norms of all differences."""
     batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     out = x1.new_empty((*batch, x1.shape[-2], x2.shape[-2]))
-    norm = Norm.of(p)
+    norm = VectorNorm.of(p)
     shape = (*out.shape, x1.shape[-1])
     scalars = [number(v, x1.dtype) for v in norm.scalars]
     inputs, arguments = [x1.unsqueeze(-2), x2.unsqueeze(-3)], (norm.order, norm.combine)
@@ -28,7 +28,7 @@ def cdist(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None
 
 def distance_of(order: float | None, combine: str, a: Expr, b: Expr) -> Fold:
     """Vectors of no elements are at distance 0, also by the norms that are extremes."""
-    norm = Norm(order, combine)
+    norm = VectorNorm(order, combine)
     value = norm.contribution(abs(own(a) - own(b)))
     return Fold((value,), (combine,), lambda total: (norm.result(ops.maximum(total, ops.like(total, 0))),))
 

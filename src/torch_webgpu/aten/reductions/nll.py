@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch_webgpu.aten.dispatch.operations import Fold, record_kernel, record_pointwise, record_reduction
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.register_operator import register_operator
-from torch_webgpu.aten.dispatch.results import not_implemented
+from torch_webgpu.aten.dispatch.results import Maybe, not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.aten.pointwise.losses import MEAN, NONE
 from torch_webgpu.ir.expr import Expr
@@ -20,8 +20,6 @@ from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.losses.nll import lower_nll
 
 from .reduce import own
-
-Maybe = torch.Tensor | None
 
 
 def as_images(t: torch.Tensor, classes: bool) -> torch.Tensor:

@@ -14,13 +14,12 @@ import torch
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
 from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .reduce import itself, number, own
-
-Maybe = torch.Tensor | None
 
 
 def present(*tensors: Maybe) -> list[torch.Tensor]:

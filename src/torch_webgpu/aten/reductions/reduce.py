@@ -22,7 +22,7 @@ from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
-from torch_webgpu.engine.record import Scalar
+from torch_webgpu.engine.record import TypedScalar
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -53,7 +53,7 @@ def own(x: Expr) -> Expr:
     return widened(x, dtypes.BY_NAME[x.dtype].torch)
 
 
-def number(value: float, dtype: torch.dtype) -> Scalar:
+def number(value: float, dtype: torch.dtype) -> TypedScalar:
     """A scalar argument of the kind that ``dtype`` is computed in."""
     return dtypes.BY_NAME[opmath(dtype)].kind, value
 
@@ -262,7 +262,7 @@ def vector_norm(
 
 
 @dataclass(frozen=True)
-class Norm:
+class VectorNorm:
     """The p-norm: how sizes (absolute values) combine. ``order`` is None for a p that travels as scalars 0 and 1,
     whose values are ``scalars`` and are no part of the code.
     """
@@ -272,7 +272,7 @@ class Norm:
     scalars: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, p: float) -> Norm:
+    def of(cls, p: float) -> VectorNorm:
         combine = {math.inf: "max", -math.inf: "min"}.get(p, "sum")
         if p in (0, 1, 2, math.inf, -math.inf):
             return cls(p, combine, ())
@@ -292,7 +292,7 @@ class Norm:
 
 
 def norm_of(order: float | None, combine: str, dtype: torch.dtype, x: Expr) -> Fold:
-    norm, x = Norm(order, combine), widened(x, dtype)
+    norm, x = VectorNorm(order, combine), widened(x, dtype)
     size = ops.abs_complex(x) if dtype.is_complex else abs(x)
     return Fold((norm.contribution(size),), (combine,), lambda total: (norm.result(total),))
 
@@ -301,7 +301,7 @@ def norm_into(
     outputs: Sequence[torch.Tensor], self: torch.Tensor, ord: float, dims: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """The ``ord``-norm of the elements, converted to ``dtype``, over ``dims``."""
-    norm = Norm.of(ord)
+    norm = VectorNorm.of(ord)
     scalars = [number(v, outputs[0].dtype) for v in norm.scalars]
     arguments = (norm.order, norm.combine, dtype)
     record_reduction("aten::norm", [self], outputs, self.shape, dims, norm_of, arguments, scalars=scalars)

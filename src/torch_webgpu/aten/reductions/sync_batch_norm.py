@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten
 
 from .batch_norm import other_dims, over_channels
-from .norm import Maybe
 
 
 def wide(t: torch.Tensor) -> torch.Tensor:

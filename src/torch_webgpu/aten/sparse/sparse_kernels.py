@@ -382,13 +382,13 @@ def sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             f"{list(mask.shape)}"
         )
     self = self.coalesce()
-    at, found = located(self, mask)
+    at, is_stored = located(self, mask)
     values = self._values()
     if not values.shape[0]:
         return coo(
             mask, mask._indices().clone(), values.new_zeros((at.shape[0], *values.shape[1:])), mask.is_coalesced()
         )
-    kept = found.view(-1, *[1] * (values.dim() - 1))
+    kept = is_stored.view(-1, *[1] * (values.dim() - 1))
     return coo(mask, mask._indices().clone(), torch.where(kept, values[at], 0), mask.is_coalesced())
 
 

@@ -15,12 +15,12 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, check_devices
 from torch_webgpu.aten.indexing.scatter import HALF
 
 from .sparse_kernels import accumulated, entries
 
-Maybe = torch.Tensor | None
 SUMS = frozenset({"sum", "mean"})
 EXTREMES = {"max": "amax", "amax": "amax", "min": "amin", "amin": "amin"}
 """Names of reductions → ``scatter_reduce``'s."""

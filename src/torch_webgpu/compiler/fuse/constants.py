@@ -46,11 +46,11 @@ class Constants:
 
     def inputs(self, node: Call) -> dict[int, Constant]:
         """The inputs of ``node`` that are constants."""
-        found: dict[int, Constant] = {}
+        constants: dict[int, Constant] = {}
         for k, spec in enumerate(node.op.inputs):
             constant = self.by_tensor.get(node.arguments[k].tensor)
             if constant is None or constant.expr.dtype != spec.dtype:
                 continue
             if extent(spec.shape, spec.strides) <= constant.numel:
-                found[k] = constant
-        return found
+                constants[k] = constant
+        return constants

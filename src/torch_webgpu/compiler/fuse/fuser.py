@@ -192,13 +192,13 @@ class Fuser:
         Expressions of little code join whatever there is, as any join what is little: a kernel of their own saves
         nothing, unless the group's kernel has several copies of them.
         """
-        own = code_size(roots)
-        if own <= LIGHT_CODE:
+        size = code_size(roots)
+        if size <= LIGHT_CODE:
             return ""
-        both = own + code_size([value.expr for value in group.values.values()])
+        both = size + code_size([value.expr for value in group.values.values()])
         if group.product is not None:
             return "a product's kernel with it would take long to compile" if EPILOGUE_COPIES * both > MAX_CODE else ""
-        return "together they would take long to compile" if both > MAX_CODE and both - own > LIGHT_CODE else ""
+        return "together they would take long to compile" if both > MAX_CODE and both - size > LIGHT_CODE else ""
 
     def not_an_epilogue(self, group: Group, node: Call, mapping: PointMap) -> str:
         """Why ``node`` cannot be part of the epilogue of the group's product; empty if it can."""
@@ -333,13 +333,13 @@ class Fuser:
         inputs = [(spec, node.arguments[k]) for k, spec in enumerate(node.op.inputs) if k not in known]
         written = {u.storage for u in node.arguments[node.op.n_inputs :]}
         for position in range(len(self.groups) - 1, -1, -1):
-            found = self.groups[position]
-            feeds = [(spec, use) for spec, use in inputs if use.storage in found.writes]
+            producer = self.groups[position]
+            feeds = [(spec, use) for spec, use in inputs if use.storage in producer.writes]
             if not feeds:
                 continue
-            if found.product is not None:
+            if producer.product is not None:
                 return None, "what feeds it is a product"
-            group = None if found.closed or found.reduction is not None else found.viewed(body.shape)
+            group = None if producer.closed or producer.reduction is not None else producer.viewed(body.shape)
             if group is None:
                 return None, "what feeds it has a kernel of another shape"
             for spec, use in feeds:
@@ -450,13 +450,13 @@ def alternatives(group: Group, node: Call) -> Iterator[Group]:
 
 def bindings(recorded: Sequence[Call], binding_bytes: int) -> dict[int, int]:
     """How often each tensor that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for node in recorded:
         for spec, use in zip(node.op.args, node.arguments, strict=True):
             size_bytes = extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
             if size_bytes > binding_bytes:
-                found[use.tensor] = max(found.get(use.tensor, 1), -(-size_bytes // binding_bytes))
-    return found
+                counts[use.tensor] = max(counts.get(use.tensor, 1), -(-size_bytes // binding_bytes))
+    return counts
 
 
 def note(group: Group, i: int, node: Call, known: Container[int] = ()) -> None:

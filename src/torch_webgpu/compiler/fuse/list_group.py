@@ -44,8 +44,8 @@ class ListGroup:
         body = body_of(node)
         if (body.shapes, body.strides) != (self.domain.shapes, self.domain.strides):
             return "its tensors are not laid out like those of the operation before it"
-        own = {use.tensor: use for use in node.arguments}
-        if len(self.arguments.keys() | own.keys()) > max_buffers:
+        arguments = {use.tensor: use for use in node.arguments}
+        if len(self.arguments.keys() | arguments.keys()) > max_buffers:
             return f"a kernel has at most {max_buffers} buffers here"
         if len(self.numbers) + len(body.numbers) > MAX_NUMBERS:
             return "the kernel would have too many numbers"
@@ -56,7 +56,7 @@ class ListGroup:
             ):
                 return "it uses a list of the operation before it otherwise"
         written = self.values.keys() | {use.tensor for use in node.arguments[node.op.n_inputs :]}
-        for tensor, use in own.items():
+        for tensor, use in arguments.items():
             for other, known in self.arguments.items():
                 if other != tensor and (tensor in written or other in written) and use.storages & known.storages:
                     return "its lists share tensors with those of the operation before it"

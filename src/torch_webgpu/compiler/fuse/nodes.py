@@ -69,12 +69,12 @@ def allocations(node: Call, known: Container[int] = ()) -> tuple[set[int], set[i
 
 def touched(uses: Iterable[Argument]) -> set[int]:
     """The allocations that these arguments lie in."""
-    found = set()
+    storages = set()
     for use in uses:
-        found.add(use.storage)
+        storages.add(use.storage)
         if use.members:
-            found |= use.members
-    return found
+            storages |= use.members
+    return storages
 
 
 def numel(node: Call) -> int:

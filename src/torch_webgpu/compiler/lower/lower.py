@@ -24,14 +24,14 @@ def lower(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     same list.
     """
     key: tuple[Any, ...] = (alias, target)
-    found = op.lowered.get(key)
-    if found is None:
-        found = _lower(op, alias, target)
+    lowered = op.lowered.get(key)
+    if lowered is None:
+        lowered = _lower(op, alias, target)
         functions = functions_of(expressions(op.body))
         if functions:
-            found = replace(found, launches=tuple([_with(launch, functions) for launch in found.launches]))
-        op.lowered[key] = found
-    return found
+            lowered = replace(lowered, launches=tuple([_with(launch, functions) for launch in lowered.launches]))
+        op.lowered[key] = lowered
+    return lowered
 
 
 def _with(launch: Launch, functions: Sequence[WgslFunction]) -> Launch:

@@ -28,15 +28,15 @@ def lower_for_each(op: Operation, alias: tuple[int, ...], target: Target) -> Low
     assert isinstance(body, ForEach)
     lists = [(alias[k], spec.dtype) for k, spec in enumerate(op.args)]
     order = [lists.index(one) for one in dict.fromkeys(lists)]  # of each column the argument that it is first
-    own = [order.index(lists.index(one)) for one in lists]
-    targets = tuple(own[op.n_inputs :])
+    positions = [order.index(lists.index(one)) for one in lists]
+    targets = tuple(positions[op.n_inputs :])
     used = sorted({e.args[0] for e in walk(body.roots) if e.op == "param"})
     columns = [
         Column(op.args[k].dtype, body.layouts[k], c in targets, not op.args[k].aligned) for c, k in enumerate(order)
     ]
     memo: dict[Expr, Expr] = {}
     params = {k: j for j, k in enumerate(used)}
-    roots = tuple([renumber(root, own, memo, params) for root in body.roots])
+    roots = tuple([renumber(root, positions, memo, params) for root in body.roots])
     per_tuple = PerTuple(op.name, roots, targets, tuple(columns), tuple([body.numbers[k] for k in used]))
     shared = [body.layouts[k] == "shared" for k in order]
     most = max(1, min(MAX_TUPLES, (target.max_buffers - sum(shared)) // max(1, len(order) - sum(shared))))

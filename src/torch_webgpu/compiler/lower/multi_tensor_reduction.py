@@ -62,11 +62,11 @@ def lower_collect(op: Operation, alias: tuple[int, ...], target: Target) -> Lowe
 
 def _chunks(alone: Sequence[bool], most: int) -> list[range]:
     """Runs of at most so many tensors that follow each other; those that stand alone do."""
-    found: list[range] = []
+    chunks: list[range] = []
     for k, own in enumerate(alone):
-        last = found[-1] if found else range(0)
+        last = chunks[-1] if chunks else range(0)
         if own or not len(last) or len(last) == most or alone[k - 1]:
-            found.append(range(k, k + 1))
+            chunks.append(range(k, k + 1))
         else:
-            found[-1] = range(last.start, k + 1)
-    return found
+            chunks[-1] = range(last.start, k + 1)
+    return chunks

@@ -99,7 +99,7 @@ def fits(batch: int, heads: int, queries: int, width: int, value_width: int) -> 
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttentionProblem:
     """The layouts of one operation's arguments."""
 
     attention: Attention
@@ -153,7 +153,7 @@ class Few:
         return SLOTS * self.at_once
 
 
-def few(p: Problem, software: bool) -> Few:
+def few(p: AttentionProblem, software: bool) -> Few:
     batch, groups, _, width = p.k.shape
     sharing = p.shared * p.q.shape[2]
     most = min(MOST_ROWS, QUERY_NUMBERS // width)
@@ -170,7 +170,7 @@ def few(p: Problem, software: bool) -> Few:
 def lower_few(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention) -> Lowered:
     q, k, v, *rest = op.inputs
     y, _ = op.outputs
-    p = Problem(attention, q, k, v, rest[0] if attention.masked else None, y)
+    p = AttentionProblem(attention, q, k, v, rest[0] if attention.masked else None, y)
     chosen, n = few(p, target.software), len(op.args)
     first = few_launch(p, chosen, n, target)
     if chosen.splits == 1:
@@ -203,7 +203,7 @@ def reader(name: str, names: tuple[str, ...], together: bool) -> str:
     return f"fn {name}_unit({arguments}, i: u32) -> V {{ return {load}; }}"
 
 
-def output_row(p: Problem, params: ParamList) -> list[str]:
+def output_row(p: AttentionProblem, params: ParamList) -> list[str]:
     """WGSL that the dense results are stored with."""
     _, h, queries, _ = p.q.shape
     length = params.add("queries", queries) if queries > 1 else "1u"
@@ -219,7 +219,7 @@ def output_row(p: Problem, params: ParamList) -> list[str]:
     ]
 
 
-def visibility(p: Problem, draft: Draft) -> list[str]:
+def visibility(p: AttentionProblem, draft: Draft) -> list[str]:
     """``is_visible`` and ``biased``: which scores count, and what is added to them. The mask is argument 3."""
     names = "b: u32, h: u32, l: u32, s: u32"
     conditions, score, rules = ["s <= l"] if p.attention.causal else [], "score", p.attention.rules
@@ -260,7 +260,7 @@ def units(draft: Draft, together: bool) -> None:
     )
 
 
-def few_launch(p: Problem, chosen: Few, partials: int, target: Target) -> Launch:
+def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) -> Launch:
     """Grid: parts of the keys, blocks of queries of each head of keys, batches."""
     batch, groups, _, width = p.k.shape
     together = vectors(p.q, p.k, p.v)
@@ -306,7 +306,7 @@ def lse(draft: Draft, arg: int) -> None:
     draft.param("lse_offset", Source("offset", arg))
 
 
-def combine_launch(p: Problem, splits: int, partials: int, target: Target) -> Launch:
+def combine_launch(p: AttentionProblem, splits: int, partials: int, target: Target) -> Launch:
     kernel = PointKernel("attention_combine", target, QUERY, still(p.y, QUERY))
     kernel.binding(Binding("partials", "f32"), partials)
     lse(kernel, p.result + 1)

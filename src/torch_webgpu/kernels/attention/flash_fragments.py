@@ -43,7 +43,7 @@ class FragmentTile:
 
 
 @dataclass(frozen=True)
-class Region:
+class TileRegion:
     """Lines in workgroup memory, from run ``start`` on, ``pitch`` runs from one to the next."""
 
     start: int
@@ -80,9 +80,9 @@ class FragmentMemory:
     def size_bytes(self) -> int:
         return 16 * self.end + self.extra_bytes
 
-    def region(self, lines: int, runs: int, least: int = 0) -> Region:
+    def region(self, lines: int, runs: int, least: int = 0) -> TileRegion:
         """Memory for lines of so many runs."""
-        region = Region(self.end, lines, runs + 1)
+        region = TileRegion(self.end, lines, runs + 1)
         self.end = max(region.end, region.start + least)
         return region
 
@@ -91,14 +91,14 @@ class FragmentMemory:
         whole = max(self.config.k, self.tile.across * self.config.n)
         return -(-width // whole) * whole
 
-    def lines_of(self, lines: int, width: int) -> Region:
+    def lines_of(self, lines: int, width: int) -> TileRegion:
         return self.region(lines, self.padded(width) // RUN)
 
-    def scores(self) -> Region:
+    def scores(self) -> TileRegion:
         """Float32; sums pass through it, too."""
         return self.region(self.tile.rows, self.tile.columns // 4, self.tile.parts * self.passed_runs)
 
-    def weights(self) -> Region:
+    def weights(self) -> TileRegion:
         return self.region(self.tile.rows, self.tile.columns // RUN)
 
     @property
@@ -113,7 +113,7 @@ class FragmentMemory:
         """Numbers of a line up to the end of its last fragment."""
         return -(-width // self.config.k) * self.config.k
 
-    def turns(self, to: Region) -> int:
+    def turns(self, to: TileRegion) -> int:
         """How many runs of a region a thread brings, at most."""
         return -(-to.lines * to.runs // self.threads)
 

@@ -16,7 +16,7 @@ from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Source
 
-from .attention import QUERY, Attention, Problem, output_row, place, visibility
+from .attention import QUERY, Attention, AttentionProblem, output_row, place, visibility
 
 LINE = ("b", "head", "line", "e")
 Declare = Callable[[Draft, str, int, Spec], None]
@@ -24,7 +24,7 @@ Declare = Callable[[Draft, str, int, Spec], None]
 
 
 @dataclass(frozen=True)
-class Flash(Problem):
+class Flash(AttentionProblem):
     """With dropout. ``grad``: the layout of the result's gradient, where gradients are computed; ``results``: those of
     what is computed; ``args``: how many arguments there are.
     """

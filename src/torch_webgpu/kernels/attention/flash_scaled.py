@@ -19,7 +19,7 @@ from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered
 from .attention import QUERY
 from .flash_problem import Declare, Flash
 
-Operands = Sequence[tuple[str, int, Spec]]
+NamedSpecs = Sequence[tuple[str, int, Spec]]
 """Names, arguments and layouts."""
 PRODUCTS = (("q", "k"), ("v",))
 PRODUCTS_BACKWARD = (("q", "k"), ("g", "v"), ("slope", "k"), ("slope", "q"), ("g",))
@@ -33,7 +33,7 @@ float16, and by those of the number of products.
 class Scaling:
     """What the text of a kernel over ``operands`` says of scales; nothing if they are float16."""
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: NamedSpecs) -> None:
         self.names = [name for name, _, _ in operands]
         self.is_needed = operands[0][2].dtype == "bf16"
 
@@ -71,14 +71,14 @@ class Scaling:
         return f"({value} * slope_scale.x * slope_scale.y)" if self.is_needed else value
 
 
-def lowered(launch: Launch, p: Flash, operands: Operands, declare: Declare, scales: int) -> Lowered:
+def lowered(launch: Launch, p: Flash, operands: NamedSpecs, declare: Declare, scales: int) -> Lowered:
     """``launch``, after one that finds the largest magnitudes, if it needs them."""
     if not Scaling(operands).is_needed:
         return Lowered((launch,))
     return Lowered((largest_launch(p, operands, declare, scales), launch), (4 * len(operands),), (0,))
 
 
-def largest_launch(p: Flash, operands: Operands, declare: Declare, scales: int) -> Launch:
+def largest_launch(p: Flash, operands: NamedSpecs, declare: Declare, scales: int) -> Launch:
     """The launch that leaves the bits of each operand's largest finite magnitude in temporary ``scales``, which is zero
     before.
     """

@@ -129,14 +129,14 @@ class Conv:
         missing = 3 - self.dims
         lines = [arithmetic(self.dtype, "add", "mul"), constant("TAPS_OUTSIDE", self.taps_outside)]
         for i, d in enumerate("dhw"):
-            given = i >= missing
+            is_given = i >= missing
             for name, values in (("S", g.stride), ("D", g.dilation), ("P", phases), ("R", rest)):
-                lines.append(constant(f"{name}{d.upper()}", values[i - missing] if given else 1))
+                lines.append(constant(f"{name}{d.upper()}", values[i - missing] if is_given else 1))
             lines.append(constant(f"K{d.upper()}", self.specs["w"].shape[2 + i]))
-            pad = params.add(f"pad_{d}", g.padding[i - missing], "i32") if given else "0"
+            pad = params.add(f"pad_{d}", g.padding[i - missing], "i32") if is_given else "0"
             lines.append(f"fn pad_{d}() -> i32 {{ return {pad}; }}")
             for x in "xy":
-                size = params.add(f"{x}_{d}", self.specs[x].shape[2 + i]) if given else "1u"
+                size = params.add(f"{x}_{d}", self.specs[x].shape[2 + i]) if is_given else "1u"
                 lines.append(f"fn {x}_{d}() -> u32 {{ return {size}; }}")
         params.add("depth", self.depth)
         lines.append(f"fn channels() -> u32 {{ return P.{'n' if self.flipped else 'm'}; }}")

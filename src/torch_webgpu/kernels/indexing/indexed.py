@@ -38,7 +38,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Geometry:
+class IndexGeometry:
     """The points of an iteration space and what they name.
 
     ``strides``: one tuple per argument, over ``shape``: data, each term's index tensor, then the result of a read or
@@ -63,7 +63,7 @@ class Walk:
     where the innermost dimension is a multiple of four that no index tensor varies along.
     """
 
-    def __init__(self, geometry: Geometry, order: tuple[int, ...], op: Operation) -> None:
+    def __init__(self, geometry: IndexGeometry, order: tuple[int, ...], op: Operation) -> None:
         self.params = ParamList()
         self.numel = self.params.add("numel", prod(geometry.shape))
         self.geometry = geometry
@@ -130,7 +130,7 @@ class Walk:
         return Lowered((self.params.launch(self.op.name, text, bindings, order, threads),))
 
 
-def lower_read(op: Operation, alias: tuple[int, ...], target: Target, geometry: Geometry) -> Lowered:
+def lower_read(op: Operation, alias: tuple[int, ...], target: Target, geometry: IndexGeometry) -> Lowered:
     """``result[p] = data[place of p]`` for arguments (data, index tensors…, result)."""
     result = len(op.args) - 1
     walk = Walk(geometry, iteration_order(geometry.shape, geometry.strides[-1]), op)
@@ -185,7 +185,9 @@ def combines_atomically(dtype: str, combine: str) -> bool:
     return dtype not in ("i64", "c64", "f64")
 
 
-def lower_write(op: Operation, alias: tuple[int, ...], target: Target, geometry: Geometry, combine: str) -> Lowered:
+def lower_write(
+    op: Operation, alias: tuple[int, ...], target: Target, geometry: IndexGeometry, combine: str
+) -> Lowered:
     """``data[place of p] = combine(data[place of p], source[p])`` for arguments (data, index tensors…, [source,] data).
 
     ``combine``: "set" (of several writes to an element any one wins), "add", "mul", "min", "max". Without a source
@@ -246,7 +248,7 @@ def lower_serial_write(
     op: Operation,
     alias: tuple[int, ...],
     target: Target,
-    geometry: Geometry,
+    geometry: IndexGeometry,
     dim: int,
     combine: str,
     rounded: str = "",
@@ -258,7 +260,7 @@ def lower_serial_write(
     "bf16", to which each result is rounded in a target of float32.
     """
     count = geometry.shape[dim]
-    rest = Geometry(
+    rest = IndexGeometry(
         drop(geometry.shape, dim), tuple(drop(s, dim) for s in geometry.strides), geometry.terms, geometry.base
     )
     written = len(op.args) - 1

@@ -79,13 +79,13 @@ def config_for(target: Target, dtype: str) -> MatrixConfig | None:
     """The largest product of fragments of ``dtype`` whose sums are wide enough and whose sizes are whole runs; None
     where the adapter has none.
     """
-    found = [
+    configs = [
         config
         for config in target.matrices
         if (config.operand, config.result) == (dtype, BY_NAME[dtype].matrix_sum)
         and not any(size % run_of(dtype) for size in (config.m, config.n, config.k))
     ]
-    return max(found, key=lambda config: config.m * config.n * config.k, default=None)
+    return max(configs, key=lambda config: config.m * config.n * config.k, default=None)
 
 
 def tiles_for(target: Target, config: MatrixConfig) -> list[MatrixTile]:

@@ -117,8 +117,8 @@ def terms(names: list[str], run: int, norm: Norm | None) -> list[str]:
         value += " * gain_run(row.gain + at)"
     if norm and norm.offset:
         value += " + offset_run(row.offset + at)"
-    found = [f"product({name}_run(row.{name} + at), v)" for name in names if name.startswith("w")]
-    found += ["product(x, x)"] if norm and not norm.centred else []
+    products = [f"product({name}_run(row.{name} + at), v)" for name in names if name.startswith("w")]
+    products += ["product(x, x)"] if norm and not norm.centred else []
     return [
         f"alias Run = {type_};",
         "const ONE = Run(1.0);",
@@ -129,6 +129,6 @@ def terms(names: list[str], run: int, norm: Norm | None) -> list[str]:
         "fn terms(row: Starts, at: u32) -> Sums {",
         "  let x = x_run(row.x + at);",
         f"  let v = {value};",
-        f"  return Sums({', '.join(found)});",
+        f"  return Sums({', '.join(products)});",
         "}",
     ]

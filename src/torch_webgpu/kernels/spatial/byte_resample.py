@@ -19,7 +19,7 @@ from torch_webgpu.wgsl.launch import Lowered, Source
 MAX_BITS = 22
 
 
-class Window(NamedTuple):
+class WeightedWindow(NamedTuple):
     """The first input of an output, the weights from there on, and the largest number met in adding these up."""
 
     first: int
@@ -69,7 +69,7 @@ def cubic(a: float, x: float) -> float:
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a if x < 2.0 else 0.0
 
 
-def averaged(o: int, size: int, scale: float, taps: int, kernel: Callable[[float], float]) -> Window:
+def averaged(o: int, size: int, scale: float, taps: int, kernel: Callable[[float], float]) -> WeightedWindow:
     """Over as many inputs as the output covers."""
     stretch = max(scale, 1.0)
     support = taps * 0.5 * stretch
@@ -77,17 +77,17 @@ def averaged(o: int, size: int, scale: float, taps: int, kernel: Callable[[float
     first = max(int(centre - support + 0.5), 0)
     count = min(max(min(int(centre + support + 0.5), size) - first, 0), ceil(support) * 2 + 1)
     inverse = 1.0 / scale if scale >= 1.0 else 1.0
-    found = [kernel((j + first - centre + 0.5) * inverse) for j in range(count)]
+    weights = [kernel((j + first - centre + 0.5) * inverse) for j in range(count)]
     total = 0.0
-    for weight in found:
+    for weight in weights:
         total += weight
-    found = [w / total for w in found] if total else found
-    return Window(first, found, max(found, default=0.0))
+    weights = [w / total for w in weights] if total else weights
+    return WeightedWindow(first, weights, max(weights, default=0.0))
 
 
 def between(
     o: int, size: int, scale: float, taps: int, kernel: Callable[[float], float], align_corners: bool
-) -> Window:
+) -> WeightedWindow:
     """Between neighbours; the first and the last input stand for those outside the image, too."""
     position = scale * o if align_corners else scale * (o + 0.5) - 0.5
     if taps == 2 and not align_corners:
@@ -98,16 +98,16 @@ def between(
     before = index - support + 1
     first = max(before, 0)
     count = min(max(min(index + support + 1, size) - first, 0), taps)
-    found, at, peak = [0.0] * taps, 0, 0.0
+    weights, at, peak = [0.0] * taps, 0, 0.0
     for j in range(taps):
         if before + j <= 0:
             at = 0
         elif before + j >= size - 1:
             at = count - 1
-        found[at] += kernel(j + 1 - support - rest)
-        peak = max(peak, found[at])
+        weights[at] += kernel(j + 1 - support - rest)
+        peak = max(peak, weights[at])
         at += 1
-    return Window(first, found[:count], peak)
+    return WeightedWindow(first, weights[:count], peak)
 
 
 def forward(along_rows: bool, bits: int, width: int) -> Extern:

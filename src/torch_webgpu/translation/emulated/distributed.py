@@ -33,14 +33,14 @@ def with_backend(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def named(*args: Any, **kwargs: Any) -> Any:
         asked = kwargs["backend"] if "backend" in kwargs else args[0] if args else None
-        found = backend_here(asked)
-        if found != asked:
+        backend = backend_here(asked)
+        if backend != asked:
             warnings.warn(ON_CPU, UserWarning, stacklevel=3)
         if "backend" in kwargs:
-            kwargs["backend"] = found
+            kwargs["backend"] = backend
         elif args:
-            args = (found, *args[1:])
-        if found == "gloo":
+            args = (backend, *args[1:])
+        if backend == "gloo":
             kwargs.pop("device_id", None)
         return plain(*args, **kwargs)
 

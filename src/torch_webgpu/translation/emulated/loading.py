@@ -46,14 +46,14 @@ def load(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _otherwise_named(places: dict[Any, Any]) -> dict[Any, Any]:
     """The entries under the devices' other name: the user's "cuda" constants have become the target's, and a checkpoint
     may be of either."""
-    found = {}
+    renamed = {}
     for key, place in places.items():
         kind, colon, index = str(key).partition(":")
         if kind == HERE.type != "cpu":
-            found[f"cuda{colon}{index}"] = place
+            renamed[f"cuda{colon}{index}"] = place
         elif kind in FOREIGN:
-            found[local_name(str(key))] = place
-    return found
+            renamed[local_name(str(key))] = place
+    return renamed
 
 
 @Around

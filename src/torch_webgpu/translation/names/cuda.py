@@ -21,24 +21,24 @@ RULE = "(8, 0) everywhere: the first generation of CUDA devices with bfloat16, a
 
 def device(module: str) -> Iterator[Row]:
     """Which devices there are. ``module``: "torch.cuda", or another one with these names."""
-    own = {"webgpu": OWN, "xpu": OWN}
+    native = {"webgpu": OWN, "xpu": OWN}
     host = emulated("devices:{leaf}")
     if module == "torch.cuda":
         yield from questions(module, "is_available device_count", emulated("devices:visible_{leaf}", VISIBLE))
     else:
-        yield from questions(module, "is_available device_count", **own, host=host)
+        yield from questions(module, "is_available device_count", **native, host=host)
     yield from questions(module, "is_initialized", emulated("devices:{leaf}"))
-    yield from questions(module, "is_bf16_supported", **own, host=host)
+    yield from questions(module, "is_bf16_supported", **native, host=host)
     yield from rows(module, "init", emulated("devices:{leaf}", "devices are opened by themselves"))
-    yield from rows(module, "current_device set_device device device_of can_device_access_peer", **own, host=host)
-    yield from rows(module, "synchronize get_device_name get_arch_list get_gencode_flags", **own, host=host)
+    yield from rows(module, "current_device set_device device device_of can_device_access_peer", **native, host=host)
+    yield from rows(module, "synchronize get_device_name get_arch_list get_gencode_flags", **native, host=host)
     # PyTorch's own compiler asks for these two, and takes an error for "no such device".
     yield from questions(module, "get_device_capability", emulated("devices:{leaf}", RULE))
     yield from questions(
         module, "get_device_properties",
         emulated("devices:{leaf}", f"a number that nobody tells is 0; major and minor: {RULE}"),
     )  # fmt: skip
-    yield from rows(module, "is_tf32_supported", **own, host=host)
+    yield from rows(module, "is_tf32_supported", **native, host=host)
     unshared = nothing("memory of the device is not shared between processes", "devices:ipc_collect")
     yield from rows(module, "ipc_collect", unshared)
     note = error(NOT_TOLD)
@@ -52,12 +52,12 @@ RESIDENT = "cpu: the process's resident memory, tensors or not; mps: peaks are t
 
 def memory(module: str) -> Iterator[Row]:
     """How much memory is in use, and the allocator."""
-    own = {"webgpu": OWN, "xpu": OWN}
+    native = {"webgpu": OWN, "xpu": OWN}
     host = emulated("memory:{leaf}", RESIDENT)
     yield from rows(
-        module, "memory_allocated max_memory_allocated memory_reserved max_memory_reserved", **own, host=host
+        module, "memory_allocated max_memory_allocated memory_reserved max_memory_reserved", **native, host=host
     )
-    yield from rows(module, "memory_stats memory_stats_as_nested_dict mem_get_info", **own, host=host)
+    yield from rows(module, "memory_stats memory_stats_as_nested_dict mem_get_info", **native, host=host)
     yield from rows(module, "memory_summary", webgpu=OWN, xpu=emulated("memory:{leaf}"), host=host)
     for old, now in (("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")):
         chosen = translated(f"torch.{{target}}.{now}")
@@ -66,15 +66,15 @@ def memory(module: str) -> Iterator[Row]:
         "the operating system keeps the process's peak since its start", "memory:reset_peak_memory_stats"
     )
     peaks = {"mps": emulated("memory:reset_peak_memory_stats"), "cpu": unpeaked}
-    yield from rows(module, "reset_peak_memory_stats", **own, **peaks)
+    yield from rows(module, "reset_peak_memory_stats", **native, **peaks)
     chosen = translated("torch.{target}.reset_peak_memory_stats", "resets all peaks, as torch.cuda's own does")
     yield from rows(module, "reset_max_memory_allocated reset_max_memory_cached", webgpu=chosen, xpu=chosen, **peaks)
     uncounted = nothing("only what is in use is counted, not what was", "memory:reset_peak_memory_stats")
-    yield from rows(module, "reset_accumulated_memory_stats", **own, host=uncounted)
+    yield from rows(module, "reset_accumulated_memory_stats", **native, host=uncounted)
     kept = nothing("the CPU keeps no memory back", "devices:ipc_collect")
-    yield from rows(module, "empty_cache", **own, mps=OWN, cpu=kept)
+    yield from rows(module, "empty_cache", **native, mps=OWN, cpu=kept)
     unlisted = error("the allocator does not list its blocks; memory_allocated() tells their sum")
-    yield from rows(module, "memory_snapshot", **own, host=unlisted)
+    yield from rows(module, "memory_snapshot", **native, host=unlisted)
     yield from rows(module, "device_memory_used", emulated("memory:{leaf}", "all that is not free"), xpu=OWN)
     pinned = "pinned memory is not pooled, so nothing of it is counted"
     yield from rows(
@@ -93,7 +93,7 @@ def memory(module: str) -> Iterator[Row]:
     limit = nothing("the device's memory is not divided between programs; other programs' use does not change")
     limited = emulated("allocator:{leaf}", "no limit where nobody tells how much memory the adapter has")
     yield from rows(module, "set_per_process_memory_fraction", limit, webgpu=limited, xpu=OWN, mps=OWN)
-    yield from rows(module, "get_per_process_memory_fraction", emulated("allocator:{leaf}", "1: no limit"), **own)
+    yield from rows(module, "get_per_process_memory_fraction", emulated("allocator:{leaf}", "1: no limit"), **native)
 
 
 def snapshots() -> Iterator[Row]:
@@ -108,14 +108,14 @@ def snapshots() -> Iterator[Row]:
 
 def random(module: str) -> Iterator[Row]:
     """Seeds and random states."""
-    own = {"webgpu": OWN, "xpu": OWN}
+    native = {"webgpu": OWN, "xpu": OWN}
     one = emulated("random:{leaf}", "cpu: PyTorch's default generator")
-    yield from rows(module, "get_rng_state get_rng_state_all set_rng_state set_rng_state_all", **own, host=one)
-    yield from rows(module, "manual_seed seed initial_seed", **own, host=one)
+    yield from rows(module, "get_rng_state get_rng_state_all set_rng_state set_rng_state_all", **native, host=one)
+    yield from rows(module, "manual_seed seed initial_seed", **native, host=one)
     for leaf in ("manual_seed", "seed"):
         chosen = emulated(f"random:{leaf}", "cpu: PyTorch's default generator")
-        yield from rows(module, f"{leaf}_all", **own, host=chosen)
-    yield from rows(module, "default_generators", **own, host=emulated("random:{leaf}"))
+        yield from rows(module, f"{leaf}_all", **native, host=chosen)
+    yield from rows(module, "default_generators", **native, host=emulated("random:{leaf}"))
 
 
 def streams(module: str) -> Iterator[Row]:
