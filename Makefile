@@ -29,7 +29,7 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	tests/extend/test_compile_shader.py tests/extend/test_compile_shader_bounds.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan swiftshader web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader web web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -60,7 +60,10 @@ web-setup: setup ## Chromium, playwright and TypeScript, for exported models
 	@VENV=$(VENV) scripts/web.sh
 
 web-test: web-setup ## exported models in headless Chromium
-	$(bin)/python -m pytest -q tests/web tests/unit/test_export.py $(ARGS)
+	$(bin)/python -m pytest -q --full tests/web tests/unit/test_export.py $(ARGS)
+
+web: setup ## train small models, export them, and serve the pages: draw a digit, generate text, train
+	$(bin)/python examples/web.py $(ARGS)
 
 check: lint types ## rules, formatting, types, architecture, unit tests: no GPU, less than a minute
 	$(bin)/python -m pytest -n $(JOBS) --dist worksteal -q tests/test_architecture.py tests/unit $(ARGS)

@@ -158,10 +158,10 @@ def test_what_is_no_export_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
-class Draws(nn.Module):
-    def forward(self, logits: torch.Tensor) -> torch.Tensor:
-        probabilities = logits.softmax(-1)
-        return torch.multinomial(probabilities, 1)
+class Selects(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positive = x > 0
+        return torch.nonzero(positive)
 
 
 class Reads(nn.Module):
@@ -177,7 +177,7 @@ class Transforms(nn.Module):
 @pytest.mark.parametrize(
     ("model", "operator", "line", "instead"),
     [
-        (Draws(), "torch.multinomial", "return torch.multinomial(probabilities, 1)", "Gumbel"),
+        (Selects(), "torch.nonzero", "return torch.nonzero(positive)", "use a mask"),
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
         (Transforms(), "_fft_r2c", "return torch.fft.rfft(x).abs()", ""),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow import skip_slow
 
 from torch_webgpu.export.folder import copy_runtime
 
@@ -17,7 +18,8 @@ from .server import Site
 HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_slow(config, items, HERE, "takes long on a software adapter: make web-test")
     reason = missing()
     for item in items:
         if reason and item.path.is_relative_to(HERE) and "browser" in getattr(item, "fixturenames", ()):

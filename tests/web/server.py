@@ -25,9 +25,9 @@ TYPES = {
 class Site:
     """Serves ``roots`` (path → folder) on a free port of this machine.
 
-    ``ranges``: whether it answers requests for byte ranges. ``truncated``: file name → bytes after which the
-    connection ends. ``missing``: names that are not found. ``replaced``: name → other contents. ``requests``: how often
-    each path was asked for; ``ranged``: with a range.
+    ``ranges``: whether it answers requests for byte ranges. ``max_age_s``: for how long browsers may keep what they
+    get. ``truncated``: file name → bytes after which the connection ends. ``missing``: names that are not found.
+    ``replaced``: name → other contents. ``requests``: how often each path was asked for; ``ranged``: with a range.
     """
 
     def __init__(self, roots: Mapping[str, Path]) -> None:
@@ -35,6 +35,7 @@ class Site:
         self.ranges = True
         self.truncated: dict[str, int] = {}
         self.missing: set[str] = set()
+        self.max_age_s = 0
         self.replaced: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
         self.ranged: Counter[str] = Counter()
@@ -60,7 +61,7 @@ class Site:
 
     def well(self) -> None:
         """No faults any more, and nothing asked for yet."""
-        self.ranges = True
+        self.ranges, self.max_age_s = True, 0
         for record in (self.truncated, self.missing, self.replaced, self.requests, self.ranged):
             record.clear()
 
@@ -90,7 +91,7 @@ class Site:
         handler.send_header("Content-Type", TYPES.get(Path(path).suffix, "application/octet-stream"))
         handler.send_header("Content-Length", str(len(data)))
         handler.send_header("Content-Security-Policy", POLICY)
-        handler.send_header("Cache-Control", "no-store")
+        handler.send_header("Cache-Control", f"max-age={self.max_age_s}" if self.max_age_s else "no-store")
         handler.end_headers()
         limit = self.truncated.get(Path(path).name)
         try:

@@ -79,6 +79,7 @@ def test_greedy_tokens_and_no_new_buffers(loaded: Any) -> None:
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_sampling_is_that_of_python(loaded: Any) -> None:
     options = [{"temperature": 1.5}, {"temperature": 2, "top_k": 50, "top_p": 0.8}]
     runs = [[PROMPT, {**some, "seed": 7, "max_new_tokens": 9}] for some in options]

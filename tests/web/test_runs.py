@@ -152,6 +152,7 @@ def test_a_training_step(page: Any, folders: Path) -> None:
     assert expected[-1] < expected[0]
 
 
+@pytest.mark.slow
 def test_adam(page: Any, folders: Path) -> None:
     torch.manual_seed(2)
     model = nn.Linear(4, 1)
@@ -187,12 +188,8 @@ def test_adam(page: Any, folders: Path) -> None:
 
 def test_random_numbers_are_those_of_python(page: Any, folders: Path) -> None:
     def draw(x: torch.Tensor) -> dict[str, torch.Tensor]:
-        dropped = F.dropout(x, 0.3)
-        return {
-            "uniform": torch.rand(7, device=x.device),
-            "dropped": dropped,
-            "normal": torch.randn(5, device=x.device),
-        }
+        draws = {"uniform": torch.rand(7, device=x.device), "normal": torch.randn(5, device=x.device)}
+        return {**draws, "dropped": F.dropout(x, 0.3), "index": torch.multinomial(x / 64, 1)}
 
     x = torch.ones(64)
     export(None, None, folders / "random", programs={"draw": (draw, (x,))})
@@ -216,6 +213,7 @@ def test_random_numbers_are_those_of_python(page: Any, folders: Path) -> None:
         expected = {name: t.cpu() for name, t in draw(on_device).items()}
         assert torch.equal(tensor_of(result["uniform"]), expected["uniform"])
         assert torch.equal(tensor_of(result["dropped"]), expected["dropped"])
+        assert torch.equal(tensor_of(result["index"]), expected["index"])
         torch.testing.assert_close(tensor_of(result["normal"]), expected["normal"])
 
 

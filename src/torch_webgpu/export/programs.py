@@ -157,7 +157,6 @@ def layout_of(held: Held) -> torch.Tensor:
 
 
 _INSTEAD = {
-    "multinomial": "draw with the Gumbel trick: (logits - torch.log(-torch.log(torch.rand_like(logits)))).argmax(-1)",
     "nonzero": "its shape depends on values: use a mask, or torch.where with three arguments",
     "masked_select": "its shape depends on values: multiply by the mask, or use torch.where",
     "unique": "its shape depends on values: sort, and compare neighbours",

@@ -138,7 +138,8 @@ def multinomial(
     """Draws row indices with probability proportional to ``self``.
 
     Without replacement: the largest of p / Exp(1) (the exponential race, as PyTorch's own fast path). With replacement:
-    a uniform number looked up in the cumulative distribution. Waits to check the probabilities, as PyTorch does.
+    a uniform number looked up in the cumulative distribution. Waits to check the probabilities, as PyTorch does, but
+    not in a plan or a compiled graph, where they are not there yet: as on CUDA, what is drawn then is undefined.
     """
     if not self.is_floating_point():
         raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {name_of(self.dtype)}")
@@ -150,7 +151,8 @@ def multinomial(
     if like.numel() == 0:
         return like
     weights = self.float()
-    check_probabilities(weights)
+    if not torch.compiler.is_compiling():  # in a plan there is nothing to read yet
+        check_probabilities(weights)
     if not replacement or num_samples == 1:
         race = weights / exponential_(torch.empty_like(weights), generator=generator)
         return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, dim=-1).indices

@@ -15,12 +15,13 @@ export async function sha256(data) {
 }
 
 /**
+ * Asks the server whether what the browser keeps is current: files of two exports do not go together.
  * @param {string} url @param {AbortSignal} [signal] @param {number} [from] first byte
  * @returns {Promise<Response>}
  */
 export async function request(url, signal, from = 0) {
   try {
-    const response = await fetch(url, {signal, ...(from ? {headers: {Range: `bytes=${from}-`}} : {})});
+    const response = await fetch(url, {signal, cache: 'no-cache', ...(from ? {headers: {Range: `bytes=${from}-`}} : {})});
     if (!response.ok) throw new WebGPUError('network', `${url}: ${response.status} ${response.statusText}`);
     return response;
   } catch (error) {

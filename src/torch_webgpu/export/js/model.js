@@ -189,10 +189,11 @@ export class Model {
   checkFlags(flags) {
     const code = flags.getUint32(0, true);
     if (!code || this.flags < 0) return;
-    const operator = (this.manifest.operators[flags.getUint32(4, true)] ?? 'an operator').replace(/^aten::/, '');
+    const [operator, ...dims] = (this.manifest.operators[flags.getUint32(4, true)] ?? 'an_operator').replace(/^aten::/, '').split(' ');
     const value = flags.getBigInt64(8, true), size = flags.getBigInt64(16, true);
+    const numbers = new Set(dims.filter(dim => dim.endsWith(`:${size}`)).map(dim => dim.split(':')[0]));
     this.device.queue.writeBuffer(this.buffers[this.flags], 0, new Uint8Array(FLAG_BYTES)); // they stay until they are cleared
-    if (code === INDEX_OUT_OF_RANGE) throw new WebGPUError('index', `${operator}: index ${value} is out of bounds for dimension with size ${size}`);
+    if (code === INDEX_OUT_OF_RANGE) throw new WebGPUError('index', `${operator}: index ${value} is out of bounds for dimension ${[...numbers].join(' or ')} with size ${size}`.replace('  ', ' '));
     throw new WebGPUError('gpu', `${operator}: a kernel flagged error ${code} (values ${value}, ${size})`);
   }
 
