@@ -103,7 +103,8 @@ def text_page(folder: Path, device: str, steps: int) -> str:
     alphabet = "".join(sorted(set(text)))
     ids = torch.tensor([alphabet.index(c) for c in text])
     sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT, "vocab_size": len(alphabet)}
-    model: Any = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).to(device)
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)  # there is more text than it can learn
+    model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=None, eos_token_id=None)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95))
     losses, start = [], time.perf_counter()
     for step in range(steps):
@@ -196,7 +197,7 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", help="what trains here (default: cpu)")
     parser.add_argument("--epochs", type=int, default=40, help="over the digits")
-    parser.add_argument("--text-steps", type=int, default=1500)
+    parser.add_argument("--text-steps", type=int, default=3000)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--no-serve", action="store_true")
     options = parser.parse_args()
