@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "float64: needs an adapter with doubles (see tests/device/conftest.py)")
+    config.addinivalue_line("markers", "float64: needs an adapter with doubles (see tests/float64.py)")
     config.pluginmanager.register(ConformanceReport(config.getoption("conformance_json")), "conformance-report")
 
 

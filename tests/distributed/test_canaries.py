@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+import torch
 from tests.device.processes import assert_ends_well
 
 
@@ -96,6 +98,7 @@ dist.init_process_group("webgpu", store=dist.HashStore(), rank=0, world_size=1)
 """
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="PyTorch refuses them only where it is built without CUDA")
 def test_hooks_for_bfloat16_are_still_refused() -> None:
     script = """
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook

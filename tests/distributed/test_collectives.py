@@ -57,17 +57,16 @@ def test_all_reduce_of_bits(op: str) -> None:
     assert_equal(x, combine(*of_all(7, dtype=torch.int32)))
 
 
-DTYPES = (
+NAMES = (
     "float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 uint16 uint32 uint64 bool complex64 float8_e4m3fn "
     "float8_e5m2"
 ).split()
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in NAMES], ids=NAMES)
 @on_ranks
-def test_dtypes(name: str) -> None:
+def test_dtypes(dtype: torch.dtype) -> None:
     """Each is moved bit for bit, and summed where a sum is defined."""
-    dtype = getattr(torch, name)
     own, theirs = (t.to(dtype) for t in (mine(5), mine(5, rank=1 - dist.get_rank())))
     both = of_all(5)
     gathered = torch.zeros(10, dtype=dtype, device=DEVICE)

@@ -58,6 +58,7 @@ def test_methods(define: Callable[..., Any], device: torch.device) -> None:
     assert x.webgpu().device.type == "webgpu"
     assert x.webgpu(non_blocking=True).device.type == "webgpu"
     assert torch.Tensor.webgpu(x).device.type == "webgpu"
+    assert torch.Tensor.webgpu.__name__ == "webgpu"  # which torch.overrides asks of all attributes
     assert torch.nn.Linear(2, 2).webgpu().weight.device.type == "webgpu"
     torch.testing.assert_close(x.webgpu.swiglu(x), fn(x, x))
     torch.testing.assert_close(x.to(device).webgpu.twice().cpu(), x * 2)

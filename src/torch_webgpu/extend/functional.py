@@ -7,6 +7,7 @@ to give methods to; what is registered here is found behind that name only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import update_wrapper
 from types import MappingProxyType
 from typing import Any
 
@@ -114,7 +115,7 @@ class Accessor:
 
     def __init__(self, move: Callable[..., Any]) -> None:
         self.move = move
-        self.__doc__ = move.__doc__
+        update_wrapper(self, move)  # ``torch.overrides`` asks every attribute of tensors for its name
 
     def __get__(self, tensor: Any, owner: type) -> Any:
         return self if tensor is None else Methods(tensor, self.move)
