@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = {patch.name: patch for rows in patches.PATCHES.values() for patch in rows}
 ENDS = "the process ends"
 NO_PINNED_MEMORY = "getPinnedMemoryAllocator"
+AS_ON_WINDOWS = "from torch_webgpu.aten.dispatch.torch_hooks import PINNED\nPINNED.deleter = 1\n"
+"""C++ gets no allocator of pinned memory, as where its function cannot be replaced."""
 STORAGE = "torch.storage.UntypedStorage"
 OPTESTS = "torch.testing._internal.optests"
 
@@ -37,9 +39,12 @@ PROGRAMS = {
     f"{STORAGE}.share_memory_": ("refused(storage().share_memory_)", "not refused"),
     f"{STORAGE}._share_fd_cpu_": ("refused(storage()._share_fd_cpu_)", "only available on CPU"),
     f"{STORAGE}._share_filename_cpu_": ("refused(storage()._share_filename_cpu_)", "only available on CPU"),
-    "torch.storage._StorageBase.to": ("storage().to(device='cpu', non_blocking=True)", NO_PINNED_MEMORY),
+    "torch.storage._StorageBase.to": (
+        f"{AS_ON_WINDOWS}storage().to(device='cpu', non_blocking=True)",
+        NO_PINNED_MEMORY,
+    ),
     "torch.autograd.graph.save_on_cpu.__init__": (
-        """
+        f"""{AS_ON_WINDOWS}
 with torch.autograd.graph.save_on_cpu(pin_memory=True, device_type="webgpu"):
     (torch.ones(2, device="webgpu", requires_grad=True) ** 2).sum().backward()
 """,

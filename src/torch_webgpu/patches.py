@@ -127,12 +127,12 @@ AT_REGISTRATION = Patches([
     sharing("_share_filename_cpu_", "The error does not say what a program can do instead.", "issues/192099"),
     row(
         STORAGE, "_StorageBase.to", torch_patches.move_without_pinning,
-        "`storage.to(\"cpu\", non_blocking=True)` asks for pinned memory, which needs an allocator.",
+        "`storage.to(\"cpu\", non_blocking=True)` asks for pinned memory, for which C++ has no allocator on Windows.",
         "an allocator of pinned memory of Python backends", "pull/157859",
     ),
     row(
         "torch.autograd.graph", "save_on_cpu.__init__", torch_patches.save_on_cpu_without_pinning,
-        "`save_on_cpu(pin_memory=True)` pins memory where the device is available, which needs an allocator.",
+        "`save_on_cpu(pin_memory=True)` pins memory where the device is available; C++ has no allocator on Windows.",
         "an allocator of pinned memory of Python backends", "pull/157859",
     ),
     row(

@@ -85,7 +85,8 @@ def test_rows_4_and_10_a_process_with_another_id_starts_once_and_imports_nothing
         "try:\n    import beside\n    print(beside.value)\nexcept ImportError:\n    print('none')\n"
         "print(os.environ['STARTS'], torch.device('cuda').type, sys.argv[1:], any('zip' in e for e in sys.path))\n"
     )
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    # An empty part would be the working folder.
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     program = str(elsewhere / "program.py")
     done = python(*flags, program, "two words", folder=folder, TORCH_WEBGPU_TRANSLATE="webgpu", PYTHONPATH=path)
     said = f"{'none' if flags else 7}\n1 webgpu ['two words'] True\n"

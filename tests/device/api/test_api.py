@@ -295,14 +295,6 @@ def test_gradient_scaler_and_autocast_under_torch_webgpu_amp(device):
 # Canaries: each fails when PyTorch no longer needs what was done about it.
 
 
-def test_pinned_memory_still_needs_an_allocator(device):
-    """aten/dispatch/torch_patches.py: save_on_cpu_without_pinning."""
-    if torch.cuda.is_available() or torch.xpu.is_available():
-        pytest.skip("memory is pinned for the machine's other accelerator")
-    with pytest.raises((RuntimeError, NotImplementedError), match="PrivateUse1HooksInterface"):
-        torch.empty(1, pin_memory=True)
-
-
 def test_a_python_backends_streams_and_events_still_know_one_device_and_no_time(device):
     """api/streams.py."""
     assert torch.Stream.__base__(torch.device("webgpu", 1)).device.index == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from types import ModuleType
 
 import pytest
 
+OWN_PROCESS = "TORCH_WEBGPU_TEST_OWN_PROCESS"
+collect_ignore = [] if os.environ.get(OWN_PROCESS) else ["test_devices.py"]
+"""Devices that were registered keep their indices for good, so these run in a process of their own."""
 EXAMPLE = Path(__file__).parents[3] / "examples" / "third_implementations"
 
 
