@@ -316,13 +316,8 @@ class Mailbox:
             index = marks.find(0)
             if index < 0:
                 continue
-            find, words, owners, resting, slot_words = (
-                marks.find,
-                slab.words,
-                slab.owners,
-                slab.resting,
-                SLOT_BYTES // 4,
-            )
+            find, words, owners, resting = marks.find, slab.words, slab.owners, slab.resting
+            slot_words = SLOT_BYTES // 4
             while index >= 0:
                 words[index * slot_words] = FREE
                 resting.append(index)

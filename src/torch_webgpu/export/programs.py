@@ -107,8 +107,8 @@ def program_of(
         inspect.signature(called).bind(*args, **kwargs)
     except TypeError as error:
         raise ExportError(f"the example inputs of {name!r} do not fit its arguments: {error}") from None
-    except ValueError:
-        pass  # a function without a signature
+    except ValueError:  # a function of C has no signature, and its call will tell
+        pass
     names = parameter_names(called, len(args))
     names += [f"input_{k}" for k in range(len(names), len(args))]
     inputs: dict[str, torch.Tensor] = {}
