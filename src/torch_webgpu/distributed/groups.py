@@ -17,7 +17,9 @@ from weakref import WeakKeyDictionary
 from torch import distributed as dist
 
 from .adapters import choose_adapter
+from .gloo_transport import GlooTransport
 from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
+from .transport import Exchange, Request, Transport
 
 GLOO_NAME, FAKE = "gloo", "fake"
 
@@ -31,9 +33,16 @@ class StagingGroup:
         self.size: int = group.size()
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
+        self.transports: list[Transport] = [GlooTransport()]
+        """The first that carries a collective has it; the last carries all."""
 
     def __str__(self) -> str:
         return f"group {self.name!r}, rank {self.rank} of {self.size}"
+
+    def begin(self, request: Request) -> Exchange:
+        """A collective that was just called."""
+        exchanges = (transport.begin(request) for transport in self.transports)
+        return next(exchange for exchange in exchanges if exchange is not None)
 
     def abort(self) -> None:
         """Has everything underway end with an error."""

@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic, sleep
@@ -20,7 +20,7 @@ from typing import Any
 from torch_webgpu.engine.sync import LONGEST_PAUSE_S, SHORTEST_PAUSE_S
 
 from .groups import forget, known, staging_groups
-from .staging import Staged
+from .transport import Exchange
 from .work import CollectiveWork
 
 EXIT_S = 10.0
@@ -31,45 +31,30 @@ _log = logging.getLogger("torch_webgpu")
 
 
 class Call:
-    """One collective: its tensors, how it is issued, and the work that its caller has.
+    """One collective: what carries it, the work that its caller has, its staging group."""
 
-    ``issue`` calls gloo and returns its work; ``has_source``: whether that tells where a message came from.
-    """
-
-    def __init__(
-        self,
-        what: Callable[[], str],
-        staged: Iterable[Staged],
-        issue: Callable[[], Any],
-        work: CollectiveWork,
-        group: object,
-        has_source: bool = False,
-    ) -> None:
-        self._what, self._staged, self._issue, self._has_source = what, list(staged), issue, has_source
+    def __init__(self, what: Callable[[], str], exchange: Exchange, work: CollectiveWork, group: object) -> None:
+        self._what, self._exchange = what, exchange
         self.work, self.group = work, group
-        self._issued: Any = None
 
     def __str__(self) -> str:
         return self._what()
 
     def issue(self) -> None:
-        """Waits for the inputs and calls gloo."""
-        for staged in self._staged:
-            staged.read()
-        self._issued = self._issue()
+        """Waits for the inputs and begins to exchange."""
+        self._exchange.issue()
 
     def finish(self, looks: bool = False) -> None:
-        """Waits for gloo, and uploads the results. Completes the work, whatever happens.
+        """Waits until the results are on the device. Completes the work, whatever happens.
 
         ``looks``: by looking time and again, which Ctrl-C can interrupt. Raises KeyboardInterrupt then.
         """
         try:
-            if looks:
-                self._look()
-            self._issued.wait()
-            source = self._issued._source_rank() if self._has_source else -1
-            for staged in self._staged:
-                staged.write()
+            pause_s = SHORTEST_PAUSE_S
+            while looks and self._exchange.is_done() is False:
+                sleep(pause_s)
+                pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+            source = self._exchange.finish()
         except KeyboardInterrupt:
             self.fail(RuntimeError("it was interrupted; other ranks may still wait for this one"))
             raise
@@ -77,17 +62,6 @@ class Call:
             self.fail(error)
         else:
             self.work.complete(source)
-
-    def _look(self) -> None:
-        """Waits until gloo's work is complete. Some of its works can only be waited for: those have no future."""
-        try:
-            future = self._issued.get_future()
-        except RuntimeError:
-            return
-        pause_s = SHORTEST_PAUSE_S
-        while not future.done():
-            sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
 
     def fail(self, error: BaseException) -> None:
         """Completes the work with an error that says which collective it was."""
