@@ -9,14 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from .torch_c10d import operator
-
-if TYPE_CHECKING:
-    from .groups import StagingGroup
 
 IN, OUT, BOTH, NOTHING = "in", "out", "both", "nothing"
 
@@ -47,6 +44,15 @@ class Collective:
         return operator(self.name)
 
 
+class Group(Protocol):
+    """The ranks among which a collective is called. ``box``: what gloo's operators take as their group."""
+
+    name: str
+    rank: int
+    size: int
+    box: Any
+
+
 @dataclass(frozen=True)
 class Request:
     """A collective that this rank has called.
@@ -57,7 +63,7 @@ class Request:
 
     collective: Collective
     tensors: Sequence[Any]
-    group: StagingGroup
+    group: Group
     rest: Sequence[Any]
 
     def role(self, position: int) -> str:
