@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from tests.webgpu_double.objects import (
     COPY_DST,
+    COPY_SRC,
     MAP_READ,
+    MAP_WRITE,
     BindGroup,
     Buffer,
     HostMemory,
@@ -93,6 +95,7 @@ class CheckedDevice:
         most = self.adapter.limits["max-buffer-size"]
         rule(0 < size_bytes <= most and size_bytes % 4 == 0, f"a buffer of {size_bytes} bytes, of at most {most}")
         rule(usage & ~MAP_READ & ~COPY_DST == 0 or not usage & MAP_READ, f"usages {usage:#x} beside map-read")
+        rule(usage & ~MAP_WRITE & ~COPY_SRC == 0 or not usage & MAP_WRITE, f"usages {usage:#x} beside map-write")
         limit = self._faults.memory_bytes
         if limit is not None and self.memory_bytes + size_bytes > limit:
             return self._made(Buffer(self, size_bytes, usage), ("out of memory", "Not enough memory left."))
@@ -110,8 +113,14 @@ class CheckedDevice:
             self._writes.append((buffer, offset, raw))
 
     def map(self, buffer: Any, size_bytes: int) -> memoryview | None:
+        return self._map(buffer, size_bytes, MAP_READ)
+
+    def map_to_write(self, buffer: Any, size_bytes: int) -> memoryview | None:
+        return self._map(buffer, size_bytes, MAP_WRITE)
+
+    def _map(self, buffer: Any, size_bytes: int, usage: int) -> memoryview | None:
         buffer = self._take(Buffer, buffer, "map")
-        buffer.check_range(0, size_bytes, MAP_READ, "map")
+        buffer.check_range(0, size_bytes, usage, "map")
         rule(size_bytes, "nothing is mapped")
         rule(buffer.mapped is None, f"{buffer} is mapped already")
         self.poll(wait=True)
@@ -126,6 +135,8 @@ class CheckedDevice:
         rule(buffer.mapped is not None, f"{buffer} is not mapped")
         try:
             host = buffer.mapped.obj
+            if buffer.usage & MAP_WRITE:
+                buffer.bytes[: len(host)] = np.frombuffer(bytes(host), np.uint8)
             buffer.mapped.release()
             host.clear()  # cannot shrink while somebody looks at it
         except BufferError:

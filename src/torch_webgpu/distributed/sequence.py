@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from time import monotonic, sleep
+from time import monotonic, perf_counter
 from typing import Any
 
-from torch_webgpu.engine.sync import LONGEST_PAUSE_S, SHORTEST_PAUSE_S
+from torch_webgpu.engine.sync import pause
 
 from .groups import forget, known, staging_groups
 from .transport import Exchange
@@ -50,10 +50,9 @@ class Call:
         ``looks``: by looking time and again, which Ctrl-C can interrupt. Raises KeyboardInterrupt then.
         """
         try:
-            pause_s = SHORTEST_PAUSE_S
+            begin_s = perf_counter()
             while looks and self._exchange.is_done() is False:
-                sleep(pause_s)
-                pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+                pause(begin_s)
             source = self._exchange.finish()
         except KeyboardInterrupt:
             self.fail(RuntimeError("it was interrupted; other ranks may still wait for this one"))

@@ -9,6 +9,7 @@ import torch
 
 from torch_webgpu.aten.dispatch.torch_abi import is_webgpu
 from torch_webgpu.aten.tensors.copy import begin_download, copy_from
+from torch_webgpu.engine.apart import upload_apart
 from torch_webgpu.engine.sync import Download
 
 KEPT_BYTES = 512 << 20
@@ -107,7 +108,8 @@ class Staged:
                 self._host.copy_(self.carrier)
             if self._truth:
                 self.carrier.ne_(0)
-            copy_from(self._host, self._tensor)
+            if self._tensor.dtype not in CARRIED or not upload_apart(self._tensor, self._host):
+                copy_from(self._host, self._tensor)
         if self._block is not None:
             MEMORY.give(self._block)
             self._block = None

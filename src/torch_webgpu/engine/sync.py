@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 ERROR_BYTES = 32
 """Of the error buffer that are in use."""
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
-"""Between two looks whether a download is there."""
+SPIN_S, LONGEST_PAUSE_S = 1e-4, 1e-3
+"""How long a wait looks time and again at first, and the longest pause between two looks after that."""
+WAITED_PART = 16
+"""A pause is this part of what was waited so far: that much of a wait may be for nothing."""
 _FLAGS = Struct("<IIqq")
 """Code, operation id, offending index, size."""
 INDEX_OUT_OF_RANGE = 1
@@ -142,6 +144,12 @@ def download_later(t: torch.Tensor, host: torch.Tensor) -> None:
         eng.readbacks.begin(device, read.submitted_parts(), host)
 
 
+def pause(begin_s: float) -> None:
+    """Between two looks at something that is waited for since ``begin_s``, by ``time.perf_counter``."""
+    waited_s = time.perf_counter() - begin_s
+    time.sleep(0 if waited_s < SPIN_S else min(waited_s / WAITED_PART, LONGEST_PAUSE_S))
+
+
 class Download:
     """:func:`download` whose wait any thread may do, without the engine's lock: others record and flush meanwhile.
 
@@ -165,10 +173,9 @@ class Download:
 
     def wait(self) -> None:
         """Waits until the bytes are in the host's memory. Raises DeviceLostError where they never will be."""
-        pause_s = SHORTEST_PAUSE_S
+        begin_s = time.perf_counter()
         while not self.is_done():
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause(begin_s)
         lock, device, opened = engine().lock, self._device, self._opened
         for part in self._parts:
             with Uninterrupted(), lock:

@@ -30,10 +30,11 @@ Handle = Any
 """An object of the library's; what it is, only the implementation knows."""
 
 # Buffer usages, as WebGPU numbers them; BUFFER is what tensors live in.
-_MAP_READ, _COPY_SRC, _COPY_DST, _UNIFORM, _STORAGE, _QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
+_MAP_READ, _MAP_WRITE, _COPY_SRC, _COPY_DST, _UNIFORM, _STORAGE, _QUERY_RESOLVE = 0x1, 0x2, 0x4, 0x8, 0x40, 0x80, 0x200
 BUFFER = _STORAGE | _QUERY_RESOLVE | _COPY_SRC | _COPY_DST
 UNIFORM = _UNIFORM | _COPY_DST
 READBACK = _MAP_READ | _COPY_DST
+UPLOAD = _MAP_WRITE | _COPY_SRC
 
 
 @dataclass
@@ -150,6 +151,9 @@ class NativeDevice(Protocol):
 
     def map(self, buffer: Handle, size_bytes: int) -> Any:
         """Waits until the buffer can be read; its bytes as a buffer object, valid until ``unmap``; None on errors."""
+
+    def map_to_write(self, buffer: Handle, size_bytes: int) -> Any:
+        """:meth:`map` of a buffer that the host writes. One that has not this method uploads by ``write_buffer``."""
 
     def create_shader(self, source: str, label: str, trusted: bool) -> Handle:
         """A shader module. A trusted one may be compiled without bounds checks."""

@@ -13,6 +13,7 @@ from .buffers import Buffer
 from .calls import encode
 from .commands import CopyBuffer
 from .implementation import READBACK
+from .upload_memory import UploadMemory
 
 if TYPE_CHECKING:
     from .implementation import NativeDevice
@@ -70,6 +71,7 @@ class Transfer:
 
     def __init__(self, native: NativeDevice) -> None:
         self._native = native
+        self.uploads = UploadMemory(native)
         self._pending_bytes = 0
         self._staging: Buffer | None = None
         self._spare: list[Buffer] = []  # staging buffers of readbacks that are finished
@@ -218,6 +220,7 @@ class Transfer:
         for buffer in idle:
             self._native.release_buffer(buffer.handle)
         self._staging, self._spare = None, []
+        self.uploads.release_idle()
 
     def close(self) -> None:
         """Releases all staging buffers: nobody waits for what is underway any more."""
@@ -225,3 +228,4 @@ class Transfer:
         for buffer in self._underway:
             self._native.release_buffer(buffer.handle)
         self._underway.clear()
+        self.uploads.close()

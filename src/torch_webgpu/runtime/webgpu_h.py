@@ -162,8 +162,9 @@ class CDevice:
         self._map_callback.mode = self.callback_mode
         self._map_callback.callback, self._map_callback.userdata1 = library.on_map, self._map_reply_handle
         self._map_info = self._map_callback[0]
-        self._map_async, self._map_mode = lib.wgpuBufferMapAsync, lib.WGPUMapMode_Read
-        self._mapped_range = lib.wgpuBufferGetConstMappedRange
+        self._map_async = lib.wgpuBufferMapAsync
+        self._for_reading = lib.WGPUMapMode_Read, lib.wgpuBufferGetConstMappedRange
+        self._for_writing = lib.WGPUMapMode_Write, lib.wgpuBufferGetMappedRange
         self._done_callback = ffi.new("WGPUQueueWorkDoneCallbackInfo *")
         self._done_callback.mode, self._done_callback.callback = self.callback_mode, library.on_done
         self._one_buffer = ffi.new("WGPUCommandBuffer[1]")
@@ -237,14 +238,20 @@ class CDevice:
         self.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset, view, len(view))
 
     def map(self, buffer: Handle, size_bytes: int) -> Any:
+        return self._map(buffer, size_bytes, *self._for_reading)
+
+    def map_to_write(self, buffer: Handle, size_bytes: int) -> Any:
+        return self._map(buffer, size_bytes, *self._for_writing)
+
+    def _map(self, buffer: Handle, size_bytes: int, mode: int, mapped_range: Callable[..., Handle]) -> Any:
         reply = self._map_reply
         reply.clear()
-        self._wait(reply, self._map_async(buffer, self._map_mode, 0, size_bytes, self._map_info))
+        self._wait(reply, self._map_async(buffer, mode, 0, size_bytes, self._map_info))
         status, message = reply[0]
         if status != self.library.map_success:
             self.sink.errors.append(("internal", f"mapping a staging buffer failed: {message or status}"))
             return None
-        return self.ffi.buffer(self._mapped_range(buffer, 0, size_bytes), size_bytes)
+        return self.ffi.buffer(mapped_range(buffer, 0, size_bytes), size_bytes)
 
     def _wait(self, reply: list[Any], future: Handle) -> None:
         """Until the reply is there: asks time and again at first, then blocks."""
