@@ -19,6 +19,8 @@ from torch_webgpu.aten.dispatch.torch_abi import is_webgpu
 from . import coalescing
 from .groups import StagingGroup, staging_group
 from .sequence import Call, sequence
+from .shared_calls import SharedCall, carries
+from .shared_transport import SharedTransport
 from .staging import Staged, describe
 from .torch_c10d import operator, position, register_kernel, unboxed_work
 from .work import CollectiveWork
@@ -93,17 +95,29 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         what = partial(describe_call, collective, tensors, group)
         check_devices(tensors, what)
         work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
+        box = work.boxed()
+        if shared := shared_transport(collective, tensors, group):
+            call = SharedCall(what, collective.name, tensors, rest, work, group, shared)
+            sequence().run(call, waits)
+            coalescing.note(work)
+            return (tensors[0], box) if collective.returns_tensors else box
         with torch.no_grad():
             if collective.name == "alltoall_":
                 staged, issue = stage_lists(tensors[0], tensors[1], group, rest)
             else:
                 staged, issue = stage(collective, overload, tensors, group, rest)
-        box = work.boxed()
         sequence().run(Call(what, staged, issue, work, group, collective.has_source), waits)
         coalescing.note(work)
         return (tensors[0], box) if collective.returns_tensors else box
 
     return run
+
+
+def shared_transport(collective: Collective, tensors: Sequence[Any], group: StagingGroup) -> SharedTransport | None:
+    """What carries a collective through shared memory; None where gloo does."""
+    if not carries(collective.name, collective.reduces, tensors, group.size):
+        return None
+    return group.shared(next(flat(tensors)).device.index)
 
 
 Issue = Callable[[], Any]

@@ -7,19 +7,22 @@ they were called. What is issued goes to a *staging group*, which has this backe
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import distributed as dist
 
 from .adapters import choose_adapter
+from .shared_transport import SharedTransport, connect
 from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
 
 GLOO_NAME, FAKE = "gloo", "fake"
+_log = logging.getLogger("torch_webgpu")
 
 
 class StagingGroup:
@@ -31,12 +34,43 @@ class StagingGroup:
         self.size: int = group.size()
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
+        self._process_group, self._connecting = ref(group), threading.Lock()
+        self._shared: SharedTransport | None = None
+        self.why_through_gloo: str | None = None
+        """Why its ranks do not exchange through shared memory; None before the first collective, and where they do."""
 
     def __str__(self) -> str:
         return f"group {self.name!r}, rank {self.rank} of {self.size}"
 
+    def shared(self, index: int) -> SharedTransport | None:
+        """The exchange through shared memory, for tensors of a device; None where the group's ranks have none.
+
+        The first call is every rank's, and waits for all of them.
+        """
+        if self._shared is None and self.why_through_gloo is None:
+            with self._connecting:
+                if self._shared is None and self.why_through_gloo is None:
+                    timeout = _timeout(self._process_group()._get_backend(WEBGPU))
+                    self._shared, why = connect(self._process_group(), index, timeout)
+                    if self._shared is None:
+                        self.why_through_gloo = why
+                    _log.info("%s exchanges through %s", self, f"gloo: {why}" if why else "shared memory")
+        if self._shared is not None and self._shared.index != index:
+            raise RuntimeError(
+                f"{self} exchanges tensors of webgpu:{self._shared.index} through shared memory, and this one is on "
+                f"webgpu:{index}. TORCH_WEBGPU_SHARED_MEMORY=0 has gloo carry those of any device"
+            )
+        return self._shared
+
+    def close(self) -> None:
+        """Lets the shared memory go."""
+        if self._shared is not None:
+            self._shared.close()
+
     def abort(self) -> None:
         """Has everything underway end with an error."""
+        if self._shared is not None:
+            self._shared.abort()
         self._group.abort()
 
 
@@ -87,11 +121,20 @@ def _carrier(group: Any) -> Any:
         return backend
     rank, size, name = group.rank(), group.size(), group.group_name
     store = PrefixStore("webgpu/", group.get_group_store())
-    options = getattr(getattr(backend, "wrapped_pg", backend), "options", None)
-    timeout = options._timeout if options is not None else dist.default_pg_timeout
+    options, timeout = _options(backend), _timeout(backend)
     ranks = options.global_ranks_in_group if options is not None else range(size)
     gloo = new_gloo(store, rank, size, timeout, ranks, name, connects_late=True)
     return checked(gloo, store, rank, size, timeout, name)
+
+
+def _options(backend: Any) -> Any:
+    return getattr(getattr(backend, "wrapped_pg", backend), "options", None)
+
+
+def _timeout(backend: Any) -> timedelta:
+    options = _options(backend)
+    timeout: timedelta = options._timeout if options is not None else dist.default_pg_timeout
+    return timeout
 
 
 _staging_groups: WeakKeyDictionary[Any, StagingGroup] = WeakKeyDictionary()
@@ -123,9 +166,12 @@ def staging_groups() -> list[StagingGroup]:
 def forget(group: Any = None) -> None:
     """A group is destroyed; None for all."""
     if group is None:
+        forgotten = staging_groups()
         _staging_groups.clear()
     else:
-        _staging_groups.pop(group, None)
+        forgotten = [known for known in (_staging_groups.pop(group, None),) if known is not None]
+    for staging in forgotten:
+        staging.close()
 
 
 def splitting(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Protocol
 
 from torch_webgpu.engine.sync import LONGEST_PAUSE_S, SHORTEST_PAUSE_S
 
@@ -105,6 +105,22 @@ def explained(error: BaseException, what: str) -> BaseException:
     return named
 
 
+class Issued(Protocol):
+    """A collective as the sequence sees it: :class:`Call`, or one through shared memory."""
+
+    work: CollectiveWork
+    group: object
+
+    def issue(self) -> None:
+        """Begins it, in its place among the others. It may wait for its inputs, not for other ranks."""
+
+    def finish(self, looks: bool = False) -> None:
+        """Waits for its end; completes the work, whatever happens."""
+
+    def fail(self, error: BaseException) -> None:
+        """Completes the work with an error."""
+
+
 class Threads:
     """Threads that each do one thing at a time; there are as many as there is to do at once."""
 
@@ -135,13 +151,13 @@ class Sequence:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._underway: dict[Call, None] = {}
+        self._underway: dict[Issued, None] = {}
         self._unissued = 0
-        self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._calls: SimpleQueue[Issued] = SimpleQueue()
         self._finishing = Threads("webgpu-collectives")
         self._issuing: threading.Thread | None = None
 
-    def run(self, call: Call, waits: bool) -> None:
+    def run(self, call: Issued, waits: bool) -> None:
         """Issues a collective after those before it. ``waits``: here and now, if none is to be issued before it.
 
         Raises the error of one that was waited for.
@@ -187,13 +203,13 @@ class Sequence:
                     self._unissued -= 1
             del call  # a thread that waits holds no tensors
 
-    def _complete(self, call: Call, end: Callable[[], None]) -> None:
+    def _complete(self, call: Issued, end: Callable[[], None]) -> None:
         try:
             end()
         finally:
             self._ended(call)
 
-    def _ended(self, call: Call) -> None:
+    def _ended(self, call: Issued) -> None:
         with self._lock:
             self._underway.pop(call, None)
             self._changed.notify_all()
