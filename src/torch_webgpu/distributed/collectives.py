@@ -1,14 +1,12 @@
 """The operators of ``c10d`` on tensors of webgpu: what each reads and writes, and the one kernel made of that.
 
 Every caller of a collective ends in these operators: ``torch.distributed``, the C++ Reducer of DistributedDataParallel,
-functional collectives, FSDP. A kernel stages the tensors through the host's memory, and calls the same operator with
-the host's side of them and the staging group, which reaches gloo.
+functional collectives, FSDP. A kernel has a transport of the group carry the tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,35 +17,10 @@ from torch_webgpu.aten.dispatch.torch_abi import is_webgpu
 from . import coalescing
 from .groups import StagingGroup, staging_group
 from .sequence import Call, sequence
-from .shared_calls import SharedCall, carries
-from .shared_transport import SharedTransport
-from .staging import Staged, describe
-from .torch_c10d import operator, position, register_kernel, unboxed_work
+from .staging import describe
+from .torch_c10d import position, register_kernel
+from .transport import BOTH, IN, NOTHING, OUT, Collective, Request, flat
 from .work import CollectiveWork
-
-IN, OUT, BOTH, NOTHING = "in", "out", "both", "nothing"
-
-
-@dataclass(frozen=True)
-class Collective:
-    """An operator of ``c10d``.
-
-    ``roles``: what becomes of the tensors in its first arguments. ``reduces``: it computes with them. ``root``: the
-    argument after the group that names the rank which alone reads, or writes (``root_is``: which role it has alone).
-    ``returns_tensors``: it returns its first argument beside the work. ``is_flat``: only the number of elements
-    matters, and gloo is given one dimension, where it would compare others.
-    """
-
-    name: str
-    called: str
-    roles: tuple[str, ...]
-    reduces: bool = False
-    returns_tensors: bool = False
-    root: int | None = None
-    root_is: str = ""
-    has_source: bool = False
-    is_flat: bool = False
-
 
 COLLECTIVES = (
     Collective("allreduce_", "all_reduce", (BOTH,), reduces=True, returns_tensors=True),
@@ -79,13 +52,13 @@ COLLECTIVES = (
 def register() -> None:
     """Registers the kernels."""
     for collective in COLLECTIVES:
-        register_kernel(operator(collective.name), kernel(collective))
+        register_kernel(collective.overload, kernel(collective))
 
 
 def kernel(collective: Collective) -> Callable[..., Any]:
     """The kernel of an operator for tensors of webgpu."""
-    overload, count = operator(collective.name), len(collective.roles)
-    asynchronous = position(overload, "async_op")
+    count = len(collective.roles)
+    asynchronous = position(collective.overload, "async_op")
 
     def run(*args: Any) -> Any:
         tensors, rest = args[:count], args[count + 1 :]
@@ -95,103 +68,14 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         what = partial(describe_call, collective, tensors, group)
         check_devices(tensors, what)
         work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
-        box = work.boxed()
-        if shared := shared_transport(collective, tensors, group):
-            call = SharedCall(what, collective.name, tensors, rest, work, group, shared)
-            sequence().run(call, waits)
-            coalescing.note(work)
-            return (tensors[0], box) if collective.returns_tensors else box
         with torch.no_grad():
-            if collective.name == "alltoall_":
-                staged, issue = stage_lists(tensors[0], tensors[1], group, rest)
-            else:
-                staged, issue = stage(collective, overload, tensors, group, rest)
-        sequence().run(Call(what, staged, issue, work, group, collective.has_source), waits)
+            exchange = group.begin(Request(collective, tensors, group, rest))
+        box = work.boxed()
+        sequence().run(Call(what, exchange, work, group), waits)
         coalescing.note(work)
         return (tensors[0], box) if collective.returns_tensors else box
 
     return run
-
-
-def shared_transport(collective: Collective, tensors: Sequence[Any], group: StagingGroup) -> SharedTransport | None:
-    """What carries a collective through shared memory; None where gloo does."""
-    if not carries(collective.name, collective.reduces, tensors, group.size):
-        return None
-    return group.shared(next(flat(tensors)).device.index)
-
-
-Issue = Callable[[], Any]
-
-
-def stage(
-    collective: Collective, overload: Any, tensors: Sequence[Any], group: StagingGroup, rest: Sequence[Any]
-) -> tuple[list[Staged], Issue]:
-    """The host's side of a call's tensors, and what calls the same operator with them."""
-    staged: list[Staged] = []
-
-    def host_side(role: str, t: torch.Tensor) -> torch.Tensor:
-        one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces)
-        staged.append(one)
-        return one.carrier.view(-1) if collective.is_flat else one.carrier
-
-    hosts = [
-        structured(partial(host_side, role_here(collective, role, group, rest)), value)
-        for role, value in zip(collective.roles, tensors)
-    ]
-    if collective.roles == (NOTHING,):
-        staged, hosts = [], [torch.empty(1, device="cpu")]
-
-    def issue() -> Any:
-        return unboxed_work(overload(*hosts, group.box, *rest))
-
-    return staged, issue
-
-
-def role_here(collective: Collective, role: str, group: StagingGroup, rest: Sequence[Any]) -> str:
-    """What becomes of the tensors on this rank."""
-    if collective.root is None:
-        return role
-    is_root = rest[collective.root] == group.rank
-    if collective.root_is == IN:  # broadcast: the root's tensor goes out, the others' come in
-        return IN if is_root else OUT
-    return BOTH if is_root else IN  # reduce: only the root's is written
-
-
-def stage_lists(
-    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], group: StagingGroup, rest: Sequence[Any]
-) -> tuple[list[Staged], Issue]:
-    """:func:`stage` for lists of tensors for, and from, each rank: gloo takes one, of which each rank gets a part.
-
-    Its own operator for lists came with PyTorch 2.12.
-    """
-    staged: list[Staged] = []
-    flat_sides, sizes = [], []
-    for tensors, into in ((outputs, False), (inputs, True)):
-        sizes.append([t.nbytes for t in tensors])
-        memory = torch.empty(sum(sizes[-1]), dtype=torch.uint8, device="cpu")
-        flat_sides.append(memory)
-        for t, part in zip(tensors, memory.split(sizes[-1])):
-            staged.append(Staged(t, into, not into, False, part))
-    overload = operator("alltoall_base_")
-
-    def issue() -> Any:
-        return unboxed_work(overload(*flat_sides, group.box, *sizes, *rest))
-
-    return staged, issue
-
-
-def structured(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """``function`` of a tensor, or of each in lists of lists."""
-    return [structured(function, v) for v in value] if isinstance(value, (list, tuple)) else function(value)
-
-
-def flat(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in lists of lists."""
-    if isinstance(value, (list, tuple)):
-        for v in value:
-            yield from flat(v)
-    else:
-        yield value
 
 
 def check_devices(tensors: Sequence[Any], what: Callable[[], str]) -> None:

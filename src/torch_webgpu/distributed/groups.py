@@ -7,7 +7,6 @@ they were called. What is issued goes to a *staging group*, which has this backe
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,11 +17,12 @@ from weakref import WeakKeyDictionary, ref
 from torch import distributed as dist
 
 from .adapters import choose_adapter
-from .shared_transport import SharedTransport, connect
+from .gloo_transport import GlooTransport
+from .shared_transport import SharedMemoryTransport
 from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
+from .transport import Exchange, Request, Transport
 
 GLOO_NAME, FAKE = "gloo", "fake"
-_log = logging.getLogger("torch_webgpu")
 
 
 class StagingGroup:
@@ -34,43 +34,30 @@ class StagingGroup:
         self.size: int = group.size()
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
-        self._process_group, self._connecting = ref(group), threading.Lock()
-        self._shared: SharedTransport | None = None
-        self.why_through_gloo: str | None = None
-        """Why its ranks do not exchange through shared memory; None before the first collective, and where they do."""
+        self._shared = SharedMemoryTransport(ref(group), _timeout(group._get_backend(WEBGPU)), str(self))
+        self.transports: list[Transport] = [self._shared, GlooTransport()]
+        """The first that carries a collective has it; the last carries all."""
 
     def __str__(self) -> str:
         return f"group {self.name!r}, rank {self.rank} of {self.size}"
 
-    def shared(self, index: int) -> SharedTransport | None:
-        """The exchange through shared memory, for tensors of a device; None where the group's ranks have none.
+    def begin(self, request: Request) -> Exchange:
+        """A collective that was just called."""
+        exchanges = (transport.begin(request) for transport in self.transports)
+        return next(exchange for exchange in exchanges if exchange is not None)
 
-        The first call is every rank's, and waits for all of them.
-        """
-        if self._shared is None and self.why_through_gloo is None:
-            with self._connecting:
-                if self._shared is None and self.why_through_gloo is None:
-                    timeout = _timeout(self._process_group()._get_backend(WEBGPU))
-                    self._shared, why = connect(self._process_group(), index, timeout)
-                    if self._shared is None:
-                        self.why_through_gloo = why
-                    _log.info("%s exchanges through %s", self, f"gloo: {why}" if why else "shared memory")
-        if self._shared is not None and self._shared.index != index:
-            raise RuntimeError(
-                f"{self} exchanges tensors of webgpu:{self._shared.index} through shared memory, and this one is on "
-                f"webgpu:{index}. TORCH_WEBGPU_SHARED_MEMORY=0 has gloo carry those of any device"
-            )
-        return self._shared
+    @property
+    def why_through_gloo(self) -> str | None:
+        """Why no collective goes through shared memory; None where they do, and before the first."""
+        return self._shared.refusal
 
     def close(self) -> None:
-        """Lets the shared memory go."""
-        if self._shared is not None:
-            self._shared.close()
+        """Lets the shared memory go. Nothing is underway."""
+        self._shared.close()
 
     def abort(self) -> None:
         """Has everything underway end with an error."""
-        if self._shared is not None:
-            self._shared.abort()
+        self._shared.abort()
         self._group.abort()
 
 
@@ -169,7 +156,7 @@ def forget(group: Any = None) -> None:
         forgotten = staging_groups()
         _staging_groups.clear()
     else:
-        forgotten = [known for known in (_staging_groups.pop(group, None),) if known is not None]
+        forgotten = [one for one in (_staging_groups.pop(group, None),) if one is not None]
     for staging in forgotten:
         staging.close()
 

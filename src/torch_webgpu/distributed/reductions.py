@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import torch
-from torch import distributed as dist
 
-from .torch_c10d import group_of_one_backend, new_gloo, operator, unboxed_work
+from .shared_memory import RefusedError
+from .torch_c10d import HashStore, group_of_one_backend, new_gloo, operator, unboxed_work
 
 NUMBERS = 6, 3
 OF_FLOATS = {9.0: "sum", 4.5: "avg", 6.0: "max", 3.0: "min", 18.0: "product"}
@@ -39,7 +39,7 @@ class Probe:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        store, self._boxes, self._groups = dist.HashStore(), [], []
+        store = HashStore()
 
         def make(rank: int) -> None:
             gloo = new_gloo(store, rank, 2, timedelta(seconds=60), (0, 1), "reductions")
@@ -54,13 +54,13 @@ class Probe:
         self._boxes = [group.boxed() for group in made]
 
     def name_of(self, reduce_op: Any) -> str:
-        """The reduction's name. RuntimeError for what gloo cannot do."""
+        """The reduction's name. RefusedError for what gloo cannot do."""
         with self._lock:
             try:
                 return OF_FLOATS[self._result(reduce_op, torch.float64)]
             except RuntimeError as error:
                 if "non-integral" not in str(error):
-                    raise
+                    raise RefusedError(str(error)) from None
             return OF_INTEGERS[self._result(reduce_op, torch.int64)]
 
     def _result(self, reduce_op: Any, dtype: torch.dtype) -> Any:
@@ -81,9 +81,9 @@ def probe() -> Probe:
 def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
     """What reduces tensors of a dtype. Every rank reduces them in the same order, and gets the same result."""
     if name in ("band", "bor", "bxor") and (dtype.is_floating_point or dtype.is_complex):
-        raise RuntimeError(f"Cannot use ReduceOp.{name.upper()} with non-integral dtype")
+        raise RefusedError(f"Cannot use ReduceOp.{name.upper()} with non-integral dtype")
     if name == "avg" and not dtype.is_floating_point:
-        raise RuntimeError(f"Cannot use ReduceOp.AVG with {dtype}")
+        raise RefusedError(f"Cannot use ReduceOp.AVG with {dtype}")
     pair, wide = PAIRS[name], WIDER.get(dtype, dtype) if name in ("sum", "avg", "product") else dtype
 
     def reduced(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -91,3 +91,31 @@ def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]
         return whole / len(parts) if name == "avg" else whole
 
     return reduced
+
+
+class Deferred:
+    """The reduction of a collective, looked up when it is first needed: that takes some 100 µs."""
+
+    def __init__(self, reduce_op: Any, dtype: torch.dtype) -> None:
+        self._reduce_op, self._dtype = reduce_op, dtype
+
+    @cached_property
+    def name(self) -> str:
+        """What it is called. RefusedError for what cannot be done with the dtype."""
+        name = probe().name_of(self._reduce_op)
+        reduction(self._of(name), self._stored)
+        return name
+
+    @cached_property
+    def _function(self) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+        return reduction(self._of(self.name), self._stored)
+
+    def _of(self, name: str) -> str:
+        return OF_TRUTH.get(name, name) if self._dtype == torch.bool else name
+
+    @property
+    def _stored(self) -> torch.dtype:
+        return torch.uint8 if self._dtype == torch.bool else self._dtype
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self._function(parts)

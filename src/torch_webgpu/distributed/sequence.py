@@ -11,16 +11,16 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from torch_webgpu.engine.sync import LONGEST_PAUSE_S, SHORTEST_PAUSE_S
 
 from .groups import forget, known, staging_groups
-from .staging import Staged
+from .transport import Exchange
 from .work import CollectiveWork
 
 EXIT_S = 10.0
@@ -31,45 +31,30 @@ _log = logging.getLogger("torch_webgpu")
 
 
 class Call:
-    """One collective: its tensors, how it is issued, and the work that its caller has.
+    """One collective: what carries it, the work that its caller has, its staging group."""
 
-    ``issue`` calls gloo and returns its work; ``has_source``: whether that tells where a message came from.
-    """
-
-    def __init__(
-        self,
-        what: Callable[[], str],
-        staged: Iterable[Staged],
-        issue: Callable[[], Any],
-        work: CollectiveWork,
-        group: object,
-        has_source: bool = False,
-    ) -> None:
-        self._what, self._staged, self._issue, self._has_source = what, list(staged), issue, has_source
+    def __init__(self, what: Callable[[], str], exchange: Exchange, work: CollectiveWork, group: object) -> None:
+        self._what, self._exchange = what, exchange
         self.work, self.group = work, group
-        self._issued: Any = None
 
     def __str__(self) -> str:
         return self._what()
 
     def issue(self) -> None:
-        """Waits for the inputs and calls gloo."""
-        for staged in self._staged:
-            staged.read()
-        self._issued = self._issue()
+        """Waits for the inputs and begins to exchange."""
+        self._exchange.issue()
 
     def finish(self, looks: bool = False) -> None:
-        """Waits for gloo, and uploads the results. Completes the work, whatever happens.
+        """Waits until the results are on the device. Completes the work, whatever happens.
 
         ``looks``: by looking time and again, which Ctrl-C can interrupt. Raises KeyboardInterrupt then.
         """
         try:
-            if looks:
-                self._look()
-            self._issued.wait()
-            source = self._issued._source_rank() if self._has_source else -1
-            for staged in self._staged:
-                staged.write()
+            pause_s = SHORTEST_PAUSE_S
+            while looks and self._exchange.is_done() is False:
+                sleep(pause_s)
+                pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+            source = self._exchange.finish()
         except KeyboardInterrupt:
             self.fail(RuntimeError("it was interrupted; other ranks may still wait for this one"))
             raise
@@ -77,17 +62,6 @@ class Call:
             self.fail(error)
         else:
             self.work.complete(source)
-
-    def _look(self) -> None:
-        """Waits until gloo's work is complete. Some of its works can only be waited for: those have no future."""
-        try:
-            future = self._issued.get_future()
-        except RuntimeError:
-            return
-        pause_s = SHORTEST_PAUSE_S
-        while not future.done():
-            sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
 
     def fail(self, error: BaseException) -> None:
         """Completes the work with an error that says which collective it was."""
@@ -103,22 +77,6 @@ def explained(error: BaseException, what: str) -> BaseException:
         named = RuntimeError(f"{what}: {type(error).__name__}: {error}")
     named.__cause__ = error
     return named
-
-
-class Issued(Protocol):
-    """A collective as the sequence sees it: :class:`Call`, or one through shared memory."""
-
-    work: CollectiveWork
-    group: object
-
-    def issue(self) -> None:
-        """Begins it, in its place among the others. It may wait for its inputs, not for other ranks."""
-
-    def finish(self, looks: bool = False) -> None:
-        """Waits for its end; completes the work, whatever happens."""
-
-    def fail(self, error: BaseException) -> None:
-        """Completes the work with an error."""
 
 
 class Threads:
@@ -151,13 +109,13 @@ class Sequence:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._underway: dict[Issued, None] = {}
+        self._underway: dict[Call, None] = {}
         self._unissued = 0
-        self._calls: SimpleQueue[Issued] = SimpleQueue()
+        self._calls: SimpleQueue[Call] = SimpleQueue()
         self._finishing = Threads("webgpu-collectives")
         self._issuing: threading.Thread | None = None
 
-    def run(self, call: Issued, waits: bool) -> None:
+    def run(self, call: Call, waits: bool) -> None:
         """Issues a collective after those before it. ``waits``: here and now, if none is to be issued before it.
 
         Raises the error of one that was waited for.
@@ -203,13 +161,13 @@ class Sequence:
                     self._unissued -= 1
             del call  # a thread that waits holds no tensors
 
-    def _complete(self, call: Issued, end: Callable[[], None]) -> None:
+    def _complete(self, call: Call, end: Callable[[], None]) -> None:
         try:
             end()
         finally:
             self._ended(call)
 
-    def _ended(self, call: Issued) -> None:
+    def _ended(self, call: Call) -> None:
         with self._lock:
             self._underway.pop(call, None)
             self._changed.notify_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import secrets
 import select
 import socket
 import time
@@ -24,9 +25,9 @@ ALIGNED_BYTES = 1 << 16
 """Where the slots begin: pages have as many bytes on some machines."""
 TEXT_AT, TEXT_BYTES = 256, 512
 """Where a page has its texts: two of what is called, the last one of why the rank gave up."""
-ARRIVED, COPIED, REDUCED, FAILED = range(4)
+ARRIVED, COPIED, REDUCED, FAILED, TOKEN = range(5)
 """The numbers of a page: the collective that the rank is in; the chunks that it has written, and has reduced; whether
-it has given up."""
+it has given up; in the first page, the number by which the others know the memory."""
 SPIN_S, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2e-4, 2e-5, 5e-4
 LOOK_S = 0.02
 """How often a wait looks whether its peers are alive."""
@@ -125,25 +126,28 @@ class SharedMemory:
     ) -> SharedMemory:
         """That of a group. Every rank calls this; OSError, on all, if one of them cannot have it."""
         ranks, descriptor, memory, problem = len(all_processes), -1, None, ""
-        size = cls.size_bytes(ranks, slots_bytes)
+        size, token = cls.size_bytes(ranks, slots_bytes), secrets.randbits(63)
         if rank == 0:
             try:
                 descriptor = os.memfd_create("torch-webgpu")  # type: ignore[attr-defined,unused-ignore]
                 os.posix_fallocate(descriptor, 0, size)
+                memory = cls(descriptor, ranks, slots_bytes)
+                memory.set_number(0, TOKEN, token)
             except OSError as error:
                 problem = str(error)
-            store.set("memory", json.dumps({"descriptor": descriptor, "problem": problem}))
+            store.set("memory", json.dumps({"descriptor": descriptor, "token": token, "problem": problem}))
         store.wait(["memory"], timeout)
         told = json.loads(store.get("memory"))
         problem = told["problem"]
         try:
-            if not problem:
-                if rank:
-                    path = f"/proc/{all_processes[0].pid}/fd/{told['descriptor']}"
-                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                    if os.fstat(descriptor).st_size != size:
-                        raise OSError(f"{path} has not {size} bytes")
+            if rank and not problem:
+                path = f"/proc/{all_processes[0].pid}/fd/{told['descriptor']}"
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                if os.fstat(descriptor).st_size != size:
+                    raise OSError(f"{path} has not {size} bytes")
                 memory = cls(descriptor, ranks, slots_bytes)
+                if memory.number(0, TOKEN) != told["token"]:
+                    raise OSError(f"{path} is another group's")
         except OSError as error:
             problem = str(error)
         problems = exchanged(store, "mapped", rank, ranks, {"problem": problem}, timeout)
@@ -184,19 +188,16 @@ class Board:
         self.given_up = ""
         """Why nothing can be exchanged any more."""
 
-    def arrive(self, number: int, called: str) -> None:
-        """This rank is in a collective, and calls this."""
+    def compare(self, number: int, called: str) -> None:
+        """This rank is in a collective, and calls this. Waits for all to arrive; RefusedError if they call another."""
         self._memory.set_text(self._rank, number % 2, called)
         self._memory.set_number(self._rank, ARRIVED, number)
-
-    def compare(self, number: int, called: str) -> None:
-        """Waits for all to arrive. RuntimeError if they call something else."""
         self.wait(ARRIVED, number)
         for other in self._others:
             theirs = self._memory.text(other, number % 2)
             if theirs != called:
-                raise MismatchError(
-                    f"the ranks call different things: rank {other} {theirs}, rank {self._rank} {called}"
+                raise RefusedError(
+                    f"mismatched collectives: rank {other} calls {theirs}, rank {self._rank} calls {called}"
                 )
 
     def tell(self, which: int, value: int) -> None:
@@ -243,5 +244,5 @@ class Board:
                 raise RuntimeError(f"rank {rank} gave up: {self._memory.text(rank, 2)}")
 
 
-class MismatchError(RuntimeError):
-    """The ranks call different collectives, or the same of different tensors. All of them learn of it."""
+class RefusedError(RuntimeError):
+    """What all ranks refuse to do, each by itself: they go on together."""

@@ -37,8 +37,8 @@ class Slots:
         return self._memory[at : at + elements * dtype.itemsize].view(dtype)
 
 
-class Exchange:
-    """One collective of one tensor on one rank. ``chunks``: how many it takes."""
+class Chunked:
+    """A collective of one tensor on one rank, chunk by chunk. ``chunks``: how many it takes."""
 
     chunks: int
     is_reduced_in_parts = False
@@ -53,12 +53,8 @@ class Exchange:
         """Makes the results of all slots."""
 
 
-def flat(t: torch.Tensor) -> torch.Tensor:
-    return t.reshape(-1)
-
-
 @dataclass
-class AllReduce(Exchange):
+class AllReduce(Chunked):
     """``tensor`` in one dimension becomes what all ranks' are reduced to, on the ranks that ``reads`` says."""
 
     tensor: torch.Tensor
@@ -103,7 +99,7 @@ class AllReduce(Exchange):
 
 
 @dataclass
-class Broadcast(Exchange):
+class Broadcast(Chunked):
     """``tensor`` in one dimension becomes that of ``root``."""
 
     tensor: torch.Tensor
@@ -129,7 +125,7 @@ class Broadcast(Exchange):
 
 
 @dataclass
-class AllGather(Exchange):
+class AllGather(Chunked):
     """``outputs``, one of each rank, become the ``tensor`` that the rank has, all in one dimension."""
 
     outputs: Sequence[torch.Tensor]
@@ -155,16 +151,14 @@ class AllGather(Exchange):
 
 
 @dataclass
-class Scattered(Exchange):
-    """Each rank has ``inputs`` for all. ``outputs`` become what all have for this one; or, where there is one output and
-    a ``reduction``, what that is reduced to. All in one dimension.
-    """
+class ReduceScatter(Chunked):
+    """Each rank has ``inputs`` for all. ``output`` becomes what those for this one are reduced to."""
 
-    outputs: Sequence[torch.Tensor]
+    output: torch.Tensor
     inputs: Sequence[torch.Tensor]
     rank: int
     chunk_elements: int
-    reduction: Reduction | None = None
+    reduction: Reduction
 
     def __post_init__(self) -> None:
         aligned = PART_BYTES // self.inputs[0].itemsize
@@ -187,8 +181,4 @@ class Scattered(Exchange):
             mine if other == self.rank else slots.of(chunk, other, mine.dtype, size, first)
             for other in range(len(self.inputs))
         ]
-        if self.reduction is not None:
-            self.outputs[0][self._part(number)].copy_(self.reduction(parts))
-        else:
-            for output, part in zip(self.outputs, parts, strict=True):
-                output[self._part(number)].copy_(part)
+        self.output[self._part(number)].copy_(self.reduction(parts))

@@ -1,159 +1,231 @@
-"""Collectives of ranks on one host, through memory that all have mapped and their GPUs have imported.
-
-A collective goes in chunks. For each, every rank's GPU writes the rank's slot; when all have, each GPU reads the slots
-of all, and reduces them. GPUs never wait for each other: the processes do, by numbers in the shared pages that each
-writes when its GPU's work is done. The collectives of a group run in the order of the calls, each in the thread that
-is to finish it.
-"""
+"""Carries collectives through shared memory: which ones, and what each exchanges."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import perf_counter_ns
 from typing import Any
 
-from torch_webgpu.config import config
-from torch_webgpu.engine.imported import (
-    host_memory_tensor,
-    release_host_memory,
-    submit,
-    takes_host_memory,
-    wait_until,
-)
+import torch
 
-from .shared_memory import (
-    COPIED,
-    REDUCED,
-    Board,
-    MismatchError,
-    Peers,
-    SharedMemory,
-    exchanged,
-    processes,
-    why_not,
-)
-from .shared_slots import Exchange, Slots
-from .torch_c10d import PrefixStore
+from torch_webgpu.engine.imported import submit
 
-SLOT_BYTES = 8 << 20
-"""Of one rank's part of a chunk."""
+from .reductions import REDUCED, Deferred
+from .shared_link import Link, connect
+from .shared_slots import AllGather, AllReduce, Broadcast, Chunked, ReduceScatter
+from .staging import describe
+from .transport import Exchange, Request, flat
+
+_log = logging.getLogger("torch_webgpu")
 
 
-class SharedTransport:
-    """The exchange of one group's ranks, all on one host."""
+def carries(name: str, reduces: bool, tensors: Sequence[Any], ranks: int) -> bool:
+    """Whether a collective goes through shared memory. All ranks answer alike: by what is the same on all of them."""
+    if name not in EXCHANGES:
+        return False
+    every = list(flat(tensors))
+    dtypes = {t.dtype for t in every}
+    if not every or len(dtypes) > 1 or any(t.layout != torch.strided for t in every):
+        return False
+    if reduces and not dtypes <= REDUCED:
+        return False
+    if len(tensors) == 1:
+        return True
+    # gloo has words for sizes that do not fit.
+    outputs, inputs = (t if isinstance(t, (list, tuple)) else [t] for t in tensors)
+    wide, narrow = (inputs, outputs) if "scatter" in name else (outputs, inputs)
+    if name == "allgather_coalesced_":
+        wide = [[of_rank[k] for of_rank in wide] for k in range(len(narrow))]
+    return len(wide) == len(narrow) and all(
+        [part.numel() for part in whole] == ranks * [one.numel()]
+        if isinstance(whole, (list, tuple))
+        else whole.numel() == ranks * one.numel()
+        for whole, one in zip(wide, narrow, strict=True)
+    )
 
-    def __init__(self, board: Board, slots: Slots, peers: Peers, rank: int, index: int) -> None:
-        self._board, self._slots, self._peers, self.rank, self.index = board, slots, peers, rank, index
-        self.ranks, self.slot_bytes = slots.ranks, slots.slot_bytes
-        self._turn = threading.Condition()
-        self._tickets = self._served = 0
-        self._number = self._chunk = 0
 
-    def ticket(self) -> int:
-        """The place of a collective that is issued now."""
-        with self._turn:
-            self._tickets += 1
-            return self._tickets
+def element_type(dtype: torch.dtype) -> torch.dtype:
+    """What tensors are moved as: their own dtype where kernels have it, else bytes."""
+    return dtype if dtype in REDUCED and dtype != torch.bool else torch.uint8
 
-    def run(self, ticket: int, called: str, exchanges: Callable[[], Sequence[Exchange]]) -> None:
-        """Runs a collective when all before it are done. ``called``: what is the same on all ranks."""
-        with self._turn:
-            while self._served != ticket - 1:
-                self._turn.wait(0.05)  # which Ctrl-C ends
-        try:
-            self._board.look()
-            self._number += 1
-            self._run(called, exchanges)
-        except MismatchError:
-            raise
-        except BaseException as error:
-            self._board.give_up(f"{called}: {error or type(error).__name__}")
-            raise
-        finally:
-            with self._turn:
-                self._served += 1
-                self._turn.notify_all()
 
-    def skip(self, ticket: int) -> None:
-        """A collective that was issued is not to run."""
-        self.run(ticket, "", lambda: ())
+class Prepared:
+    """Tensors in one dimension for an exchange, and what is to be written back into those that are strided."""
 
-    def _run(self, called: str, exchanges: Callable[[], Sequence[Exchange]]) -> None:
-        board = self._board
-        board.arrive(self._number, called)
-        made = exchanges()
-        steps = [(exchange, number) for exchange in made for number in range(exchange.chunks)]
-        written: list[Callable[[], bool]] = []
-        if steps:
-            written.append(self._write(*steps[0], 0))
-        board.compare(self._number, called)
-        for at, (exchange, number) in enumerate(steps):
-            if at + 1 < len(steps):
-                written.append(self._write(*steps[at + 1], at + 1))
-            self._tell(COPIED, written[at], at)
-            if exchange.is_reduced_in_parts:
-                exchange.reduce_part(self._slots, self._chunk + at, number)
-                self._tell(REDUCED, submit(self.index), at)
-            elif steps:
-                board.tell(REDUCED, self._chunk + at + 1)
-            exchange.read(self._slots, self._chunk + at, number)
-            submit(self.index)
-        self._chunk += len(steps)
+    def __init__(self) -> None:
+        self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def _write(self, exchange: Exchange, number: int, at: int) -> Callable[[], bool]:
-        exchange.write(self._slots, self._chunk + at, number)
-        return submit(self.index)
+    def source(self, t: torch.Tensor) -> torch.Tensor:
+        """A tensor that is read."""
+        return self._flat(t.data.resolve_conj().resolve_neg().contiguous())
 
-    def _tell(self, which: int, is_done: Callable[[], bool], at: int) -> None:
-        """Tells that the GPU has done this with a chunk, and waits until all others' have."""
-        wait_until(is_done, self._board.look)
-        self._board.tell(which, self._chunk + at + 1)
-        self._board.wait(which, self._chunk + at + 1)
+    def target(self, t: torch.Tensor, is_read: bool = False) -> torch.Tensor:
+        """A tensor that is written, and read first perhaps."""
+        if t.is_contiguous() and not (t.is_conj() or t.is_neg()):
+            return self._flat(t.data)
+        copy = t.data.resolve_neg().contiguous() if is_read else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+        self._copied.append((t.data, copy))
+        return self._flat(copy)
+
+    @staticmethod
+    def _flat(t: torch.Tensor) -> torch.Tensor:
+        return t.view(-1).view(element_type(t.dtype))
+
+    def write_back(self) -> None:
+        """Copies into the strided ones."""
+        for t, copy in self._copied:
+            t.copy_(copy)
+
+
+class SharedMemoryTransport:
+    """Carries collectives among ranks on one host whose adapters take host memory; none else.
+
+    ``group``: the process group, if it is there.
+    """
+
+    def __init__(self, group: Callable[[], Any], timeout: timedelta, name: str) -> None:
+        self._group, self._timeout, self._name = group, timeout, name
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self.refusal: str | None = None
+        """Why it carries nothing; None where it does, and before the first collective."""
+
+    def begin(self, request: Request) -> SharedExchange | None:
+        """The first call waits for all ranks. Inputs are read later: nobody may write them before the end."""
+        collective = request.collective
+        if not carries(collective.name, collective.reduces, request.tensors, request.group.size):
+            return None
+        index = next(flat(request.tensors)).device.index
+        link = self._connected(index)
+        if link is not None and link.index != index:
+            raise RuntimeError(
+                f"{self._name} exchanges tensors of webgpu:{link.index} through shared memory, and these are on "
+                f"webgpu:{index}. With TORCH_WEBGPU_SHARED_MEMORY=0 gloo carries those of any device"
+            )
+        return None if link is None else SharedExchange(request, link)
+
+    def _connected(self, index: int) -> Link | None:
+        if self._link is None and self.refusal is None:
+            with self._lock:
+                if self._link is None and self.refusal is None:
+                    self._link, why = connect(self._group(), index, self._timeout)
+                    if self._link is None:
+                        self.refusal = why
+                    _log.info("%s exchanges through %s", self._name, f"gloo: {why}" if why else "shared memory")
+        return self._link
 
     def abort(self) -> None:
         """Has everything underway end with an error, on all ranks."""
-        self._board.give_up("the process group was aborted")
+        if self._link is not None:
+            self._link.abort()
 
     def close(self) -> None:
         """Lets the memory go. Nothing is underway."""
-        self._peers.close()
-        self._slots = None  # type: ignore[assignment]
-        release_host_memory(self.index)
+        if self._link is not None:
+            self._link.close()
 
 
-def connect(group: Any, index: int, timeout: timedelta) -> tuple[SharedTransport | None, str]:
-    """The transport of a process group's ranks; None, and why, where they go on through gloo.
+class SharedExchange(Exchange):
+    """A collective through shared memory."""
 
-    Every rank calls this at its first collective, and all get the same answer. ``index``: the device's.
-    """
-    rank, size = group.rank(), group.size()
-    refusal = ""
-    if size == 1:
-        return None, "it is alone"
-    if not config().shared_memory:
-        refusal = "TORCH_WEBGPU_SHARED_MEMORY is 0"
-    elif not takes_host_memory(index):
-        refusal = "its adapter does not take host memory (host-mapped-pointer)"
-    store = PrefixStore("webgpu-shared/", group.get_group_store())
-    everybody = processes(store, rank, size, refusal, timeout)
-    if reason := why_not(everybody):
-        return None, reason
-    slots_bytes = Slots.size_bytes(size, SLOT_BYTES)
-    try:
-        memory = SharedMemory.shared(store, everybody, rank, slots_bytes, timeout)
-    except OSError as error:
-        return None, str(error)
-    problem, slots = "", None
-    try:
-        slots = Slots(host_memory_tensor(index, memory.slots), size, SLOT_BYTES)
-    except RuntimeError as error:
-        problem = f"rank {rank}: {error}"
-    told = exchanged(store, "imported", rank, size, {"problem": problem}, timeout)
-    if problems := [one["problem"] for one in told if one["problem"]]:
-        del slots
-        release_host_memory(index)
-        return None, problems[0]
-    assert slots is not None
-    peers = Peers(everybody, rank)
-    return SharedTransport(Board(memory, rank, size, peers, timeout), slots, peers, rank, index), ""
+    def __init__(self, request: Request, link: Link) -> None:
+        self._name, self._tensors, self._rest = request.collective.name, request.tensors, request.rest
+        self._link, self._ticket, self._prepared = link, 0, Prepared()
+        self._reducing: Deferred | None = None
+        self.size_bytes = sum([t.nbytes for t in flat(self._tensors)])
+
+    def issue(self) -> None:
+        self._ticket = self._link.ticket()
+
+    def finish(self) -> int:
+        with torch.no_grad():
+            self._link.run(self._ticket, self)
+            self.read_ns = self.reduced_ns = perf_counter_ns()
+            self._prepared.write_back()
+            submit(self._link.index)
+        return -1
+
+    def called(self) -> str:
+        """What has to be the same on all ranks."""
+        tensors = list(flat(self._tensors[-1]))
+        sizes = ", ".join(f"{describe(t).partition('[')[0]}[{t.numel()}]" for t in tensors[:4])
+        more = f" and {len(tensors) - 4} more" if len(tensors) > 4 else ""
+        root = f" with rank {self._root()}" if self._root() is not None else ""
+        by = f" by {self._reducing.name}" if self._reducing is not None else ""
+        return f"{self._name.strip('_')} of {sizes}{more}{root}{by}"
+
+    def _root(self) -> int | None:
+        place = {"broadcast_": 0, "reduce_": 1}.get(self._name)
+        return None if place is None else int(self._rest[place])
+
+    def chunked(self) -> list[Chunked]:
+        """What it exchanges, tensor by tensor."""
+        made: list[Chunked] = EXCHANGES[self._name](self, self._prepared)
+        return made
+
+    def _reduction(self, t: torch.Tensor) -> Deferred:
+        if self._reducing is None:
+            self._reducing = Deferred(self._rest[0], t.dtype)
+        return self._reducing
+
+    def _elements(self, t: torch.Tensor) -> int:
+        return self._link.slot_bytes // t.itemsize
+
+    def _all_reduce(self, prepared: Prepared) -> list[Chunked]:
+        here, root = self._link, self._root()
+        made: list[Chunked] = []
+        for t in self._tensors[0]:
+            whole, reads = prepared.target(t, is_read=True), root in (None, here.rank)
+            made.append(AllReduce(whole, here.rank, here.ranks, self._reduction(t), self._elements(whole), reads))
+        return made
+
+    def _broadcast(self, prepared: Prepared) -> list[Chunked]:
+        here, root = self._link, self._root()
+        assert root is not None
+        tensors = [prepared.source(t) if here.rank == root else prepared.target(t) for t in self._tensors[0]]
+        return [Broadcast(t, here.rank, root, self._elements(t)) for t in tensors]
+
+    def _all_gather(self, prepared: Prepared) -> list[Chunked]:
+        outputs, inputs = self._tensors
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        made: list[Chunked] = []
+        for k, given in enumerate(inputs):
+            whole = outputs[k]
+            if self._name == "allgather_coalesced_":  # a list of each rank
+                whole = [of_rank[k] for of_rank in outputs]
+            source = prepared.source(given)
+            parts = self._parts(prepared.target, whole)
+            made.append(AllGather(parts, source, self._link.rank, self._elements(source)))
+        return made
+
+    def _parts(self, flattened: Callable[[torch.Tensor], torch.Tensor], whole: Any) -> list[torch.Tensor]:
+        """A tensor's parts for each rank, or the tensors in a list."""
+        if isinstance(whole, torch.Tensor):
+            return list(flattened(whole).chunk(self._link.ranks)) if whole.numel() else []
+        return [flattened(t) for t in whole]
+
+    def _reduce_scatter(self, prepared: Prepared) -> list[Chunked]:
+        outputs, inputs = self._tensors
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        made: list[Chunked] = []
+        for output, given in zip(outputs, inputs, strict=True):
+            parts, target = self._parts(prepared.source, given), prepared.target(output)
+            if parts:
+                reduced = self._reduction(output)
+                made.append(ReduceScatter(target, parts, self._link.rank, self._elements(target), reduced))
+        return made
+
+
+_of = SharedExchange
+EXCHANGES: dict[str, Any] = {
+    "allreduce_": _of._all_reduce, "allreduce_coalesced_": _of._all_reduce, "reduce_": _of._all_reduce,
+    "broadcast_": _of._broadcast, "allgather_": _of._all_gather, "_allgather_base_": _of._all_gather,
+    "allgather_coalesced_": _of._all_gather, "allgather_into_tensor_coalesced_": _of._all_gather,
+    "reduce_scatter_": _of._reduce_scatter, "_reduce_scatter_base_": _of._reduce_scatter,
+    "reduce_scatter_tensor_coalesced_": _of._reduce_scatter,
+}  # fmt: skip

@@ -56,7 +56,7 @@ _imported: set[Handle] = set()
 """Handles of host memory that buffers are made of."""
 
 
-@ffi.callback("void(void *)")  # type: ignore[untyped-decorator]
+@ffi.callback("void(void *)")
 def _on_disposed(memory: Handle) -> None:
     """Dawn and the GPU use it no more."""
     _imported.discard(memory)

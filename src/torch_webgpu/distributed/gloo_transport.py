@@ -1,0 +1,98 @@
+"""Collectives over gloo: tensors are staged through the host's memory, and gloo exchanges that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from .staging import Staged
+from .torch_c10d import operator, unboxed_work
+from .transport import BOTH, IN, NOTHING, OUT, Exchange, Request, structured
+
+
+class GlooTransport:
+    """Carries every collective, between any hosts: the same operator, with the host's side of the tensors."""
+
+    def begin(self, request: Request) -> GlooExchange:
+        if request.collective.name == "alltoall_":
+            return GlooExchange(*_stage_lists(request))
+        return GlooExchange(*_stage(request), request.collective.has_source)
+
+
+class GlooExchange(Exchange):
+    """A collective of gloo's. ``call`` calls it with the host's side of the tensors, and returns its work."""
+
+    def __init__(self, staged: Sequence[Staged], call: Callable[[], Any], has_source: bool = False) -> None:
+        self._staged, self._call, self._has_source = staged, call, has_source
+        self._work: Any = None
+        self.size_bytes = sum([one.size_bytes for one in staged])
+
+    def issue(self) -> None:
+        for staged in self._staged:
+            staged.read()
+        self.read_ns = perf_counter_ns()
+        self._work = self._call()
+
+    def is_done(self) -> bool | None:
+        try:
+            return bool(self._work.get_future().done())
+        except RuntimeError:  # some of gloo's works can only be waited for
+            return None
+
+    def finish(self) -> int:
+        self._work.wait()
+        self.reduced_ns = perf_counter_ns()
+        source = self._work._source_rank() if self._has_source else -1
+        for staged in self._staged:
+            staged.write()
+        return source
+
+
+Issue = Callable[[], Any]
+
+
+def _stage(request: Request) -> tuple[list[Staged], Issue]:
+    """The host's side of a call's tensors, and what calls the same operator with them."""
+    collective, group, rest, overload = request.collective, request.group, request.rest, request.collective.overload
+    staged: list[Staged] = []
+
+    def host_side(role: str, t: torch.Tensor) -> torch.Tensor:
+        one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces)
+        staged.append(one)
+        return one.carrier.view(-1) if collective.is_flat else one.carrier
+
+    if collective.roles == (NOTHING,):
+        hosts: list[Any] = [torch.empty(1, device="cpu")]
+    else:
+        hosts = [structured(partial(host_side, request.role(k)), value) for k, value in enumerate(request.tensors)]
+
+    def issue() -> Any:
+        return unboxed_work(overload(*hosts, group.box, *rest))
+
+    return staged, issue
+
+
+def _stage_lists(request: Request) -> tuple[list[Staged], Issue]:
+    """:func:`_stage` for lists of tensors for, and from, each rank: gloo takes one, of which each rank gets a part.
+
+    Its own operator for lists came with PyTorch 2.12.
+    """
+    outputs, inputs = request.tensors
+    staged: list[Staged] = []
+    flat_sides, sizes = [], []
+    for tensors, into in ((outputs, False), (inputs, True)):
+        sizes.append([t.nbytes for t in tensors])
+        memory = torch.empty(sum(sizes[-1]), dtype=torch.uint8, device="cpu")
+        flat_sides.append(memory)
+        for t, part in zip(tensors, memory.split(sizes[-1])):
+            staged.append(Staged(t, into, not into, False, part))
+    overload, group, rest = operator("alltoall_base_"), request.group, request.rest
+
+    def issue() -> Any:
+        return unboxed_work(overload(*flat_sides, group.box, *sizes, *rest))
+
+    return staged, issue
