@@ -34,7 +34,7 @@ class StagingGroup:
         self.size: int = group.size()
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
-        self._shared = SharedMemoryTransport(ref(group), _timeout(group._get_backend(WEBGPU)), str(self))
+        self._shared = SharedMemoryTransport(ref(group), timeout_of(group._get_backend(WEBGPU)), str(self))
         self.transports: list[Transport] = [self._shared, GlooTransport()]
         """The first that carries a collective has it; the last carries all."""
 
@@ -108,7 +108,7 @@ def _carrier(group: Any) -> Any:
         return backend
     rank, size, name = group.rank(), group.size(), group.group_name
     store = PrefixStore("webgpu/", group.get_group_store())
-    options, timeout = _options(backend), _timeout(backend)
+    options, timeout = _options(backend), timeout_of(backend)
     ranks = options.global_ranks_in_group if options is not None else range(size)
     gloo = new_gloo(store, rank, size, timeout, ranks, name, connects_late=True)
     return checked(gloo, store, rank, size, timeout, name)
@@ -118,7 +118,7 @@ def _options(backend: Any) -> Any:
     return getattr(getattr(backend, "wrapped_pg", backend), "options", None)
 
 
-def _timeout(backend: Any) -> timedelta:
+def timeout_of(backend: Any) -> timedelta:
     options = _options(backend)
     timeout: timedelta = options._timeout if options is not None else dist.default_pg_timeout
     return timeout

@@ -87,7 +87,7 @@ class SharedMemoryTransport:
     """
 
     def __init__(self, group: Callable[[], Any], timeout: timedelta, name: str) -> None:
-        self._group, self._timeout, self._name = group, timeout, name
+        self._group, self._longest, self._name = group, timeout, name
         self._lock = threading.Lock()
         self._link: Link | None = None
         self.refusal: str | None = None
@@ -111,7 +111,7 @@ class SharedMemoryTransport:
         if self._link is None and self.refusal is None:
             with self._lock:
                 if self._link is None and self.refusal is None:
-                    self._link, why = connect(self._group(), index, self._timeout)
+                    self._link, why = connect(self._group(), index, self._longest)
                     if self._link is None:
                         self.refusal = why
                     _log.info("%s exchanges through %s", self._name, f"gloo: {why}" if why else "shared memory")

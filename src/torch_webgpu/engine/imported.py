@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
+
+from torch_webgpu.errors import WebGPUError
+from torch_webgpu.runtime.imported_memory import FEATURE
 
 from .flush_reason import EXCHANGED
 from .interrupt import Uninterrupted
@@ -18,7 +22,7 @@ SPIN_S = 0.0003
 
 def takes_host_memory(index: int) -> bool:
     """Whether a device can have tensors of :func:`host_memory_tensor`."""
-    return engine().device(index).takes_host_memory
+    return FEATURE in engine().device(index).features
 
 
 def host_memory_tensor(index: int, memory: memoryview) -> torch.Tensor:
@@ -28,7 +32,9 @@ def host_memory_tensor(index: int, memory: memoryview) -> torch.Tensor:
     """
     eng = engine()
     with Uninterrupted(), eng.lock:
-        buffer = eng.device(index).import_host_memory(memory)
+        imported = eng.device(index).opened.imported
+        imported.retire()
+        buffer = imported.buffer(memory)
         tensor, allocation = eng.make_with(eng.template((memory.nbytes,), torch.uint8, index))
         allocation.buffer = buffer
     return tensor
@@ -41,7 +47,9 @@ def release_host_memory(index: int) -> None:
         device = eng.device(index)
         eng.flush(EXCHANGED, index)
         eng.reclaim()
-        device.release_host_memory()
+        with suppress(WebGPUError):  # a device that was lost has let it go
+            device.opened.imported.retire()
+            device.opened.native.poll(wait=True)
 
 
 def submit(index: int) -> Callable[[], bool]:

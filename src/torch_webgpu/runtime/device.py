@@ -18,7 +18,6 @@ from .buffers import Buffer, Exchange
 from .captured_graph import EncodedGraph
 from .commands import Command, Dispatch
 from .implementation import Adapter, NativeDevice
-from .imported_memory import FEATURE
 from .observer import Observer, span
 from .opened import Opened
 from .prepared import Prepared
@@ -118,26 +117,6 @@ class Device:
         """
         opened = self.opened
         return self.with_room(opened.memory.allocate, size_bytes)
-
-    @property
-    def takes_host_memory(self) -> bool:
-        """Whether :meth:`import_host_memory` can be asked for."""
-        return FEATURE in self.features
-
-    def import_host_memory(self, memory: memoryview) -> Buffer:
-        """A buffer that is this host memory, whole pages; it stays mapped as long as the buffer is there.
-
-        The host, and other processes, see what kernels wrote once the work is done. WebGPUError if it is refused.
-        """
-        opened = self.opened
-        opened.imported.retire()
-        return opened.imported.buffer(memory)
-
-    def release_host_memory(self) -> None:
-        """Unmaps imported host memory that was released. Waits for the work that uses it."""
-        if self._unusable is None and self.is_open:
-            self._opened.imported.retire()
-            self._opened.native.poll(wait=True)
 
     def with_room(self, take: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """What ``take`` returns; when it finds no memory, once more after all pooled buffers were given back."""
