@@ -19,6 +19,7 @@
 ``TORCH_WEBGPU_MAX_BINDING``   bytes: pretend the adapter binds no more than this at once
 ``TORCH_WEBGPU_MAX_BUFFERS``   pretend that a kernel binds no more buffers than this; every adapter has 8
 ``TORCH_WEBGPU_TARGET``        pretend that the adapter offers no more than this description of a GPU, such as ``mali``
+``TORCH_WEBGPU_SHARED_MEMORY`` ``0``: ranks of one host exchange through gloo, too, not through shared memory
 ``TORCH_WEBGPU_CACHE_DIR``     where plans of compiled graphs are kept; ``off``: nowhere
 ``TORCH_WEBGPU_INTEGRATIONS``  ``0``: leave libraries as they are, which then need to be told ``device="webgpu"``
 ============================== =========================================================================
@@ -161,6 +162,7 @@ FLOAT16 = Flag("FLOAT16", False, _is("emulated"))
 FLOAT64 = Flag("FLOAT64", False, _is("off"))
 IMMEDIATES = Flag("IMMEDIATES", True, _switch)
 INTEGRATIONS = Flag("INTEGRATIONS", True, _switch)
+SHARED_MEMORY = Flag("SHARED_MEMORY", True, _switch)
 CACHE_DIR = Flag("CACHE_DIR", "", str)
 MAX_BINDING = Flag("MAX_BINDING", 0, _number(0))
 MAX_BUFFERS = Flag("MAX_BUFFERS", 0, _number(0))
@@ -184,6 +186,7 @@ class Config:
     emulate_float16: bool = field(default_factory=FLOAT16.read)
     float64: bool = field(default_factory=lambda: not FLOAT64.read())
     immediates: bool = field(default_factory=IMMEDIATES.read)
+    shared_memory: bool = field(default_factory=SHARED_MEMORY.read)
     integrations: bool = field(default_factory=INTEGRATIONS.read)
     cache_dir: str = field(default_factory=CACHE_DIR.read)
     max_binding_bytes: int = field(default_factory=MAX_BINDING.read)

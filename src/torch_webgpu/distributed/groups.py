@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import distributed as dist
 
 from .adapters import choose_adapter
 from .gloo_transport import GlooTransport
+from .shared_transport import SharedMemoryTransport
 from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
 from .transport import Exchange, Request, Transport
 
@@ -33,7 +34,8 @@ class StagingGroup:
         self.size: int = group.size()
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
-        self.transports: list[Transport] = [GlooTransport()]
+        self._shared = SharedMemoryTransport(ref(group), timeout_of(group._get_backend(WEBGPU)), str(self))
+        self.transports: list[Transport] = [self._shared, GlooTransport()]
         """The first that carries a collective has it; the last carries all."""
 
     def __str__(self) -> str:
@@ -44,8 +46,18 @@ class StagingGroup:
         exchanges = (transport.begin(request) for transport in self.transports)
         return next(exchange for exchange in exchanges if exchange is not None)
 
+    @property
+    def why_through_gloo(self) -> str | None:
+        """Why no collective goes through shared memory; None where they do, and before the first."""
+        return self._shared.refusal
+
+    def close(self) -> None:
+        """Lets the shared memory go. Nothing is underway."""
+        self._shared.close()
+
     def abort(self) -> None:
         """Has everything underway end with an error."""
+        self._shared.abort()
         self._group.abort()
 
 
@@ -96,11 +108,20 @@ def _carrier(group: Any) -> Any:
         return backend
     rank, size, name = group.rank(), group.size(), group.group_name
     store = PrefixStore("webgpu/", group.get_group_store())
-    options = getattr(getattr(backend, "wrapped_pg", backend), "options", None)
-    timeout = options._timeout if options is not None else dist.default_pg_timeout
+    options, timeout = _options(backend), timeout_of(backend)
     ranks = options.global_ranks_in_group if options is not None else range(size)
     gloo = new_gloo(store, rank, size, timeout, ranks, name, connects_late=True)
     return checked(gloo, store, rank, size, timeout, name)
+
+
+def _options(backend: Any) -> Any:
+    return getattr(getattr(backend, "wrapped_pg", backend), "options", None)
+
+
+def timeout_of(backend: Any) -> timedelta:
+    options = _options(backend)
+    timeout: timedelta = options._timeout if options is not None else dist.default_pg_timeout
+    return timeout
 
 
 _staging_groups: WeakKeyDictionary[Any, StagingGroup] = WeakKeyDictionary()
@@ -132,9 +153,12 @@ def staging_groups() -> list[StagingGroup]:
 def forget(group: Any = None) -> None:
     """A group is destroyed; None for all."""
     if group is None:
+        forgotten = staging_groups()
         _staging_groups.clear()
     else:
-        _staging_groups.pop(group, None)
+        forgotten = [one for one in (_staging_groups.pop(group, None),) if one is not None]
+    for staging in forgotten:
+        staging.close()
 
 
 def splitting(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY, DEVICE_TYPE, SKIP_FRAME, eval_frame, library
 
 gloo_class: Any = c10d.ProcessGroupGloo
-PrefixStore = c10d.PrefixStore
+HashStore, PrefixStore = c10d.HashStore, c10d.PrefixStore
 GLOO = ProcessGroup.BackendType.GLOO
 CPU, WEBGPU = torch.device("cpu"), torch.device(DEVICE_TYPE)
 UNKNOWN_OPERATION = 100

@@ -32,6 +32,7 @@ FEATURES = {
     "subgroup-size-control": lib.WGPUFeatureName_SubgroupSizeControl,
     "subgroup-matrix": lib.WGPUFeatureName_ChromiumExperimentalSubgroupMatrix,
     "timestamp-query": lib.WGPUFeatureName_TimestampQuery,
+    "host-mapped-pointer": lib.WGPUFeatureName_HostMappedPointer,
     "implicit-device-synchronization": lib.WGPUFeatureName_ImplicitDeviceSynchronization,
 }
 # Dawn's toggles, by what they are a property of.
@@ -51,6 +52,14 @@ _BLOCK_NS = 20_000_000
 
 _log = logging.getLogger("torch_webgpu")
 _library = Library(ffi, lib)
+_imported: set[Handle] = set()
+"""Handles of host memory that buffers are made of."""
+
+
+@ffi.callback("void(void *)")
+def _on_disposed(memory: Handle) -> None:
+    """Dawn and the GPU use it no more."""
+    _imported.discard(memory)
 
 
 class _Toggles:
@@ -208,6 +217,21 @@ class DawnDevice(CDevice):
 
     def timestamp_period_ns(self) -> float:
         return 1.0
+
+    def import_host_memory(self, memory: memoryview, usage: int) -> Handle:
+        pointer = ffi.from_buffer(memory, require_writable=True)
+        kept = ffi.new_handle(pointer)
+        mapped = ffi.new("WGPUBufferHostMappedPointer *")
+        mapped.chain.sType = lib.WGPUSType_BufferHostMappedPointer
+        mapped.pointer, mapped.disposeCallback, mapped.userdata = pointer, _on_disposed, kept
+        descriptor = ffi.new("WGPUBufferDescriptor *")
+        descriptor.nextInChain = ffi.addressof(mapped, "chain")
+        descriptor.usage, descriptor.size = usage, len(pointer)
+        _imported.add(kept)
+        handle = lib.wgpuDeviceCreateBuffer(self.handle, descriptor)
+        if self.sink.errors:  # it is called for buffers alone that were made
+            _imported.discard(kept)
+        return handle
 
     def _block(self, future: Handle) -> None:
         waiting = ffi.new("WGPUFutureWaitInfo *")

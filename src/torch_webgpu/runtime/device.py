@@ -385,6 +385,7 @@ class Device:
         """Gives pooled memory, staging memory and their bind groups back to the adapter, which waits for their work."""
         if self._unusable is None and self.is_open:
             self._opened.pool.empty()
+            self._opened.imported.retire()
             self._opened.transfer.release_staging()
             self._opened.native.poll(wait=True)
 

@@ -146,6 +146,10 @@ class NativeDevice(Protocol):
     def create_buffer(self, size_bytes: int, usage: int) -> Handle:
         """A buffer of zeros."""
 
+    def import_host_memory(self, memory: memoryview, usage: int) -> Handle:
+        """A buffer that is this host memory, which stays as long as the buffer. Whole pages. Only where the adapter has
+        the feature host-mapped-pointer."""
+
     def write_buffer(self, buffer: Handle, offset: int, data: Any) -> None:
         """Copies whole words of host memory in, ordered before the next submission."""
 

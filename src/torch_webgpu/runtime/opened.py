@@ -16,6 +16,7 @@ from .commands import ClearBuffer
 from .encoder import Encoder
 from .host_memory import machine_budget
 from .implementation import BUFFER, Adapter
+from .imported_memory import ImportedMemory
 from .pipelines import PipelineCache
 from .prepared import MAX_COMMANDS, Prepared
 from .private_pool import PrivatePool
@@ -41,6 +42,7 @@ class Opened:
         budget = machine_budget() if target.software else None
         largest = adapter.limits["max-buffer-size"]
         self.pool = BufferPool(self.native, BUFFER, largest, self.pipelines.forget, budget)
+        self.imported = ImportedMemory(self.native, self.pipelines.forget)
         self.memory: BufferPool | PrivatePool = self.pool
         """Where memory is taken from now."""
         self.encoder = Encoder(self.native, self.pipelines, adapter.limits)
@@ -60,6 +62,7 @@ class Opened:
             graph.release()
         self.pipelines.close()
         self.pool.close()
+        self.imported.close()
         self.encoder.close()
         self.transfer.close()
         self.timer.close()

@@ -233,6 +233,10 @@ class CDevice:
         descriptor.usage, descriptor.size = usage, size_bytes
         return self.lib.wgpuDeviceCreateBuffer(self.handle, descriptor)
 
+    def import_host_memory(self, memory: memoryview, usage: int) -> Handle:
+        self.sink.errors.append(("validation", "this library makes no buffers of host memory"))
+        return self.null
+
     def write_buffer(self, buffer: Handle, offset: int, data: Any) -> None:
         view = self.ffi.from_buffer(data)
         self.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset, view, len(view))

@@ -1,0 +1,121 @@
+"""Which reduction a collective asks for: C++ does not tell Python what an operator's argument of ``ReduceOp`` is.
+
+So two ranks of gloo, both in this process, reduce two numbers with it, and the result tells.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache, cached_property, reduce
+from typing import Any
+
+import torch
+
+from .shared_memory import RefusedError
+from .torch_c10d import HashStore, group_of_one_backend, new_gloo, operator, unboxed_work
+
+NUMBERS = 6, 3
+OF_FLOATS = {9.0: "sum", 4.5: "avg", 6.0: "max", 3.0: "min", 18.0: "product"}
+OF_INTEGERS = {2: "band", 7: "bor", 5: "bxor"}
+PAIRS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add, "avg": torch.add, "max": torch.maximum, "min": torch.minimum, "product": torch.mul,
+    "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor,
+}  # fmt: skip
+OF_TRUTH = {"sum": "max", "product": "min", "bor": "max", "band": "min"}
+"""What reductions of truth values are on the bytes 0 and 1."""
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+"""What is summed up in a wider dtype, and rounded once."""
+REDUCED = frozenset(
+    (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32,
+     torch.int64, torch.bool)
+)  # fmt: skip
+"""The dtypes that the device reduces."""
+
+
+class Probe:
+    """Two ranks of gloo in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        store = HashStore()
+
+        def make(rank: int) -> None:
+            gloo = new_gloo(store, rank, 2, timedelta(seconds=60), (0, 1), "reductions")
+            made[rank] = group_of_one_backend(store, rank, 2, gloo)
+
+        made: list[Any] = [None, None]
+        other = threading.Thread(target=make, args=(1,))
+        other.start()
+        make(0)
+        other.join()
+        self._groups = made  # whose boxes do not keep them
+        self._boxes = [group.boxed() for group in made]
+
+    def name_of(self, reduce_op: Any) -> str:
+        """The reduction's name. RefusedError for what gloo cannot do."""
+        with self._lock:
+            try:
+                return OF_FLOATS[self._result(reduce_op, torch.float64)]
+            except RuntimeError as error:
+                if "non-integral" not in str(error):
+                    raise RefusedError(str(error)) from None
+            return OF_INTEGERS[self._result(reduce_op, torch.int64)]
+
+    def _result(self, reduce_op: Any, dtype: torch.dtype) -> Any:
+        overload = operator("allreduce_")
+        tensors = [torch.tensor([number], dtype=dtype, device="cpu") for number in NUMBERS]
+        works = [unboxed_work(overload([t], box, reduce_op, None, True, -1)) for t, box in zip(tensors, self._boxes)]
+        for work in works:
+            work.wait()
+        return tensors[0].item()
+
+
+@cache
+def probe() -> Probe:
+    """That of this process."""
+    return Probe()
+
+
+def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+    """What reduces tensors of a dtype. Every rank reduces them in the same order, and gets the same result."""
+    if name in ("band", "bor", "bxor") and (dtype.is_floating_point or dtype.is_complex):
+        raise RefusedError(f"Cannot use ReduceOp.{name.upper()} with non-integral dtype")
+    if name == "avg" and not dtype.is_floating_point:
+        raise RefusedError(f"Cannot use ReduceOp.AVG with {dtype}")
+    pair, wide = PAIRS[name], WIDER.get(dtype, dtype) if name in ("sum", "avg", "product") else dtype
+
+    def reduced(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        whole = reduce(pair, [part.to(wide) for part in parts])
+        return whole / len(parts) if name == "avg" else whole
+
+    return reduced
+
+
+class Deferred:
+    """The reduction of a collective, looked up when it is first needed: that takes some 100 µs."""
+
+    def __init__(self, reduce_op: Any, dtype: torch.dtype) -> None:
+        self._reduce_op, self._dtype = reduce_op, dtype
+
+    @cached_property
+    def name(self) -> str:
+        """What it is called. RefusedError for what cannot be done with the dtype."""
+        name = probe().name_of(self._reduce_op)
+        reduction(self._of(name), self._stored)
+        return name
+
+    @cached_property
+    def _function(self) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+        return reduction(self._of(self.name), self._stored)
+
+    def _of(self, name: str) -> str:
+        return OF_TRUTH.get(name, name) if self._dtype == torch.bool else name
+
+    @property
+    def _stored(self) -> torch.dtype:
+        return torch.uint8 if self._dtype == torch.bool else self._dtype
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self._function(parts)

@@ -1,0 +1,119 @@
+"""Collectives through shared memory, where the adapter takes host memory (Dawn: host-mapped-pointer); else skipped."""
+
+from __future__ import annotations
+
+import pytest
+from tests.distributed.test_faults import run_ranks
+
+from torch_webgpu.engine.imported import takes_host_memory
+
+pytestmark = pytest.mark.skipif(
+    not takes_host_memory(0), reason="this adapter takes no host memory (host-mapped-pointer, which is Dawn's)"
+)
+
+SHARED = """
+from torch_webgpu.distributed.groups import staging_groups
+assert staging_groups()[0].why_through_gloo is None, staging_groups()[0].why_through_gloo
+size = dist.get_world_size()
+"""
+VALUES = """
+floats, words = (torch.float32, torch.float16, torch.bfloat16), (torch.int8, torch.uint8, torch.int32, torch.int64)
+for dtype in (*floats, *words, torch.bool):
+    for count in (1, 7, 3_000_001):
+        seeds = [torch.Generator().manual_seed(r) for r in range(size)]
+        hosts = [torch.randint(0, 3, (count,), generator=seed).to(dtype) for seed in seeds]
+        t = hosts[rank].to(device)
+        dist.all_reduce(t)
+        wanted = sum(h.to(torch.float64) for h in hosts)
+        wanted = wanted != 0 if dtype == torch.bool else wanted.to(dtype)
+        assert torch.equal(t.cpu(), wanted), (dtype, count)
+big = torch.randn(5_000_001, generator=torch.Generator().manual_seed(5))  # several chunks
+t = (big * (rank + 1)).to(device)
+dist.all_reduce(t, dist.ReduceOp.AVG)
+torch.testing.assert_close(t.cpu(), big * (size + 1) / 2)
+for op, wanted in ((dist.ReduceOp.MAX, size), (dist.ReduceOp.MIN, 1)):
+    t = torch.full((10,), rank + 1, device=device)
+    dist.all_reduce(t, op)
+    assert t[3].item() == wanted
+t = torch.full((3, 4), float(rank), device=device).t()
+dist.broadcast(t, 1)
+assert (t == 1).all().item()
+whole = torch.empty(size * 1001, device=device)
+dist.all_gather_into_tensor(whole, torch.full((1001,), float(rank), device=device))
+assert torch.equal(whole.cpu(), torch.arange(size).float().repeat_interleave(1001))
+part = torch.empty(1001, device=device)
+dist.reduce_scatter_tensor(part, torch.arange(size * 1001.0, device=device))
+assert torch.equal(part.cpu(), size * torch.arange(size * 1001.0).chunk(size)[rank])
+works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
+for work in works:
+    work.wait()
+assert (x == size**21).all().item()
+dist.destroy_process_group()
+print("right")
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_values(count: int) -> None:
+    for code, out, said in run_ranks(SHARED + VALUES, count):
+        assert (code, out.split()) == (0, ["right"]), said
+
+
+def test_a_mismatch_is_told_to_all_and_they_go_on() -> None:
+    script = (
+        SHARED
+        + """
+error(lambda: dist.all_reduce(torch.ones(10 + rank, device=device)))
+error(lambda: dist.all_reduce(x, dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX))
+x = torch.ones(4, device=device)
+dist.all_reduce(x)
+print(x[0].item())
+"""
+    )
+    for code, out, said in run_ranks(script):
+        sizes, reductions, after = out.splitlines()
+        assert code == 0, said
+        assert "mismatched collectives" in sizes
+        assert "allreduce of float32[10] by sum" in sizes
+        assert "by max" in reductions
+        assert after == "2.0"
+
+
+def test_a_peer_that_is_killed() -> None:
+    script = (
+        SHARED
+        + """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+big = torch.ones(2000, device=device)
+error(lambda: dist.all_reduce(x))
+error(lambda: dist.broadcast(x, 1))
+error(lambda: dist.all_gather_into_tensor(big, x))
+error(lambda: dist.reduce_scatter_tensor(x, big))
+error(lambda: dist.all_reduce(x, async_op=True).wait())
+"""
+    )
+    (code, out, said), (killed, _, _) = run_ranks(script)
+    lines = out.splitlines()
+    assert (code, killed, len(lines)) == (0, -9, 5), said
+    assert all("rank 1 is gone" in line and "rank 0 of 2" in line for line in lines), out
+
+
+def test_a_rank_that_never_arrives() -> None:
+    script = (
+        SHARED
+        + """
+if rank == 0:
+    error(lambda: dist.all_reduce(x))
+    os._exit(0)
+time.sleep(8)
+"""
+    )
+    (_, out, _), _ = run_ranks(script, TIMEOUT="3")
+    assert "Timed out waiting 3000ms for rank 1 of 2" in out
+
+
+def test_it_is_switched_off() -> None:
+    script = "from torch_webgpu.distributed.groups import staging_groups; print(staging_groups()[0].why_through_gloo)"
+    for _, out, said in run_ranks(script, TORCH_WEBGPU_SHARED_MEMORY="0"):
+        assert "TORCH_WEBGPU_SHARED_MEMORY is 0" in out, said
