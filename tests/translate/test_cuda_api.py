@@ -382,7 +382,6 @@ def test_gloo_answers_for_nccl(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("gloo [1.0, 1.0]")
-    assert done.stderr.count("the backend is gloo") == 1
 
 
 COMPILED = """

@@ -17,6 +17,7 @@ from torch_webgpu_autoload import OFF
 from . import router, table
 from .alias import Alias
 from .callers import Packages
+from .emulated import distributed
 from .importing import Imports, Translator
 from .missing import Missing
 from .monitor import Monitor
@@ -61,6 +62,7 @@ class Session:
             part.install()
         table.install(self.target, replacements, self.monitor)
         devices_of_data_parallel(self.target, replacements)
+        distributed.count_in_torchrun()
         if self.target == "cpu":
             without_accelerator(replacements)
 

@@ -45,7 +45,7 @@ DISTRIBUTED: Mapping[str, str] = {
     "is_ucc_available": "f()",
     "is_xccl_available": "f()",
     "isend": "f(b, 1).wait() if rank == 0 else dist.recv(b, 0)",
-    "monitored_barrier": "f()",
+    "monitored_barrier": "f(dist.new_group(backend='gloo'))",  # of gloo alone, as in programs for NCCL
     "new_subgroups": "f(1)",
     "new_subgroups_by_enumeration": "f([[0], [1]])",
     "recv": "f(b, 1) if rank == 0 else dist.send(b, 0)",

@@ -1,78 +1,154 @@
-"""Several processes: NCCL's place is taken by Gloo, on the CPU."""
+"""Several processes: the target's own backend takes NCCL's place; gloo does, on the CPU, for targets without one."""
 
 from __future__ import annotations
 
-import warnings
+import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, partial, wraps
 from typing import Any
 
-from .target import Around
+from torch_webgpu.on_import import when_imported
 
-ON_CPU = (
-    "there is no NCCL here: the backend is gloo, whose collectives take tensors on the CPU. Collectives of several "
-    "processes on the device itself are not there yet"
-)
+from .target import HERE, Around, local_name
+
+BACKENDS = {"webgpu": "webgpu", "xpu": "xccl", "cuda": "nccl"}
+"""Target → its backend of collectives. Those of other targets are on the CPU, in gloo."""
+NCCL = "nccl"
+
+
+def has_backend() -> bool:
+    """Whether process groups take the target's tensors."""
+    return HERE.type in BACKENDS
 
 
 def backend_here(backend: Any) -> Any:
-    """ "nccl" → "gloo"; "cpu:gloo,cuda:nccl" → "cpu:gloo"; the rest as it is."""
+    """The backend that is here: "nccl" → "webgpu", "cpu:gloo,cuda:nccl" → "cpu:gloo,webgpu:webgpu"; the rest as it is.
+
+    Where the target has none: "gloo", "cpu:gloo".
+    """
     if not isinstance(backend, str):
         return backend
-    parts = [part for part in backend.lower().split(",") if part.partition(":")[0] != "cuda"]
-    if not parts:
-        return "gloo"
-    named = ",".join(part.replace("nccl", "gloo") for part in parts)
-    return named if named != backend.lower() else backend
+    parts = [_part_here(part) for part in backend.lower().split(",")]
+    named = ",".join(dict.fromkeys(part for part in parts if part))
+    return backend if named == backend.lower() else named or "gloo"
+
+
+def _part_here(part: str) -> str:
+    """Of "device:backend", or of a backend alone; "" for a device that has none."""
+    here = BACKENDS.get(HERE.type, "gloo")
+    device, separator, backend = part.strip().rpartition(":")
+    backend = here if backend == NCCL else backend
+    if not separator:
+        return backend
+    device = str(local_name(device))
+    if device != "cpu" and not has_backend():
+        return ""
+    return f"{device}:{backend}" if device != "cpu" or backend in ("gloo", "mpi", "fake") else "cpu:gloo"
+
+
+def backend_asked(backend: str) -> str:
+    """The other way round, as a program for CUDA expects it: "webgpu" → "nccl", "webgpu:webgpu" → "cuda:nccl"."""
+    if not has_backend() or HERE.type == "cuda":
+        return backend
+    own = BACKENDS[HERE.type]
+
+    def asked(part: str) -> str:
+        device, separator, name = part.rpartition(":")
+        return f"{'cuda' if device == HERE.type else device}{separator}{NCCL if name == own else name}"
+
+    return ",".join(dict.fromkeys(map(asked, backend.split(","))))
 
 
 @Around
 def with_backend(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with an argument ``backend``, its first where it is given by position."""
+    """A function with an argument ``backend``, and perhaps ``device_id``."""
+    names = inspect.signature(plain).parameters
 
     @wraps(plain)
     def named(*args: Any, **kwargs: Any) -> Any:
-        asked = kwargs["backend"] if "backend" in kwargs else args[0] if args else None
-        backend = backend_here(asked)
-        if backend != asked:
-            warnings.warn(ON_CPU, UserWarning, stacklevel=3)
-        if "backend" in kwargs:
-            kwargs["backend"] = backend
-        elif args:
-            args = (backend, *args[1:])
-        if backend == "gloo":
-            kwargs.pop("device_id", None)
-        return plain(*args, **kwargs)
+        given = dict(zip(names, args)) | kwargs
+        if len(given) != len(args) + len(kwargs):
+            return plain(*args, **kwargs)  # which says what is wrong with them
+        if "backend" in given:
+            given["backend"] = backend_here(given["backend"])
+        if "device_id" in given:
+            given["device_id"] = local_name(given["device_id"]) if has_backend() else None
+        return plain(**given)
 
     return named
 
 
 @Around
-def new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``new_group(ranks, backend="nccl")``"""
+def get_backend(plain: Callable[..., str]) -> Callable[..., str]:
+    """The backend of a group, of a device, or a group's configuration: "nccl" where the program asked for it."""
 
     @wraps(plain)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        if "backend" in kwargs:
-            kwargs["backend"] = backend_here(kwargs["backend"])
-        return plain(*args, **kwargs)
+    def named(*args: Any, **kwargs: Any) -> str:
+        return backend_asked(plain(*args, **kwargs))
 
-    return new_group
+    return named
+
+
+@Around
+def is_backend_available(plain: Callable[[str], bool]) -> Callable[[str], bool]:
+    """``is_backend_available("nccl")``"""
+
+    @wraps(plain)
+    def is_backend_available(backend: str) -> bool:
+        return plain(backend_here(backend))
+
+    return is_backend_available
 
 
 @Around
 def init_device_mesh(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A mesh of the device is one of the CPU, where the collectives are."""
+    """A mesh of the target's devices, or of the CPU, where the collectives are."""
 
     @wraps(plain)
     def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        return plain("cpu" if device_type in ("cuda", "webgpu", "mps") else device_type, *args, **kwargs)
+        device_type = local_name(device_type)
+        if not has_backend() and device_type == HERE.type:
+            device_type = "cpu"
+        if "backend_override" in kwargs:
+            kwargs["backend_override"] = _override_here(kwargs["backend_override"])
+        return plain(device_type, *args, **kwargs)
 
     return init_device_mesh
 
 
-def is_available_as_gloo() -> bool:
-    """Whether "nccl" is answered: where Gloo is."""
+def _override_here(override: Any) -> Any:
+    """``backend_override`` of a mesh: a backend, or a pair of it and options, by dimension."""
+    if not isinstance(override, dict):
+        return override
+    return {
+        key: (backend_here(one[0]), *one[1:]) if isinstance(one, tuple) else backend_here(one)
+        for key, one in override.items()
+    }
+
+
+def count_devices_in_torchrun(module: Any) -> None:
+    """``torchrun --nproc-per-node gpu``: as many processes as the target has devices, while translation is on.
+
+    ``module``: torch.distributed.run, which is loaded by torchrun alone, and late.
+    """
+    plain = module.determine_local_world_size
+
+    @wraps(plain)
+    def determine_local_world_size(nproc_per_node: str) -> int:
+        if HERE.type and nproc_per_node == "gpu":
+            return HERE.count
+        number: int = plain(nproc_per_node)
+        return number
+
+    module.determine_local_world_size = determine_local_world_size
+
+
+count_in_torchrun = cache(partial(when_imported, "torch.distributed.run", count_devices_in_torchrun))
+"""Sees to it once in a process."""
+
+
+def is_nccl_answered() -> bool:
+    """Whether "nccl" is answered: where gloo is, which the target's backend uses."""
     from torch import distributed
 
-    return distributed.is_available() and distributed.is_gloo_available()
+    return distributed.is_available() and (HERE.type == "xpu" or distributed.is_gloo_available())

@@ -45,7 +45,9 @@ def several_devices() -> Iterator[Row]:
     yield from rows("torch.cuda.nccl", "all_gather all_reduce reduce reduce_scatter", copied)
     yield from rows("torch.cuda.nccl", "broadcast", emulated("comm:nccl_broadcast", COPIES))
     yield from questions("torch.cuda.nccl", "is_available", emulated("comm:nccl_is_available", COPIES))
-    absent = error("there is no NCCL; torch.distributed.init_process_group('nccl') is answered by gloo")
+    absent = error(
+        "there is no NCCL; torch.distributed.init_process_group('nccl') is answered by the target's own backend"
+    )
     yield from rows("torch.cuda.nccl", "version unique_id init_rank", absent)
 
 

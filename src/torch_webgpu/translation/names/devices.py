@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch_webgpu.translation.rows import Row, by_device_type, emulated, nothing, questions, rows, same, translated
 
 TARGET = "a name of another device stands for the target's"
-GLOO = "nccl is answered by gloo, on the CPU; several processes on the device come later"
+NCCL = "nccl is answered by the target's backend, which is webgpu's; by gloo on the CPU for cpu and mps"
 
 
 def mixed_precision() -> Iterator[Row]:
@@ -53,10 +53,14 @@ def elsewhere() -> Iterator[Row]:
 
 
 def several_processes() -> Iterator[Row]:
-    yield from rows("torch.distributed", "init_process_group", translated("distributed:with_backend", GLOO))
-    yield from rows("torch.distributed", "new_group", translated("distributed:new_group", GLOO))
-    yield from questions("torch.distributed", "is_nccl_available", translated("distributed:is_available_as_gloo", GLOO))
-    yield from rows("torch.distributed", "init_device_mesh", translated("distributed:{leaf}", GLOO))
+    named = "init_process_group new_group new_subgroups new_subgroups_by_enumeration"
+    yield from rows("torch.distributed", named, translated("distributed:with_backend", NCCL))
+    yield from questions("torch.distributed", "is_nccl_available", translated("distributed:is_nccl_answered", NCCL))
+    yield from rows("torch.distributed", "is_backend_available", translated("distributed:{leaf}", NCCL))
+    told = translated("distributed:get_backend", "the program hears nccl, libraries the truth")
+    names = "get_backend get_backend_config get_default_backend_for_device"
+    yield from questions("torch.distributed", names, told)
+    yield from rows("torch.distributed", "init_device_mesh", translated("distributed:{leaf}", NCCL))
 
 
 def all_rows() -> Iterator[Row]:

@@ -10,11 +10,11 @@ NAMES = {
     "torch.distributed": (
         "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
         "all_to_all all_to_all_single barrier batch_isend_irecv breakpoint broadcast broadcast_object_list "
-        "destroy_process_group gather gather_object get_backend get_backend_config get_default_backend_for_device "
+        "destroy_process_group gather gather_object "
         "get_global_rank get_group_rank get_node_local_rank get_pg_count get_process_group_ranks get_rank "
-        "get_world_size irecv is_available is_backend_available is_gloo_available is_initialized is_mpi_available "
-        "is_torchelastic_launched is_ucc_available is_xccl_available isend monitored_barrier new_subgroups "
-        "new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_tensor "
+        "get_world_size irecv is_available is_gloo_available is_initialized is_mpi_available "
+        "is_torchelastic_launched is_ucc_available is_xccl_available isend monitored_barrier "
+        "recv recv_object_list reduce reduce_scatter reduce_scatter_tensor "
         "register_rendezvous_handler rendezvous scatter scatter_object_list send send_object_list "
         "supports_complex"
     ),
@@ -65,7 +65,7 @@ NAMES = {
 }
 """Module → names that work on the target as they are."""
 
-GLOO = "on the CPU: there are no collectives of several processes on the device yet"
+GLOO = "of the tensors of the CPU alone: gloo takes no others on this device"
 QUANTIZED = (
     "of models on the CPU. On webgpu observers, fake quantization and quantized tensors work, a model that was "
     "quantized dynamically runs its products on the CPU (counted), and static quantization does not work: what "
@@ -77,7 +77,7 @@ NESTED = (
     "that has no nested kernel raises"
 )
 
-NOTES = {"torch.distributed": GLOO, "torch.quantization": QUANTIZED, "torch.nested": NESTED}
+NOTES = {"torch.quantization": QUANTIZED, "torch.nested": NESTED}
 
 REMOVED = {
     "torch.export.export_for_training": "torch.export.export",
@@ -96,10 +96,13 @@ OWNED = "the name of the private device is webgpu's, and can be given once in a 
 def all_rows() -> Iterator[Row]:
     """Every row of this file."""
     for module, names in NAMES.items():
+        if module == "torch.distributed":
+            yield from rows(module, names, SAME, mps=same(GLOO))
+            continue
         yield from rows(module, names, same(NOTES[module]) if module in NOTES else SAME)
     for name, note in REMOVED.items():
         module, _, leaf = name.rpartition(".")
         yield from removed(module, leaf, note)
-    yield from rows("torch.distributed", "split_group", error(UNSPLIT), xpu=SAME)
+    yield from rows("torch.distributed", "split_group", error(UNSPLIT), webgpu=SAME, xpu=SAME)
     yield from rows("torch.sparse", "to_sparse_semi_structured", error(SEMI_STRUCTURED))
     yield from rows("torch.utils", "rename_privateuse1_backend generate_methods_for_privateuse1_backend", same(OWNED))
