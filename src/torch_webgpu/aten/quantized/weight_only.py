@@ -32,6 +32,11 @@ def int8_rows(scale: str) -> Elements:
 
 
 @cache
+def integers() -> Elements:
+    return Elements(load_of(0, "i8"), (Component("codes", "i8", 1),), 1)
+
+
+@cache
 def int4_groups(group: int, scale: str, zero: str, points: bool) -> Elements:
     """4-bit numbers q, and of each group a scale and a zero: ``(q - zero) * scale`` if ``points``, where zero is one of
     the numbers, else ``(q - 8) * scale + zero``, as PyTorch has it on CUDA.
@@ -53,6 +58,13 @@ def weight_int8pack_mm(self: torch.Tensor, mat2: torch.Tensor, scales: torch.Ten
     outputs = infer(aten._weight_int8pack_mm.default, self, mat2, scales)
     body = described(dtypes.of(self.dtype).name, int8_rows(dtypes.of(scales.dtype).name))
     (out,) = kernel_outputs("aten::_weight_int8pack_mm", (self, mat2, scales), outputs, body)
+    return out
+
+
+def integer_product(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """``x`` (m, k) times the transpose of int8 ``codes`` (n, k), in the dtype of ``x``."""
+    layout = (x.shape[0], codes.shape[0]), (codes.shape[0], 1), x.dtype
+    (out,) = kernel_outputs("integer_product", (x, codes), [layout], described(dtypes.of(x.dtype).name, integers()))
     return out
 
 
