@@ -32,7 +32,7 @@ def packed_on_the_device(plain: Any) -> Any:
     def from_hp(cls: type, hp_tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if hp_tensor.device.type != "webgpu":
             return make(cls, hp_tensor, *args, **kwargs)
-        with mock.patch.object(torch.cuda, "get_device_capability", lambda *_: AMPERE):
+        with mock.patch.object(torch.cuda, "get_device_capability", return_value=AMPERE):
             return make(cls, hp_tensor, *args, **kwargs)
 
     return classmethod(from_hp)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -113,3 +115,21 @@ def test_refusals(device: torch.device, change: dict[str, object], words: str) -
 def test_int8_by_int8(device: torch.device, m: int, k: int, n: int) -> None:
     a, b = (torch.randint(-128, 128, size, dtype=torch.int8) for size in ((m, 8 * k), (8 * k, 8 * n)))
     assert torch.equal(torch._int_mm(a.to(device), b.to(device)).cpu(), torch._int_mm(a, b))
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("int8", 0.02), ("int4", 0.2)])
+def test_quantized_layers(device: torch.device, dtype: str, error: float) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 24), torch.nn.Linear(24, 8)).eval()
+    quantized = torch.webgpu.quantize_(copy.deepcopy(model), dtype)
+    assert type(quantized[1]) is torch.nn.Linear or dtype == "int8"  # 24 is no multiple of a group
+    x = torch.randn(2, 3, 64)
+    with torch.no_grad():
+        expected, plain = quantized(x), model(x)
+        assert 1e-5 < (expected - plain).abs().max() / plain.abs().max() < error
+        on_device, x = quantized.to(device), x.to(device)
+        torch.testing.assert_close(on_device(x).cpu(), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(torch.compile(on_device)(x).cpu(), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="not to 'int2'"):
+        torch.webgpu.quantize_(model, "int2")
+    with pytest.raises(ValueError, match="not 16"):
+        torch.webgpu.quantize_(model, "int4", group_size=16)
