@@ -26,7 +26,7 @@ def multiplied_transposed(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor
     return integer_product(x, matrix)
 
 
-def match(node: Node) -> Replacement | None:
+def match(node: Any) -> Replacement | None:
     """For a product ``mm(x, w)``: w is a conversion, or the transpose of one."""
     x, w = node.args
     if not is_plain(value_of(x)) or not is_plain(value_of(w)):
@@ -44,7 +44,7 @@ def converted(node: Any) -> Node | None:
         return None
     if node.kwargs.keys() - {"dtype", "layout", "device"} or node.kwargs.get("dtype") not in FLOATS:
         return None
-    (source,) = node.args
+    source: Any = node.args[0]
     value = value_of(source)
     is_there = isinstance(value, torch.Tensor) and value.device == value_of(node).device
     return source if is_there and value.dtype == torch.int8 and value.dim() == 2 else None
