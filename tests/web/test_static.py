@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,18 @@ def test_half_precision_weights(folders: Path, example: Results) -> None:
     assert actual.dtype == torch.float16
     torch.testing.assert_close(actual.float(), expected, rtol=0.01, atol=0.02)
     assert (folders / "half" / "model.safetensors").stat().st_size < 24_000
+
+
+@pytest.mark.parametrize(("dtype", "part"), [("int8", 0.27), ("int4", 0.21)])
+def test_packed_weights(dtype: str, part: float, folders: Path, example: Results) -> None:
+    """The page computes with them what the CPU does, and they stay packed in files and on the GPU."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 64)).eval(), torch.randn(3, 256)
+    plain = export(model, x, folders / "plain")
+    for rows in (x[:1], x):
+        report = export(model, rows, folders / dtype, quantize=dtype)
+        assert report.weight_bytes < part * plain.weight_bytes
+        assert report.gpu_bytes < 1.1 * part * plain.gpu_bytes
+        with torch.no_grad():
+            expected = torch.webgpu.quantize_(copy.deepcopy(model), dtype)(rows)
+        torch.testing.assert_close(example(dtype)["forward"]["output"], expected, rtol=1e-5, atol=2e-6)

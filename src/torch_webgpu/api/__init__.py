@@ -90,6 +90,7 @@ from .memory import (
     set_per_process_memory_fraction,
 )
 from .profile import profile
+from .quantization import quantize_
 from .random import (
     default_generators,
     get_rng_state,

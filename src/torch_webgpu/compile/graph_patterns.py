@@ -17,7 +17,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from . import attention_pattern, grouped_heads, projection_pattern, rotary_pattern
+from . import attention_pattern, grouped_heads, integer_weights_pattern, projection_pattern, rotary_pattern
 from .in_place import Writes
 from .matching import Replacement, aten
 
@@ -58,6 +58,7 @@ PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Replacement | None]]
     "grouped heads": ((grouped_heads.FUSED,), grouped_heads.match),
     "written out": ((aten.bmm.default,), attention_pattern.match),
     "heads side by side": ((aten.clone.default,), attention_pattern.match_merged),
+    "integer weights": ((aten.mm.default,), integer_weights_pattern.match),
     "normed product": ((aten.mm.default, aten.addmm.default), projection_pattern.match_normed),
     "gated product": ((aten.mul.Tensor,), projection_pattern.match_gated),
 }

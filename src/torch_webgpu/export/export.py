@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.quantized.linear import quantize_
 from torch_webgpu.errors import ExportError
 from torch_webgpu.target import Target
 
@@ -40,6 +41,7 @@ def export(
     output_names: Sequence[str] = (),
     target: str | Target = "portable",
     dtype: torch.dtype | None = None,
+    quantize: str | None = None,
     weights: bool = True,
     page: bool | str | PathLike[str] = True,
     metadata: Mapping[str, Any] | None = None,
@@ -58,6 +60,8 @@ def export(
     * ``target``: ``"portable"`` runs wherever WebGPU does; ``"f16"``, ``"portable-large"``, or one of
       :func:`torch_webgpu.target.names` that is a browser.
     * ``dtype``: what floating-point parameters and inputs are converted to; None leaves them.
+    * ``quantize``: "int8" or "int4" gives a copy of the model linear layers with packed weights, as
+      :func:`torch.webgpu.quantize_` does; the page reads them as they lie. None leaves them.
     * ``weights``: False leaves the weights out: plan and kernels only, as for a model on meta tensors.
     * ``page``: False leaves out ``index.html`` and what belongs to it; a folder's files are taken in their place.
     * ``metadata``: JSON data for the page, ``model.metadata`` there.
@@ -69,6 +73,8 @@ def export(
     chosen = target_named(target)
     if dtype is not None:
         model, example_inputs = converted(model, example_inputs, dtype)
+    if quantize is not None:
+        model = quantized(model, quantize, programs)
     held = HeldTensors(model, state or {})
     all_programs = []
     if example_inputs is not None:
@@ -107,6 +113,13 @@ def converted(model: torch.nn.Module | None, example: Any, dtype: torch.dtype) -
         return t.to(dtype) if t.is_floating_point() else t
 
     return None if model is None else deepcopy(model).to(dtype), pytree.tree_map_only(torch.Tensor, cast, example)
+
+
+def quantized(model: torch.nn.Module | None, dtype: str, programs: object = None) -> torch.nn.Module:
+    """A copy of the model with packed weights."""
+    if model is None or programs:
+        raise ExportError("programs use the model that they are given: call torch.webgpu.quantize_ on it before")
+    return quantize_(deepcopy(model), dtype)
 
 
 def is_used(held: Held, tables: Tables) -> bool:

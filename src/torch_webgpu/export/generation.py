@@ -17,7 +17,7 @@ import torch
 from torch_webgpu.errors import ExportError
 from torch_webgpu.target import Target
 
-from .export import export
+from .export import export, quantized
 from .report import ExportReport
 
 RECENT_TOKENS = 8
@@ -32,6 +32,7 @@ def export_generation(
     prefill: Sequence[int] = (1, 16, 64, 256),
     eos_token_id: int | Sequence[int] | None = None,
     target: str | Target = "portable",
+    quantize: str | None = None,
     weights: bool = True,
     page: bool | str | PathLike[str] = True,
     metadata: Mapping[str, Any] | None = None,
@@ -44,6 +45,7 @@ def export_generation(
     * ``prefill``: how many tokens of a prompt the page takes at once, each a program of its own. A prompt is cut into
       the largest that fit; 1 is always among them.
     * ``eos_token_id``: what ends a text; that of ``model.generation_config`` if None.
+    * ``quantize``: "int8" or "int4", of a copy of the model.
     * The rest: see :func:`export`.
 
     The page draws as Transformers does with ``temperature``, ``top_k`` and ``top_p``, by Gumbel noise from the random
@@ -52,6 +54,8 @@ def export_generation(
     sizes = sorted({1, *prefill})
     if sizes[0] < 1 or max_length < sizes[-1]:
         raise ExportError(f"prefill takes numbers of tokens from 1 to max_length ({max_length}), not {list(prefill)}")
+    if quantize is not None:
+        model = quantized(model, quantize)
     generation = Generation(model, max_length)
     programs: dict[str, tuple[Callable[..., Any], Any]] = {
         f"prefill_{n}": (generation.prefill, torch.zeros(1, n, dtype=torch.int64)) for n in sizes

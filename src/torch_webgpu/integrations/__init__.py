@@ -22,6 +22,7 @@ LIBRARIES = {
     "safetensors": "safetensors",
     "sentence_transformers": "sentence_transformers",
     "stable_baselines3": "stable_baselines3",
+    "torchao": "torchao",
     "transformers": "transformers",
 }
 """By a library's package, the module here that is about it."""

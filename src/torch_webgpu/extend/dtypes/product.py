@@ -12,10 +12,11 @@ import torch
 
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
-from torch_webgpu.kernels.matmul.components import Component, Elements, described
+from torch_webgpu.kernels.matmul.component_loads import Component, Elements
+from torch_webgpu.kernels.matmul.components import described
 
 from .component import DTypeComponent
-from .compute import load_blocks, loaded
+from .compute import loaded
 from .config import DTypeConfig
 from .number import is_float8
 from .table import find, registered
@@ -50,20 +51,11 @@ def in_place_product(a: torch.Tensor, b: DTypeTensor) -> torch.Tensor:
 def dtype_mm(a: torch.Tensor, components: Sequence[torch.Tensor], dtype: str) -> torch.Tensor:
     """``a`` (m, k) times the transpose of the tensor (n, k) of these components, on the device."""
     config = find(dtype)
-    if a.shape[0] == 1:
-        return one_row(a, DTypeTensor(config, dict(zip(config.components, components))))
     codes = [one.view(torch.uint8) if is_float8(one.dtype) else one for one in components]
     m, n = a.shape[0], components[0].shape[0]
     body = described(dtypes.of(a.dtype).name, elements_of(config))
     (out,) = kernel_outputs("torch_webgpu::dtype_mm", (a, *codes), [((m, n), (n, 1), a.dtype)], body)
     return out
-
-
-def one_row(a: torch.Tensor, weight: DTypeTensor) -> torch.Tensor:
-    """The product of a row (1, k), as in decoding: sums over k of loaded numbers, which are one kernel."""
-    numbers = load_blocks(weight).unsqueeze(0)
-    shape = (1, 1, *numbers.shape[2:])
-    return (numbers * a.reshape(shape)).sum(tuple(range(2, numbers.dim()))).to(a.dtype)
 
 
 def elements_of(config: DTypeConfig) -> Elements:
