@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from .device import Device
     from .implementation import Adapter
 
-__all__ = ["Buffer", "ClearBuffer", "Command", "CopyBuffer", "Device", "Dispatch", "add_devices", "devices", "provide", "provide_first"]
+__all__ = [
+    "Buffer",
+    "ClearBuffer",
+    "Command",
+    "CopyBuffer",
+    "Device",
+    "Dispatch",
+    "add_devices",
+    "devices",
+    "provide",
+    "provide_first",
+]
 
 refusal: Exception | None = None
 """Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""

@@ -12,7 +12,7 @@ import webbrowser
 import torch
 
 from torch_webgpu.runtime import implementations
-from torch_webgpu.runtime.browser.adapter import BrowserImplementation
+from torch_webgpu.runtime.browser.implementation import BrowserImplementation
 from torch_webgpu.runtime.browser.server import BrowserServer
 from torch_webgpu.runtime.device_config import DeviceConfig
 from torch_webgpu.runtime.runtime import provide_first
@@ -21,15 +21,19 @@ from .device import show, start
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0 is all of this machine's")
+    command.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0 is all of this machine's"
+    )
     command.add_argument("--port", type=int, default=0, help="default: one that is free")
     command.add_argument("--certfile", metavar="FILE", help="a certificate, with which the link is https://")
     command.add_argument("--keyfile", metavar="FILE", help="its private key, if it is not in the same file")
     command.add_argument("--open", action="store_true", help="open the link in this machine's browser")
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="for how long to wait (for ever)")
     command.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as with python -m")
-    command.add_argument("program", nargs="?", metavar="PROGRAM", help="a script; without one, a prompt of Python's")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the program's own arguments")
+    command.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="PROGRAM ...",
+        help="a script, and its arguments; without one, a prompt of Python's",
+    )  # fmt: skip
     command.set_defaults(run=run)
 
 
@@ -65,13 +69,14 @@ def make_first(server: BrowserServer) -> str:
 
 def start_program(options: argparse.Namespace) -> None:
     """Runs what the command line names, as Python would."""
-    if options.program is None:
+    if not options.program:
         code.interact("Tensors are on the browser's GPU with device='webgpu'.", local={"torch": torch}, exitmsg="")
         return
-    first = os.getcwd() if options.module else os.path.dirname(os.path.abspath(options.program))
+    program = options.program[0]
+    first = os.getcwd() if options.module else os.path.dirname(os.path.abspath(program))
     sys.path[: 0 if sys.flags.safe_path else 1] = [first]
-    sys.argv = [options.program, *options.arguments]
+    sys.argv = options.program
     if options.module:
-        runpy.run_module(options.program, run_name="__main__", alter_sys=True)
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(options.program, run_name="__main__")
+        runpy.run_path(program, run_name="__main__")

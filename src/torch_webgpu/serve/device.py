@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from torch_webgpu.extend.registry.devices import initialize_device, list_devices, register_device
-from torch_webgpu.runtime.browser.adapter import BrowserImplementation
+from torch_webgpu.runtime.browser.implementation import BrowserImplementation
 from torch_webgpu.runtime.browser.server import BrowserServer, is_loopback
 from torch_webgpu.runtime.browser.session import SILENCE_S
 from torch_webgpu.runtime.device_config import DeviceConfig
@@ -48,9 +48,7 @@ def start(
 ) -> BrowserServer:
     """A server that waits for a browser, until the process ends."""
     try:
-        server = BrowserServer(
-            page_files(), host, port, None if certfile is None else (certfile, keyfile), silence_s
-        )
+        server = BrowserServer(page_files(), host, port, None if certfile is None else (certfile, keyfile), silence_s)
     except ModuleNotFoundError as error:
         raise ImportError(f"{error}. Try: pip install 'torch-webgpu[serve]'") from None
     atexit.register(server.close)
@@ -124,7 +122,7 @@ def serve(
 
 
 def free_name() -> str:
-    """"browser", or "browser-2" and on where a program has several."""
+    """ "browser", or "browser-2" and on where a program has several."""
     taken, number, name = set(list_devices()), 1, "browser"
     while name in taken:
         number += 1

@@ -2,5 +2,5 @@
 
 ``server`` invites one tab and serves it the page; ``session`` is the connection to that tab; ``messages`` and
 ``commands`` are what travels; ``device`` answers the seam's calls by writing commands; ``adapter`` checks what a
-browser says of its GPU.
+browser says of its GPU, and ``implementation`` offers it.
 """

@@ -1,15 +1,10 @@
-"""What a browser says of its GPU, checked, and the implementation that has this one adapter."""
+"""What a browser says of its GPU, checked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
-
-from torch_webgpu.runtime.implementation import Adapter, NativeDevice
+from typing import Any
 
 from .messages import ProtocolError
-
-if TYPE_CHECKING:
-    from .server import BrowserServer
 
 LIMITS = {
     "maxBufferSize": "max-buffer-size",
@@ -83,38 +78,3 @@ def _limit(name: str, value: object) -> int:
     if alignment and (value > 256 or value & (value - 1)):
         raise ProtocolError(f"{name} {value!r}")
     return min(value, MOST)
-
-
-class BrowserImplementation:
-    """The GPU of the tab that ``server`` invited, as the one adapter of an implementation."""
-
-    dialect: Literal["naga", "tint"] = "tint"  # whose text, without extensions, every browser reads
-
-    def __init__(self, name: str, server: BrowserServer) -> None:
-        self.name, self.server = name, server
-
-    def version(self) -> str:
-        return f"WebGPU of {self.server.browser}"
-
-    def adapters(self) -> list[Adapter]:
-        """One; none before a browser has joined."""
-        facts = self.server.facts
-        if facts is None:
-            return []
-        info: dict[str, Any] = {
-            "vendor": facts["vendor"],
-            "architecture": facts["architecture"],
-            "device": facts["name"],
-            "description": f"a browser at {self.server.address}",
-            "vendor_id": 0,
-            "device_id": 0,
-            "adapter_type": "CPU" if facts["software"] else "Unknown",
-            "backend_type": "Browser",
-            "subgroup_min_size": 0,
-            "subgroup_max_size": 0,
-        }
-        limits = {ours: facts["limits"][theirs] for theirs, ours in LIMITS.items()} | {"max-immediate-size": 0}
-        return [Adapter(self, None, info, frozenset(FEATURES[name] for name in facts["features"]), limits)]
-
-    def open(self, adapter: Adapter) -> NativeDevice:
-        return self.server.open()

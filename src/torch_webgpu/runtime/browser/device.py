@@ -13,7 +13,7 @@ from .messages import Reply
 from .session import Session
 
 IDLE_S = 0.008
-"""Commands that wait for so long, with none added, are sent: the GPU should have them while the host does other work."""
+"""Commands that wait for so long, with none added, are sent: the GPU works while the host does something else."""
 CONFIRM_BYTES = 1 << 20
 """Larger buffers are made at once, and their errors told by the call: smaller ones' come with the next reply."""
 

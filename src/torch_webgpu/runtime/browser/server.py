@@ -168,7 +168,7 @@ class BrowserServer:
         told = "" if request is None else ",".join(request.headers.get_all("Sec-WebSocket-Protocol"))
         offered = [name.strip().encode() for name in told.split(",")]
         # In constant time, and all of them: how long it takes tells nothing of the token.
-        return any([hmac.compare_digest(one, self.token.encode()) for one in offered[:4]])
+        return any(hmac.compare_digest(one, self.token.encode()) for one in offered[:4])
 
     def _welcome(self, connection: ServerConnection) -> None:
         try:

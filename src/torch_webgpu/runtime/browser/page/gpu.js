@@ -2,7 +2,7 @@
  * Runs the frames of a Python program on a device. What a frame says is checked before it is used: a wrong one is an
  * Error here, and ends the session. What WebGPU has to say against a call goes into the reply.
  */
-const ACKNOWLEDGE = 0, WORK_DONE = 1, READ = 2, HEADER_WORDS = 6;
+const MAP_READ = 1, COMPUTE = 4, WORK_DONE = 1, READ = 2, HEADER_WORDS = 6;
 const MAX_FRAME_BYTES = 64 << 20, MAX_OBJECTS = 1 << 22, MAX_READ_BYTES = 64 << 20, SETTLE_BYTES = 16 << 20, MAX_MESSAGE = 8000;
 const [BUFFER, SHADER, LAYOUT, PIPELINE, GROUP] = [1, 2, 3, 4, 5];
 /** @type {GPUErrorFilter[]} */ const FILTERS = ['internal', 'out-of-memory', 'validation'];
@@ -103,7 +103,7 @@ export class Gpu {
   async reply(number, popped, want, held, size) {
     const settle = want === WORK_DONE || this.unsettled > SETTLE_BYTES;
     if (settle) this.unsettled = 0;
-    const mapped = want === READ && held ? held.buffer.mapAsync(GPUMapMode.READ, 0, size).then(() => '', String) : null;
+    const mapped = want === READ && held ? held.buffer.mapAsync(MAP_READ, 0, size).then(() => '', String) : null;
     const done = settle ? this.device.queue.onSubmittedWorkDone().catch(() => {}) : null;
     /** @type {string[][]} */ const errors = [];
     for (const [at, outcome] of (await Promise.allSettled(popped)).entries()) {
@@ -157,8 +157,8 @@ export class Gpu {
   createLayout(words) {
     const number = words.next(), uniform = words.next();
     /** @type {GPUBindGroupLayoutEntry[]} */ const entries = [];
-    while (words.at < words.end) entries.push({binding: entries.length, visibility: GPUShaderStage.COMPUTE, buffer: {type: words.next() ? 'storage' : 'read-only-storage'}});
-    if (uniform) entries.push({binding: entries.length, visibility: GPUShaderStage.COMPUTE, buffer: {type: 'uniform', hasDynamicOffset: true}});
+    while (words.at < words.end) entries.push({binding: entries.length, visibility: COMPUTE, buffer: {type: words.next() ? 'storage' : 'read-only-storage'}});
+    if (uniform) entries.push({binding: entries.length, visibility: COMPUTE, buffer: {type: 'uniform', hasDynamicOffset: true}});
     this.put(LAYOUT, number, this.device.createBindGroupLayout({entries}));
   }
 
