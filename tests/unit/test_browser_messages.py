@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from time import monotonic
 from typing import Any
@@ -43,7 +44,7 @@ class Tab:
                 size = int.from_bytes(message[16:20], "little")
                 threading.Thread(target=self.session.take, args=(reply(number, bytes(size)),)).start()
 
-    def recv(self) -> bytes:
+    def recv(self, timeout: float | None = None) -> bytes:
         return b"\1" * 7
 
     def close(self, code: int, reason: str) -> None:
@@ -135,6 +136,34 @@ def test_a_silent_tab_is_lost() -> None:
     assert monotonic() - begun < 30
     assert device.run(device.create_encoder()) is False
     device.close()
+
+
+def test_a_tab_that_takes_nothing_is_lost() -> None:
+    """Though the operating system would wait for it for ever."""
+    ours, theirs = socket.socketpair()
+
+    class Frozen(Tab):
+        socket = ours
+
+        def send(self, message: str | bytes) -> None:
+            ours.sendall(bytes(1 << 24))
+
+        def recv(self, timeout: float | None = None) -> bytes:
+            raise TimeoutError
+
+    made = Session(Frozen(), 0.2)
+    device = BrowserDevice(made, 1, idle_s=30.0)
+    listening = threading.Thread(target=made.listen)
+    sending = threading.Thread(target=device.poll, args=(True,))
+    sending.start()
+    listening.start()
+    sending.join(30)
+    listening.join(30)
+    assert not sending.is_alive()
+    assert "taken nothing" in str(device.sink.lost)
+    device.close()
+    ours.close()
+    theirs.close()
 
 
 def test_uploads_wait_for_room() -> None:

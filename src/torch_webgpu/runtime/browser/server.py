@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import secrets
 import ssl
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -22,6 +24,9 @@ from .session import SILENCE_S, Session
 if TYPE_CHECKING:
     from websockets.http11 import Request, Response
     from websockets.sync.server import ServerConnection
+
+_log = logging.getLogger("torch_webgpu.browser")
+_log.addHandler(logging.NullHandler())  # what strangers send is not the program's to print
 
 PROTOCOL = "torch-webgpu.1"
 """The subprotocol; the page sends the token as a second one, which unlike a path is written to no log."""
@@ -42,6 +47,8 @@ HELLO_S = 20.0
 """For how long a tab may take to find its GPU."""
 WRONG_TOKEN, TAKEN, OTHER_GPU, NO_HELLO = 4401, 4409, 4410, 4400
 """Why a tab is refused, for the page to say in words."""
+CLOSE_S = 3.0
+"""For how long a good-bye may take."""
 MAX_WAITING = 8
 """Connections at a time, of which one has the session."""
 
@@ -89,6 +96,7 @@ class BrowserServer:
         self._server = serve(
             self._join, host, port, process_request=self._answer, ssl=context, compression=None,
             max_size=MAX_MESSAGE_BYTES, max_queue=4, select_subprotocol=lambda *_: PROTOCOL, server_header=None,
+            close_timeout=CLOSE_S, logger=_log,
         )  # fmt: skip
         self.port: int = self._server.socket.getsockname()[1]
         threading.Thread(target=self._server.serve_forever, name="webgpu-browser-server", daemon=True).start()
@@ -220,7 +228,17 @@ class BrowserServer:
         """Says good-bye to the tab, and serves nothing any more."""
         if self.session is not None:
             self.session.leave("the program has ended")
-        self._server.shutdown()
+        closing = threading.Thread(target=self._shut_down, name="webgpu-browser-close", daemon=True)
+        try:
+            closing.start()
+        except RuntimeError:  # the interpreter is ending, and starts no threads any more
+            self._server.socket.close()
+            return
+        closing.join(CLOSE_S)
+
+    def _shut_down(self) -> None:
+        with suppress(RuntimeError):  # as above: websockets starts threads, too
+            self._server.shutdown()
 
 
 def _text(message: str | bytes) -> str:

@@ -6,6 +6,8 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from socket import SHUT_RDWR
 from time import monotonic
 from typing import Any, Protocol
 
@@ -16,14 +18,17 @@ WINDOW_BYTES = 32 << 20
 SILENCE_S = 60.0
 """For how long a tab may say nothing while somebody waits for it. It says that it is there every two seconds."""
 _LOOK_S = 0.5
+_QUIET_S = 3.0
 
 
 class Connection(Protocol):
     """A WebSocket: what is used of ``websockets``."""
 
     def send(self, message: str | bytes) -> None: ...
-    def recv(self) -> str | bytes: ...
+    def recv(self, timeout: float | None = None) -> str | bytes: ...
     def close(self, code: int, reason: str) -> None: ...
+
+    socket: Any
 
 
 class Session:
@@ -43,6 +48,7 @@ class Session:
         self._wanted: dict[int, int] = {}  # frame → bytes its reply has to have
         self._heard = monotonic()
         self._number = 0
+        self._sending_since: float | None = None
         self.closed: str | None = None
         self.counts: Counter[str] = Counter()
 
@@ -53,10 +59,13 @@ class Session:
         self._send(json.dumps(message))
 
     def _send(self, message: str | bytes) -> None:
+        self._sending_since = monotonic()
         try:
             self._connection.send(message)
         except Exception as error:  # noqa: BLE001 whatever a socket raises, the tab is gone
             self.end(f"the connection to the browser broke ({type(error).__name__})")
+        finally:
+            self._sending_since = None
 
     def open(self, epoch: int, features: list[str], limits: dict[str, int]) -> None:
         """Has the tab make a device. RuntimeError where it refuses, or is gone."""
@@ -129,7 +138,12 @@ class Session:
         why = "its tab was closed, or left the page"
         try:
             while self.closed is None:
-                self.take(self._connection.recv())
+                try:
+                    message = self._connection.recv(timeout=_QUIET_S)
+                except TimeoutError:
+                    self._look_after_sender()
+                else:
+                    self.take(message)
         except ProtocolError as error:
             why = f"the browser sent {error}"
             self.end(why)
@@ -137,6 +151,14 @@ class Session:
         except Exception:  # noqa: BLE001 websockets' own: the connection is closed
             pass
         self.end(why)
+
+    def _look_after_sender(self) -> None:
+        """Breaks the connection of a tab that takes nothing any more: a send would wait for it for ever."""
+        since = self._sending_since
+        if since is not None and monotonic() - max(since, self._heard) > self._silence_s:
+            self.end(f"the browser has taken nothing for {self._silence_s:g} s")
+            with suppress(OSError):
+                self._connection.socket.shutdown(SHUT_RDWR)
 
     def take(self, message: str | bytes) -> None:
         """One message. ProtocolError where it is none."""
