@@ -65,7 +65,9 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
 def print_implementation(implementation: ImplementationReport, style: Style) -> None:
     told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
     print(style(f"{implementation.name:<4}  ", "1") + (style(told, "33") if implementation.wrong else told))
-    if implementation.package:
+    if implementation.package == "registered":
+        print("  registered by this program")
+    elif implementation.package:
         print(f"  from {implementation.package}; TORCH_WEBGPU_IMPLEMENTATION={implementation.name} uses it")
     for text in implementation.said:
         print(textwrap.indent(text, "  "))

@@ -209,6 +209,6 @@ def test_tests_of_devices_pass(serve: Serve, tab: Any) -> None:
 
 @pytest.mark.slow
 def test_the_digits_are_learnt(serve: Serve, tab: Any) -> None:
-    program = serve(None, str(ROOT / "examples" / "digits.py"), "--epochs", "2")
+    program = serve(None, str(ROOT / "examples" / "digits.py"))
     tab.goto(program.link)
     program.end()

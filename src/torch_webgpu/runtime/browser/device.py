@@ -44,8 +44,9 @@ class BrowserDevice:
         self._references: dict[int, int] = {}  # of pipelines
         self._open_encoders = 0
         self._released: list[tuple[int, int]] = []  # while there are encoders, which may name them
-        self._marks: list[Mark] = []  # of which the page was not asked yet
-        self._asked: list[tuple[int, Mark]] = []  # and those that the reply to a frame reaches
+        self._marks: list[tuple[int, Mark]] = []  # and after how many submissions they are
+        self._asked: tuple[int, int] | None = None  # a frame, and how many submissions are done once it is answered
+        self._done = 0  # so many submissions are known to be
         self._closed = False
         self._wake = threading.Event()
         session.attach(epoch, lambda kind, text: self.sink.errors.append((kind, text)), self._lose)
@@ -85,8 +86,13 @@ class BrowserDevice:
         """Sends what waits, and waits for the reply; None where the device is lost."""
         if self.sink.lost is not None:
             return None
-        number = self._send("asked", want, buffer, size_bytes)
-        return self.session.reply(number)
+        with self._lock:
+            submissions = self.submissions
+            number = self._send("asked", want, buffer, size_bytes)
+        reply = self.session.reply(number)
+        if reply is not None and want != c.ACKNOWLEDGE:
+            self._done = max(self._done, submissions)
+        return reply
 
     def _send_idle(self) -> None:
         """Sends what nobody adds to any more."""
@@ -296,21 +302,24 @@ class BrowserDevice:
         return not self.sink.errors and self.sink.lost is None
 
     def poll(self, wait: bool) -> None:
-        marks, self._marks = self._marks, []
         if wait:
             self._exchange(c.WORK_DONE)
-        elif marks and self.sink.lost is None:
-            number = self._send("asked", c.WORK_DONE)
-            self._asked += [(number, mark) for mark in marks]
-            marks = []
-        reached = [mark for number, mark in self._asked if wait or self.session.is_answered(number)]
-        self._asked = [(number, mark) for number, mark in self._asked if mark not in reached]
-        for mark in (*marks, *reached):
-            mark.reached = True
+        if self._asked is not None and self.session.is_answered(self._asked[0]):
+            self._done, self._asked = max(self._done, self._asked[1]), None
+        unmet = any(place > self._done for place, _ in self._marks)
+        if unmet and self._asked is None and self.sink.lost is None:
+            with self._lock:
+                self._asked = self._send("asked", c.WORK_DONE), self.submissions
+        waiting = []
+        for place, mark in self._marks:
+            mark.reached = place <= self._done
+            if not mark.reached:
+                waiting.append((place, mark))
+        self._marks = waiting
 
     def mark(self) -> Mark:
         mark = Mark()
-        self._marks.append(mark)
+        self._marks.append((self.submissions, mark))
         return mark
 
     def destroy(self) -> None:
