@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from websockets.http11 import Request, Response
     from websockets.sync.server import ServerConnection
 
-_log = logging.getLogger("torch_webgpu.browser")
+_log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # what strangers send is not the program's to print
 
 PROTOCOL = "torch-webgpu.1"
