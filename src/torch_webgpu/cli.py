@@ -16,6 +16,7 @@ from torch_webgpu.doctor import AdapterReport, Diagnosis, ImplementationReport, 
 from torch_webgpu.export import command as exporting
 from torch_webgpu.integrations.report import LibraryCheck
 from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.serve import command as serving
 from torch_webgpu.target import named, names
 from torch_webgpu.translation import compat, launch, migrate
 
@@ -64,7 +65,9 @@ def print_adapter(adapter: AdapterReport, style: Style) -> None:
 def print_implementation(implementation: ImplementationReport, style: Style) -> None:
     told = implementation.wrong or f"{implementation.version}, compiles with {implementation.dialect}"
     print(style(f"{implementation.name:<4}  ", "1") + (style(told, "33") if implementation.wrong else told))
-    if implementation.package:
+    if implementation.package == "registered":
+        print("  registered by this program")
+    elif implementation.package:
         print(f"  from {implementation.package}; TORCH_WEBGPU_IMPLEMENTATION={implementation.name} uses it")
     for text in implementation.said:
         print(textwrap.indent(text, "  "))
@@ -153,13 +156,14 @@ def parser() -> argparse.ArgumentParser:
     migrate.add_arguments(commands.add_parser("migrate", help="show a program written for CUDA as one for any GPU"))
     compat.add_arguments(commands.add_parser("compat", help="show how CUDA's names are answered on another device"))
     exporting.add_arguments(commands.add_parser("export", help="write a model as a folder that runs in a web page"))
+    serving.add_arguments(commands.add_parser("serve", help="run a program on the GPU of a browser that opens a link"))
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status."""
     options = parser().parse_args(arguments)
-    if options.run is not launch.run and isinstance(sys.stdout, io.TextIOWrapper):
+    if options.run not in (launch.run, serving.run) and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of a file on Windows, whose encoding has few characters
     try:
         status: int = options.run(options)

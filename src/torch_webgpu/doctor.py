@@ -24,7 +24,7 @@ from torch_webgpu.errors import FlagError, NoAdapterError
 from torch_webgpu.integrations.report import LibraryCheck, libraries
 from torch_webgpu.runtime.adapters import survey
 from torch_webgpu.runtime.implementation import Adapter
-from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names
+from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names, registered
 from torch_webgpu.runtime.runtime import devices
 
 SETTINGS = ("TORCH_WEBGPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "VK_", "WGPU_", "PYTORCH_")
@@ -143,7 +143,7 @@ def _version(package: str) -> str:
 
 def versions() -> dict[str, str]:
     """The versions that decide behaviour, by name."""
-    found = {name: _version(name) for name in ("torch-webgpu", "torch", "wgpu", "wgpudawn", "numpy")}
+    found = {name: _version(name) for name in ("torch-webgpu", "torch", "wgpu", "wgpudawn", "numpy", "websockets")}
     found["python"] = sys.version.split()[0]
     found["system"] = f"{platform.system()} {platform.release()} ({platform.machine()})"
     return found
@@ -308,7 +308,12 @@ def diagnose() -> Diagnosis:
         report.advice = str(error)
         return report
     passed = [_describe(adapter, "", "passed over: its probe does not come out right") for adapter in seen.broken]
-    for index, listings in enumerate(seen.gpus):
+    others = [one for one in usable if one.implementation in registered()]
+    for one in others:
+        report.adapters.append(_describe(one.adapter, f"webgpu:{one.index}", "the program has registered it"))
+        report.adapters[-1].checks = check_adapter(one.index)
+    local = [one.index for one in usable if one not in others]
+    for index, listings in zip(local, seen.gpus, strict=False):  # several devices may be of one adapter
         device = f"webgpu:{index}"
         report.adapters.append(_describe(listings[0], device, _taken(listings)))
         report.adapters[-1].checks = check_adapter(index)

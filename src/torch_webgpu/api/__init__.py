@@ -120,6 +120,7 @@ _LOADED_WHEN_ASKED_FOR = {
     "functional": "torch_webgpu.extend.functional",
     "op": "torch_webgpu.extend.op:op",
     "registry": "torch_webgpu.extend.registry",
+    "serve": "torch_webgpu.serve.device:serve",
 }
 """Modules, and ``module:name``, that few programs need: ``import torch`` does not wait for them."""
 

@@ -62,7 +62,7 @@ class Device:
         self.features = adapter.features
         self.limits = adapter.limits
         self.target = target_of(adapter)
-        self._adapter = adapter
+        self.adapter = adapter
         self.observer: Observer | None = None
         self.may_have_flags = False
         """Whether anything was submitted that may raise flags, since they were last read: for those who submit it."""
@@ -78,7 +78,7 @@ class Device:
 
     @cached_property
     def _opened(self) -> Opened:
-        opened = Opened(self._adapter, self.target)
+        opened = Opened(self.adapter, self.target)
         opened.pool.limit_bytes = self._memory_limit_bytes
         return opened
 

@@ -60,6 +60,12 @@ def names() -> list[str]:
         return list(dict.fromkeys((*MODULES, *sorted(installed_implementations()), *_registered)))
 
 
+def registered() -> list[str]:
+    """Those that the program registered."""
+    with _lock:
+        return list(_registered)
+
+
 def entry(name: str) -> DeviceEntry:
     """What a name is registered as. NotRegisteredError, a LookupError, where there is none; RegistrationFailedError
     where the package that offers it does not load.

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import check, config
-from torch_webgpu.errors import WebGPUError
+from torch_webgpu.errors import NoAdapterError, WebGPUError
 
 from .adapters import adapters
 from .commands import ClearBuffer, Command, CopyBuffer, Dispatch
@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from .device import Device
     from .implementation import Adapter
 
-__all__ = ["Buffer", "ClearBuffer", "Command", "CopyBuffer", "Device", "Dispatch", "add_devices", "devices", "provide"]
+__all__ = [
+    "Buffer",
+    "ClearBuffer",
+    "Command",
+    "CopyBuffer",
+    "Device",
+    "Dispatch",
+    "add_devices",
+    "devices",
+    "provide",
+    "provide_first",
+]
 
 refusal: Exception | None = None
 """Why the device cannot be used although PyTorch knows it: its registration failed half-way (torch_webgpu_autoload)."""
@@ -53,6 +64,20 @@ def provide(described: tuple[Device, ...]) -> None:
     if _runtime.cache_info().misses:
         raise RuntimeError("the devices of this process are chosen already: call runtime.provide before devices()")
     _provided = described
+
+
+def provide_first(first: Sequence[Adapter]) -> list[Device]:
+    """Makes devices of these adapters, and behind them of this machine's. RuntimeError as :func:`provide`."""
+    from .device import Device
+
+    try:
+        others = adapters()
+    except NoAdapterError:
+        others = []
+    made = tuple(Device(index, adapter) for index, adapter in enumerate((*first, *others)))
+    provide(made)
+    _at_the_end()
+    return list(made[: len(first)])
 
 
 def add_devices(adapters: Sequence[Adapter]) -> list[Device]:

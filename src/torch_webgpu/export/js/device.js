@@ -43,10 +43,10 @@ export async function openDevice(requires, options) {
  */
 export async function getCapabilities(options) {
   try {
-    const {info: {vendor, architecture, device, description}, features, limits} = await requestAdapter(options);
+    const {info: {vendor, architecture, device, description, isFallbackAdapter}, features, limits} = await requestAdapter(options);
     /** @type {Record<string, number>} */ const values = {};
     for (const name in limits) values[name] = /** @type {any} */ (limits)[name];
-    return {available: true, vendor, architecture, device, description, features: [...features], limits: values};
+    return {available: true, vendor, architecture, device, description, fallback: isFallbackAdapter === true, features: [...features], limits: values};
   } catch (error) {
     return {available: false, reason: /** @type {Error} */ (error).message};
   }
