@@ -2,8 +2,8 @@
 
 Trains the first two here, exports all of them, and serves the pages.
 
-Nothing is downloaded. The digits are scikit-learn's; the text is what Python's standard library says of itself, its
-docstrings, which a small GPT-2 learns character by character. Both train in minutes on the CPU, or on any device.
+Nothing is downloaded. The digits are scikit-learn's; the text is what Python says of itself, docstrings and its
+language reference, which a small GPT-2 learns in pieces of words. Both train in minutes on the CPU, or on any device.
 
     python examples/web.py                  # train, export to out/web, serve on http://localhost:8000
     python examples/web.py --pages digits   # one of digits, text, training
@@ -16,24 +16,27 @@ import argparse
 import ast
 import http.server
 import math
+import platform
 import re
 import shutil
 import sysconfig
 import time
 from functools import partial
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from digits import Digits, load, network
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 PAGES = Path(__file__).parent / "web"
 SHARED = ("index.html", "style.css", "icon.svg", "load.js")
 BATCH = 96
-WIDTH, HEADS, LAYERS, CONTEXT, TEXT_BATCH = 96, 4, 3, 256, 8
+WIDTH, HEADS, LAYERS, CONTEXT, TEXT_BATCH, VOCABULARY, LEARNING_RATE = 128, 4, 4, 128, 16, 2048, 3e-3
 MODULES = """argparse ast asyncio calendar collections configparser contextlib copy csv dataclasses datetime decimal
 difflib dis doctest email enum fractions functools glob gzip heapq html http inspect io ipaddress itertools json logging
 mailbox multiprocessing numbers operator optparse os pathlib pdb pickle platform pprint profile queue random re sched
@@ -79,36 +82,58 @@ def digits_page(folder: Path, device: str, epochs: int) -> str:
     return f"{accuracy:.1%} of held-out digits\n{report}"
 
 
-def docstrings() -> str:
-    """What modules of the standard library say of themselves, a paragraph each."""
+def prose() -> str:
+    """What Python says of itself, a paragraph a line: the docstrings of its standard library, its language reference
+    as ``help()`` has it, and the docstrings of PyTorch's modules and functions.
+    """
     library = Path(sysconfig.get_paths()["stdlib"])
     texts: list[str] = []
-    for name in MODULES:
-        paths = [library / f"{name}.py", *sorted((library / name).glob("*.py"))]
-        for path in [p for p in paths if p.is_file()]:
+    folders = [p for name in MODULES for p in (library / f"{name}.py", *sorted((library / name).glob("*.py")))]
+    for path in [*folders, *sorted((Path(torch.__file__).parent / "nn" / "modules").glob("*.py"))]:
+        if path.is_file():
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                     texts += re.split(r"\n\s*\n", ast.get_docstring(node) or "")
-    sentences = [" ".join(text.split()) for text in dict.fromkeys(texts)]
-    kept = [
-        s for s in sentences if len(s) > 40 and s[0].isupper() and s[-1] in ".!?" and s.isascii() and ">>>" not in s
-    ]
-    return "\n".join(kept) + "\n"
+    for text in [*topics.values(), *[str(f.__doc__ or "") for f in vars(torch).values() if callable(f)]]:
+        texts += re.split(r"\n\s*\n", text)
+    paragraphs = [" ".join(text.split()) for text in dict.fromkeys(texts)]
+    return "\n".join([p for p in dict.fromkeys(paragraphs) if is_prose(p)]) + "\n"
+
+
+def is_prose(text: str) -> bool:
+    """Whether a paragraph is sentences, and neither code nor a table."""
+    words = re.findall(r"[A-Za-z']+", text)
+    return (
+        len(text) > 60 and text.isascii() and text[0].isupper() and text[-1] in ".!?" and ">>>" not in text
+        and sum(map(len, words)) + len(words) > 0.88 * len(text)
+    )  # fmt: skip
+
+
+def tokenizer_of(text: str) -> Tokenizer:
+    """Pieces of words (byte-pair encoding of bytes) that are frequent in a text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    return tokenizer
 
 
 def text_page(folder: Path, device: str, steps: int) -> str:
-    """Trains a small GPT-2 on characters, and exports it for ``model.generate``."""
+    """Trains a small GPT-2 on pieces of words, and exports it for ``model.generate``, with its tokenizer."""
     torch.manual_seed(0)
-    text = docstrings()
-    alphabet = "".join(sorted(set(text)))
-    ids = torch.tensor([alphabet.index(c) for c in text])
-    sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT, "vocab_size": len(alphabet)}
+    text = prose()
+    tokenizer = tokenizer_of(text)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT, "vocab_size": VOCABULARY}
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)  # there is more text than it can learn
     model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=None, eos_token_id=None)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
     losses, start = [], time.perf_counter()
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = 2e-3 * min(1, step / 50) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+        rate = min(1, (step + 1) / 100) * (0.52 + 0.48 * math.cos(math.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
         starts = torch.randint(0, len(ids) - CONTEXT, (TEXT_BATCH, 1))
         batch = ids[starts + torch.arange(CONTEXT)].to(device)
         loss = model(input_ids=batch, labels=batch).loss
@@ -122,11 +147,18 @@ def text_page(folder: Path, device: str, steps: int) -> str:
     model = model.cpu().eval()
     final = torch.stack(losses[-50:]).mean().item() if losses else float("nan")
     seconds = time.perf_counter() - start
-    metadata = {"title": "A small GPT-2", "alphabet": alphabet, "loss": final, "characters": len(text)}
-    report = torch.webgpu.export_generation(
-        model, folder, max_length=CONTEXT, prefill=(1, 16), eos_token_id=[], page=PAGES / "text", metadata=metadata
+    trained = (
+        f"{len(text) / 1e6:.1f} million characters: the docstrings of Python {platform.python_version()}'s standard "
+        f"library, its language reference, and the docstrings of PyTorch {torch.__version__.partition('+')[0]}; "
+        f"{steps:,} steps in {seconds:.0f} s on {device}"
     )
-    return f"{steps} steps in {seconds:.0f} s over {len(text):,} characters, loss {final:.2f}\n{report}"
+    numbers = sum(p.numel() for p in model.parameters())
+    metadata = {"title": "A small GPT-2", "trained": trained, "loss": final, "parameters": numbers}
+    report = torch.webgpu.export_generation(
+        model, folder, max_length=CONTEXT, prefill=(1, 8), eos_token_id=[], tokenizer=tokenizer, page=PAGES / "text",
+        metadata=metadata,
+    )  # fmt: skip
+    return f"trained on {trained}, loss {final:.2f}\n{report}"
 
 
 class Training:
@@ -197,7 +229,7 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", help="what trains here (default: cpu)")
     parser.add_argument("--epochs", type=int, default=40, help="over the digits")
-    parser.add_argument("--text-steps", type=int, default=3000)
+    parser.add_argument("--text-steps", type=int, default=2000)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--no-serve", action="store_true")
     options = parser.parse_args()

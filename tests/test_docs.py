@@ -45,9 +45,10 @@ def test_what_the_page_on_plans_shows_runs(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_the_page_on_the_web_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "web.md").read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks), {})
+    assert (tmp_path / "any-batch" / "plan.json").exists()
     assert (tmp_path / "my-model" / "index.html").exists()
     assert (tmp_path / "trained" / "plan.json").exists()
     assert (tmp_path / "chat" / "plan.json").exists()

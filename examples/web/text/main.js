@@ -4,26 +4,29 @@ import {Model} from './torch-webgpu/index.js';
 const $ = id => document.getElementById(id);
 const model = await load(Model).catch(fail);
 if (model) {
-  const {alphabet, generation} = model.metadata;
+  const {generation, trained, parameters} = model.metadata, tokenizer = await model.tokenizer();
   let stop = null;
+  $('about').textContent = `${(parameters / 1e6).toFixed(1)} million parameters. Trained on ${trained}.`;
 
   async function generate() {
-    const known = [...$('prompt').value].filter(c => alphabet.includes(c)), prompt = known.slice(-(generation.max_length - 64));
+    const prompt = tokenizer.encode($('prompt').value).slice(-generation.max_length / 2), beginning = tokenizer.decode(prompt);
     if (!prompt.length) { say('Write a beginning first.', true); return; }
     say('');
     stop = new AbortController();
     $('go').disabled = true;
     $('stop').disabled = false;
     const text = document.createTextNode('');
-    $('text').replaceChildren(Object.assign(document.createElement('span'), {className: 'prompt', textContent: prompt.join('')}), text);
-    const options = {temperature: Number($('temperature').value), seed: crypto.getRandomValues(new Uint32Array(1))[0], signal: stop.signal};
+    $('text').replaceChildren(Object.assign(document.createElement('span'), {className: 'prompt', textContent: beginning}), text);
+    const options = {temperature: Number($('temperature').value), top_p: 0.9, seed: crypto.getRandomValues(new Uint32Array(1))[0], signal: stop.signal};
     let count = 0, first = 0;
     try {
-      for await (const token of model.generate(prompt.map(c => alphabet.indexOf(c)), options)) {
-        text.data += alphabet[token];
+      const ids = [];
+      for await (const token of model.generate(prompt, options)) {
+        ids.push(token);
+        text.data = tokenizer.decode(ids);
         first ||= performance.now();
         const seconds = (performance.now() - first) / 1000;
-        if (++count > 1 && seconds) $('speed').textContent = `${count} characters, ${((count - 1) / seconds).toFixed(0)} a second`;
+        if (++count > 1 && seconds) $('speed').textContent = `${count} tokens, ${((count - 1) / seconds).toFixed(0)} a second`;
       }
     } catch (error) {
       if (error.name !== 'AbortError') fail(error);

@@ -16,10 +16,11 @@ from torch_webgpu.aten.quantized.linear import quantize_
 from torch_webgpu.errors import ExportError
 from torch_webgpu.target import Target
 
-from . import folder as files
+from . import folder as folders
 from .held import Held, HeldTensors
 from .programs import Program, program_of, traced
 from .report import ExportReport
+from .sizes import describe, dynamic_sizes
 from .tables import Tables
 from .targets import needs as needed
 from .targets import target_named
@@ -39,12 +40,15 @@ def export(
     state: Mapping[str, Any] | None = None,
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
+    dynamic_shapes: Any = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
     target: str | Target = "portable",
     dtype: torch.dtype | None = None,
     quantize: str | None = None,
     weights: bool = True,
     page: bool | str | PathLike[str] = True,
     metadata: Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> ExportReport:
     """Writes a model as a folder that runs in a web page: plan, kernels, weights, a runtime and an ``index.html``.
 
@@ -57,6 +61,11 @@ def export(
     * ``state``: what else the programs use or write: modules, optimizers, tensors, or lists and dictionaries of
       tensors. An optimizer's state is made, all zero, if it has none yet.
     * ``input_names``, ``output_names``: of ``forward``, where those of its signature and result will not do.
+    * ``dynamic_shapes``: which sizes of ``forward``'s inputs vary, as in :func:`torch.export.export`:
+      ``{"x": {0: torch.export.Dim("batch", max=64)}}``. Each combination of listed sizes is a program, and the page
+      takes the one that fits. It adds zeros where the outputs show, on the CPU, that they do not depend on what is
+      added; elsewhere it takes the listed sizes only.
+    * ``sizes``: those that are listed, ``{"batch": (1, 8, 64)}``; powers of two up to the largest, if left out.
     * ``target``: ``"portable"`` runs wherever WebGPU does; ``"f16"``, ``"portable-large"``, or one of
       :func:`torch_webgpu.target.names` that is a browser.
     * ``dtype``: what floating-point parameters and inputs are converted to; None leaves them.
@@ -65,6 +74,7 @@ def export(
     * ``weights``: False leaves the weights out: plan and kernels only, as for a model on meta tensors.
     * ``page``: False leaves out ``index.html`` and what belongs to it; a folder's files are taken in their place.
     * ``metadata``: JSON data for the page, ``model.metadata`` there.
+    * ``files``: texts that are written beside, by their names; ``model.files.json(name)`` reads one.
 
     Tensors that no program writes are the page's weights; the others are its state. Raises TraceError for an operator
     that cannot be exported, with its line and what to use instead; ExportError for arguments that do not fit.
@@ -77,10 +87,14 @@ def export(
         model = quantized(model, quantize, programs)
     held = HeldTensors(model, state or {})
     all_programs = []
+    dynamic = None
     if example_inputs is not None:
         if model is None:
             raise ExportError("example_inputs are those of a model, and there is none: use programs alone")
         all_programs.append(program_of(FORWARD, model, example_inputs, False, input_names, output_names))
+        dynamic = dynamic_sizes(all_programs[0], dynamic_shapes, sizes)
+    elif dynamic_shapes or sizes:
+        raise ExportError("dynamic_shapes and sizes are those of forward: give example_inputs")
     for name, (function, example) in (programs or {}).items():
         if any(name == program.name for program in all_programs):
             raise ExportError(f"there are two programs {name!r}")
@@ -89,18 +103,28 @@ def export(
         raise ExportError("there is nothing to export: give example_inputs, or programs")
     tables = Tables(chosen, frozenset(h.name for h in held.all))
     with held.initialised():
+        variants = {}
         for program in all_programs:
-            tables.add(traced(program, held, chosen))
+            if dynamic is None or program is not dynamic.program:
+                tables.add(traced(program, held, chosen))
+                continue
+            for numbers, variant in dynamic.programs:
+                variants[numbers] = traced(variant, held, chosen)
+                tables.add(variants[numbers])
         has_values = weights and not any(h.tensor.is_meta for h in held.all if is_used(h, tables))
-        with files.replacing(Path(folder)) as new:
+        if dynamic is not None:
+            tables.dynamic[FORWARD] = describe(dynamic, variants, held, has_values)
+        with folders.replacing(Path(folder)) as new:
             notes = [*warnings_of(model, tables)]
             if has_values:
                 notes += save_values(new, held, tables, all_programs)
             elif weights:
                 raise ExportError("the model has meta tensors, which have no values: export with weights=False")
+            for name, text in (files or {}).items():
+                (new / name).write_text(text, "utf-8")
             write_manifest(new, tables, metadata or {})
-            files.copy_runtime(new / files.RUNTIME)
-            files.copy_page(new, page)
+            folders.copy_runtime(new / folders.RUNTIME)
+            folders.copy_page(new, page)
             report = report_of(new, Path(folder), tables, notes, started)
     return report
 
@@ -132,13 +156,13 @@ def save_values(new: Path, held: HeldTensors, tables: Tables, programs: Sequence
     used = {h.name: h for h in held.all if is_used(h, tables)}
     of_model = {name: h.tensor for name, h in used.items() if h.of_model}
     others = {name: h.tensor for name, h in used.items() if not h.of_model and bool(h.tensor.any())}
-    places = files.save_weights(new, of_model, "model") | files.save_weights(new, others, "state")
+    places = folders.save_weights(new, of_model, "model") | folders.save_weights(new, others, "state")
     for buffer in tables.buffers:
         if buffer.role in ("weight", "state"):
             buffer.source = places.get(buffer.name)
     example, notes = example_of(held, programs, tables)
     if example:
-        files.save_tensors(new / files.EXAMPLE, example)
+        folders.save_tensors(new / folders.EXAMPLE, example)
     return notes
 
 
@@ -153,7 +177,8 @@ def example_of(
         if len(inputs) < len(program.inputs):
             continue
         example |= {f"{program.name}/in/{name}": t for name, t in zip(program.inputs, inputs)}
-        if tables.programs[program.name]["random_blocks"]:
+        names = tables.dynamic.get(program.name, {}).get("programs", {"": program.name}).values()
+        if any(tables.programs[name]["random_blocks"] for name in names):
             notes.append(f"{program.name!r} draws random numbers, others than the CPU's: the example has no outputs")
             continue
         with held.cloned(), torch.random.fork_rng(devices=[]):
@@ -165,8 +190,14 @@ def example_of(
 def warnings_of(model: torch.nn.Module | None, tables: Tables) -> list[str]:
     """What may surprise whoever opens the page."""
     notes = []
-    if model is not None and model.training and FORWARD in tables.programs:
+    if model is not None and model.training and (FORWARD in tables.programs or FORWARD in tables.dynamic):
         notes.append("the model is in training mode: dropout drops, batch norm counts. Call model.eval() before")
+    for name, program in tables.dynamic.items():
+        exact = [one["name"] for one in program["sizes"] if one["padded"] is None and len(one["sizes"]) > 1]
+        if exact:
+            notes.append(
+                f"{name!r} takes the listed sizes of {' and '.join(exact)} only: more would change its outputs"
+            )
     if (size := sum(b.size_bytes for b in tables.buffers)) > _MANY_BYTES:
         notes.append(f"{size / 2**30:.1f} GiB of buffers are more than many phones give a page")
     return notes
@@ -174,9 +205,9 @@ def warnings_of(model: torch.nn.Module | None, tables: Tables) -> list[str]:
 
 def write_manifest(new: Path, tables: Tables, metadata: Mapping[str, Any]) -> None:
     """Writes the kernels, the parameters, the constants, and the manifest, which has the digests of all files."""
-    files.write_json(new / files.KERNELS, tables.sources)
-    (new / files.PARAMS).write_bytes(tables.params)
-    places = files.save_constants(new, tables.constants)
+    folders.write_json(new / folders.KERNELS, tables.sources)
+    (new / folders.PARAMS).write_bytes(tables.params)
+    places = folders.save_constants(new, tables.constants)
     for buffer in tables.buffers:
         if buffer.role == "constant":
             buffer.source = next(p for d, p in places.items() if buffer.name == f"constant.{d[:16]}")
@@ -186,22 +217,23 @@ def write_manifest(new: Path, tables: Tables, metadata: Mapping[str, Any]) -> No
         "producer": f"torch-webgpu {version('torch-webgpu')}",
         "requires": needed(tables.requirements, tables.target),
         "metadata": dict(metadata),
-        "files": {name: files.digests(new / name) for name in names},
+        "files": {name: folders.digests(new / name) for name in names},
         "operators": tables.operators,
         "buffers": [b.to_data() for b in tables.buffers],
         "modules": tables.modules,
         "programs": tables.programs,
+        **({"dynamic": tables.dynamic} if tables.dynamic else {}),
     }
-    files.write_json(new / files.MANIFEST, manifest)
+    folders.write_json(new / folders.MANIFEST, manifest)
 
 
 def report_of(new: Path, folder: Path, tables: Tables, notes: Sequence[str], started: float) -> ExportReport:
-    runtime = list((new / files.RUNTIME).iterdir())
-    plan = [new / name for name in (files.MANIFEST, files.KERNELS, files.PARAMS)]
-    weight_bytes = sum(p.stat().st_size for p in new.glob("*.safetensors") if p.name != files.EXAMPLE)
+    runtime = list((new / folders.RUNTIME).iterdir())
+    plan = [new / name for name in (folders.MANIFEST, folders.KERNELS, folders.PARAMS)]
+    weight_bytes = sum(p.stat().st_size for p in new.glob("*.safetensors") if p.name != folders.EXAMPLE)
 
     def sizes(paths: Sequence[Path]) -> tuple[int, int]:
-        return sum(p.stat().st_size for p in paths), files.compressed_bytes(paths)
+        return sum(p.stat().st_size for p in paths), folders.compressed_bytes(paths)
 
     return ExportReport(
         folder=folder,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import json
 import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -25,6 +27,7 @@ MAX_SHARD_BYTES = 2 * 10**9
 MANIFEST = "plan.json"
 KERNELS, PARAMS, CONSTANTS, EXAMPLE = "kernels.json", "params.bin", "constants.bin", "example.safetensors"
 RUNTIME = "torch-webgpu"
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2
 _DOCUMENTATION = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _COMPRESSED = (".json", ".js", ".html", ".css", ".bin")
@@ -39,22 +42,57 @@ def replacing(folder: Path) -> Iterator[Path]:
     if folder.exists() and not _is_export(folder):
         raise ExportError(f"{folder} exists and is no export of torch-webgpu: delete it, or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    mark = secrets.token_hex(4)
+    _settle(folder)
+    mark = f"{os.getpid()}-{secrets.token_hex(4)}"
     new, old = (folder.with_name(f".{folder.name}.{mark}.{which}") for which in ("new", "old"))
     new.mkdir()
     try:
         yield new
-        if folder.exists():
-            os.replace(folder, old)
-        try:
+        if not folder.exists():
             os.replace(new, folder)
-        except OSError:
-            if old.exists():
+        elif not exchanged(new, folder):
+            os.replace(folder, old)
+            try:
+                os.replace(new, folder)
+            except OSError:
                 os.replace(old, folder)
-            raise
+                raise
     finally:
         for path in (new, old):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def exchanged(one: Path, other: Path) -> bool:
+    """Exchanges two folders in one step, so that no moment is without either. False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    return rename is not None and rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+
+
+def _settle(folder: Path) -> None:
+    """Clears up after an export to ``folder`` that was killed: what it had moved away comes back, the rest goes."""
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)-[0-9a-f]{{8}}\.(new|old)")
+    for path in folder.parent.iterdir():
+        match = pattern.fullmatch(path.name)
+        if match is None or _is_running(int(match[1])):
+            continue
+        if match[2] == "old" and not folder.exists():
+            os.replace(path, folder)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    if sys.platform == "win32":
+        return True  # a signal would end it there: what it left stays
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_export(folder: Path) -> bool:

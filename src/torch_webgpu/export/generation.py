@@ -19,6 +19,7 @@ from torch_webgpu.target import Target
 
 from .export import export, quantized
 from .report import ExportReport
+from .tokenizer import FILE, tokenizer_json
 
 RECENT_TOKENS = 8
 """How many of the last tokens a step can tell."""
@@ -31,6 +32,7 @@ def export_generation(
     max_length: int = 1024,
     prefill: Sequence[int] = (1, 16, 64, 256),
     eos_token_id: int | Sequence[int] | None = None,
+    tokenizer: Any = None,
     target: str | Target = "portable",
     quantize: str | None = None,
     weights: bool = True,
@@ -46,6 +48,8 @@ def export_generation(
       the largest that fit; 1 is always among them.
     * ``eos_token_id``: what ends a text; that of ``model.generation_config`` if None.
     * ``quantize``: "int8" or "int4", of a copy of the model.
+    * ``tokenizer``: is written beside as ``tokenizer.json``, for ``model.tokenizer()`` in the page: a tokenizer of
+      Transformers or of ``tokenizers``, the path of such a file, or a text of the characters that are the tokens.
     * The rest: see :func:`export`.
 
     The page draws as Transformers does with ``temperature``, ``top_k`` and ``top_p``, by Gumbel noise from the random
@@ -69,10 +73,11 @@ def export_generation(
         "vocab_size": generation.vocab_size,
         "eos_token_id": eos_tokens(model, eos_token_id),
     }
+    files = {} if tokenizer is None else {FILE: tokenizer_json(tokenizer, generation.vocab_size)}
     with torch.no_grad():
         return export(
             model, None, folder, programs=programs, state=generation.state, target=target, weights=weights, page=page,
-            metadata={**(metadata or {}), "generation": described},
+            files=files, metadata={**(metadata or {}), "generation": described},
         )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ class Tables:
     modules: list[dict[str, Any]] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     programs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dynamic: dict[str, dict[str, Any]] = field(default_factory=dict)
     operators: dict[str, str] = field(default_factory=dict)
     constants: dict[str, bytes] = field(default_factory=dict)
     requirements: list[Requirements] = field(default_factory=list)

@@ -13,7 +13,7 @@ import {isDType, sizeBytes} from './tensor.js';
  * @typedef {{bytes: number, sha256: string, chunks?: string[]}} FileSpec
  * @typedef {{format: number, producer: string, requires: import('./device.js').Requires, metadata: Record<string, any>,
  *   files: Record<string, FileSpec>, operators: Record<string, string>, buffers: BufferSpec[], modules: ModuleSpec[],
- *   programs: Record<string, ProgramSpec>}} Manifest
+ *   programs: Record<string, ProgramSpec>, dynamic?: Record<string, import('./sizes.js').DynamicSpec>}} Manifest
  */
 
 export const FORMAT = 1, CHUNK_BYTES = 1 << 24;

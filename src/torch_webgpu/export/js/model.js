@@ -44,6 +44,7 @@ export class Model {
     const device = options.device ?? await openDevice(manifest.requires, options.adapter);
     const model = new Model(manifest, files, device, !options.device);
     try {
+      if (manifest.dynamic) model.sizes = new (await import('./sizes.js')).Sizes(manifest);
       const [kernels, params] = await Promise.all([files.json('kernels.json'), files.bytes('params.bin')]);
       model.params = new Uint32Array(params.buffer);
       Object.assign(model, await allocate(device, manifest, model.params));
@@ -80,6 +81,7 @@ export class Model {
     this.params = new Uint32Array(0);
     /** @type {Map<string, {spec: import('./manifest.js').ProgramSpec, steps: import('./program.js').Step[], staging: GPUBuffer | null}>} */
     this.programs = new Map();
+    /** @type {import('./sizes.js').Sizes | null} */ this.sizes = null;
     /** @type {GPUDeviceLostInfo | null} */ this.lost = null;
     /** @type {string[]} */ this.errors = [];
     this.disposed = false;
@@ -91,10 +93,14 @@ export class Model {
     device.lost.then(info => { if (!this.disposed) this.lost = info; });
   }
 
-  /** The names of the programs, and of what they take and give, as {name, dtype, shape}. */
+  /** The names of the programs, and of what they take and give, as {name, dtype, shape}. A size that varies has a name there. */
   get signatures() {
-    const plain = (/** @type {import('./manifest.js').TensorSpec[]} */ list) => list.map(({name, dtype, shape}) => ({name, dtype, shape}));
-    return Object.fromEntries(Object.entries(this.manifest.programs).map(([name, p]) => [name, {inputs: plain(p.inputs), outputs: plain(p.outputs)}]));
+    /** @typedef {import('./manifest.js').TensorSpec} TensorSpec @typedef {import('./sizes.js').SizeSpec} SizeSpec */
+    const plain = (/** @type {TensorSpec[]} */ list, /** @type {SizeSpec[]} */ sizes) => list.map(({name, dtype, shape}) =>
+      ({name, dtype, shape: sizes.length ? shape.map((n, d) => sizes.find(s => s.places[name]?.includes(d))?.name ?? n) : shape}));
+    /** @type {[string, import('./manifest.js').ProgramSpec, SizeSpec[]][]} */
+    const programs = this.sizes?.list() ?? Object.entries(this.manifest.programs).map(([name, p]) => [name, p, []]);
+    return Object.fromEntries(programs.map(([name, p, sizes]) => [name, {inputs: plain(p.inputs, sizes), outputs: plain(p.outputs, [])}]));
   }
 
   /**
@@ -105,8 +111,12 @@ export class Model {
    * @returns {Promise<Record<string, Tensor>>}
    */
   run(program, feeds, options) {
-    if (typeof program !== 'string') return this.run(this.programs.has('forward') ? 'forward' : [...this.programs.keys()][0], program, feeds);
-    return this.queued(() => this.runNow(program, feeds ?? {}, options ?? {}));
+    if (typeof program !== 'string') return this.run('', program, feeds);
+    return this.queued(async () => {
+      const names = program ? [] : Object.keys(this.signatures), name = program || (names.includes('forward') ? 'forward' : names[0]);
+      const fit = this.sizes?.chosen(name, feeds ?? {}), outputs = await this.runNow(fit?.name ?? name, fit?.feeds ?? feeds ?? {}, options ?? {});
+      return fit ? fit.cut(outputs) : outputs;
+    });
   }
 
   /**
@@ -116,6 +126,13 @@ export class Model {
    */
   async* generate(ids, options) {
     yield* (await import('./generate.js')).generate(this, ids, options);
+  }
+
+  /** The tokenizer that was exported with the model: `encode(text)`, `decode(ids)`. */
+  async tokenizer() {
+    if (!this.manifest.files['tokenizer.json']) throw new TypeError('this model was exported without a tokenizer');
+    const [{Tokenizer}, json] = await Promise.all([import('./tokenizer.js'), this.files.json('tokenizer.json')]);
+    return new Tokenizer(json);
   }
 
   /** Waits for all runs; throws what went wrong meanwhile. */

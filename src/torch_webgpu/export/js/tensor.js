@@ -72,7 +72,7 @@ export class Tensor {
 }
 
 /** The shape of nested arrays. @param {any} value @returns {number[]} */
-const nestedShape = value => Array.isArray(value) || ArrayBuffer.isView(value)
+export const nestedShape = value => Array.isArray(value) || ArrayBuffer.isView(value)
   ? [/** @type {any} */ (value).length, ...(Array.isArray(value) && value.length ? nestedShape(value[0]) : [])] : [];
 /** @param {any} value @returns {any[]} */
 const flat = value => Array.isArray(value) ? value.flatMap(flat) : ArrayBuffer.isView(value) ? Array.from(/** @type {any} */ (value)) : [value];

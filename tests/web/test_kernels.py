@@ -1,0 +1,101 @@
+"""Browsers and naga take the kernels that are made for the portable target: of a sample of operators, or of all."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from torch_webgpu.engine.record import engine
+
+from .portable_kernels import Kernels, portable_kernels
+
+AT_ONCE = 40
+COMPILE = """async sources => {
+  globalThis.compiler ??= await (await navigator.gpu.requestAdapter()).requestDevice();
+  return (await Promise.all(sources.map(async ([code, label]) => {
+    const module = compiler.createShaderModule({code, label});
+    const {messages} = await module.getCompilationInfo();
+    const said = messages.filter(m => m.type === 'error').map(m => `${m.lineNum}: ${m.message}`);
+    if (!said.length) {
+      compiler.pushErrorScope('validation');
+      try {
+        await compiler.createComputePipelineAsync({layout: 'auto', compute: {module, entryPoint: 'main'}});
+      } catch (error) {
+        said.push(error.message);
+      }
+      await compiler.popErrorScope();
+    }
+    return said.length ? [label, ...said] : null;
+  }))).filter(Boolean);
+}"""
+
+
+@pytest.fixture(scope="module")
+def some() -> Kernels:
+    return portable_kernels(every=23, samples=2)
+
+
+def refused_by_the_browser(page: Any, kernels: Kernels) -> list[str]:
+    sources = [*kernels.sources.items()]
+    return [
+        " | ".join(said)
+        for at in range(0, len(sources), AT_ONCE)
+        for said in page.evaluate(COMPILE, sources[at : at + AT_ONCE])
+    ]
+
+
+def refused_by_naga(kernels: Kernels) -> list[str]:
+    """What wgpu's compiler says. Skips where there is no adapter of it."""
+    if not torch.webgpu.is_available():
+        pytest.skip("there is no adapter")
+    torch.ones(1, device="webgpu")
+    device = engine().device(0)
+    if device.target.dialect != "naga":
+        pytest.skip("the adapter's compiler is not naga")
+    pipelines = device.opened.pipelines
+    return [f"{label}: {said}" for text, label in kernels.sources.items() for said in pipelines.problems(text, label)]
+
+
+def check_limits(kernels: Kernels) -> None:
+    for text, label in kernels.sources.items():
+        words = set(re.findall(r"\w+", re.sub(r"//.*", "", text)))
+        assert not words & {"i64", "u64", "f64", "f16", "enable", "immediate"}, label
+        assert len(re.findall(r"var<storage", text)) <= 8, label
+
+
+def test_a_refused_kernel_is_seen(page: Any) -> None:
+    wrong = Kernels(None, {"@compute @workgroup_size(1) fn main() { let x: i64 = 1; }": "wrong"})
+    assert "i64" in refused_by_the_browser(page, wrong)[0]
+    wide = Kernels(None, {"@compute @workgroup_size(512) fn main() { }": "wide"})
+    assert "512" in refused_by_the_browser(page, wide)[0]
+
+
+def test_a_refused_kernel_is_seen_on_naga() -> None:
+    assert refused_by_naga(Kernels(None, {"@compute @workgroup_size(1) fn main() { let x: i32 = 1.5; }": "wrong"}))
+
+
+def test_a_sample_of_operators(page: Any, some: Kernels) -> None:
+    assert len(some.sources) > 100
+    assert some.traced > some.refused
+    check_limits(some)
+    assert refused_by_the_browser(page, some) == []
+
+
+def test_a_sample_of_operators_on_naga(some: Kernels) -> None:
+    assert refused_by_naga(some) == []
+
+
+PARTS = 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_operators(page: Any, part: int) -> None:
+    kernels = portable_kernels(every=PARTS, first=part)
+    assert len(kernels.sources) > 50
+    check_limits(kernels)
+    assert refused_by_naga(kernels) == []
+    assert refused_by_the_browser(page, kernels) == []
