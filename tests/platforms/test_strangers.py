@@ -22,7 +22,7 @@ from torch_webgpu.errors import WebGPUError
 from torch_webgpu.plan import Plan
 from torch_webgpu.plan.parts_json import sealed
 
-EXAMPLES, FULL_EXAMPLES = 600, 10_000
+EXAMPLES, FULL_EXAMPLES = 1_000, 10_000
 
 
 def saved(name: str) -> tuple[Plan, bytes]:
