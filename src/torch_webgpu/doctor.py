@@ -308,11 +308,12 @@ def diagnose() -> Diagnosis:
         report.advice = str(error)
         return report
     passed = [_describe(adapter, "", "passed over: its probe does not come out right") for adapter in seen.broken]
-    others = [one for one in usable if one.implementation in registered()]
+    theirs = registered()
+    others = [one for one in usable if one.implementation in theirs] if theirs else []
     for one in others:
         report.adapters.append(_describe(one.adapter, f"webgpu:{one.index}", "the program has registered it"))
         report.adapters[-1].checks = check_adapter(one.index)
-    local = [one.index for one in usable if one not in others]
+    local = [one.index for one in usable if one not in others] if others else range(len(seen.gpus))
     for index, listings in zip(local, seen.gpus, strict=False):  # several devices may be of one adapter
         device = f"webgpu:{index}"
         report.adapters.append(_describe(listings[0], device, _taken(listings)))

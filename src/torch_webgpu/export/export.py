@@ -81,10 +81,7 @@ def export(
     """
     started = time.perf_counter()
     chosen = target_named(target)
-    if dtype is not None:
-        model, example_inputs = converted(model, example_inputs, dtype)
-    if quantize is not None:
-        model = quantized(model, quantize, programs)
+    model, example_inputs = prepared(model, example_inputs, dtype, quantize, programs)
     held = HeldTensors(model, state or {})
     all_programs = []
     dynamic = None
@@ -127,6 +124,17 @@ def export(
             folders.copy_page(new, page)
             report = report_of(new, Path(folder), tables, notes, started)
     return report
+
+
+def prepared(
+    model: torch.nn.Module | None, example: Any, dtype: torch.dtype | None, quantize: str | None, programs: object
+) -> tuple[torch.nn.Module | None, Any]:
+    """The model and its example inputs in the dtype and with the packed weights that were asked for."""
+    if dtype is not None:
+        model, example = converted(model, example, dtype)
+    if quantize is not None:
+        model = quantized(model, quantize, programs)
+    return model, example
 
 
 def converted(model: torch.nn.Module | None, example: Any, dtype: torch.dtype) -> tuple[torch.nn.Module | None, Any]:
