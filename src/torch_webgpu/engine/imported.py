@@ -14,7 +14,7 @@ from torch_webgpu.runtime.imported_memory import FEATURE
 from .flush_reason import EXCHANGED
 from .interrupt import Uninterrupted
 from .record import engine
-from .sync import LONGEST_PAUSE_S, SHORTEST_PAUSE_S
+from .sync import pause
 
 SPIN_S = 0.0003
 """How long a wait looks time and again before it sleeps in between."""
@@ -75,12 +75,11 @@ def submit(index: int) -> Callable[[], bool]:
 
 def wait_until(is_done: Callable[[], bool], look: Callable[[], None]) -> None:
     """Waits by asking. ``look`` is called now and then, and raises where there is no use in waiting."""
-    give_up = time.perf_counter() + SPIN_S
-    pause_s = SHORTEST_PAUSE_S
+    begin_s = time.perf_counter()
+    give_up = begin_s + SPIN_S
     while not is_done():
         if time.perf_counter() < give_up:
             time.sleep(0)
         else:
             look()
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+            pause(begin_s)
