@@ -64,9 +64,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 def exchanged(one: Path, other: Path) -> bool:
     """Exchanges two folders in one step, so that no moment is without either. False where the system cannot."""
-    if not sys.platform.startswith("linux"):
-        return False
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform.startswith("linux") else None
     return rename is not None and rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
 
 
@@ -84,14 +82,13 @@ def _settle(folder: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    if sys.platform == "win32":
-        return True  # a signal would end it there: what it left stays
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    if sys.platform != "win32":  # where a signal would end it: what it left stays
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
     return True
 
 
