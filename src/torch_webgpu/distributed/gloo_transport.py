@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -29,12 +28,10 @@ class GlooExchange(Exchange):
     def __init__(self, staged: Sequence[Staged], call: Callable[[], Any], has_source: bool = False) -> None:
         self._staged, self._call, self._has_source = staged, call, has_source
         self._work: Any = None
-        self.size_bytes = sum([one.size_bytes for one in staged])
 
     def issue(self) -> None:
         for staged in self._staged:
             staged.read()
-        self.read_ns = perf_counter_ns()
         self._work = self._call()
 
     def is_done(self) -> bool | None:
@@ -45,7 +42,6 @@ class GlooExchange(Exchange):
 
     def finish(self) -> int:
         self._work.wait()
-        self.reduced_ns = perf_counter_ns()
         source = self._work._source_rank() if self._has_source else -1
         for staged in self._staged:
             staged.write()

@@ -152,13 +152,10 @@ def staging_groups() -> list[StagingGroup]:
 
 def forget(group: Any = None) -> None:
     """A group is destroyed; None for all."""
-    if group is None:
-        forgotten = staging_groups()
-        _staging_groups.clear()
-    else:
-        forgotten = [one for one in (_staging_groups.pop(group, None),) if one is not None]
-    for staging in forgotten:
-        staging.close()
+    for one in list(_staging_groups) if group is None else [group]:
+        staging = _staging_groups.pop(one, None)
+        if staging is not None:
+            staging.close()
 
 
 def splitting(plain: Callable[..., Any]) -> Callable[..., Any]:

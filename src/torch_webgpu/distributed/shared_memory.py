@@ -20,6 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from torch_webgpu.engine.sync import pause
+
+linux: Any = os
+poller: Any = select
+"""Names of these modules that other systems have not: AttributeError there, which :meth:`Process.own` answers."""
 PAGE_BYTES = 4096
 ALIGNED_BYTES = 1 << 16
 """Where the slots begin: pages have as many bytes on some machines."""
@@ -28,7 +33,6 @@ TEXT_AT, TEXT_BYTES = 256, 512
 ARRIVED, COPIED, REDUCED, FAILED, TOKEN = range(5)
 """The numbers of a page: the collective that the rank is in; the chunks that it has written, and has reduced; whether
 it has given up; in the first page, the number by which the others know the memory."""
-SPIN_S, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2e-4, 2e-5, 5e-4
 LOOK_S = 0.02
 """How often a wait looks whether its peers are alive."""
 
@@ -49,8 +53,8 @@ class Process:
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
             namespace = os.readlink("/proc/self/ns/pid")
-            os.close(os.pidfd_open(os.getpid()))
-            os.close(os.memfd_create("torch-webgpu"))  # type: ignore[attr-defined,unused-ignore]
+            os.close(linux.pidfd_open(os.getpid()))
+            os.close(linux.memfd_create("torch-webgpu"))
         except (OSError, AttributeError) as error:
             refusal, boot, namespace = refusal or f"the system has no shared memory for it: {error}", "", ""
         return cls(socket.gethostname(), boot, namespace, os.getpid(), refusal)
@@ -86,11 +90,11 @@ class Peers:
     """Whether the processes of a group are alive."""
 
     def __init__(self, all_processes: Sequence[Process], rank: int) -> None:
-        self._watch, self._ranks = select.poll(), {}
+        self._watch, self._ranks = poller.poll(), {}
         for other, process in enumerate(all_processes):
             if other != rank:
-                descriptor = os.pidfd_open(process.pid)
-                self._watch.register(descriptor, select.POLLIN)
+                descriptor = linux.pidfd_open(process.pid)
+                self._watch.register(descriptor, poller.POLLIN)
                 self._ranks[descriptor] = other, process.pid
 
     def ended(self) -> list[tuple[int, int]]:
@@ -129,8 +133,8 @@ class SharedMemory:
         size, token = cls.size_bytes(ranks, slots_bytes), secrets.randbits(63)
         if rank == 0:
             try:
-                descriptor = os.memfd_create("torch-webgpu")  # type: ignore[attr-defined,unused-ignore]
-                os.posix_fallocate(descriptor, 0, size)
+                descriptor = linux.memfd_create("torch-webgpu")
+                linux.posix_fallocate(descriptor, 0, size)
                 memory = cls(descriptor, ranks, slots_bytes)
                 memory.set_number(0, TOKEN, token)
             except OSError as error:
@@ -142,7 +146,7 @@ class SharedMemory:
         try:
             if rank and not problem:
                 path = f"/proc/{all_processes[0].pid}/fd/{told['descriptor']}"
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                descriptor = os.open(path, linux.O_RDWR | linux.O_CLOEXEC)
                 if os.fstat(descriptor).st_size != size:
                     raise OSError(f"{path} has not {size} bytes")
                 memory = cls(descriptor, ranks, slots_bytes)
@@ -153,8 +157,9 @@ class SharedMemory:
         problems = exchanged(store, "mapped", rank, ranks, {"problem": problem}, timeout)
         if descriptor >= 0:
             os.close(descriptor)
-        if found := [p["problem"] for p in problems if p["problem"]]:
-            raise OSError(found[0])
+        for one in problems:
+            if one["problem"]:
+                raise OSError(one["problem"])
         assert memory is not None
         return memory
 
@@ -212,13 +217,10 @@ class Board:
 
     def wait(self, which: int, value: int) -> None:
         """Until all ranks have got so far. RuntimeError if one never will, or not in time."""
-        begin = looked = time.monotonic()
-        pause_s, memory, waiting = SHORTEST_PAUSE_S, self._memory, self._others
+        begin = looked = time.perf_counter()
+        memory, waiting = self._memory, self._others
         while waiting := [other for other in waiting if memory.number(other, which) < value]:
-            now = time.monotonic()
-            if now - begin < SPIN_S:
-                time.sleep(0)
-                continue
+            now = time.perf_counter()
             if now - looked > LOOK_S:
                 looked = now
                 ended = self._peers.ended()  # before their numbers are read once more
@@ -229,8 +231,7 @@ class Board:
                     raise RuntimeError(
                         f"Timed out waiting {1000 * self._timeout_s:.0f}ms for rank {ranks} of {self._size}"
                     )
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+            pause(begin)
 
     def look(self, ended: Sequence[tuple[int, int]] = (), waiting: Sequence[int] = ()) -> None:
         """RuntimeError if this rank or one that is waited for has given up, or has ended."""

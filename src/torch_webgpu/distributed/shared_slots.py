@@ -38,10 +38,23 @@ class Slots:
 
 
 class Chunked:
-    """A collective of one tensor on one rank, chunk by chunk. ``chunks``: how many it takes."""
+    """A collective of one tensor on one rank, chunk by chunk, of ``chunk_elements`` of each part that a rank has."""
 
-    chunks: int
+    chunk_elements: int
     is_reduced_in_parts = False
+
+    @property
+    def chunks(self) -> int:
+        """How many it takes."""
+        return -(-self.whole().numel() // self.chunk_elements)
+
+    def whole(self) -> torch.Tensor:
+        """What is cut into chunks, or one of what are cut alike."""
+        raise NotImplementedError
+
+    def part(self, number: int) -> slice:
+        """The elements of chunk ``number``."""
+        return slice(number * self.chunk_elements, (number + 1) * self.chunk_elements)
 
     def write(self, slots: Slots, chunk: int, number: int) -> None:
         """Fills this rank's slot with its chunk ``number``, whose slots are those of ``chunk``."""
@@ -65,18 +78,17 @@ class AllReduce(Chunked):
     reads: bool = True
 
     def __post_init__(self) -> None:
-        self.chunks = -(-self.tensor.numel() // self.chunk_elements)
         self.is_reduced_in_parts = self.ranks > DIRECT_RANKS and self.tensor.nbytes > DIRECT_BYTES
 
-    def _chunk(self, number: int) -> torch.Tensor:
-        return self.tensor[number * self.chunk_elements : (number + 1) * self.chunk_elements]
+    def whole(self) -> torch.Tensor:
+        return self.tensor
 
     def write(self, slots: Slots, chunk: int, number: int) -> None:
-        mine = self._chunk(number)
+        mine = self.tensor[self.part(number)]
         slots.of(chunk, self.rank, mine.dtype, mine.numel()).copy_(mine)
 
     def reduce_part(self, slots: Slots, chunk: int, number: int) -> None:
-        mine = self._chunk(number)
+        mine = self.tensor[self.part(number)]
         aligned = PART_BYTES // mine.itemsize
         size = -(-mine.numel() // (self.ranks * aligned)) * aligned
         first = min(self.rank * size, mine.numel())
@@ -88,7 +100,7 @@ class AllReduce(Chunked):
     def read(self, slots: Slots, chunk: int, number: int) -> None:
         if not self.reads:
             return
-        mine = self._chunk(number)
+        mine = self.tensor[self.part(number)]
         if self.is_reduced_in_parts:
             mine.copy_(slots.of(chunk, -1, mine.dtype, mine.numel()))
         else:
@@ -107,20 +119,17 @@ class Broadcast(Chunked):
     root: int
     chunk_elements: int
 
-    def __post_init__(self) -> None:
-        self.chunks = -(-self.tensor.numel() // self.chunk_elements)
-
-    def _chunk(self, number: int) -> torch.Tensor:
-        return self.tensor[number * self.chunk_elements : (number + 1) * self.chunk_elements]
+    def whole(self) -> torch.Tensor:
+        return self.tensor
 
     def write(self, slots: Slots, chunk: int, number: int) -> None:
         if self.rank == self.root:
-            mine = self._chunk(number)
+            mine = self.tensor[self.part(number)]
             slots.of(chunk, self.root, mine.dtype, mine.numel()).copy_(mine)
 
     def read(self, slots: Slots, chunk: int, number: int) -> None:
         if self.rank != self.root:
-            mine = self._chunk(number)
+            mine = self.tensor[self.part(number)]
             mine.copy_(slots.of(chunk, self.root, mine.dtype, mine.numel()))
 
 
@@ -133,21 +142,18 @@ class AllGather(Chunked):
     rank: int
     chunk_elements: int
 
-    def __post_init__(self) -> None:
-        self.chunks = -(-self.tensor.numel() // self.chunk_elements)
-
-    def _part(self, number: int) -> slice:
-        return slice(number * self.chunk_elements, (number + 1) * self.chunk_elements)
+    def whole(self) -> torch.Tensor:
+        return self.tensor
 
     def write(self, slots: Slots, chunk: int, number: int) -> None:
-        mine = self.tensor[self._part(number)]
+        mine = self.tensor[self.part(number)]
         slots.of(chunk, self.rank, mine.dtype, mine.numel()).copy_(mine)
 
     def read(self, slots: Slots, chunk: int, number: int) -> None:
-        mine = self.tensor[self._part(number)]
+        mine = self.tensor[self.part(number)]
         for rank, output in enumerate(self.outputs):
             source = mine if rank == self.rank else slots.of(chunk, rank, mine.dtype, mine.numel())
-            output[self._part(number)].copy_(source)
+            output[self.part(number)].copy_(source)
 
 
 @dataclass
@@ -162,23 +168,22 @@ class ReduceScatter(Chunked):
 
     def __post_init__(self) -> None:
         aligned = PART_BYTES // self.inputs[0].itemsize
-        self._elements = max(self.chunk_elements // len(self.inputs) // aligned, 1) * aligned
-        self.chunks = -(-self.inputs[0].numel() // self._elements)
+        self.chunk_elements = max(self.chunk_elements // len(self.inputs) // aligned, 1) * aligned
 
-    def _part(self, number: int) -> slice:
-        return slice(number * self._elements, (number + 1) * self._elements)
+    def whole(self) -> torch.Tensor:
+        return self.inputs[0]
 
     def write(self, slots: Slots, chunk: int, number: int) -> None:
         for other, given in enumerate(self.inputs):
-            mine = given[self._part(number)]
+            mine = given[self.part(number)]
             if other != self.rank:
-                slots.of(chunk, self.rank, mine.dtype, mine.numel(), other * self._elements).copy_(mine)
+                slots.of(chunk, self.rank, mine.dtype, mine.numel(), other * self.chunk_elements).copy_(mine)
 
     def read(self, slots: Slots, chunk: int, number: int) -> None:
-        mine = self.inputs[self.rank][self._part(number)]
-        size, first = mine.numel(), self.rank * self._elements
+        mine = self.inputs[self.rank][self.part(number)]
+        size, first = mine.numel(), self.rank * self.chunk_elements
         parts = [
             mine if other == self.rank else slots.of(chunk, other, mine.dtype, size, first)
             for other in range(len(self.inputs))
         ]
-        self.output[self._part(number)].copy_(self.reduction(parts))
+        self.output[self.part(number)].copy_(self.reduction(parts))

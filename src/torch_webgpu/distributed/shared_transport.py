@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -135,7 +134,6 @@ class SharedExchange(Exchange):
         self._name, self._tensors, self._rest = request.collective.name, request.tensors, request.rest
         self._link, self._ticket, self._prepared = link, 0, Prepared()
         self._reducing: Deferred | None = None
-        self.size_bytes = sum([t.nbytes for t in flat(self._tensors)])
 
     def issue(self) -> None:
         self._ticket = self._link.ticket()
@@ -143,7 +141,6 @@ class SharedExchange(Exchange):
     def finish(self) -> int:
         with torch.no_grad():
             self._link.run(self._ticket, self)
-            self.read_ns = self.reduced_ns = perf_counter_ns()
             self._prepared.write_back()
             submit(self._link.index)
         return -1

@@ -114,10 +114,6 @@ class Staged:
             MEMORY.give(self._block)
             self._block = None
 
-    @property
-    def size_bytes(self) -> int:
-        return self._host.nbytes
-
 
 def describe(t: torch.Tensor) -> str:
     """Its dtype and shape, as in ``float32[2, 3]``, and its device where that is another."""

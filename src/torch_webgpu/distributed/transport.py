@@ -78,15 +78,7 @@ class Request:
 
 
 class Exchange(ABC):
-    """One collective underway in a transport.
-
-    ``size_bytes``: of the tensors that go in or come out on this rank. ``read_ns`` and ``reduced_ns``: when the inputs
-    were where the transport takes them from, and when the results were there, by ``time.perf_counter_ns``; 0 before.
-    """
-
-    size_bytes = 0
-    read_ns = 0
-    reduced_ns = 0
+    """One collective underway in a transport."""
 
     @abstractmethod
     def issue(self) -> None:
@@ -108,8 +100,8 @@ class Transport(Protocol):
     """Carries collectives of a group."""
 
     def begin(self, request: Request) -> Exchange | None:
-        """A collective that was just called, in the thread that called it: what is recorded later comes after its
-        inputs were read. None if it does not carry this one, on every rank alike; the next transport is asked then.
+        """A collective that was just called, in the thread that called it. None if it does not carry this one, on every
+        rank alike; the next transport is asked then. Its inputs may be read until it is finished.
         """
 
 

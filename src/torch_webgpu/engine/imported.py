@@ -16,9 +16,6 @@ from .interrupt import Uninterrupted
 from .record import engine
 from .sync import pause
 
-SPIN_S = 0.0003
-"""How long a wait looks time and again before it sleeps in between."""
-
 
 def takes_host_memory(index: int) -> bool:
     """Whether a device can have tensors of :func:`host_memory_tensor`."""
@@ -76,10 +73,6 @@ def submit(index: int) -> Callable[[], bool]:
 def wait_until(is_done: Callable[[], bool], look: Callable[[], None]) -> None:
     """Waits by asking. ``look`` is called now and then, and raises where there is no use in waiting."""
     begin_s = time.perf_counter()
-    give_up = begin_s + SPIN_S
     while not is_done():
-        if time.perf_counter() < give_up:
-            time.sleep(0)
-        else:
-            look()
-            pause(begin_s)
+        look()
+        pause(begin_s)
