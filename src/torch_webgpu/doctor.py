@@ -309,11 +309,11 @@ def diagnose() -> Diagnosis:
         return report
     passed = [_describe(adapter, "", "passed over: its probe does not come out right") for adapter in seen.broken]
     theirs = registered()
-    others = [one for one in usable if one.implementation in theirs] if theirs else []
+    others = [one for one in usable if one.implementation in theirs]
     for one in others:
         report.adapters.append(_describe(one.adapter, f"webgpu:{one.index}", "the program has registered it"))
         report.adapters[-1].checks = check_adapter(one.index)
-    local = [one.index for one in usable if one not in others] if others else range(len(seen.gpus))
+    local = [one.index for one in usable if one.implementation not in theirs]
     for index, listings in zip(local, seen.gpus, strict=False):  # several devices may be of one adapter
         device = f"webgpu:{index}"
         report.adapters.append(_describe(listings[0], device, _taken(listings)))

@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ class Machine:
         self.asked: list[str] = []
         monkeypatch.setattr(doctor, "implementation", self.implementation)
         monkeypatch.setattr(doctor, "survey", self.survey)
-        monkeypatch.setattr(doctor, "devices", lambda: self.seen.gpus)  # type: ignore[union-attr]
+        monkeypatch.setattr(doctor, "devices", self.devices)
         monkeypatch.setattr(doctor, "check_adapter", lambda index: [Check("sum", True, "exact")])
         monkeypatch.setattr(doctor, "libraries", list)
         monkeypatch.setattr(doctor, "config", lambda: config.Config(**self.flags))
@@ -45,6 +46,13 @@ class Machine:
         if name == "dawn":
             logging.getLogger("torch_webgpu").info("Warning: that one lacks something")
         return {"dawn": self.dawn, "wgpu": self.wgpu}[name]
+
+    def devices(self) -> list[SimpleNamespace]:
+        assert isinstance(self.seen, Survey)
+        return [
+            SimpleNamespace(index=index, implementation=listings[0].implementation.name)
+            for index, listings in enumerate(self.seen.gpus)
+        ]
 
     def survey(self) -> Survey:
         if isinstance(self.seen, Exception):
