@@ -17,8 +17,8 @@ from torch_webgpu.runtime.browser.server import BrowserServer, is_loopback
 from torch_webgpu.runtime.browser.session import SILENCE_S
 from torch_webgpu.runtime.device_config import DeviceConfig
 
-SHARED = ("device.js", "errors.js")
-"""Modules of exported pages that this page uses, too."""
+SHARED = ("js/device.js", "js/errors.js", "page/base.css")
+"""Files of exported pages that this page uses, too."""
 ANY_ADDRESS = ("0.0.0.0", "::", "")
 INSECURE = (
     "Browsers have WebGPU only on https:// and on their own machine's http://localhost. For a browser of another "
@@ -34,8 +34,9 @@ def page_files() -> dict[str, Path]:
         for file in page.iterdir():
             if file.suffix in (".html", ".js", ".css", ".svg"):
                 found["/" if file.name == "index.html" else f"/{file.name}"] = file
-    with as_file(files("torch_webgpu.export") / "js") as shared:
-        found.update({f"/torch-webgpu/{name}": shared / name for name in SHARED})
+    for name in SHARED:
+        with as_file(files("torch_webgpu.export") / name) as file:
+            found[f"/torch-webgpu/{file.name}"] = file
     return found
 
 
