@@ -9,7 +9,7 @@ from torch import nn
 
 from .weight_only import GROUP_SIZES, int4_product
 
-BITS = {"int8": 8, "int4": 4}
+DTYPES = ("int8", "int4")
 PER_WORD = 8
 
 
@@ -84,7 +84,7 @@ def quantize_(
     multiple of it stays as it is. ``filter_fn(module, name)``: which linear layers; all if None. A weight that is
     shared with another module, as of an embedding, stays there as it is. ValueError for another dtype or group size.
     """
-    if dtype not in BITS:
+    if dtype not in DTYPES:
         raise ValueError(f"weights are quantized to 'int8' or 'int4', not to {dtype!r}")
     if group_size not in GROUP_SIZES:
         raise ValueError(f"group_size is one of {', '.join(map(str, GROUP_SIZES))}, not {group_size}")

@@ -113,7 +113,7 @@ export class Model {
   run(program, feeds, options) {
     if (typeof program !== 'string') return this.run('', program, feeds);
     return this.queued(async () => {
-      const names = program ? [] : Object.keys(this.signatures), name = program || (names.includes('forward') ? 'forward' : names[0]);
+      const names = program ? [] : Object.keys({...this.manifest.dynamic, ...this.manifest.programs}), name = program || (names.includes('forward') ? 'forward' : names[0]);
       const fit = this.sizes?.chosen(name, feeds ?? {}), outputs = await this.runNow(fit?.name ?? name, fit?.feeds ?? feeds ?? {}, options ?? {});
       return fit ? fit.cut(outputs) : outputs;
     });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from time import sleep
 from typing import Any
 
 from torch_webgpu.runtime.implementation import ErrorSink, Handle, Mark
@@ -103,7 +104,7 @@ class BrowserDevice:
             edition = -1
             while edition != self._edition and self._parts:
                 edition = self._edition
-                threading.Event().wait(self._idle_s)
+                sleep(self._idle_s)
             with self._lock:
                 if self._parts and not self._closed:
                     self._send("idle")
