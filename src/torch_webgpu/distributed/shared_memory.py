@@ -68,8 +68,22 @@ def exchanged(store: Any, key: str, rank: int, size: int, value: dict[str, Any],
     """What each rank has under a key, in their order. Waits for all of them, for so long."""
     store.set(f"{key}/{rank}", json.dumps(value))
     keys = [f"{key}/{other}" for other in range(size)]
-    store.wait(keys, timeout)
+    wait_for(store, keys, timeout)
     return [json.loads(store.get(k)) for k in keys]
+
+
+def wait_for(store: Any, keys: list[str], timeout: timedelta) -> None:
+    """Waits until all keys are there. RuntimeError where they are not in time.
+
+    It asks time and again: while ``store.wait`` waits nobody else in this process can use the store, and two threads
+    that connect two groups would wait for each other's ranks for ever.
+    """
+    begin = time.perf_counter()
+    while not store.check(keys):
+        if time.perf_counter() - begin > timeout.total_seconds():
+            missing = ", ".join([key for key in keys if not store.check([key])])
+            raise RuntimeError(f"Timed out waiting {1000 * timeout.total_seconds():.0f}ms for {missing}")
+        pause(begin)
 
 
 def processes(store: Any, rank: int, size: int, refusal: str, timeout: timedelta) -> list[Process]:
@@ -140,7 +154,7 @@ class SharedMemory:
             except OSError as error:
                 problem = str(error)
             store.set("memory", json.dumps({"descriptor": descriptor, "token": token, "problem": problem}))
-        store.wait(["memory"], timeout)
+        wait_for(store, ["memory"], timeout)
         told = json.loads(store.get("memory"))
         problem = told["problem"]
         try:

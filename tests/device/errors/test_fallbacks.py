@@ -144,10 +144,10 @@ def test_what_nobody_has_a_kernel_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(NotImplementedError) as raised:
-            torch._convert_weight_to_int4pack(weight, 2)
+            torch._cslt_compress(weight)
     assert str(raised.value) == (
-        "torch._convert_weight_to_int4pack: neither webgpu nor the CPU has a kernel of "
-        "aten._convert_weight_to_int4pack.default for tensors like its arguments (torch.uint8, torch.strided)"
+        "torch._cslt_compress: neither webgpu nor the CPU has a kernel of "
+        "aten._cslt_compress.default for tensors like its arguments (torch.uint8, torch.strided)"
     )
     assert not fallback.fallback_stats()
 

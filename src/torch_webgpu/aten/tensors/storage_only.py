@@ -73,16 +73,17 @@ def on_codes(overload: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     return given[id(result)] if id(result) in given else result.view(dtype)
 
 
-def guarded(overload: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any] | None:
-    if KERNELS[overload] in SERVE_THEMSELVES and overload not in MOVES:
+def guarded(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any] | None:
+    if KERNELS[op] in SERVE_THEMSELVES and op not in MOVES:
         return None
 
+    # An error's place tells the operator of a frame by the name ``op``.
     def guard(*args: Any, **kwargs: Any) -> Any:
         if not holds_any(args) and not (kwargs and holds_any(kwargs.values())):
             return kernel(*args, **kwargs)
-        if is_move(overload, args, kwargs):
-            return on_codes(overload, args, kwargs)
-        return run_on_cpu(overload, args, kwargs, "no kernel computes with a dtype among its arguments")
+        if is_move(op, args, kwargs):
+            return on_codes(op, args, kwargs)
+        return run_on_cpu(op, args, kwargs, "no kernel computes with a dtype among its arguments")
 
     return guard
 
