@@ -2,7 +2,7 @@
 
 Weights of 4 bits a number with a scale for each group are an example. The expression stands in the function that loads
 operands; how blocks are multiplied, on registers and on subgroup matrices, is the text of every other product. A single
-row has a kernel of its own, :mod:`.component_matvec`: it waits for the weights, and reads them packed.
+row has a kernel of its own, :mod:`.projections`: it waits for the weights, and reads them packed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.points import Draft, wgsl_source
@@ -20,10 +19,10 @@ from torch_webgpu.wgsl.launch import Lowered
 
 from .blocked import lower_product
 from .component_loads import Elements, Loads, bind_components
-from .component_matvec import lower_row
 from .epilogue import Epilogue
 from .matmul import MatrixProblem, lift
 from .operand import COORDINATES, FOUR, Run, Side, Strided
+from .projections import lower_projections
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ def packed_run(dtype: str, run: Run) -> list[str]:
 
 def lower_described(op: Operation, alias: tuple[int, ...], target: Target, elements: Elements) -> Lowered:
     """Arguments: a (m, k), the components, what the epilogue reads → (m, n)."""
-    a, *specs = op.inputs[: 1 + len(elements.components)]
+    a, *specs = op.inputs[: 1 + len(elements.arguments)]
     (m, k), n = a.shape, op.outputs[0].shape[1]
+    if m == 1:
+        return lower_projections(op, alias, target, elements, 1, None)
     as_matrices = partial(lift, as_row=False, as_column=False)
     epilogue = Epilogue(op, alias, COORDINATES, as_matrices)
-    if m == 1:
-        return lower_row(a, elements, tuple(specs), epilogue, target)
     operands = Strided("a", 0, as_matrices(a)), Described(a.dtype, n, k, elements, tuple(specs))
     lowered = lower_product(MatrixProblem(a.dtype, (1, m, n, k), operands, epilogue, target))
     assert lowered is not None, "products of floating-point numbers are computed on registers at least"
@@ -99,9 +98,4 @@ def described(dtype: str, elements: Elements) -> Extern:
     describes.
     """
     result = ops.to_dtype(ops.acc(0, "f32"), dtype)
-    return Extern(lower_described, (elements,), operands=1 + len(elements.components), epilogue=(result,))
-
-
-def load_of(k: int, dtype: str) -> Expr:
-    """Component ``k`` in an expression, as a number in f32."""
-    return ops.to_dtype(ops.load(k, dtype), "f32")
+    return Extern(lower_described, (elements,), operands=1 + len(elements.arguments), epilogue=(result,))
