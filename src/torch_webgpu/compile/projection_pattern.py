@@ -68,7 +68,8 @@ def matrix_of(operator: Any, *arguments: Any) -> packed.PackedMatrix:
     if operator not in PLAIN:
         return PACKED[operator](*arguments)
     (weight,) = arguments
-    return packed.PackedMatrix(*reversed(weight.shape), (weight.t(),), kernel.numbers(dtypes.of(weight.dtype).name))
+    k, n = weight.shape
+    return packed.PackedMatrix(n, k, (weight.t(),), kernel.numbers(dtypes.of(weight.dtype).name))
 
 
 def projected(

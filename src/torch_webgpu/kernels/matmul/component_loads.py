@@ -136,7 +136,7 @@ class Loads:
         sizes = [(k, self.count(k), self.elements.components[k].itemsize) for k in used]
         return all(n == 1 or (n % 4 == 0 and n * size <= RUN_BYTES and self.is_together(k)) for k, n, size in sizes)
 
-    def function(self, name: str) -> list[str]:
+    def function(self, name: str) -> str:
         """``fn <name>(row: u32, step: u32) -> array<f32, run>``: the numbers from ``step`` on."""
         lines = self.loads(self.elements.used(self.elements.number, self.elements.scale, self.elements.zero))
         more, numbers = self.numbers()
@@ -145,7 +145,7 @@ class Loads:
         values = [f"{x} + {zero}" if zero else x for x in values]
         signature = f"fn {name}(row: u32, step: u32) -> array<f32, {self.run}> {{"
         result = f"  return array<f32, {self.run}>({', '.join(values)});"
-        return [signature, *lines, *more, *affine, result, "}"]
+        return "\n".join([signature, *lines, *more, *affine, result, "}"])
 
     def loads(self, components: Sequence[int]) -> list[str]:
         """Statements that load what ``components`` have for a run: ``c<component>_<element>``."""

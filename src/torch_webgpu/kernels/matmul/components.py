@@ -59,24 +59,24 @@ class Described:
         texts = [wgsl_source("matmul/matmul")]
         if not side.runs:
             loads = Loads(self.elements, self.specs, 1)
-            texts += [*loads.function("b_one"), "fn b_value(row: u32, step: u32) -> T { return b_one(row, step)[0]; }"]
+            texts += [loads.function("b_one"), "fn b_value(row: u32, step: u32) -> T { return b_one(row, step)[0]; }"]
         elif run == FOUR:
             loads = Loads(self.elements, self.specs, 4)
             four = "vec4<T>(" + ", ".join(f"b[{e}]" for e in range(4)) + ")"
-            texts += [*loads.function("b_four")]
+            texts.append(loads.function("b_four"))
             texts.append(f"fn b_run(row: u32, step: u32) -> vec4<T> {{ let b = b_four(row, step); return {four}; }}")
         else:
             loads = Loads(self.elements, self.specs, run.length)
-            texts += [*loads.function("b_numbers"), *packed_run(self.dtype, run)]
+            texts += [loads.function("b_numbers"), packed_run(self.dtype, run)]
         return texts
 
 
-def packed_run(dtype: str, run: Run) -> list[str]:
+def packed_run(dtype: str, run: Run) -> str:
     """``b_run`` of numbers as those of a 16-bit type lie in memory."""
     pack = {"f16": "pack2x16float(vec2<f32>({}, {}))", "bf16": "bf16_pack(bf16_pack(0u, 0u, {}), 1u, {})"}[dtype]
     words = ", ".join(pack.format(f"b[{e}]", f"b[{e + 1}]") for e in range(0, run.length, 2))
     lines = ["  let b = b_numbers(row, step);", f"  return vec4<u32>({words});"]
-    return [f"fn b_run(row: u32, step: u32) -> {run.type} {{", *lines, "}"]
+    return "\n".join([f"fn b_run(row: u32, step: u32) -> {run.type} {{", *lines, "}"])
 
 
 def lower_described(op: Operation, alias: tuple[int, ...], target: Target, elements: Elements) -> Lowered:

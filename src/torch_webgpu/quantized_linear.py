@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from .int4_mm import int4_mm
-from .packed_matrix import PER_WORD
-from .weight_only import GROUP_SIZES
+from torch_webgpu.aten.quantized.int4_mm import int4_mm
+from torch_webgpu.aten.quantized.packed_matrix import PER_WORD
+from torch_webgpu.aten.quantized.weight_only import GROUP_SIZES
 
 DTYPES = ("int8", "int4")
 
