@@ -74,8 +74,11 @@ def int4_elements(group: int, scale: str, zero: str | None, points: bool) -> Ele
         Component("scale", scale, group),
         Component("zero", zero, group, pair_of=pair),
     )
-    shift = ops.load(len(components), "i32") * 4
-    code = ops.to_dtype(ops.bitwise_and(ops.bitwise_right_shift(ops.load(0, "i32"), shift), 15), "f32")
+    # Every other one stands in a byte of its own, from which GPUs convert at once.
+    at = ops.load(len(components), "i32")
+    apart = ops.bitwise_and(ops.bitwise_right_shift(ops.load(0, "i32"), ops.bitwise_and(at, 1) * 4), 0x0F0F0F0F)
+    byte = ops.bitwise_and(ops.bitwise_right_shift(apart, ops.bitwise_right_shift(at, 1) * 8), 0xFF)
+    code = ops.to_dtype(byte, "f32")
     scales, zeros = load_of(1, scale), load_of(2, zero)
     return Elements(code, components, 8, scales, -(zeros * scales) if points else zeros - scales * 8.0)
 

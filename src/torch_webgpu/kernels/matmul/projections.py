@@ -56,9 +56,14 @@ class Share(NamedTuple):
     underway: int
 
 
-PLAIN, PACKED = Share(64, 1, 4), Share(32, 2, 1)
-"""Of numbers as they are stored, and of such that are packed, of which a load has many. It is the same for all sizes:
-equal kernels are fused horizontally, as of queries, keys and values.
+PLAIN = Share(64, 1, 4)
+MANY_OUTPUTS = 1 << 13
+"""Beyond, sums of few lanes keep a large GPU busy. Up to there the number of outputs decides nothing: equal kernels are
+fused horizontally, as of queries, keys and values.
+"""
+LONG_SUM = 128
+"""Loads of a row from which on few outputs are shared by more lanes. (H100, 4 bits: 4096x4096 takes 9.6 µs with 64
+lanes and 10.4 with 32, 14336x4096 takes 23.7 and 21.6.)
 """
 RUNS = (32, 16, 8, 4, 2, 1)
 """Neighbours along the sum that a lane loads at once: four words of a row, or less."""
@@ -90,7 +95,7 @@ def lower_projections(
     firsts = range(len(names), len(names) + matrices * each, each)
     sides = [op.args[first : first + each] for first in firsts]
     run = next(r for r in RUNS if k % r == 0 and all(Loads(elements, specs, r).is_whole() for specs in sides))
-    share = PLAIN if elements.is_plain() else PACKED
+    share = PLAIN if elements.is_plain() else packed_share(n, k // run)
     outputs = MATVEC_THREADS // share.lanes
     kernel = Draft(COORDINATES)
     kernel.add(f"alias T = {'f32' if matrices == 1 else f'vec{matrices}<f32>'};")
@@ -109,6 +114,11 @@ def lower_projections(
     body = [*vector.prelude(), text_of(vector, texts, share)]
     launch = kernel.build("projections", body, MATVEC_THREADS, grid_for(groups * MATVEC_THREADS))
     return Lowered((launch,))
+
+
+def packed_share(outputs: int, loads: int) -> Share:
+    """For numbers that are packed, of which a load has many: two rows use what a lane has of the vector."""
+    return Share(64 if outputs <= MANY_OUTPUTS and loads >= LONG_SUM else 32, 2, 1)
 
 
 def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share) -> str:
