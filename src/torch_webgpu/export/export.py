@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.quantized.linear import quantize_
 from torch_webgpu.errors import ExportError
+from torch_webgpu.quantized_linear import quantize_
 from torch_webgpu.target import Target
 
 from . import folder as folders
