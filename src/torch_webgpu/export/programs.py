@@ -85,6 +85,11 @@ class TracedProgram:
     names: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @property
+    def held(self) -> int:
+        """How many of the inputs are held tensors: weights, or state if the program writes them."""
+        return len(self.names) - len(self.program.inputs)
+
 
 def program_of(
     name: str,
