@@ -330,11 +330,19 @@ AT_FIRST_USE = Patches([
 
 AT_OTHER_ADAPTER = Patches(
     [
-        row("torch", name, torch_patches.with_current_device, BARE_DEVICES, BARE_DEVICES_NEEDS, "issues/196299")
-        for name in ("Tensor.to", "Tensor.new_tensor", "tensor", "as_tensor", "asarray")
+        row("torch", name, make, BARE_DEVICES, BARE_DEVICES_NEEDS, "issues/196299")
+        for name, make in (
+            ("Tensor.to", torch_patches.with_current_device),
+            ("Tensor.new_tensor", torch_patches.with_own_device),
+            ("tensor", torch_patches.with_current_device),
+            ("as_tensor", torch_patches.with_current_device),
+            ("asarray", torch_patches.with_current_device),
+        )
     ]
 )
-"""Those for when another adapter than the first becomes current: they cost every call."""
+"""Those for when another adapter than the first becomes current, one that is only described too: they cost every
+call.
+"""
 
 AT_FIRST_METHOD = Patches([
     row(
