@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from _ranks import Row
@@ -52,7 +53,7 @@ def stages(x: torch.Tensor, repeats: int) -> Row:
     seen = [timeline for timeline in seen if timeline.collective == "all_reduce"]
     steps = sorted(seen[0].times_ns, key=seen[0].times_ns.__getitem__)  # shared memory issues before it reads
     between = {}
-    for before, after in zip(steps, steps[1:]):
+    for before, after in pairwise(steps):
         took = statistics.median(t.times_ns[after] - t.times_ns[before] for t in seen)
         between[f"{before} → {after}"] = round(took / 1e6, 3)
     return {"carrier": seen[0].transport, "stages_ms": between}

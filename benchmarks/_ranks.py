@@ -1,4 +1,4 @@
-"""Processes that are the ranks of a group, for benchmarks: what rank 0 yields comes back, what any raises is printed whole."""
+"""Processes that are the ranks of a group: what rank 0 yields comes back, what any raises is printed whole."""
 
 from __future__ import annotations
 

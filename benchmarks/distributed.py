@@ -7,7 +7,7 @@
 
 | part | what it measures |
 |---|---|
-| collectives | all_reduce by size: gloo on the CPU, on webgpu over gloo and through shared memory, and each step of it |
+| collectives | all_reduce by size, and each step of it: gloo on the CPU, webgpu over gloo and through shared memory |
 | step | a training step of GPT-2's size, of one process and of several in DistributedDataParallel |
 | host | what a step costs the host's thread on 2 to 1,024 ranks, of which one is there (FakeProcessGroup) |
 | model | step time and efficiency of GPT-2 and a 7B model on 2 to 1,024 ranks: computed, from the parts before |

@@ -49,7 +49,7 @@ def register_kernel(overload: OpOverload, kernel: Callable[..., Any]) -> None:
 
 
 def call_backend(overload: OpOverload, args: Sequence[Any]) -> Any:
-    """What an operator returns. Its tensors, of any device, go as they are to the group's backend for those of the CPU."""
+    """What an operator returns whose tensors, of any device, go as they are to the group's backend for the CPU's."""
     return overload.redispatch(_CPU_KERNELS, *args)
 
 
