@@ -1,7 +1,8 @@
 """What a training step costs the host's thread on many ranks, of which one is there: the others are made believe.
 
 ``FakeProcessGroup`` exchanges nothing. What is left is what this rank's thread does: it records the step, calls the
-collectives, and packs and unpacks what they move.
+collectives, and packs and unpacks what they move. The fake group itself would copy this rank's part to where each of
+the others' belongs, one by one, which no real group has the thread do: it is kept from that.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def host_costs(ranks: int) -> Iterator[Row]:
     """A row for DistributedDataParallel and one for FSDP2, on rank 0 of so many."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    from torch_webgpu.distributed import fake_transport
+
+    fake_transport.call_backend = lambda overload, args: None
     torch.set_num_threads(1)
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     torch.webgpu.set_batch_delay(0)  # type: ignore[attr-defined]
