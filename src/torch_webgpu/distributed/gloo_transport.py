@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .staging import Staged
+from .timeline import ISSUED, READ, REDUCED
 from .torch_c10d import operator, unboxed_work
 from .transport import BOTH, IN, NOTHING, OUT, Exchange, Request, structured
 
@@ -25,6 +26,8 @@ class GlooTransport:
 class GlooExchange(Exchange):
     """A collective of gloo's. ``call`` calls it with the host's side of the tensors, and returns its work."""
 
+    carried_by = "gloo"
+
     def __init__(self, staged: Sequence[Staged], call: Callable[[], Any], has_source: bool = False) -> None:
         self._staged, self._call, self._has_source = staged, call, has_source
         self._work: Any = None
@@ -32,7 +35,9 @@ class GlooExchange(Exchange):
     def issue(self) -> None:
         for staged in self._staged:
             staged.read()
+        self.reached(READ)
         self._work = self._call()
+        self.reached(ISSUED)
 
     def is_done(self) -> bool | None:
         try:
@@ -42,6 +47,7 @@ class GlooExchange(Exchange):
 
     def finish(self) -> int:
         self._work.wait()
+        self.reached(REDUCED)
         source = self._work._source_rank() if self._has_source else -1
         for staged in self._staged:
             staged.write()

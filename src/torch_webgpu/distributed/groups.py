@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, ref
 from torch import distributed as dist
 
 from .adapters import choose_adapter
+from .fake_transport import FakeTransport
 from .gloo_transport import GlooTransport
 from .shared_transport import SharedMemoryTransport
 from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
@@ -35,7 +36,8 @@ class StagingGroup:
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
         self._shared = SharedMemoryTransport(ref(group), timeout_of(group._get_backend(WEBGPU)), str(self))
-        self.transports: list[Transport] = [self._shared, GlooTransport()]
+        is_fake = group._get_backend(WEBGPU).name() == FAKE
+        self.transports: list[Transport] = [FakeTransport()] if is_fake else [self._shared, GlooTransport()]
         """The first that carries a collective has it; the last carries all."""
 
     def __str__(self) -> str:

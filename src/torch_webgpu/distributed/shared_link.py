@@ -34,6 +34,8 @@ from .shared_memory import (
     why_not,
 )
 from .shared_slots import Chunked, Slots
+from .timeline import ISSUED, READ
+from .timeline import REDUCED as ALL_REDUCED
 from .torch_c10d import PrefixStore
 
 SLOT_BYTES = 8 << 20
@@ -48,6 +50,9 @@ class Chunks(Protocol):
 
     def called(self) -> str:
         """What has to be the same on all ranks. RefusedError for what no rank can do."""
+
+    def reached(self, step: str) -> None:
+        """A step was done just now."""
 
 
 class Link:
@@ -74,6 +79,7 @@ class Link:
                     self._turn.wait(0.05)  # which Ctrl-C ends
             self._board.look()
             self._number += 1
+            collective.reached(ISSUED)
             self._run(collective)
         except RefusedError:  # by all ranks
             raise
@@ -93,12 +99,18 @@ class Link:
         for at, (one, number) in enumerate(steps):
             if at + 1 < len(steps):
                 written.append(self._write(*steps[at + 1], first + at + 1))
-            self._tell(COPIED, first + at, written[at])
+            wait_until(written[at], board.look)
+            if not at:
+                collective.reached(READ)
+            self._tell(COPIED, first + at)
             if one.is_reduced_in_parts:
                 one.reduce_part(self._slots, first + at, number)
-                self._tell(REDUCED, first + at, submit(self.index))
+                wait_until(submit(self.index), board.look)
+                self._tell(REDUCED, first + at)
             else:
                 board.tell(REDUCED, first + at + 1)
+            if at + 1 == len(steps):
+                collective.reached(ALL_REDUCED)
             one.read(self._slots, first + at, number)
             submit(self.index)
         self._chunk += len(steps)
@@ -107,9 +119,8 @@ class Link:
         one.write(self._slots, chunk, number)
         return submit(self.index)
 
-    def _tell(self, which: int, chunk: int, is_done: Callable[[], bool]) -> None:
+    def _tell(self, which: int, chunk: int) -> None:
         """Tells that the GPU has done this with a chunk, and waits until all others' have."""
-        wait_until(is_done, self._board.look)
         self._board.tell(which, chunk + 1)
         self._board.wait(which, chunk + 1)
 

@@ -130,6 +130,8 @@ class SharedMemoryTransport:
 class SharedExchange(Exchange):
     """A collective through shared memory."""
 
+    carried_by = "shared memory"
+
     def __init__(self, request: Request, link: Link) -> None:
         self._name, self._tensors, self._rest = request.collective.name, request.tensors, request.rest
         self._link, self._ticket, self._prepared = link, 0, Prepared()
