@@ -60,9 +60,6 @@ def host_costs(ranks: int) -> Iterator[Row]:
     """A row for DistributedDataParallel and one for FSDP2, on rank 0 of so many."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from torch_webgpu.distributed import fake_transport
-
-    fake_transport.call_backend = lambda overload, args: None
     torch.set_num_threads(1)
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     torch.webgpu.set_batch_delay(0)  # type: ignore[attr-defined]
@@ -74,8 +71,17 @@ def host_costs(ranks: int) -> Iterator[Row]:
 
 def costs(step: Callable[[], Any]) -> Row:
     """Medians of steps in steady state: of this thread's time, and of counts, which are the same on every machine."""
+    from torch_webgpu.distributed import fake_transport
     from torch_webgpu.distributed.timeline import watching
 
+    copies, fake_transport.call_backend = fake_transport.call_backend, lambda overload, args: None
+    try:
+        return _costs(step, watching)
+    finally:
+        fake_transport.call_backend = copies
+
+
+def _costs(step: Callable[[], Any], watching: Any) -> Row:
     wait = partial(torch.webgpu.synchronize)  # type: ignore[attr-defined]
     for _ in range(WARM_UP):
         step()

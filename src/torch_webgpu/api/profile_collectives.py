@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_webgpu.distributed.timeline import Timeline
@@ -40,12 +40,9 @@ class CollectiveEvent:
     def of(cls, timeline: Timeline, start_ns: int) -> CollectiveEvent:
         """That of a timeline, in a profile that began then."""
         times = dict(timeline.times_ns)  # other threads go on
-        called, *later = [(times[step] - start_ns) / 1e3 if step in times else None for step in STEPS]
-        assert called is not None
         t = timeline
-        return cls(
-            t.collective, t.group, t.rank, t.size, t.transport, t.in_bytes, t.out_bytes, called, *later, error=t.error
-        )
+        us: dict[str, Any] = {f"{step}_us": (times[step] - start_ns) / 1e3 if step in times else None for step in STEPS}
+        return cls(t.collective, **{name: getattr(t, name) for name in ABOUT}, **us)
 
     @property
     def size_bytes(self) -> int:
@@ -72,6 +69,7 @@ class CollectiveEvent:
             before_us = us
 
 
+ABOUT = ("group", "rank", "size", "transport", "in_bytes", "out_bytes", "error")
 STEPS = tuple(f.name.removesuffix("_us") for f in fields(CollectiveEvent) if f.name.endswith("_us"))
 
 

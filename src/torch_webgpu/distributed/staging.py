@@ -12,7 +12,7 @@ from torch_webgpu.aten.tensors.copy import begin_download, copy_from
 from torch_webgpu.engine.apart import upload_apart
 from torch_webgpu.engine.sync import Download
 
-KEPT_BYTES = 512 << 20
+KEPT_BYTES = 1 << 30
 """Of memory that is not in use. What comes back beyond it is given to the system."""
 SMALLEST_BYTES = 256
 CARRIED = frozenset(
@@ -31,8 +31,14 @@ REDUCED_IN = {
 """The dtypes that are reduced in a wider one."""
 
 
+def block_bytes(size_bytes: int) -> int:
+    """How large a block is for so many bytes."""
+    unit = max(SMALLEST_BYTES, (1 << max(size_bytes - 1, 1).bit_length()) // 8)
+    return max(-(-size_bytes // unit), 1) * unit
+
+
 class HostMemory:
-    """Blocks of host memory by size, each a power of two of bytes."""
+    """Blocks of host memory by size: 4, 5, 6 or 7 times a power of two of bytes, so that little of them is unused."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +47,7 @@ class HostMemory:
 
     def take(self, size_bytes: int) -> torch.Tensor:
         """A block of at least so many bytes, uint8 in one dimension. It holds anything."""
-        size = max(SMALLEST_BYTES, 1 << (size_bytes - 1).bit_length()) if size_bytes else SMALLEST_BYTES
+        size = block_bytes(size_bytes)
         with self._lock:
             if self._kept[size]:
                 self.kept_bytes -= size
