@@ -59,6 +59,35 @@ def test_values(count: int) -> None:
         assert (code, out.split()) == (0, ["right"]), said
 
 
+def test_the_memory_goes_with_the_group() -> None:
+    script = (
+        SHARED
+        + """
+from pathlib import Path
+from torch_webgpu.engine.record import engine
+imported = engine().device(0).opened.imported
+def held():
+    files = [os.path.realpath(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd")]
+    maps = Path("/proc/self/maps").read_text()
+    return maps.count("memfd:torch-webgpu"), str(files).count("memfd:torch-webgpu"), len(imported._buffers)
+other = dist.new_group([0, 1])
+dist.all_reduce(x, group=other)
+works = [dist.all_reduce(x, group=other, async_op=True) for _ in range(3)]
+print(*held())
+dist.destroy_process_group(other)
+print(*held())
+dist.destroy_process_group()
+print(*held(), x[0].item())
+"""
+    )
+    for code, out, said in run_ranks(script):
+        two, one, none = out.splitlines()
+        assert code == 0, said
+        assert two == "2 2 2"
+        assert one == "1 1 1"
+        assert none == "0 0 0 32.0"
+
+
 def test_a_mismatch_is_told_to_all_and_they_go_on() -> None:
     script = (
         SHARED

@@ -119,17 +119,19 @@ class Link:
 
     def close(self) -> None:
         """Lets the memory go. Nothing is underway."""
+        self._board.give_up("the process group was destroyed")
         self._peers.close()
         del self._slots
         release_host_memory(self.index)
+        self._board.close()
 
 
-def connect(group: Any, index: int, timeout: timedelta) -> tuple[Link | None, str]:
+def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) -> tuple[Link | None, str]:
     """The transport of a process group's ranks; None, and why, where they go on through gloo.
 
-    Every rank calls this at its first collective, and all get the same answer. ``index``: the device's.
+    Every rank calls this at its first collective, and all get the same answer. ``store``: what is of this group alone.
+    ``index``: the device's.
     """
-    rank, size = group.rank(), group.size()
     refusal = ""
     if size == 1:
         return None, "it is alone"
@@ -137,7 +139,7 @@ def connect(group: Any, index: int, timeout: timedelta) -> tuple[Link | None, st
         refusal = "TORCH_WEBGPU_SHARED_MEMORY is 0"
     elif not takes_host_memory(index):
         refusal = "its adapter does not take host memory (host-mapped-pointer)"
-    store = PrefixStore("webgpu-shared/", group.get_group_store())
+    store = PrefixStore("shared/", store)
     everybody = processes(store, rank, size, refusal, timeout)
     if reason := why_not(everybody):
         return None, reason
@@ -155,6 +157,7 @@ def connect(group: Any, index: int, timeout: timedelta) -> tuple[Link | None, st
     if problems := [one["problem"] for one in told if one["problem"]]:
         del slots
         release_host_memory(index)
+        memory.close()
         return None, problems[0]
     assert slots is not None
     peers = Peers(everybody, rank)

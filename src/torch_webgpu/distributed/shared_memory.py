@@ -15,6 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -133,6 +134,13 @@ class SharedMemory:
         self._bytes = whole
         self._numbers = whole.cast("Q")
 
+    def close(self) -> None:
+        """Unmaps it, unless a device has it still."""
+        with suppress(BufferError):
+            for view in (self.slots, self._numbers, self._bytes):
+                view.release()
+            self._mapped.close()
+
     @staticmethod
     def size_bytes(ranks: int, slots_bytes: int) -> int:
         """Of the whole."""
@@ -228,6 +236,10 @@ class Board:
         self.given_up = self.given_up or reason
         self._memory.set_text(self._rank, 2, reason)
         self._memory.set_number(self._rank, FAILED, 1)
+
+    def close(self) -> None:
+        """Unmaps the pages, and the slots."""
+        self._memory.close()
 
     def wait(self, which: int, value: int) -> None:
         """Until all ranks have got so far. RuntimeError if one never will, or not in time."""
