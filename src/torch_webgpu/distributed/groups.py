@@ -19,7 +19,17 @@ from torch import distributed as dist
 from .adapters import choose_adapter
 from .gloo_transport import GlooTransport
 from .shared_transport import SharedMemoryTransport
-from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group, unused_part
+from .torch_c10d import (
+    CPU,
+    GLOO,
+    WEBGPU,
+    PrefixStore,
+    checked,
+    group_of_one_backend,
+    new_gloo,
+    unboxed_group,
+    unused_part,
+)
 from .transport import Exchange, Request, Transport
 
 GLOO_NAME, FAKE = "gloo", "fake"

@@ -9,6 +9,7 @@ is to finish it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from torch_webgpu.engine.imported import (
     takes_host_memory,
     wait_until,
 )
+from torch_webgpu.engine.sync import pause
 
 from .shared_memory import (
     COPIED,
@@ -38,6 +40,8 @@ from .torch_c10d import PrefixStore
 
 SLOT_BYTES = 8 << 20
 """Of one rank's part of a chunk."""
+RELEASE_S = 2.0
+"""How long it is tried to unmap memory. Else that is done when nobody has it any more."""
 
 
 class Chunks(Protocol):
@@ -122,8 +126,11 @@ class Link:
         self._board.give_up("the process group was destroyed")
         self._peers.close()
         del self._slots
+        begin = time.perf_counter()
         release_host_memory(self.index)
-        self._board.close()
+        while not self._board.close() and time.perf_counter() - begin < RELEASE_S:
+            pause(begin)  # the adapter says later that it has let the memory go
+            release_host_memory(self.index)
 
 
 def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) -> tuple[Link | None, str]:

@@ -15,7 +15,6 @@ import select
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -134,12 +133,15 @@ class SharedMemory:
         self._bytes = whole
         self._numbers = whole.cast("Q")
 
-    def close(self) -> None:
-        """Unmaps it, unless a device has it still."""
-        with suppress(BufferError):
+    def close(self) -> bool:
+        """Unmaps it, unless a device has it still. Whether it is unmapped."""
+        try:
             for view in (self.slots, self._numbers, self._bytes):
                 view.release()
             self._mapped.close()
+        except BufferError:
+            return False
+        return True
 
     @staticmethod
     def size_bytes(ranks: int, slots_bytes: int) -> int:
@@ -237,9 +239,9 @@ class Board:
         self._memory.set_text(self._rank, 2, reason)
         self._memory.set_number(self._rank, FAILED, 1)
 
-    def close(self) -> None:
-        """Unmaps the pages, and the slots."""
-        self._memory.close()
+    def close(self) -> bool:
+        """Unmaps the pages, and the slots. See :meth:`SharedMemory.close`."""
+        return self._memory.close()
 
     def wait(self, which: int, value: int) -> None:
         """Until all ranks have got so far. RuntimeError if one never will, or not in time."""
