@@ -142,6 +142,42 @@ time.sleep(8)
     assert "Timed out waiting 3000ms for rank 1 of 2" in out
 
 
+def test_a_first_exchange_that_goes_wrong() -> None:
+    """Wrong bytes, or none in time: gloo carries that group, and says why."""
+    script = (
+        SHARED
+        + """
+from torch_webgpu.distributed import shared_check, shared_link
+write = shared_check.Check.write
+def wrong(check, slots, chunk, number):
+    write(check, slots, chunk, number)
+    if rank == 1 and number == 4:
+        slots.of(chunk, 1, torch.int32, 1).fill_(7)
+def late(check, slots, chunk, number):
+    time.sleep(6 * rank * (number == 1))
+    write(check, slots, chunk, number)
+for each in (wrong, late):
+    shared_check.Check.write = each
+    shared_link.CHECK_S = 60 if each is wrong else 3
+    group = dist.new_group([0, 1])
+    x = torch.ones(8, device=device)
+    dist.all_reduce(x, group=group)
+    print(x[7].item(), [g.why_through_gloo for g in staging_groups() if g.why_through_gloo][-1])
+maps = open("/proc/self/maps").read().count("memfd:torch-webgpu")
+dist.all_reduce(x)
+print(x[7].item(), maps)
+"""
+    )
+    for code, out, said in run_ranks(script):
+        assert code == 0, said
+        wrong, late, others = out.splitlines()
+        assert wrong.startswith("2.0 rank 0: the first exchange went wrong: 1 of ")
+        assert "of ranks [1]" in wrong
+        assert late.startswith("2.0 rank 0: the first exchange went wrong: Timed out waiting 3000ms for rank 1 of 2")
+        assert others == "4.0 1"
+        assert "collectives go through gloo, and not through shared memory" in said
+
+
 def test_it_is_switched_off() -> None:
     script = "from torch_webgpu.distributed.groups import staging_groups; print(staging_groups()[0].why_through_gloo)"
     for _, out, said in run_ranks(script, TORCH_WEBGPU_SHARED_MEMORY="0"):

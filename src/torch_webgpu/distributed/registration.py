@@ -67,9 +67,10 @@ def _is_of_device(backend: Any) -> bool:
     name = str(backend)
     if name != "undefined":
         return NAME in name.replace(":", ",").split(",")
-    from torch import _C
+    from torch import accelerator
 
-    return _C._get_accelerator().type == NAME
+    device = accelerator.current_accelerator()
+    return device is not None and device.type == NAME
 
 
 def draining(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ is to finish it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from torch_webgpu.engine.imported import (
 )
 from torch_webgpu.engine.sync import pause
 
+from .shared_check import Check
 from .shared_memory import (
     COPIED,
     REDUCED,
@@ -38,8 +40,11 @@ from .shared_memory import (
 from .shared_slots import Chunked, Slots
 from .torch_c10d import PrefixStore
 
+_log = logging.getLogger("torch_webgpu")
 SLOT_BYTES = 8 << 20
 """Of one rank's part of a chunk."""
+CHECK_S = 60.0
+"""How long the first exchange may take."""
 RELEASE_S = 2.0
 """How long it is tried to unmap memory. Else that is done when nobody has it any more."""
 
@@ -63,6 +68,7 @@ class Link:
         self._turn = threading.Condition()
         self._tickets = self._served = 0
         self._number = self._chunk = 0
+        self._deadline_s: float | None = None
 
     def ticket(self) -> int:
         """The place of a collective that is issued now."""
@@ -113,9 +119,23 @@ class Link:
 
     def _tell(self, which: int, chunk: int, is_done: Callable[[], bool]) -> None:
         """Tells that the GPU has done this with a chunk, and waits until all others' have."""
-        wait_until(is_done, self._board.look)
+        wait_until(is_done, self._look)
         self._board.tell(which, chunk + 1)
         self._board.wait(which, chunk + 1)
+
+    def _look(self) -> None:
+        self._board.look()
+        if self._deadline_s is not None and time.perf_counter() > self._deadline_s:
+            raise RuntimeError("the adapter was not done in time")
+
+    def check(self, seconds: float) -> None:
+        """Exchanges numbers that all ranks know. RuntimeError where others come, or none in so many seconds."""
+        board, check = self._board, Check(self._slots, self.rank, self.index)
+        usual_s = board.timeout_s
+        board.timeout_s, self._deadline_s = seconds, time.perf_counter() + seconds
+        self.run(self.ticket(), check)
+        check.look()
+        board.timeout_s, self._deadline_s = usual_s, None
 
     def abort(self) -> None:
         """Has everything underway end with an error, on all ranks."""
@@ -150,22 +170,34 @@ def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) ->
     everybody = processes(store, rank, size, refusal, timeout)
     if reason := why_not(everybody):
         return None, reason
+    peers = Peers(everybody, rank)
     slots_bytes = Slots.size_bytes(size, SLOT_BYTES)
     try:
-        memory = SharedMemory.shared(store, everybody, rank, slots_bytes, timeout)
+        memory = SharedMemory.shared(store, everybody, rank, slots_bytes, timeout, peers)
     except OSError as error:
+        peers.close()
         return None, str(error)
-    problem, slots = "", None
+    board, problem, link = Board(memory, rank, size, peers, timeout), "", None
     try:
         slots = Slots(host_memory_tensor(index, memory.slots), size, SLOT_BYTES)
+        link = Link(board, slots, peers, rank, index)
+        del slots
     except RuntimeError as error:
         problem = f"rank {rank}: {error}"
-    told = exchanged(store, "imported", rank, size, {"problem": problem}, timeout)
-    if problems := [one["problem"] for one in told if one["problem"]]:
-        del slots
-        release_host_memory(index)
+        board.give_up(problem)
+    if link is not None:
+        try:
+            link.check(min(CHECK_S, timeout.total_seconds()))
+        except RuntimeError as error:
+            problem = f"rank {rank}: the first exchange went wrong: {error}"
+    told = exchanged(store, "checked", rank, size, {"problem": problem}, timeout, peers)
+    problems = [one["problem"] for one in told if one["problem"]]
+    if not problems:
+        return link, ""
+    _log.warning("collectives go through gloo, and not through shared memory: %s", "; ".join(problems))
+    if link is not None:
+        link.close()
+    else:
+        peers.close()
         memory.close()
-        return None, problems[0]
-    assert slots is not None
-    peers = Peers(everybody, rank)
-    return Link(Board(memory, rank, size, peers, timeout), slots, peers, rank, index), ""
+    return None, problems[0]
