@@ -151,13 +151,17 @@ WORKER = """
 import sys
 import torch
 from torch import distributed as dist
-dist.init_process_group()
-x = torch.ones(4, device="webgpu")
-dist.all_reduce(x)
-dist.all_reduce(x)
+for number in range(10):  # torchrun's store keeps what each left
+    dist.init_process_group()
+    rank, x = dist.get_rank(), torch.ones(4, device="webgpu")
+    dist.all_reduce(x)
+    dist.all_reduce(x)
+    pair = dist.new_group([0, 1], use_local_synchronization=True)
+    dist.broadcast(x, 1, group=pair)
+    dist.destroy_process_group(pair)
+    dist.destroy_process_group()
 adapter = torch.webgpu.current_device()
-sys.stdout.write(f"trained {dist.get_rank()} on {adapter}: {x[0].item()}" + chr(10))  # in one write
-dist.destroy_process_group()
+sys.stdout.write(f"trained {rank} on {adapter}: {x[0].item()}" + chr(10))  # in one write
 """
 
 

@@ -117,6 +117,16 @@ def new_gloo(
     return gloo
 
 
+def unused_part(store: Any, name: str, rank: int) -> Any:
+    """A part of a store that no earlier group of this name has used. Every rank gets the same.
+
+    The store of ``torchrun`` outlives process groups, the names of groups begin anew with the next
+    ``init_process_group``, and ranks would find the addresses of the former group's processes.
+    """
+    made = PrefixStore(f"{name}/", store).add(f"groups of rank {rank}", 1)
+    return store if made == 1 else PrefixStore(f"{made}/", store)
+
+
 def checked(gloo: Any, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> Any:
     """The backend, in the wrapper that compares what the ranks ask for, where TORCH_DISTRIBUTED_DEBUG=DETAIL does."""
     if c10d.get_debug_level() != c10d.DebugLevel.DETAIL:
