@@ -474,6 +474,10 @@ ELSEWHERE = {
                 ],
                 "test_gloo_neither_splits_nor_coalesces",
             ),
+            (
+                [f"{module}.barrier" for module in (patches.C10D, "torch.distributed")],
+                "test_barriers_take_numbers_of_processes_for_those_of_devices",
+            ),
             ([f"{patches.DDP}.DistributedDataParallel._check_comm_hook"], "test_hooks_for_bfloat16_are_still_refused"),
             (
                 [f"{patches.DDP}.DistributedDataParallel._register_builtin_comm_hook"],

@@ -279,6 +279,15 @@ AT_FIRST_GROUP = Patches([
         )
         for module in (C10D, "torch.distributed")
     ],
+    *[
+        row(
+            module, "barrier", registration.lazily("groups", "waiting_on_the_host"),
+            "`barrier(device_ids=[n])` takes `n` for an adapter's number: in programs for the CPU, too, and where ranks "
+            "share an adapter.",
+            "the CPU's backend where a group has one, as without `device_ids`",
+        )
+        for module in (C10D, "torch.distributed")
+    ],
     row(
         DDP, "DistributedDataParallel._check_comm_hook", registration.lazily("ddp", "checking_hooks"),
         "Hooks that compress to bfloat16 are for groups of NCCL and XCCL alone.", "the question to the backend",
