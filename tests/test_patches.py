@@ -468,7 +468,10 @@ ELSEWHERE = {
             ),
             (
                 [
-                    *[f"{module}.split_group" for module in (patches.C10D, "torch.distributed")],
+                    *[
+                        f"{module}.split_group"
+                        for module in (patches.C10D, "torch.distributed", "torch.distributed.device_mesh")
+                    ],
                     f"{patches.C10D_IN_C}.ProcessGroup._start_coalescing",
                     f"{patches.C10D_IN_C}.ProcessGroup._end_coalescing",
                 ],

@@ -34,7 +34,7 @@ def process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
         found, kind = plain(self, cpu, sagemaker_dp, backend)
-        if cpu or kind.value != "NO" or int(os.environ.get("LOCAL_RANK", -1)) == -1 or webgpu_device() is None:
+        if cpu or kind.value != "NO" or "LOCAL_RANK" not in os.environ or webgpu_device() is None:
             return found, kind
         return backend or "webgpu", type(kind).MULTI_GPU
 
@@ -96,7 +96,7 @@ def empty_weights(plain: Callable[..., None]) -> Callable[..., None]:
             plain(self)
         except RuntimeError as error:
             device = webgpu_device()
-            if device is None or "no currently available devices" not in f"{error}":
+            if device is None or "no available devices" not in f"{error}":
                 raise
             self.param_init_fn = lambda module: module.to_empty(device=device, recurse=False)
 
