@@ -277,6 +277,15 @@ AT_FIRST_GROUP = Patches([
             "A group is split by copying the options of its backend, which those of gloo cannot be.",
             "options of gloo that can be copied",
         )
+        for module in (C10D, "torch.distributed", "torch.distributed.device_mesh")
+    ],
+    *[
+        row(
+            module, "barrier", registration.lazily("groups", "waiting_on_the_host"),
+            "`barrier(device_ids=[n])` takes `n` for an adapter's number: in programs for the CPU, too, and where "
+            "ranks share an adapter.",
+            "the CPU's backend where a group has one, as without `device_ids`",
+        )
         for module in (C10D, "torch.distributed")
     ],
     row(

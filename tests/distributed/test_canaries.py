@@ -52,6 +52,20 @@ def test_groups_are_destroyed_without_waiting() -> None:
     """)
 
 
+def test_barriers_take_numbers_of_processes_for_those_of_devices() -> None:
+    assert_ends_well("""
+    from torch import distributed as dist
+    from torch_webgpu.engine.record import started_in
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    absent = torch.webgpu.device_count()
+    dist.barrier(device_ids=[absent])
+    dist.barrier(dist.group.WORLD, True, [absent]).wait()
+    assert started_in() is None, 'the device was used'
+    with pytest.raises(RuntimeError, match="does not exist"):
+        dist.barrier.__wrapped__(device_ids=[absent])
+    """)
+
+
 def test_gloo_neither_splits_nor_coalesces() -> None:
     run_without_us("""
     import copy

@@ -66,7 +66,9 @@ def test_a_peer_that_is_killed() -> None:
     error(lambda: dist.reduce_scatter_tensor(x, big))
     error(lambda: dist.all_to_all_single(big, big))
     error(lambda: dist.recv(x, 1))
-    error(lambda: dist.barrier(device_ids=[0]))
+    options = dist.BarrierOptions()
+    options.device = x.device
+    error(lambda: dist.group.WORLD.barrier(options).wait())
     work = dist.all_reduce(x, async_op=True)
     error(lambda: work.get_future().wait())
     print(work.is_completed(), work.is_success(), type(work.exception()).__name__)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .reductions import is_mean_of_integers
 from .staging import Staged
 from .timeline import ISSUED, READ, REDUCED
 from .torch_c10d import operator, unboxed_work
@@ -63,7 +64,8 @@ def _stage(request: Request) -> tuple[list[Staged], Issue]:
     staged: list[Staged] = []
 
     def host_side(role: str, t: torch.Tensor) -> torch.Tensor:
-        one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces)
+        averages = collective.reduces and is_mean_of_integers(rest[0], t.dtype)
+        one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces, averages)
         staged.append(one)
         return one.carrier.view(-1) if collective.is_flat else one.carrier
 
@@ -91,7 +93,7 @@ def _stage_lists(request: Request) -> tuple[list[Staged], Issue]:
         memory = torch.empty(sum(sizes[-1]), dtype=torch.uint8, device="cpu")
         flat_sides.append(memory)
         for t, part in zip(tensors, memory.split(sizes[-1])):
-            staged.append(Staged(t, into, not into, False, part))
+            staged.append(Staged(t, into, not into, False, memory=part))
     overload, group, rest = operator("alltoall_base_"), request.group, request.rest
 
     def issue() -> Any:

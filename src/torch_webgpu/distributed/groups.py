@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import distributed as dist
 
 from .adapters import choose_adapter
@@ -200,3 +201,19 @@ def splitting(plain: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return split_group
+
+
+def waiting_on_the_host(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """``barrier(device_ids=[n])`` waits as ``barrier()`` does, which asks the CPU's backend where a group has one.
+
+    All ranks have to ask the same one, and not all have an adapter of the number, nor use the device.
+    """
+
+    @wraps(plain)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, **options: Any) -> Any:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and accelerator.type == WEBGPU.type:
+            device_ids = None
+        return plain(group, async_op, device_ids, **options)
+
+    return barrier

@@ -69,11 +69,18 @@ class Staged:
     """A tensor of a collective, and its host's side: ``carrier`` is what gloo gets.
 
     ``into`` and ``out_of``: whether the collective reads it, and writes it. ``reduces``: whether it computes with it.
-    ``memory``: where it lies, as many bytes as it has; by default a block of its own.
+    ``averages``: whether that is a mean of integers, which gloo cannot write into integers; here the fraction goes, as
+    with NCCL. ``memory``: where it lies, as many bytes as it has; by default a block of its own.
     """
 
     def __init__(
-        self, t: torch.Tensor, into: bool, out_of: bool, reduces: bool, memory: torch.Tensor | None = None
+        self,
+        t: torch.Tensor,
+        into: bool,
+        out_of: bool,
+        reduces: bool,
+        averages: bool = False,
+        memory: torch.Tensor | None = None,
     ) -> None:
         # The data alone: writing a parameter is allowed, and saved tensors do not notice, as on every device.
         self._tensor, self._out_of = t.data, out_of
@@ -81,11 +88,15 @@ class Staged:
         memory = self._block[: t.nbytes] if self._block is not None else memory
         assert memory is not None
         self._host = memory.view(t.dtype).view(t.shape)
-        self.carrier = self._carrier(memory, t, reduces)
+        self._wider = self._truth = False
+        self.carrier = self._mean(t) if averages else self._carrier(memory, t, reduces)
         self._download: Download | None = begin_download(self._tensor, self._host) if into else None
 
+    def _mean(self, t: torch.Tensor) -> torch.Tensor:
+        self._wider = True
+        return torch.empty(t.shape, dtype=torch.float64, device="cpu")
+
     def _carrier(self, memory: torch.Tensor, t: torch.Tensor, reduces: bool) -> torch.Tensor:
-        self._wider = self._truth = False
         if t.dtype in CARRIED:
             return self._host
         if not reduces:
