@@ -18,6 +18,7 @@ from torch import distributed as dist
 
 from .adapters import choose_adapter
 from .gloo_transport import GlooTransport
+from .roll_call import RollCall
 from .shared_transport import SharedMemoryTransport
 from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
 from .transport import Exchange, Request, Transport
@@ -35,7 +36,8 @@ class StagingGroup:
         self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
         self.box = self._group.boxed()
         self._shared = SharedMemoryTransport(ref(group), timeout_of(group._get_backend(WEBGPU)), str(self))
-        self.transports: list[Transport] = [self._shared, GlooTransport()]
+        roll_call = RollCall(PrefixStore("webgpu/", group.get_group_store()), self.rank, self.size)
+        self.transports: list[Transport] = [self._shared, GlooTransport(roll_call)]
         """The first that carries a collective has it; the last carries all."""
 
     def __str__(self) -> str:

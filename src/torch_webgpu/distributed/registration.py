@@ -44,18 +44,31 @@ def lazily(part: str, function: str) -> Callable[[Callable[..., Any]], Callable[
 
 
 def completing_groups(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``_new_process_group_helper``: new groups take tensors of webgpu and of the CPU."""
+    """``_new_process_group_helper``: new groups take tensors of webgpu and of the CPU, and survive restarts."""
 
     @wraps(plain)
-    def new_process_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+    def new_process_group(size: int, rank: Any, ranks: Any, backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
         while at_first_group:
             at_first_group.pop(0)()
-        group, store = plain(size, rank, ranks, backend, *args, **kwargs)
+        if not ranks and _is_of_device(backend):
+            store = _part("restarts").store_of_attempt(store, rank, size, kwargs["timeout"])
+        group, store = plain(size, rank, ranks, backend, store, *args, **kwargs)
         if hasattr(group, "_device_types"):
             _part("groups").complete(group, store, ranks, kwargs["timeout"], named_each=":" in str(backend))
         return group, store
 
     return new_process_group
+
+
+def _is_of_device(backend: Any) -> bool:
+    """Whether a process group, by the backend that was asked for, is one of webgpu's, and none of gloo's or others'."""
+    name = str(backend)
+    if name != "undefined":
+        return NAME in name.replace(":", ",").split(",")
+    from torch import accelerator
+
+    chosen = accelerator.current_accelerator()
+    return chosen is not None and chosen.type == NAME
 
 
 def draining(plain: Callable[..., Any]) -> Callable[..., Any]:
