@@ -1,182 +1,181 @@
-"""What ends badly: every rank ends with an error in words, and none hangs. Each test has processes of its own."""
+"""What goes wrong among ranks that are alive: every rank ends with an error in words, and none hangs."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
-from tests.distributed.ranks import free_port
+from tests.distributed.programs import TRANSPORTS, ended, run_ranks, torchrun
 
-PRELUDE = """
-import datetime, os, signal, sys, threading, time
-import torch
-from torch import distributed as dist
-torch.set_num_threads(1)
-dist.init_process_group(timeout=datetime.timedelta(seconds=float(os.environ.get("TIMEOUT", "60"))))
-rank, device = dist.get_rank(), "webgpu"
-x = torch.ones(1000, device=device)
-dist.all_reduce(x)
-def error(call):
-    begin = time.monotonic()
-    try:
-        call()
-    except RuntimeError as error:
-        print(f"error after {time.monotonic() - begin:.1f} s: {error}", flush=True)
-    else:
-        print("no error", flush=True)
+APART = """
+import warnings
+warnings.simplefilter("ignore")
+def one(count, dtype=torch.float32):
+    return torch.ones(count, dtype=dtype, device=device)
+def group():
+    made = dist.new_group(timeout=datetime.timedelta(seconds=4))
+    dist.all_reduce(one(3), group=made)
+    return made
+calls = {
+    "sizes": lambda group: dist.all_reduce(one(10 + rank), group=group),
+    "large": lambda group: dist.all_reduce(one(1_000_000 * (1 + rank)), group=group),
+    "dtypes": lambda group: dist.all_reduce(one(10, torch.float32 if rank else torch.int32), group=group),
+    "collectives": lambda group: (
+        dist.all_gather_into_tensor(one(10 * size), one(10), group=group) if rank
+        else dist.all_reduce(one(10), group=group)
+    ),
+    "broadcast": lambda group: dist.broadcast(one(10 + rank), 0, group=group),
+    "gather": lambda group: dist.all_gather_into_tensor(one((10 + rank) * size), one(10 + rank), group=group),
+    "scatter": lambda group: dist.reduce_scatter_tensor(one(10 + rank), one((10 + rank) * size), group=group),
+}
+late = group()
+if rank != 2:
+    error(lambda: dist.all_reduce(x, group=late), "late ")
+dist.barrier(device_ids=[0])
+for name in (sys.argv[1:] or calls):
+    apart = group()
+    error(lambda: calls[name](apart), name + " ")
+    dist.barrier(device_ids=[0])
+dist.destroy_process_group()
+"""
+NAMES = ["sizes", "large", "dtypes", "collectives", "broadcast", "gather", "scatter"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("transport", "level"), [("gloo", "DETAIL"), ("shared memory", "OFF"), ("shared memory", "DETAIL")]
+)
+def test_ranks_that_call_something_else(transport: str, level: str) -> None:
+    """Other sizes, dtypes, collectives, and none at all: an error on each rank, and other groups go on."""
+    ranks = run_ranks(APART, 3, TORCH_DISTRIBUTED_DEBUG=level, **TRANSPORTS[transport]())
+    for rank, one in enumerate(ranks):
+        assert one.code == 0, one.said
+        errors = {line.split()[0]: line for line in one.lines}
+        assert list(errors) == NAMES if rank == 2 else ["late", *NAMES]
+        for name, line in errors.items():
+            assert " error after " in line, line
+            assert f"rank {rank} of 3)" in line, line
+            if name == "late":
+                assert "all_reduce of float32[1000] (group '1'" in line
+                assert "No word from rank 2: " in line or "4000ms for rank 2 of 3" in line, line
+            else:
+                assert "mismatch between collectives on ranks" in line or "mismatched collectives: rank" in line, line
+        assert f"all_reduce of float32[{10 + rank}]" in errors["sizes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["OFF", "INFO"])
+def test_gloo_without_detail(level: str) -> None:
+    """gloo ends a process that receives more than it expects (on the CPU, too). The others say what was called."""
+    first, received_more, last = run_ranks(APART, 3, TORCH_DISTRIBUTED_DEBUG=level, TORCH_WEBGPU_SHARED_MEMORY="0")
+    assert received_more.code < 0
+    assert "Is there a distributed collective mismatch in your code?" in received_more.said
+    for one in (first, last):
+        assert one.code != 0
+        late = [line for line in one.lines if line.startswith("late error")]
+        assert not late or ("Timed out waiting 4000ms" in late[0] and "No word from rank 2: " in late[0])
+    assert "Rank 2 calls all_reduce of float32[12] where this rank calls all_reduce of float32[10]" in first.out
+    assert "Rank 0 calls all_reduce of float32[10] where this rank calls all_reduce of float32[12]" in last.out
+
+
+LOST = """
+from torch_webgpu.engine.record import engine
+works = [dist.all_reduce(torch.ones(1000, device=device), async_op=True)]
+works[0].wait()
+if rank == 1:
+    engine().device(0).opened.native.destroy()
+for name, call in {
+    "waits": lambda: dist.all_reduce(x),
+    "asynchronous": lambda: dist.all_reduce(x, async_op=True).wait(),
+    "gather": lambda: dist.all_gather_into_tensor(torch.ones(2000, device=device), x),
+}.items():
+    error(call, name + " ")
+dist.destroy_process_group()
 """
 
 
-def run_ranks(script: str, count: int = 2, **environment: str) -> list[tuple[int, str, str]]:
-    """(status, what it printed, what it said) of each rank."""
-    common = os.environ | {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
-            env=common | environment | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_lost_device(transport: str) -> None:
+    """The rank that lost it says so each time, and the other says that this one failed, or is not in the collective."""
+    survivor, lost = run_ranks(LOST, TIMEOUT="6", **TRANSPORTS[transport]())
+    for rank, one in enumerate((survivor, lost)):
+        assert one.code == 0, one.said
+        assert [line.split()[0] for line in one.lines] == ["waits", "asynchronous", "gather"]
+        assert all(" error after " in line and f"rank {rank} of 2" in line for line in one.lines), one.out
+    assert all("the webgpu device was lost" in line for line in lost.lines), lost.out
+
+
+IN_PYTHON = """
+if rank == 1:
+    raise ValueError("of rank 1")
+error(lambda: dist.all_reduce(x))
+"""
+CAUGHT = """
+if rank == 1:
     try:
-        return [(p.returncode, out, said) for p in started for out, said in [p.communicate(timeout=150)]]
-    finally:
-        for p in started:
-            p.kill()
-
-
-def test_a_peer_that_is_killed() -> None:
-    """Inside of each of these; the survivor's errors name the collective, the tensors, the group and the rank."""
-    script = """
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    big = torch.ones(2, 1000, device=device)
-    error(lambda: dist.all_reduce(x))
-    error(lambda: dist.all_reduce(x, async_op=True).wait())
-    error(lambda: dist.broadcast(x, 1))
-    error(lambda: dist.all_gather_into_tensor(big, x))
-    error(lambda: dist.reduce_scatter_tensor(x, big))
-    error(lambda: dist.all_to_all_single(big, big))
-    error(lambda: dist.recv(x, 1))
-    options = dist.BarrierOptions()
-    options.device = x.device
-    error(lambda: dist.group.WORLD.barrier(options).wait())
-    work = dist.all_reduce(x, async_op=True)
-    error(lambda: work.get_future().wait())
-    print(work.is_completed(), work.is_success(), type(work.exception()).__name__)
-    dist.destroy_process_group()
-    """
-    (code, out, said), (killed, _, _) = run_ranks(script)
-    assert (code, killed) == (0, -9), said
-    *errors, of_future = [line for line in out.splitlines() if line.startswith("error after")]
-    names = (
-        "all_reduce all_reduce broadcast all_gather_into_tensor reduce_scatter_tensor all_to_all_single recv barrier"
-    )
-    assert len(errors) == len(names.split())
-    for line, name in zip(errors, names.split(), strict=True):
-        assert line.startswith("error after"), line
-        assert f" s: {name}" in line
-        assert "rank 0 of 2" in line
-    assert "all_reduce of float32[1000]" in of_future
-    assert out.splitlines()[-1] == "True False RuntimeError"
-
-
-@pytest.mark.slow
-def test_a_rank_that_never_arrives() -> None:
-    script = """
-    if rank == 0:
-        error(lambda: dist.all_reduce(x))
+        raise ValueError("of rank 1")
+    except ValueError:
+        sys.stdin.read()  # it goes on, and calls nothing
         os._exit(0)
-    time.sleep(8)
-    """
-    (_, out, _), _ = run_ranks(script, TIMEOUT="3")
-    assert "all_reduce of float32[1000] (group '0', rank 0 of 2)" in out
-    assert "Timed out waiting 3000ms" in out
+error(lambda: dist.all_reduce(x))
+"""
 
 
 @pytest.mark.slow
-def test_different_sizes_under_detail() -> None:
-    script = "error(lambda: dist.all_reduce(torch.ones(10 + rank, device=device)))"
-    for rank, (_, out, _) in enumerate(run_ranks(script, TORCH_DISTRIBUTED_DEBUG="DETAIL")):
-        assert f"all_reduce of float32[{10 + rank}]" in out
-        assert "Detected mismatch between collectives on ranks" in out
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_error_in_the_python_of_one_rank(transport: str) -> None:
+    """The others end when its process does, or after the timeout if it goes on without them."""
+    survivor, failed = run_ranks(IN_PYTHON, **TRANSPORTS[transport]())
+    assert (survivor.code, failed.code) == (0, 1), survivor.said
+    assert "ValueError: of rank 1" in failed.said
+    assert "all_reduce of float32[1000] (group '0', rank 0 of 2)" in survivor.out
+    assert "onnection" in survivor.out or "rank 1 is gone" in survivor.out
+    survivor, failed = run_ranks(CAUGHT, ends_last=1, TIMEOUT="4", **TRANSPORTS[transport]())
+    assert (survivor.code, failed.code) == (0, 0), survivor.said
+    assert "Timed out waiting 4000ms" in survivor.out
+    assert "No word from rank 1: " in survivor.out or "for rank 1 of 2" in survivor.out
+
+
+NEVER = """
+import datetime, os, sys
+if os.environ["RANK"] == "1":
+    sys.exit(0)
+import torch
+from torch import distributed as dist
+try:
+    dist.init_process_group(timeout=datetime.timedelta(seconds=4))
+except RuntimeError as error:
+    print(error)
+"""
 
 
 @pytest.mark.slow
-def test_the_process_ends_with_work_underway() -> None:
-    """What both have called is completed at the end, in silence."""
-    for code, _, said in run_ranks("works = [dist.all_reduce(x, async_op=True) for _ in range(20)]"):
-        assert (code, "terminate" in said, "Traceback" in said) == (0, False, False), said
-
-
-def test_ctrl_c_interrupts_a_wait() -> None:
-    script = """
-    if rank == 0:
-        for wait in (lambda: dist.irecv(x, 1).wait(), lambda: dist.all_reduce(x)):
-            threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-            try:
-                wait()
-            except KeyboardInterrupt:
-                print("interrupted", flush=True)
-        os._exit(0)
-    time.sleep(10)
-    os._exit(0)
-    """
-    (_, out, said), _ = run_ranks(script)
-    assert out.split() == ["interrupted"] * 2, said
-
-
-@pytest.mark.slow
-def test_the_process_ends_while_a_peer_is_silent() -> None:
-    """It says what was not complete, and ends."""
-    script = """
-    if rank == 0:
-        work = dist.irecv(x, 1)
-    else:
-        time.sleep(30)
-        os._exit(0)
-    """
-    (code, _, said), _ = run_ranks(script)
-    assert code == 0, said
-    assert "these collectives were not complete: recv of float32[1000]" in said
+def test_a_rank_that_never_arrives_at_the_group(tmp_path: Path) -> None:
+    """The error names it, under torchrun."""
+    (tmp_path / "worker.py").write_text(NEVER)
+    one = ended(torchrun(tmp_path / "worker.py"))
+    assert one.code == 0, one.said
+    assert "init_process_group (rank 0 of 2): timed out after 4 seconds, in which rank 1 did not arrive" in one.out
 
 
 WORKER = """
 import sys
 import torch
 from torch import distributed as dist
-for number in range(10):  # torchrun's store keeps what each left
-    dist.init_process_group()
-    rank, x = dist.get_rank(), torch.ones(4, device="webgpu")
-    dist.all_reduce(x)
-    dist.all_reduce(x)
-    pair = dist.new_group([0, 1], use_local_synchronization=True)
-    dist.broadcast(x, 1, group=pair)
-    dist.destroy_process_group(pair)
-    dist.destroy_process_group()
+dist.init_process_group()
+x = torch.ones(4, device="webgpu")
+dist.all_reduce(x)
+dist.all_reduce(x)
 adapter = torch.webgpu.current_device()
-sys.stdout.write(f"trained {rank} on {adapter}: {x[0].item()}" + chr(10))  # in one write
+sys.stdout.write(f"trained {dist.get_rank()} on {adapter}: {x[0].item()}" + chr(10))  # in one write
+dist.destroy_process_group()
 """
 
 
 @pytest.mark.parametrize("per_node", ["webgpu", pytest.param("2", marks=pytest.mark.slow)])
 def test_torchrun(tmp_path: Path, per_node: str) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", per_node, "--master-port",
-            str(free_port()), str(tmp_path / "worker.py"),
-        ],
-        env=os.environ | {"TORCH_WEBGPU_COPIES": "2", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=150,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["trained 0 on 0: 4.0", "trained 1 on 1: 4.0"]
+    one = ended(torchrun(tmp_path / "worker.py", "--nproc-per-node", per_node))
+    assert one.code == 0, one.said
+    assert sorted(one.lines) == ["trained 0 on 0: 4.0", "trained 1 on 1: 4.0"]

@@ -16,7 +16,7 @@ from torch_webgpu.aten.dispatch.torch_abi import is_webgpu
 
 from . import coalescing
 from .groups import StagingGroup, staging_group
-from .sequence import Call, sequence
+from .sequence import Call, explained, sequence
 from .staging import describe
 from .timeline import Timeline, begun, is_watched
 from .torch_c10d import position, register_kernel
@@ -44,8 +44,8 @@ COLLECTIVES = (
     Collective("alltoall_", "all_to_all", (OUT, IN), returns_tensors=True),
     Collective("alltoall_base_", "all_to_all_single", (OUT, IN)),
     Collective("barrier", "barrier", (NOTHING,)),
-    Collective("send", "send", (IN,)),
-    Collective("recv_", "recv", (OUT,)),
+    Collective("send", "send", (IN,), peer="to"),
+    Collective("recv_", "recv", (OUT,), peer="from"),
     Collective("recv_any_source_", "recv from any rank", (OUT,), has_source=True),
 )  # fmt: skip
 
@@ -66,12 +66,15 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         group = staging_group(args[count])
         # Arguments that equal their defaults are left out at the end; by default, nobody waits.
         waits = asynchronous is not None and len(args) > asynchronous and not args[asynchronous]
-        what = partial(describe_call, collective, tensors, group)
+        what = partial(describe_call, collective, tensors, group, rest)
         check_devices(tensors, what)
         work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
         request = Request(collective, tensors, group, rest)
-        with torch.no_grad():
-            exchange = begin_watched(request, group) if is_watched() else group.begin(request)
+        try:
+            with torch.no_grad():
+                exchange = begin_watched(request, group) if is_watched() else group.begin(request)
+        except RuntimeError as error:
+            raise explained(error, what()) from error
         box = work.boxed()
         sequence().run(Call(what, exchange, work, group), waits)
         coalescing.note(work)
@@ -112,9 +115,10 @@ def check_devices(tensors: Sequence[Any], what: Callable[[], str]) -> None:
         )
 
 
-def describe_call(collective: Collective, tensors: Sequence[Any], group: StagingGroup) -> str:
-    """The collective's name, its tensors and its group, as errors say them."""
+def describe_call(collective: Collective, tensors: Sequence[Any], group: StagingGroup, rest: Sequence[Any]) -> str:
+    """The collective's name, its tensors, its peer and its group, as errors say them."""
     lists = [[describe(t) for t in flat(value)] for value in tensors]
     sides = [f"{', '.join(side[:3])}{f' and {len(side) - 3} more' if len(side) > 3 else ''}" for side in lists]
     of = "" if collective.roles == (NOTHING,) else f" of {' ← '.join(sides)}"
-    return f"{collective.called}{of} ({group})"
+    peer = f" {collective.peer} rank {rest[0]}" if collective.peer else ""
+    return f"{collective.called}{of}{peer} ({group})"

@@ -9,35 +9,56 @@ from typing import Any
 import torch
 
 from .reductions import is_mean_of_integers
+from .roll_call import RollCall
 from .staging import Staged
 from .timeline import ISSUED, READ, REDUCED
 from .torch_c10d import operator, unboxed_work
-from .transport import BOTH, IN, NOTHING, OUT, Exchange, Request, structured
+from .transport import BOTH, IN, NOTHING, OUT, Exchange, Request, flat, structured
 
 
 class GlooTransport:
-    """Carries every collective, between any hosts: the same operator, with the host's side of the tensors."""
+    """Carries every collective, between any hosts: the same operator, with the host's side of the tensors.
+
+    ``roll_call``: that of the group's ranks.
+    """
+
+    def __init__(self, roll_call: RollCall) -> None:
+        self._roll_call = roll_call
 
     def begin(self, request: Request) -> GlooExchange:
-        if request.collective.name == "alltoall_":
-            return GlooExchange(*_stage_lists(request))
-        return GlooExchange(*_stage(request), request.collective.has_source)
+        collective = request.collective
+        staged, call = _stage_lists(request) if collective.name == "alltoall_" else _stage(request)
+        if collective.is_of_two:
+            return GlooExchange(staged, call, None, collective.has_source)
+        same = next(flat(request.tensors), None) if collective.roles == (BOTH,) else None
+        return GlooExchange(
+            staged, call, partial(self._roll_call.missing, self._roll_call.note(collective.called, same))
+        )
 
 
 class GlooExchange(Exchange):
-    """A collective of gloo's. ``call`` calls it with the host's side of the tensors, and returns its work."""
+    """A collective of gloo's. ``call`` calls it with the host's side of the tensors, and returns its work.
+
+    ``missing``: says which ranks are missing, where it failed.
+    """
 
     carried_by = "gloo"
 
-    def __init__(self, staged: Sequence[Staged], call: Callable[[], Any], has_source: bool = False) -> None:
-        self._staged, self._call, self._has_source = staged, call, has_source
+    def __init__(
+        self, staged: Sequence[Staged], call: Callable[[], Any], missing: Callable[[], str] | None,
+        has_source: bool = False,
+    ) -> None:  # fmt: skip
+        self._staged, self._call, self._missing, self._has_source = staged, call, missing, has_source
         self._work: Any = None
 
     def issue(self) -> None:
         for staged in self._staged:
             staged.read()
         self.reached(READ)
-        self._work = self._call()
+        try:
+            self._work = self._call()
+        except RuntimeError as error:
+            raise self._named(error) from error
         self.reached(ISSUED)
 
     def is_done(self) -> bool | None:
@@ -47,12 +68,20 @@ class GlooExchange(Exchange):
             return None
 
     def finish(self) -> int:
-        self._work.wait()
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise self._named(error) from error
         self.reached(REDUCED)
         source = self._work._source_rank() if self._has_source else -1
         for staged in self._staged:
             staged.write()
         return source
+
+    def _named(self, error: RuntimeError) -> RuntimeError:
+        """gloo's error, and which ranks are missing."""
+        missing = "" if self._missing is None else self._missing()
+        return RuntimeError(f"{str(error).rstrip('. ')}. {missing}") if missing else error
 
 
 Issue = Callable[[], Any]

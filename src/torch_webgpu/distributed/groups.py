@@ -20,6 +20,7 @@ from torch import distributed as dist
 from .adapters import choose_adapter
 from .fake_transport import FakeTransport
 from .gloo_transport import GlooTransport
+from .roll_call import RollCall
 from .shared_transport import SharedMemoryTransport
 from .torch_c10d import (
     CPU,
@@ -50,7 +51,8 @@ class StagingGroup:
             store = unused_part(store, "webgpu", self.rank)
         self._group = group_of_one_backend(store, self.rank, self.size, _carrier(group, store))
         self.box = self._group.boxed()
-        self.transports: list[Transport] = [GlooTransport() if is_real else FakeTransport()]
+        roll_call = RollCall(PrefixStore("roll/", store), self.rank, self.size)
+        self.transports: list[Transport] = [GlooTransport(roll_call) if is_real else FakeTransport()]
         """The first that carries a collective has it; the last carries all."""
         self._shared: SharedMemoryTransport | None = None
         if is_real:

@@ -44,7 +44,7 @@ def lazily(part: str, function: str) -> Callable[[Callable[..., Any]], Callable[
 
 
 def completing_groups(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """``_new_process_group_helper``: new groups take tensors of webgpu and of the CPU."""
+    """``_new_process_group_helper``: new groups take tensors of webgpu and of the CPU, and survive restarts."""
 
     @wraps(plain)
     def new_process_group(
@@ -53,6 +53,8 @@ def completing_groups(plain: Callable[..., Any]) -> Callable[..., Any]:
         while at_first_group:
             at_first_group.pop(0)()
         if rank is not None and rank >= 0 and _is_of_device(backend):
+            if not ranks:
+                store = _part("restarts").store_of_attempt(store, rank, size, kwargs["timeout"])
             store = _part("torch_c10d").unused_part(store, name, rank)
         group, store = plain(size, rank, ranks, backend, store, name, *args, **kwargs)
         if hasattr(group, "_device_types"):

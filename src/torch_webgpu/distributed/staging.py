@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 
@@ -135,4 +136,9 @@ class Staged:
 def describe(t: torch.Tensor) -> str:
     """Its dtype and shape, as in ``float32[2, 3]``, and its device where that is another."""
     device = "" if is_webgpu(t) else f" on {t.device}"
-    return f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}{device}"
+    return f"{describe_as(t.dtype, t.shape)}{device}"
+
+
+def describe_as(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    """A dtype and a shape, as in ``float32[2, 3]``."""
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

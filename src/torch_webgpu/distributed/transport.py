@@ -26,7 +26,8 @@ class Collective:
     ``roles``: what becomes of the tensors in its first arguments. ``reduces``: it computes with them. ``root``: the
     argument after the group that names the rank which alone reads, or writes (``root_is``: which role it has alone).
     ``returns_tensors``: it returns its first argument beside the work. ``is_flat``: only the number of elements
-    matters, and gloo is given one dimension, where it would compare others.
+    matters, and gloo is given one dimension, where it would compare others. ``peer``: "to" or "from", where the first
+    argument after the group is the other rank of a message.
     """
 
     name: str
@@ -38,11 +39,17 @@ class Collective:
     root_is: str = ""
     has_source: bool = False
     is_flat: bool = False
+    peer: str = ""
 
     @property
     def overload(self) -> Any:
         """The operator."""
         return operator(self.name)
+
+    @property
+    def is_of_two(self) -> bool:
+        """Whether it is a message of one rank to another."""
+        return self.name == "send" or self.name.startswith("recv_")
 
 
 class Group(Protocol):
