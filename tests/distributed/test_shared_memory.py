@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.distributed.test_faults import run_ranks
+from tests.distributed.programs import run_ranks
 
 from torch_webgpu.engine.imported import takes_host_memory
 

@@ -14,6 +14,8 @@ from torch_webgpu.on_import import when_imported
 
 NAME = "webgpu"
 """Of the backend, and of the device."""
+RING = "torch.distributed.tensor.experimental._context_parallel._attention"
+"""Where PyTorch has context parallelism."""
 
 
 def register_backend(module: Any) -> None:
@@ -92,6 +94,7 @@ def load() -> None:
     """Registers the kernels of collectives, and rules for DTensor where that is imported."""
     _part("collectives").register()
     when_imported("torch.distributed.tensor", lambda module: _part("torch_dtensor").register(module))
+    when_imported(RING, lambda module: _part("context_parallel").register(module))
 
 
 at_first_group: list[Callable[[], None]] = [load]
