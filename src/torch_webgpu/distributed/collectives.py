@@ -68,10 +68,12 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         what = partial(describe_call, collective, tensors, group)
         check_devices(tensors, what)
         work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
-        with torch.no_grad():
+        # Host memory is kept for other calls, also for those outside of inference mode.
+        with torch.inference_mode(False), torch.no_grad():
             exchange = group.begin(Request(collective, tensors, group, rest))
         box = work.boxed()
-        sequence().run(Call(what, exchange, work, group), waits)
+        in_inference = any(t.is_inference() for value in tensors for t in flat(value))
+        sequence().run(Call(what, exchange, work, group, in_inference), waits)
         coalescing.note(work)
         return (tensors[0], box) if collective.returns_tensors else box
 
