@@ -484,3 +484,23 @@ def test_what_is_recorded_by_then_is_what_is_sent() -> None:
         expected = [sum(value * 2 + rank for rank, value in enumerate(expected))] * 2
     assert x[0].item() == expected[0]
     assert other.item() == pytest.approx(27.18, abs=0.1)
+
+
+@on_ranks
+def test_tensors_of_inference_mode() -> None:
+    """They are written in other threads, and the memory that carried them then carries others."""
+    from torch.distributed._functional_collectives import all_gather_tensor, all_reduce_coalesced
+
+    for dtype in (torch.float32, torch.int16):
+        with torch.inference_mode():
+            x = torch.full((3, 4), dist.get_rank() + 1, dtype=dtype, device="webgpu")
+            work = dist.all_reduce(x, async_op=True)
+            work.wait()
+            assert x.tolist() == [[3] * 4] * 3
+            assert all_gather_tensor(x, 0, dist.group.WORLD).shape == (6, 4)
+            (y,) = all_reduce_coalesced([x], "sum", dist.group.WORLD)
+            assert y[0, 0].item() == 6
+        z = torch.ones(3, 4, dtype=dtype, device="webgpu")
+        dist.all_reduce(z)
+        dist.all_reduce(z, async_op=True).wait()
+        assert z[0, 0].item() == 4

@@ -71,12 +71,14 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
         request = Request(collective, tensors, group, rest)
         try:
-            with torch.no_grad():
+            # Host memory is kept for other calls, also for those outside of inference mode.
+            with torch.inference_mode(False), torch.no_grad():
                 exchange = begin_watched(request, group) if is_watched() else group.begin(request)
         except RuntimeError as error:
             raise explained(error, what()) from error
         box = work.boxed()
-        sequence().run(Call(what, exchange, work, group), waits)
+        in_inference = any(t.is_inference() for value in tensors for t in flat(value))
+        sequence().run(Call(what, exchange, work, group, in_inference), waits)
         coalescing.note(work)
         return (tensors[0], box) if collective.returns_tensors else box
 

@@ -17,6 +17,8 @@ from queue import SimpleQueue
 from time import monotonic, perf_counter
 from typing import Any
 
+import torch
+
 from torch_webgpu.engine.sync import pause
 
 from .groups import forget, known, staging_groups
@@ -32,10 +34,20 @@ _log = logging.getLogger("torch_webgpu")
 
 
 class Call:
-    """One collective: what carries it, the work that its caller has, its staging group."""
+    """One collective: what carries it, the work that its caller has, its staging group.
 
-    def __init__(self, what: Callable[[], str], exchange: Exchange, work: CollectiveWork, group: object) -> None:
-        self._what, self._exchange = what, exchange
+    ``in_inference``: its tensors were made in inference mode, and are only written there, in whichever thread.
+    """
+
+    def __init__(
+        self,
+        what: Callable[[], str],
+        exchange: Exchange,
+        work: CollectiveWork,
+        group: object,
+        in_inference: bool = False,
+    ) -> None:
+        self._what, self._exchange, self._in_inference = what, exchange, in_inference
         self.work, self.group = work, group
 
     def __str__(self) -> str:
@@ -54,7 +66,8 @@ class Call:
             begin_s = perf_counter()
             while looks and self._exchange.is_done() is False:
                 pause(begin_s)
-            source = self._exchange.finish()
+            with torch.inference_mode(self._in_inference):
+                source = self._exchange.finish()
         except KeyboardInterrupt:
             self.fail(RuntimeError("it was interrupted; other ranks may still wait for this one"))
             raise
