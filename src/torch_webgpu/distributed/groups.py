@@ -37,7 +37,7 @@ class StagingGroup:
         self.box = self._group.boxed()
         self._shared = SharedMemoryTransport(ref(group), timeout_of(group._get_backend(WEBGPU)), str(self))
         roll_call = RollCall(PrefixStore("webgpu/", group.get_group_store()), self.rank, self.size)
-        self.transports: list[Transport] = [self._shared, GlooTransport(roll_call)]
+        self.transports: list[Transport] = [self._shared, GlooTransport(roll_call, self._group.abort)]
         """The first that carries a collective has it; the last carries all."""
 
     def __str__(self) -> str:
