@@ -130,7 +130,7 @@ def text_page(folder: Path, device: str, steps: int) -> str:
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)  # there is more text than it can learn
     model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=None, eos_token_id=None)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    losses, start = [], time.perf_counter()
+    recent, start = torch.zeros((), device=device), time.perf_counter()
     for step in range(steps):
         rate = min(1, (step + 1) / 100) * (0.52 + 0.48 * math.cos(math.pi * step / steps))
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
@@ -141,11 +141,12 @@ def text_page(folder: Path, device: str, steps: int) -> str:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.detach())
+        # In place: a new small tensor a step would lie between large freed ones, and the heap would grow to gigabytes.
+        recent.lerp_(loss.detach(), max(1 / 50, 1 / (step + 1)))
         if step % 100 == 99:
-            print(f"  text: step {step + 1} of {steps}, loss {losses[-1].item():.2f}", flush=True)
+            print(f"  text: step {step + 1} of {steps}, loss {recent.item():.2f}", flush=True)
     model = model.cpu().eval()
-    final = torch.stack(losses[-50:]).mean().item() if losses else float("nan")
+    final = recent.item() if steps else float("nan")
     seconds = time.perf_counter() - start
     trained = (
         f"{len(text) / 1e6:.1f} million characters: the docstrings of Python {platform.python_version()}'s standard "

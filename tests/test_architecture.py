@@ -29,7 +29,7 @@ LAYERS = {
     "engine": 6,
     "aten": 7, "compile": 7,
     "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
-    "distributed": 8, "serve": 8,
+    "distributed": 8, "serve": 8, "quantized_linear": 8,
     "patches": 8,
     "": 9,
 }  # fmt: skip

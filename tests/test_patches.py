@@ -468,11 +468,18 @@ ELSEWHERE = {
             ),
             (
                 [
-                    *[f"{module}.split_group" for module in (patches.C10D, "torch.distributed")],
+                    *[
+                        f"{module}.split_group"
+                        for module in (patches.C10D, "torch.distributed", "torch.distributed.device_mesh")
+                    ],
                     f"{patches.C10D_IN_C}.ProcessGroup._start_coalescing",
                     f"{patches.C10D_IN_C}.ProcessGroup._end_coalescing",
                 ],
                 "test_gloo_neither_splits_nor_coalesces",
+            ),
+            (
+                [f"{module}.barrier" for module in (patches.C10D, "torch.distributed")],
+                "test_barriers_take_numbers_of_processes_for_those_of_devices",
             ),
             ([f"{patches.DDP}.DistributedDataParallel._check_comm_hook"], "test_hooks_for_bfloat16_are_still_refused"),
             (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _registered = False
 

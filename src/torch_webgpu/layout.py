@@ -14,8 +14,8 @@ MAX_INDEX = (1 << 32) - (1 << 24)
 """How far kernels count elements, points and 32-bit words: they do so in 32 bits, and a grid of two dimensions has
 threads beyond the last element, whose numbers must not begin again at 0 either (``wgsl/launch.py``: grid_for).
 """
-MAX_BYTES = 4 * MAX_INDEX
-"""The largest tensor that any kernel can use."""
+MAX_BYTES = (1 << 36) - (1 << 12)
+"""The largest storage. An operation on more than kernels count is divided (``engine/division.py``)."""
 
 
 def contiguous_strides(shape: Sequence[int]) -> Shape:

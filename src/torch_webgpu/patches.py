@@ -277,6 +277,15 @@ AT_FIRST_GROUP = Patches([
             "A group is split by copying the options of its backend, which those of gloo cannot be.",
             "options of gloo that can be copied",
         )
+        for module in (C10D, "torch.distributed", "torch.distributed.device_mesh")
+    ],
+    *[
+        row(
+            module, "barrier", registration.lazily("groups", "waiting_on_the_host"),
+            "`barrier(device_ids=[n])` takes `n` for an adapter's number: in programs for the CPU, too, and where "
+            "ranks share an adapter.",
+            "the CPU's backend where a group has one, as without `device_ids`",
+        )
         for module in (C10D, "torch.distributed")
     ],
     row(
@@ -330,11 +339,19 @@ AT_FIRST_USE = Patches([
 
 AT_OTHER_ADAPTER = Patches(
     [
-        row("torch", name, torch_patches.with_current_device, BARE_DEVICES, BARE_DEVICES_NEEDS, "issues/196299")
-        for name in ("Tensor.to", "Tensor.new_tensor", "tensor", "as_tensor", "asarray")
+        row("torch", name, make, BARE_DEVICES, BARE_DEVICES_NEEDS, "issues/196299")
+        for name, make in (
+            ("Tensor.to", torch_patches.with_current_device),
+            ("Tensor.new_tensor", torch_patches.with_own_device),
+            ("tensor", torch_patches.with_current_device),
+            ("as_tensor", torch_patches.with_current_device),
+            ("asarray", torch_patches.with_current_device),
+        )
     ]
 )
-"""Those for when another adapter than the first becomes current: they cost every call."""
+"""Those for when another adapter than the first becomes current, one that is only described too: they cost every
+call.
+"""
 
 AT_FIRST_METHOD = Patches([
     row(

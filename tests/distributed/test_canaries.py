@@ -52,6 +52,20 @@ def test_groups_are_destroyed_without_waiting() -> None:
     """)
 
 
+def test_barriers_take_numbers_of_processes_for_those_of_devices() -> None:
+    assert_ends_well("""
+    from torch import distributed as dist
+    from torch_webgpu.engine.record import started_in
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    absent = torch.webgpu.device_count()
+    dist.barrier(device_ids=[absent])
+    dist.barrier(dist.group.WORLD, True, [absent]).wait()
+    assert started_in() is None, 'the device was used'
+    with pytest.raises(RuntimeError, match="does not exist"):
+        dist.barrier.__wrapped__(device_ids=[absent])
+    """)
+
+
 def test_gloo_neither_splits_nor_coalesces() -> None:
     run_without_us("""
     import copy
@@ -143,3 +157,18 @@ def run_ddp(script: str) -> None:
     quiet = "import logging; logging.getLogger('torch').addHandler(logging.NullHandler())\n"
     quiet += "logging.disable(logging.WARNING)\n"
     assert_ends_well(quiet + DDP + textwrap.dedent(script))
+
+
+def test_the_ring_knows_three_attention_operators() -> None:
+    """What context parallelism looks up is a dictionary of operators, and calls what it is given for one."""
+    run_without_us("""
+    import inspect
+    from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+    names = {str(op) for op in ring.custom_ops}
+    assert len(names) == 6 and not any("overrideable" in name for name in names), names
+    assert "custom_ops" in inspect.getsource(ring._enable_cp_dtensor_dispatcher)
+    forward = inspect.signature(ring._templated_ring_attention).parameters
+    assert list(forward)[:6] == ["group", "seq_dim", "op", "query", "key", "value"], forward
+    backward = inspect.signature(ring._templated_ring_attention_backward).parameters
+    assert {"grad_out", "grad_out_name", "out", "logsumexp", "is_causal"} <= set(backward), backward
+    """)

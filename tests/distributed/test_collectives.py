@@ -48,6 +48,18 @@ def test_all_reduce(op: str) -> None:
     assert_equal(x, combine(*of_all(3, 5)))
 
 
+@on_ranks
+def test_means_of_integers() -> None:
+    """As with NCCL: without the fraction."""
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        ours = torch.tensor([4, 7, 200], dtype=dtype, device=DEVICE) + dist.get_rank()
+        dist.all_reduce(ours, ReduceOp.AVG)
+        assert_equal(ours, torch.tensor([4, 7, 200], dtype=dtype))
+    below = torch.tensor(-4 - dist.get_rank(), device=DEVICE)
+    dist.all_reduce(below, ReduceOp.AVG)
+    assert_equal(below, torch.tensor(-4))
+
+
 @pytest.mark.parametrize("op", ["BAND", "BOR", "BXOR"])
 @on_ranks
 def test_all_reduce_of_bits(op: str) -> None:

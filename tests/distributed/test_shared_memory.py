@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.distributed.test_faults import run_ranks
+from tests.distributed.programs import run_ranks
 
 from torch_webgpu.engine.imported import takes_host_memory
 
@@ -59,6 +59,35 @@ def test_values(count: int) -> None:
         assert (code, out.split()) == (0, ["right"]), said
 
 
+def test_the_memory_goes_with_the_group() -> None:
+    script = (
+        SHARED
+        + """
+from pathlib import Path
+from torch_webgpu.engine.record import engine
+imported = engine().device(0).opened.imported
+def held():
+    files = [os.path.realpath(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd")]
+    maps = Path("/proc/self/maps").read_text()
+    return maps.count("memfd:torch-webgpu"), str(files).count("memfd:torch-webgpu"), len(imported._buffers)
+other = dist.new_group([0, 1])
+dist.all_reduce(x, group=other)
+works = [dist.all_reduce(x, group=other, async_op=True) for _ in range(3)]
+print(*held())
+dist.destroy_process_group(other)
+print(*held())
+dist.destroy_process_group()
+print(*held(), x[0].item())
+"""
+    )
+    for code, out, said in run_ranks(script):
+        two, one, none = out.splitlines()
+        assert code == 0, said
+        assert two == "2 2 2"
+        assert one == "1 1 1"
+        assert none == "0 0 0 32.0"
+
+
 def test_a_mismatch_is_told_to_all_and_they_go_on() -> None:
     script = (
         SHARED
@@ -111,6 +140,42 @@ time.sleep(8)
     )
     (_, out, _), _ = run_ranks(script, TIMEOUT="3")
     assert "Timed out waiting 3000ms for rank 1 of 2" in out
+
+
+def test_a_first_exchange_that_goes_wrong() -> None:
+    """Wrong bytes, or none in time: gloo carries that group, and says why."""
+    script = (
+        SHARED
+        + """
+from torch_webgpu.distributed import shared_check, shared_link
+write = shared_check.Check.write
+def wrong(check, slots, chunk, number):
+    write(check, slots, chunk, number)
+    if rank == 1 and number == 4:
+        slots.of(chunk, 1, torch.int32, 1).fill_(7)
+def late(check, slots, chunk, number):
+    time.sleep(6 * rank * (number == 1))
+    write(check, slots, chunk, number)
+for each in (wrong, late):
+    shared_check.Check.write = each
+    shared_link.CHECK_S = 60 if each is wrong else 3
+    group = dist.new_group([0, 1])
+    x = torch.ones(8, device=device)
+    dist.all_reduce(x, group=group)
+    print(x[7].item(), [g.why_through_gloo for g in staging_groups() if g.why_through_gloo][-1])
+maps = open("/proc/self/maps").read().count("memfd:torch-webgpu")
+dist.all_reduce(x)
+print(x[7].item(), maps)
+"""
+    )
+    for code, out, said in run_ranks(script):
+        assert code == 0, said
+        wrong, late, others = out.splitlines()
+        assert wrong.startswith("2.0 rank 0: the first exchange went wrong: 1 of ")
+        assert "of ranks [1]" in wrong
+        assert late.startswith("2.0 rank 0: the first exchange went wrong: Timed out waiting 3000ms for rank 1 of 2")
+        assert others == "4.0 1"
+        assert "collectives go through gloo, and not through shared memory" in said
 
 
 def test_it_is_switched_off() -> None:

@@ -108,6 +108,24 @@ def test_the_model_stays_as_it_was(tmp_path: Path) -> None:
     assert roles(tmp_path / "out")["1.running_mean"] == "state"
 
 
+class Scaled(nn.Module):
+    """Its argument has the name of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([2.0, 3.0]))
+
+    def forward(self, scale: torch.Tensor) -> torch.Tensor:
+        return self.scale * scale
+
+
+def test_an_input_may_have_the_name_of_a_weight(tmp_path: Path) -> None:
+    export(Scaled(), torch.ones(2), tmp_path / "out")
+    data = manifest(tmp_path / "out")
+    assert [i["name"] for i in data["programs"]["forward"]["inputs"]] == ["scale"]
+    assert sorted(b["role"] for b in data["buffers"] if b["name"] == "scale") == ["input", "weight"]
+
+
 def test_a_buffer_that_is_assigned_is_state(tmp_path: Path) -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
@@ -300,6 +318,31 @@ def test_the_programs_of_generation(model: Any, tmp_path: Path) -> None:
     assert not any("source" in b for b in states.values()), "what is zero is not downloaded"
 
 
+@pytest.mark.parametrize("model", language_models(), ids=lambda model: type(model).__name__)
+def test_generation_after_prompts_of_different_lengths(model: Any, tmp_path: Path) -> None:
+    """Padding on the left changes nothing; the state knows how much of it there is."""
+    prompts = [[5, 17, 300, 42, 8, 9, 10], [3, 4], [11, 12, 13, 14]]
+    padding = [7 - len(prompt) for prompt in prompts]
+    ids = torch.tensor([[0] * n + prompt for n, prompt in zip(padding, prompts)])
+    with torch.no_grad():
+        generation = Generation(model, 32, batch_size=3)
+        generation.prefill(ids[:, :4], torch.tensor(padding))
+        for k in range(4, 7):
+            generation.prefill(ids[:, k : k + 1], torch.tensor(padding))
+        greedy = torch.tensor([0.0, 0.0, 1.0])
+        tokens = torch.stack([generation.decode(greedy)["recent"][-1].clone() for _ in range(9)], dim=1)
+        for row, prompt in zip(tokens, prompts):
+            alone = model.generate(torch.tensor([prompt]), max_new_tokens=9, do_sample=False, pad_token_id=0)
+            assert row.tolist() == alone[0, len(prompt) :].tolist()
+    export_generation(model, tmp_path / "out", max_length=32, prefill=(8,), batch_size=3)
+    data = manifest(tmp_path / "out")
+    assert data["metadata"]["generation"]["batch_size"] == 3
+    assert [i["name"] for i in data["programs"]["prefill_8"]["inputs"]] == ["input_ids", "padding"]
+    assert "padding" in {b["name"] for b in data["buffers"] if b["role"] == "state"}
+
+
 def test_generation_refuses_lengths_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="from 1 to max_length"):
         export_generation(language_models()[0], tmp_path / "out", max_length=32, prefill=(64,))
+    with pytest.raises(ExportError, match="batch_size is a number of prompts"):
+        export_generation(language_models()[0], tmp_path / "out", batch_size=0)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+
+import torch_webgpu
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -34,6 +39,41 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     assert f'"{version}"' in (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
     assert f"version_info < (3, {oldest()})" in (ROOT / "scripts/setup.sh").read_text("utf-8")
     assert f"Python ≥ {version}" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = PYPROJECT["project"]["version"]
+    assert torch_webgpu.__version__ == version
+    package = json.loads((ROOT / "src/torch_webgpu/export/js/package.json").read_text("utf-8"))
+    assert package["version"] == version
+    headings = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    released = [heading for heading in headings if heading[0] != "Unreleased"]
+    assert released[0][0] == version
+    assert released[0][1], "a release has a date"
+    assert f"\n## {version}\n" in (ROOT / "docs/releases.md").read_text("utf-8")
+
+
+def test_the_package_runs_as_its_command() -> None:
+    """``python -m torch_webgpu``, in a process that has nothing imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_webgpu", "--help"], capture_output=True, text=True, timeout=200, check=True
+    )
+    assert done.stdout.startswith("usage: torch-webgpu")
+
+
+def test_the_dockerfile_copies_what_the_build_needs() -> None:
+    """What is not copied, or is kept out by .dockerignore, is missing in the image only."""
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    copied = [name for line in re.findall(r"^COPY (.+)$", dockerfile, re.M) for name in line.split()[:-1]]
+    project = PYPROJECT["project"]
+    assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} <= set(copied)
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert f"!{name}" in kept
+    pinned = re.search(r"torch==(\S+)", dockerfile)
+    assert pinned is not None
+    assert f"torch=={pinned[1]}" in (ROOT / "constraints.txt").read_text("utf-8")
 
 
 def test_the_readme_promises_what_was_tried() -> None:

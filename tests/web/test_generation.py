@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from torch_webgpu.export import export_generation
 from torch_webgpu.export.generation import Generation
@@ -32,11 +32,30 @@ def gpt2() -> GPT2LMHeadModel:
     config = GPT2Config(
         vocab_size=400, n_embd=32, n_head=4, n_layer=2, n_positions=64, bos_token_id=0, eos_token_id=None
     )
-    model = GPT2LMHeadModel(config).eval()
+    return sharpened(GPT2LMHeadModel(config).eval())
+
+
+def sharpened(model: Any) -> Any:
+    """A model with larger weights, so that no two tokens are nearly as probable."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(8 if parameter.dim() > 1 else 1)  # so that no two tokens are nearly as probable
+            parameter.mul_(8 if parameter.dim() > 1 else 1)
     return model
+
+
+def llama3() -> LlamaForCausalLM:
+    """As Llama 3.1 and later: scaled rotary embeddings, several query heads that share a head of keys."""
+    torch.manual_seed(0)
+    scaling = {
+        "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=400, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, rope_parameters=scaling, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    return sharpened(LlamaForCausalLM(config).eval())
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +71,10 @@ def loaded(browser: Any, session_site: Site, folders: Path) -> Iterator[Any]:
     opened.context.close()
 
 
-def greedy(model: Any, count: int) -> list[int]:
+def greedy(model: Any, count: int, prompt: list[int] = PROMPT) -> list[int]:
     with torch.no_grad():
-        ids = model.generate(torch.tensor([PROMPT]), max_new_tokens=count, do_sample=False, pad_token_id=0)
-    return ids[0, len(PROMPT) :].tolist()
+        ids = model.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False, pad_token_id=0)
+    return ids[0, len(prompt) :].tolist()
 
 
 def test_greedy_tokens_and_no_new_buffers(loaded: Any) -> None:
@@ -148,3 +167,25 @@ def test_stopping(loaded: Any) -> None:
         PROMPT,
     )
     assert (count, error, after) == (3, "AbortError", 4)
+
+
+def test_prompts_of_different_lengths_at_once(page: Any, folders: Path) -> None:
+    """Each of a batch is continued as it is alone, by a model with the rotary embeddings of Llama 3."""
+    model, prompts = llama3(), [PROMPT, [7, 8, 9], [100, 200, 300, 399, 5]]
+    expected = [greedy(model, 12, prompt) for prompt in prompts]
+    export_generation(model, folders / "batch", max_length=64, prefill=(1, 8), batch_size=3)
+    page.evaluate("async url => { globalThis.model = await Model.load(url); }", "/exports/batch/")
+    together, two, alone = page.evaluate(
+        COLLECT, [[ids, {"max_new_tokens": 12}] for ids in (prompts, prompts[1:], prompts[2])]
+    )
+    assert [list(tokens) for tokens in zip(*together)] == expected
+    assert [list(tokens) for tokens in zip(*two)] == expected[1:]
+    assert alone == expected[2]
+    end = next(t for t in expected[1] if t not in expected[0])
+    at = expected[1].index(end)
+    page.evaluate("end => { model.metadata.generation.eos_token_id = [end]; }", end)
+    (ended,) = page.evaluate(COLLECT, [[prompts[:2], {"max_new_tokens": 12}]])
+    assert [tokens[0] for tokens in ended] == expected[0]
+    assert [tokens[1] for tokens in ended] == [*expected[1][:at], *[None] * (12 - at)]
+    error = page.evaluate(f"args => failure(() => ({COLLECT})(args))", [[[*prompts, PROMPT], {}]])
+    assert "4 prompts: this model was exported for 3 at once" in error["message"]

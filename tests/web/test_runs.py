@@ -96,6 +96,25 @@ def test_feeds_that_do_not_fit(page: Any, step: str, feeds: str, message: str) -
     assert message in error["message"]
 
 
+def test_outputs_of_another_folders_runtime_are_feeds(page: Any, step: str) -> None:
+    """Two exports bring the runtime twice, so there are two classes of tensors."""
+    loaded, result = page.evaluate(
+        """async url => {
+          const other = await import(`${url}torch-webgpu/index.js`), x = new Float32Array(16).fill(1);
+          const [first, second] = await Promise.all([other.Model.load(url), Model.load(url)]);
+          const {output} = await first.run({x, scale: 1});
+          return [output instanceof Tensor, packed((await second.run({x: output, scale: 1})).output)];
+        }""",
+        step,
+    )
+    assert not loaded
+    with torch.no_grad():
+        model, scale = Step(), torch.tensor(1.0)
+        torch.testing.assert_close(
+            tensor_of(result), model(model(torch.ones(2, 8), scale), scale), rtol=1e-5, atol=1e-6
+        )
+
+
 def test_runs_queue_up_and_a_failed_one_fails_alone(page: Any, step: str) -> None:
     results = page.evaluate(
         """async url => {

@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
 class Constants(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         weights = torch.tensor([1.0, 2.0, 3.0], device=x.device)
-        return x * weights, weights
+        return x * weights + x.new_tensor([4.0, 5.0, 6.0]), weights
 
 
 def models() -> dict[str, tuple[nn.Module, Any]]:

@@ -11,10 +11,11 @@ function plot(losses) {
   Object.assign(canvas, {width: width * ratio, height: height * ratio});
   const pen = canvas.getContext('2d');
   pen.scale(ratio, ratio);
-  const high = Math.log10(4), low = Math.min(-2, Math.floor(Math.log10(Math.max(1e-5, Math.min(...losses, 1)))));
+  const [least, most] = losses.reduce(([a, b], loss) => [loss < a ? loss : a, loss > b ? loss : b], [1, 4]);
+  const high = Math.log10(Math.min(most, 1e5)), low = Math.min(-2, Math.floor(Math.log10(Math.max(1e-5, least))));
   const x = k => 44 + (width - 56) * k / Math.max(losses.length - 1, 50), y = value => 12 + (height - 24) * (high - value) / (high - low);
   Object.assign(pen, {font: '12px system-ui, sans-serif', textBaseline: 'middle', textAlign: 'right', lineWidth: 1});
-  for (let power = 0; power >= low; power--) {
+  for (let power = Math.floor(high); power >= low; power--) {
     pen.fillStyle = colour('--quiet');
     pen.fillText(String(10 ** power), 38, y(power));
     pen.strokeStyle = colour('--line');
@@ -25,7 +26,8 @@ function plot(losses) {
   }
   Object.assign(pen, {strokeStyle: colour('--accent'), lineWidth: 1.75, lineJoin: 'round'});
   pen.beginPath();
-  losses.forEach((loss, k) => pen.lineTo(x(k), y(Math.max(low, Math.log10(Math.max(loss, 1e-9))))));
+  const every = Math.ceil(losses.length / width); // of many losses, one a pixel
+  for (let k = 0; k < losses.length; k += every) pen.lineTo(x(k), y(Math.min(high, Math.max(low, Math.log10(Math.max(losses[k], 1e-9))))));
   pen.stroke();
 }
 
@@ -101,8 +103,10 @@ if (model) {
   }
 
   $('go').addEventListener('click', async () => {
-    if (training) training = false;
-    else {
+    if (training) {
+      training = false;
+      $('go').textContent = 'Train'; // the steps that are on their way go on
+    } else {
       await loop;
       loop = train();
     }

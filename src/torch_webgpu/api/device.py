@@ -80,7 +80,8 @@ at_other_adapter: list[Callable[[], None]] = []
 
 
 @cache
-def _use_other_adapters() -> None:
+def use_other_adapters() -> None:
+    """Prepares PyTorch's functions for it, once."""
     for call in at_other_adapter:
         call()
 
@@ -91,7 +92,7 @@ def set_device(device: DeviceLike) -> None:
         return
     index = index_of(device)
     if index:
-        _use_other_adapters()
+        use_other_adapters()
     set_current_device(index)
 
 

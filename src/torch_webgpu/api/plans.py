@@ -17,6 +17,8 @@ from torch_webgpu.engine.tracing import trace as trace_on
 from torch_webgpu.plan import Plan
 from torch_webgpu.target import Target, named
 
+from .device import use_other_adapters
+
 
 def trace(fn: Callable[..., Any], *inputs: Any, target: str | Target | None = None) -> Plan:
     """What ``fn(*inputs)`` does, as one plan, without running it.
@@ -37,6 +39,7 @@ def trace(fn: Callable[..., Any], *inputs: Any, target: str | Target | None = No
     names = parameter_names(fn, len(inputs))
     if target is not None:
         index = engine().describe(named(target) if isinstance(target, str) else target)
+        use_other_adapters()
     else:
         index = adapter_of(inputs)
     with compiling():

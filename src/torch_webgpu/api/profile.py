@@ -21,9 +21,11 @@ from torch_webgpu.runtime.commands import Command, Dispatch
 from torch_webgpu.runtime.observer import Observer
 
 from . import profile_report as report
+from .profile_collectives import CollectiveEvent
 from .profile_report import HostEvent, KernelEvent, KernelStats
 
 if TYPE_CHECKING:
+    from torch_webgpu.distributed.timeline import Timeline
     from torch_webgpu.runtime.device import Device
     from torch_webgpu.runtime.timing import Stamp
 
@@ -172,9 +174,10 @@ class profile:  # noqa: N801 torch.profiler's name
 
     ``record_ops``: also measures every operator call on the host, by a ``TorchDispatchMode``, which itself takes time.
 
-    After it: :attr:`events` (:class:`KernelEvent`, a dispatch each), :attr:`host_events`, :attr:`total_gpu_time_us`,
-    :attr:`wall_time_us`, :attr:`host_time_us` (microseconds by kind, each without what lies inside it, for the thread
-    that was profiled), :meth:`table`, :meth:`export_chrome_trace`, :meth:`plot`. One profile can run at a time.
+    After it: :attr:`events` (:class:`KernelEvent`, a dispatch each), :attr:`host_events`, :attr:`collectives`
+    (:class:`CollectiveEvent`, those that were called inside), :attr:`total_gpu_time_us`, :attr:`wall_time_us`,
+    :attr:`host_time_us` (microseconds by kind, each without what lies inside it, for the thread that was profiled),
+    :meth:`table`, :meth:`export_chrome_trace`, :meth:`plot`. One profile can run at a time.
 
     Bytes are what the tensors that a kernel reads and writes hold, each counted once: a matrix product that reads a
     tile twice moves more, a look-up in a table that touches a few rows less. Bandwidth is bytes over the kernel's time.
@@ -184,6 +187,8 @@ class profile:  # noqa: N801 torch.profiler's name
         self.record_ops = record_ops
         self.events: list[KernelEvent] = []
         self.host_events: list[HostEvent] = []
+        self.collectives: list[CollectiveEvent] = []
+        self._timelines: list[Timeline] = []
         self.wall_time_us = 0.0
         self.has_timestamps = True
         self._names: dict[int, str] = {}
@@ -201,6 +206,8 @@ class profile:  # noqa: N801 torch.profiler's name
 
     def start(self) -> None:
         """Begins to measure. Raises RuntimeError while another profile does."""
+        from torch_webgpu.distributed import timeline  # which a program without process groups does not need
+
         global _running
         eng = engine()
         with Uninterrupted(), eng.lock:
@@ -216,12 +223,16 @@ class profile:  # noqa: N801 torch.profiler's name
             self._watches = [_Watch(device, self._clock) for device in eng.devices]
             for watch in self._watches:
                 watch.install()
+            self._timelines = []
+            timeline.watch(self._timelines.append)
             _running = self
         if self.record_ops:
             self._mode.enter_context(_OpRecorder(self._clock))
 
     def stop(self) -> None:
         """Submits what is recorded, waits for it, and ends the measurement. Raises what went wrong in it."""
+        from torch_webgpu.distributed import timeline
+
         global _running
         if _running is not self or self._clock is None:
             raise RuntimeError("this torch.webgpu.profile is not running")
@@ -233,6 +244,7 @@ class profile:  # noqa: N801 torch.profiler's name
             finally:
                 for watch in self._watches:
                     watch.remove()
+                timeline.unwatch(self._timelines.append)
                 _running = None
                 with clock.span("wait", "for the end of the profile"):
                     self.events = sorted(
@@ -244,6 +256,7 @@ class profile:  # noqa: N801 torch.profiler's name
                 self._names = {index: eng.devices[index].name for index in sorted(used)}
                 self.has_timestamps = all(eng.devices[index].has_timestamps for index in used)
                 self._watches = []
+        self.collectives = [CollectiveEvent.of(one, clock.start_ns) for one in self._timelines]
 
     @property
     def total_gpu_time_us(self) -> float:
@@ -272,15 +285,16 @@ class profile:  # noqa: N801 torch.profiler's name
         clock = "Measured by timestamp queries."
         if not self.has_timestamps:
             clock = "MEASURED ON THE HOST, submission and waiting included: the adapter has no timestamp queries."
-        return report.table(self.key_averages(sort_by), row_limit, self.host_time_us, self.wall_time_us, clock)
+        times = self.host_time_us, self.wall_time_us
+        return report.table(self.key_averages(sort_by), row_limit, *times, clock, self.collectives)
 
     def export_chrome_trace(self, path: str | PathLike[str]) -> None:
-        """Writes the events as JSON for chrome://tracing or https://ui.perfetto.dev: host threads and GPUs."""
-        report.write_chrome_trace(path, self.events, self.host_events, self._names)
+        """Writes JSON for chrome://tracing or https://ui.perfetto.dev: host threads, GPUs, collectives."""
+        report.write_chrome_trace(path, self.events, self.host_events, self._names, self.collectives)
 
     def plot(self, path: str | PathLike[str]) -> None:
         """Draws the kernels and the timeline into an image file. Needs matplotlib."""
-        report.draw(path, self.key_averages(), self.events, self.host_events)
+        report.draw(path, self.key_averages(), self.events, self.host_events, self.collectives)
 
     def __repr__(self) -> str:
         if _running is self:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from .profile_collectives import CollectiveEvent, lanes_by_group, summary
+
 NAME_WIDTH = 60
 PLOTTED_KERNELS = 20
 
@@ -106,7 +108,14 @@ def group(events: Iterable[KernelEvent], sort_by: str) -> list[KernelStats]:
     return sorted(rows.values(), key=key)
 
 
-def table(rows: Sequence[KernelStats], row_limit: int, host_us: dict[str, float], wall_us: float, clock: str) -> str:
+def table(
+    rows: Sequence[KernelStats],
+    row_limit: int,
+    host_us: dict[str, float],
+    wall_us: float,
+    clock: str,
+    collectives: Sequence[CollectiveEvent] = (),
+) -> str:
     """The rows with a head, and what they come to. A negative limit shows all."""
     shown = rows if row_limit < 0 else rows[:row_limit]
     total_us = sum(row.gpu_time_us for row in rows)
@@ -129,6 +138,9 @@ def table(rows: Sequence[KernelStats], row_limit: int, host_us: dict[str, float]
     lines += [rule, f"GPU time {_time(total_us)} in {calls} dispatches; wall time {_time(wall_us)}. {clock}"]
     parts = [f"{kind} {_time(host_us[kind])}" for kind in HOST_KINDS if kind in host_us]
     lines.append("Host time: " + ", ".join(parts))
+    for what, size_bytes, after_us in summary(collectives):
+        steps = ", ".join(f"{step} {_time(us)}" for step, us in after_us.items())
+        lines.append(f"Collectives: {what}, {_size(size_bytes)}; on average after the call: {steps}")
     return "\n".join(lines)
 
 
@@ -152,9 +164,16 @@ def _size(size_bytes: float) -> str:
 
 
 def write_chrome_trace(
-    path: str | PathLike[str], kernels: Sequence[KernelEvent], host: Sequence[HostEvent], names: dict[int, str]
+    path: str | PathLike[str],
+    kernels: Sequence[KernelEvent],
+    host: Sequence[HostEvent],
+    names: dict[int, str],
+    collectives: Sequence[CollectiveEvent] = (),
 ) -> None:
-    """Chrome's trace event format: a process for the host with its threads, one for each GPU. ``names``: the GPUs'."""
+    """Chrome's trace event format: a process for the host with its threads, one for each GPU, one for collectives.
+
+    ``names``: the GPUs'.
+    """
     threads = list(dict.fromkeys(event.thread for event in host))
     events: list[dict[str, Any]] = [_named("process_name", 0, 0, "host")]
     events += [_named("thread_name", 0, n, f"thread {thread}") for n, thread in enumerate(threads)]
@@ -174,8 +193,27 @@ def write_chrome_trace(
         }
         place = (1 + kernel.device, 0, kernel.start_us, kernel.duration_us)
         events.append(_complete(kernel.name, "kernel", *place, details))
+    events += _collectives(collectives, 1 + max(names, default=-1) + 1)
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+
+
+def _collectives(collectives: Sequence[CollectiveEvent], process: int) -> list[dict[str, Any]]:
+    """A row for each group, and more where several of its collectives are underway at once."""
+    events = [_named("process_name", process, 0, "collectives")] if collectives else []
+    for n, (name, row) in enumerate(lanes_by_group(collectives)):
+        events.append(_named("thread_name", process, n, name))
+        for at in row:
+            details = {
+                "bytes": at.size_bytes, "bytes in": at.in_bytes, "bytes out": at.out_bytes, "group": at.group,
+                "rank": at.rank, "size": at.size, "transport": at.transport,
+                **{f"{step}_us": round(us, 3) for step, us in at.steps}, **({"error": at.error} if at.error else {}),
+            }  # fmt: skip
+            whole = at.end_us - at.called_us
+            events.append(_complete(at.name, "collective", process, n, at.called_us, whole, details))
+            for step, begin_us, end_us in at.stages:
+                events.append(_complete(step, "collective", process, n, begin_us, end_us - begin_us, {}))
+    return events
 
 
 def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
@@ -190,20 +228,24 @@ def _complete(
 
 
 def draw(
-    path: str | PathLike[str], rows: Sequence[KernelStats], kernels: Sequence[KernelEvent], host: Sequence[HostEvent]
+    path: str | PathLike[str],
+    rows: Sequence[KernelStats],
+    kernels: Sequence[KernelEvent],
+    host: Sequence[HostEvent],
+    collectives: Sequence[CollectiveEvent] = (),
 ) -> None:
-    """A picture: the kernels that took longest, and when the host and the GPUs were busy. The suffix is its format."""
+    """A picture: the kernels that took longest, and when the host, the GPUs and collectives were busy.
+
+    The path's suffix is its format.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ModuleNotFoundError("drawing a profile needs matplotlib: pip install matplotlib") from error
     shown = rows[:PLOTTED_KERNELS]
-    lanes = [kind for kind in HOST_KINDS if any(event.kind == kind for event in host)]
-    devices = sorted({kernel.device for kernel in kernels})
-    figure = Figure(
-        figsize=(12, 2.5 + 0.3 * max(len(shown), 1) + 0.3 * (len(lanes) + len(devices))), layout="constrained"
-    )
-    heights = [max(len(shown), 3), max(len(lanes) + len(devices), 3)]
+    busy = _busy(kernels, host, collectives)
+    figure = Figure(figsize=(12, 2.5 + 0.3 * max(len(shown), 1) + 0.3 * len(busy)), layout="constrained")
+    heights = [max(len(shown), 3), max(len(busy), 3)]
     bars, times = figure.subplots(2, 1, gridspec_kw={"height_ratios": heights})
     drawn = bars.barh([_shortened(row.label) for row in shown], [row.gpu_time_us / 1e3 for row in shown])
     bars.bar_label(drawn, [f"{row.count}×, {row.bandwidth_gbs:.1f} GB/s" for row in shown], padding=3)
@@ -211,15 +253,25 @@ def draw(
     bars.invert_yaxis()
     bars.set_xlabel("GPU time (ms)")
     bars.set_title("Kernels")
-    for n, kind in enumerate(lanes):
-        spans = [(event.start_us / 1e3, event.duration_us / 1e3) for event in host if event.kind == kind]
-        times.broken_barh(spans, (n - 0.4, 0.8), facecolors=f"C{1 + n}")
-    for n, device in enumerate(devices, len(lanes)):
-        spans = [(kernel.start_us / 1e3, kernel.duration_us / 1e3) for kernel in kernels if kernel.device == device]
-        times.broken_barh(spans, (n - 0.4, 0.8), facecolors="C0")
-    labels = [*(f"host: {kind}" for kind in lanes), *(f"webgpu:{device}" for device in devices)]
-    times.set_yticks(range(len(labels)), labels)
+    for n, spans in enumerate(busy.values()):
+        times.broken_barh(spans, (n - 0.4, 0.8), facecolors=f"C{n}")
+    times.set_yticks(range(len(busy)), list(busy))
     times.invert_yaxis()
     times.set_xlabel("time (ms)")
     times.set_title("When")
     figure.savefig(path)
+
+
+def _busy(
+    kernels: Sequence[KernelEvent], host: Sequence[HostEvent], collectives: Sequence[CollectiveEvent]
+) -> dict[str, list[tuple[float, float]]]:
+    """When something was going on, by what: (begin, duration) in milliseconds."""
+    busy: dict[str, list[tuple[float, float]]] = {}
+    for at in sorted(host, key=lambda event: HOST_KINDS.index(event.kind)):
+        busy.setdefault(f"host: {at.kind}", []).append((at.start_us / 1e3, at.duration_us / 1e3))
+    for kernel in sorted(kernels, key=lambda kernel: kernel.device):
+        busy.setdefault(f"webgpu:{kernel.device}", []).append((kernel.start_us / 1e3, kernel.duration_us / 1e3))
+    for collective in collectives:
+        for step, begin_us, end_us in collective.stages:
+            busy.setdefault(f"collectives: {step}", []).append((begin_us / 1e3, (end_us - begin_us) / 1e3))
+    return busy

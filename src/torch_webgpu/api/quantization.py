@@ -21,6 +21,6 @@ def quantize_(
     shared with another module, as of an embedding, stays there as it is. The layers have no derivative. ValueError for
     another dtype or group size.
     """
-    from torch_webgpu.aten.quantized.linear import quantize_ as quantize
+    from torch_webgpu.quantized_linear import quantize_ as quantize
 
     return quantize(model, dtype, group_size=group_size, filter_fn=filter_fn)

@@ -59,6 +59,6 @@ PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Replacement | None]]
     "written out": ((aten.bmm.default,), attention_pattern.match),
     "heads side by side": ((aten.clone.default,), attention_pattern.match_merged),
     "integer weights": ((aten.mm.default,), integer_weights_pattern.match),
-    "normed product": ((aten.mm.default, aten.addmm.default), projection_pattern.match_normed),
+    "normed product": (projection_pattern.PRODUCTS, projection_pattern.match_normed),
     "gated product": ((aten.mul.Tensor,), projection_pattern.match_gated),
 }

@@ -4,7 +4,7 @@ the root mean square, and the two of a gated linear unit are one dispatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -14,12 +14,23 @@ from torch.fx import Node
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.results import Maybe
+from torch_webgpu.aten.quantized import packed_matrix as packed
+from torch_webgpu.aten.quantized.int4_mm import int4_mm
+from torch_webgpu.aten.quantized.int4_mm import packed_matrix as int4_mm_matrix
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul import projections as kernel
 
-from .matching import Replacement, aten, calls, either_way_of, is_plain, uncast, unviewed, uses
+from .matching import Replacement, aten, calls, either_way_of, is_plain, uncast, unviewed, uses, value_of
 
-PRODUCTS = (aten.mm.default, aten.addmm.default)
+PLAIN = (aten.mm.default, aten.addmm.default)
+PACKED: dict[Any, Callable[..., packed.PackedMatrix]] = {
+    aten._weight_int8pack_mm.default: packed.int8_matrix,
+    aten._weight_int4pack_mm.default: packed.int4pack_matrix,
+    aten._weight_int4pack_mm_with_scales_and_zeros.default: packed.int4_points_matrix,
+    int4_mm: int4_mm_matrix,
+}
+"""Operators that multiply a packed matrix, and what makes it of their arguments after the first."""
+PRODUCTS = (*PLAIN, *PACKED)
 ACTIVATIONS = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default, aten.tanh.default)
 MAX_LENGTH = 1 << 14
 """Of a row: longer sums had better be split."""
@@ -39,44 +50,62 @@ class MatchedNorm(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """A product of a row, normed if there is a ``norm``, with a matrix (K, N) that is contiguous along K.
+    """A product of a row, normed if there is a ``norm``, with a ``matrix``.
 
-    ``norm``: a :class:`MatchedNorm` as a tuple, which arguments of nodes may be.
+    ``norm``: a :class:`MatchedNorm` as a tuple, which arguments of nodes may be. ``matrix``: an operator of
+    :data:`PRODUCTS`, and its arguments about the matrix. ``dtype``: of the result.
     """
 
     x: Node
     norm: tuple[Any, ...] | None
-    weight: Node
+    matrix: tuple[Any, ...]
     bias: Node | None
+    dtype: torch.dtype
+
+
+def matrix_of(operator: Any, *arguments: Any) -> packed.PackedMatrix:
+    """The matrix (N, K) that an operator multiplies with. A plain one is given as (K, N)."""
+    if operator not in PLAIN:
+        return PACKED[operator](*arguments)
+    (weight,) = arguments
+    k, n = weight.shape
+    return packed.PackedMatrix(n, k, (weight.t(),), kernel.numbers(dtypes.of(weight.dtype).name))
 
 
 def projected(
-    x: torch.Tensor, norm: tuple[Any, ...] | None, weights: list[torch.Tensor], biases: list[torch.Tensor]
+    x: torch.Tensor,
+    norm: tuple[Any, ...] | None,
+    matrices: list[tuple[Any, ...]],
+    biases: list[torch.Tensor],
+    dtype: torch.dtype,
 ) -> list[torch.Tensor]:
-    """Of each matrix (K, N) the product with a row of K elements, (1, N): see ``kernels/matmul/projections.py``."""
-    first, *_ = weights
+    """Of each matrix (N, K) the product with a row of K elements, (1, N): see ``kernels/matmul/projections.py``."""
+    found = [matrix_of(*matrix) for matrix in matrices]
     gain, offset, eps, centred = norm or (None, None, 0.0, False)
     rows = [t.reshape(-1) for t in (x, gain, offset) if t is not None]
-    results = [engine().empty((1, w.shape[1]), w.dtype, first.device.index) for w in weights]
+    results = [engine().empty((1, matrix.n), dtype, x.device.index) for matrix in found]
     of = kernel.Norm(eps, centred, gain is not None, offset is not None) if norm else None
-    body = kernel.extern(dtypes.of(first.dtype).name, len(weights), of, len(biases))
-    record_kernel("projections", (*rows, *(w.t() for w in weights), *biases), results, body)
+    body = kernel.extern(dtypes.of(dtype).name, found[0].elements, len(found), of, len(biases))
+    tensors = [t for matrix in found for t in matrix.tensors]
+    record_kernel("projections", (*rows, *tensors, *biases), results, body)
     return results
 
 
-def normed(x: torch.Tensor, norm: tuple[Any, ...], weight: torch.Tensor, bias: Maybe) -> torch.Tensor:
-    """``norm(x) @ weight + bias`` for one row, as (1, N)."""
-    return projected(x, norm, [weight], [] if bias is None else [bias])[0]
+def normed(
+    x: torch.Tensor, norm: tuple[Any, ...], matrix: tuple[Any, ...], bias: Maybe, dtype: torch.dtype
+) -> torch.Tensor:
+    """``norm(x) @ matrixᵀ + bias`` for one row, as (1, N)."""
+    return projected(x, norm, [matrix], [] if bias is None else [bias], dtype)[0]
 
 
 def gated(
     first: tuple[Any, ...], second: tuple[Any, ...], activation: Any, options: dict[str, Any], shape: list[int]
 ) -> torch.Tensor:
     """``activation(a) * b`` of two :class:`Projection`, given as tuples, that differ in matrices and biases only."""
-    x, norm, *_ = first
-    biases = [b for *_, b in (first, second) if b is not None]
-    one, other = projected(x, norm, [w for *_, w, _ in (first, second)], biases)
-    return (activation(one, **options) * other).view(shape)
+    one, other = Projection(*first), Projection(*second)
+    biases = [p.bias for p in (one, other) if p.bias is not None]
+    a, b = projected(one.x, one.norm, [one.matrix, other.matrix], biases, one.dtype)  # type: ignore[arg-type]
+    return (activation(a, **options) * b).view(shape)
 
 
 def match_normed(node: Node) -> Replacement | None:
@@ -88,9 +117,9 @@ def match_normed(node: Node) -> Replacement | None:
     if not all(user.target in PRODUCTS for user in uses(result)):
         return None
     for x, norm in norms(uncast(result)):
-        if norm.centred and product.weight.meta["val"].shape[1] > MAX_CENTRED:
+        if norm.centred and node.meta["val"].shape[1] > MAX_CENTRED:
             return None
-        return normed, (x, tuple(norm), product.weight, product.bias)
+        return normed, (x, tuple(norm), *product[2:])
     return None
 
 
@@ -117,23 +146,34 @@ def projection(node: Any) -> Projection | None:
         return Projection(*node.args)  # type: ignore[arg-type]
     if not calls(node, *PRODUCTS):
         return None
-    *bias, x, weight = node.args
-    one, matrix, y = (n.meta.get("val") for n in (x, weight, node))
-    if not all(map(is_plain, (one, matrix, y))) or one.shape[0] != 1 or not 0 < one.shape[1] <= MAX_LENGTH:
+    is_packed = node.target not in PLAIN
+    x = node.args[0 if is_packed else -2]
+    one, y = (n.meta.get("val") for n in (x, node))
+    if not all(map(is_plain, (one, y))) or one.shape[0] != 1 or not 0 < one.shape[1] <= MAX_LENGTH or not y.numel():
         return None
-    if matrix.stride()[0] != 1 or matrix.stride()[1] < matrix.shape[0] or not matrix.shape[1]:
+    if is_packed:
+        return Projection(x, None, (node.target, *node.args[1:]), None, y.dtype)
+    *bias, _, weight = node.args
+    matrix = weight.meta.get("val")
+    if not is_plain(matrix) or matrix.stride()[0] != 1 or matrix.stride()[1] < matrix.shape[0]:
         return None
     if bias and bias[0].meta["val"].shape != matrix.shape[1:]:
         return None
-    return Projection(x, None, weight, bias[0] if bias else None)
+    return Projection(x, None, (aten.mm.default, weight), bias[0] if bias else None, y.dtype)
 
 
 def alike(one: Projection, other: Projection) -> bool:
     """Whether two products differ in their matrices, of one shape, and biases only."""
-    if (unviewed(one.x), one.norm) != (unviewed(other.x), other.norm):
+    if (unviewed(one.x), one.norm, one.dtype) != (unviewed(other.x), other.norm, other.dtype):
         return False
-    a, b = (p.weight.meta["val"] for p in (one, other))
-    return a.shape == b.shape and a.dtype == b.dtype and (one.bias is None) == (other.bias is None)
+    described = [[about(argument) for argument in p.matrix] for p in (one, other)]
+    return described[0] == described[1] and (one.bias is None) == (other.bias is None)
+
+
+def about(argument: Any) -> Any:
+    """What two matrices have in common that one kernel multiplies: of tensors, all but their numbers."""
+    value = value_of(argument)
+    return (value.shape, value.dtype, value.is_contiguous()) if isinstance(value, torch.Tensor) else argument
 
 
 def norms(node: Any) -> Iterator[tuple[Node, MatchedNorm]]:

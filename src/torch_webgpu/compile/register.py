@@ -55,13 +55,13 @@ def choosing(inductor: Callable[..., Any]) -> Callable[..., Any]:
 def skip_own_modules(rules: Any) -> None:
     """After a graph break Dynamo would trace the kernels of eager operators, which are Python, and what these call.
 
-    The exception is what translated programs call, in the middle of what is to be one graph.
+    The exceptions are what translated programs call, in the middle of what is to be one graph, and modules of models.
     """
     for library in ("cffi", "wgpu", "wgpudawn"):
         rules.add(library)
     package = Path(__file__).parent.parent
     for folder, prefix, traced in (
-        (package, "torch_webgpu.", {"translation"}),
+        (package, "torch_webgpu.", {"translation", "quantized_linear"}),
         (package / "translation", "torch_webgpu.translation.", TRACED),
     ):
         for module in iter_modules([str(folder)]):

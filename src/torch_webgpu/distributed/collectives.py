@@ -18,8 +18,9 @@ from . import coalescing
 from .groups import StagingGroup, staging_group
 from .sequence import Call, explained, sequence
 from .staging import describe
+from .timeline import Timeline, begun, is_watched
 from .torch_c10d import position, register_kernel
-from .transport import BOTH, IN, NOTHING, OUT, Collective, Request, flat
+from .transport import BOTH, IN, NOTHING, OUT, Collective, Exchange, Request, flat
 from .work import CollectiveWork
 
 COLLECTIVES = (
@@ -68,9 +69,10 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         what = partial(describe_call, collective, tensors, group, rest)
         check_devices(tensors, what)
         work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
+        request = Request(collective, tensors, group, rest)
         try:
             with torch.no_grad():
-                exchange = group.begin(Request(collective, tensors, group, rest))
+                exchange = begin_watched(request, group) if is_watched() else group.begin(request)
         except RuntimeError as error:
             raise explained(error, what()) from error
         box = work.boxed()
@@ -79,6 +81,28 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         return (tensors[0], box) if collective.returns_tensors else box
 
     return run
+
+
+def begin_watched(request: Request, group: StagingGroup) -> Exchange:
+    """Begins a collective whose times are noted."""
+    timeline = begun(timeline_of(request))
+    try:
+        exchange = group.begin(request)
+    except BaseException as error:
+        timeline.fail(error)
+        raise
+    timeline.transport, exchange.timeline = exchange.carried_by, timeline
+    return exchange
+
+
+def timeline_of(request: Request) -> Timeline:
+    """What is noted of a call for those who look on."""
+    collective, group = request.collective, request.group
+    sizes = dict.fromkeys((IN, OUT, BOTH, NOTHING), 0)
+    for k, value in enumerate(request.tensors):
+        sizes[request.role(k)] += 0 if collective.roles == (NOTHING,) else sum(t.nbytes for t in flat(value))
+    into, out_of = sizes[IN] + sizes[BOTH], sizes[OUT] + sizes[BOTH]
+    return Timeline(collective.called, group.name, group.rank, group.size, into, out_of)
 
 
 def check_devices(tensors: Sequence[Any], what: Callable[[], str]) -> None:

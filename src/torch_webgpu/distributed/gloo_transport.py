@@ -10,8 +10,10 @@ import torch
 
 from torch_webgpu.errors import WebGPUError
 
+from .reductions import is_mean_of_integers
 from .roll_call import RollCall
 from .staging import Staged
+from .timeline import ISSUED, READ, REDUCED
 from .torch_c10d import operator, unboxed_work
 from .transport import BOTH, IN, NOTHING, OUT, Exchange, Request, flat, structured
 
@@ -50,6 +52,8 @@ class GlooExchange(Exchange):
     ``give_up``: is called with an error that comes before. ``missing``: says which ranks are missing, where it failed.
     """
 
+    carried_by = "gloo"
+
     def __init__(
         self, staged: Sequence[Staged], call: Callable[[], Any], give_up: Callable[[BaseException], None],
         missing: Callable[[], str] | None, has_source: bool = False,
@@ -65,10 +69,12 @@ class GlooExchange(Exchange):
         except BaseException as error:
             self._give_up(error)
             raise
+        self.reached(READ)
         try:
             self._work = self._call()
         except RuntimeError as error:
             raise self._named(error) from error
+        self.reached(ISSUED)
 
     def is_done(self) -> bool | None:
         try:
@@ -81,6 +87,7 @@ class GlooExchange(Exchange):
             self._work.wait()
         except RuntimeError as error:
             raise self._named(error) from error
+        self.reached(REDUCED)
         source = self._work._source_rank() if self._has_source else -1
         for staged in self._staged:
             staged.write()
@@ -101,7 +108,8 @@ def _stage(request: Request) -> tuple[list[Staged], Issue]:
     staged: list[Staged] = []
 
     def host_side(role: str, t: torch.Tensor) -> torch.Tensor:
-        one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces)
+        averages = collective.reduces and is_mean_of_integers(rest[0], t.dtype)
+        one = Staged(t, role in (IN, BOTH), role in (OUT, BOTH), collective.reduces, averages)
         staged.append(one)
         return one.carrier.view(-1) if collective.is_flat else one.carrier
 
@@ -129,7 +137,7 @@ def _stage_lists(request: Request) -> tuple[list[Staged], Issue]:
         memory = torch.empty(sum(sizes[-1]), dtype=torch.uint8, device="cpu")
         flat_sides.append(memory)
         for t, part in zip(tensors, memory.split(sizes[-1])):
-            staged.append(Staged(t, into, not into, False, part))
+            staged.append(Staged(t, into, not into, False, memory=part))
     overload, group, rest = operator("alltoall_base_"), request.group, request.rest
 
     def issue() -> Any:

@@ -12,15 +12,27 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import distributed as dist
 
 from .adapters import choose_adapter
+from .fake_transport import FakeTransport
 from .gloo_transport import GlooTransport
 from .roll_call import RollCall
 from .shared_transport import SharedMemoryTransport
-from .torch_c10d import CPU, GLOO, WEBGPU, PrefixStore, checked, group_of_one_backend, new_gloo, unboxed_group
+from .torch_c10d import (
+    CPU,
+    GLOO,
+    WEBGPU,
+    PrefixStore,
+    checked,
+    group_of_one_backend,
+    new_gloo,
+    unboxed_group,
+    unused_part,
+)
 from .transport import Exchange, Request, Transport
 
 GLOO_NAME, FAKE = "gloo", "fake"
@@ -33,12 +45,19 @@ class StagingGroup:
         self.name: str = group.group_name
         self.rank: int = group.rank()
         self.size: int = group.size()
-        self._group = group_of_one_backend(group.get_group_store(), self.rank, self.size, _carrier(group))
+        backend, store = group._get_backend(WEBGPU), group.get_group_store()
+        is_real = backend.name() != FAKE
+        if is_real:
+            store = unused_part(store, "webgpu", self.rank)
+        self._group = group_of_one_backend(store, self.rank, self.size, _carrier(group, store))
         self.box = self._group.boxed()
-        self._shared = SharedMemoryTransport(ref(group), timeout_of(group._get_backend(WEBGPU)), str(self))
-        roll_call = RollCall(PrefixStore("webgpu/", group.get_group_store()), self.rank, self.size)
-        self.transports: list[Transport] = [self._shared, GlooTransport(roll_call, self._group.abort)]
+        roll_call = RollCall(PrefixStore("roll/", store), self.rank, self.size)
+        self.transports: list[Transport] = [GlooTransport(roll_call, self._group.abort) if is_real else FakeTransport()]
         """The first that carries a collective has it; the last carries all."""
+        self._shared: SharedMemoryTransport | None = None
+        if is_real:
+            self._shared = SharedMemoryTransport(store, self.rank, self.size, timeout_of(backend), str(self))
+            self.transports.insert(0, self._shared)
 
     def __str__(self) -> str:
         return f"group {self.name!r}, rank {self.rank} of {self.size}"
@@ -51,15 +70,17 @@ class StagingGroup:
     @property
     def why_through_gloo(self) -> str | None:
         """Why no collective goes through shared memory; None where they do, and before the first."""
-        return self._shared.refusal
+        return "it is a fake" if self._shared is None else self._shared.refusal
 
     def close(self) -> None:
         """Lets the shared memory go. Nothing is underway."""
-        self._shared.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def abort(self) -> None:
         """Has everything underway end with an error."""
-        self._shared.abort()
+        if self._shared is not None:
+            self._shared.abort()
         self._group.abort()
 
 
@@ -103,13 +124,13 @@ def has_own_backend(group: Any) -> bool:
     return CPU not in devices or group._get_backend(CPU) is not group._get_backend(WEBGPU)
 
 
-def _carrier(group: Any) -> Any:
+def _carrier(group: Any, store: Any) -> Any:
     """The backend for what is staged: the group's for webgpu, unless that is the CPU's as well."""
     backend = group._get_backend(WEBGPU)
     if has_own_backend(group) or backend.name() == FAKE:
         return backend
     rank, size, name = group.rank(), group.size(), group.group_name
-    store = PrefixStore("webgpu/", group.get_group_store())
+    store = PrefixStore("webgpu/", store)
     options, timeout = _options(backend), timeout_of(backend)
     ranks = options.global_ranks_in_group if options is not None else range(size)
     gloo = new_gloo(store, rank, size, timeout, ranks, name, connects_late=True)
@@ -182,3 +203,19 @@ def splitting(plain: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return split_group
+
+
+def waiting_on_the_host(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """``barrier(device_ids=[n])`` waits as ``barrier()`` does, which asks the CPU's backend where a group has one.
+
+    All ranks have to ask the same one, and not all have an adapter of the number, nor use the device.
+    """
+
+    @wraps(plain)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, **options: Any) -> Any:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and accelerator.type == WEBGPU.type:
+            device_ids = None
+        return plain(group, async_op, device_ids, **options)
+
+    return barrier

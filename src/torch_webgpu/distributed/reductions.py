@@ -82,15 +82,24 @@ def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]
     """What reduces tensors of a dtype. Every rank reduces them in the same order, and gets the same result."""
     if name in ("band", "bor", "bxor") and (dtype.is_floating_point or dtype.is_complex):
         raise RefusedError(f"Cannot use ReduceOp.{name.upper()} with non-integral dtype")
-    if name == "avg" and not dtype.is_floating_point:
-        raise RefusedError(f"Cannot use ReduceOp.AVG with {dtype}")
+    rounding = None if dtype.is_floating_point else "trunc"  # of means, as with NCCL
     pair, wide = PAIRS[name], WIDER.get(dtype, dtype) if name in ("sum", "avg", "product") else dtype
 
     def reduced(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         whole = reduce(pair, [part.to(wide) for part in parts])
-        return whole / len(parts) if name == "avg" else whole
+        return whole.div(len(parts), rounding_mode=rounding) if name == "avg" else whole
 
     return reduced
+
+
+def is_mean_of_integers(reduce_op: Any, dtype: torch.dtype) -> bool:
+    """Whether a reduction is a mean of integers. It is looked up for those alone."""
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return False
+    try:
+        return probe().name_of(reduce_op) == "avg"
+    except RefusedError:  # gloo says so itself
+        return False
 
 
 class Deferred:
@@ -103,6 +112,8 @@ class Deferred:
     def name(self) -> str:
         """What it is called. RefusedError for what cannot be done with the dtype."""
         name = probe().name_of(self._reduce_op)
+        if name == "avg" and self._dtype == torch.bool:
+            raise RefusedError(f"Cannot use ReduceOp.AVG with {self._dtype}")
         reduction(self._of(name), self._stored)
         return name
 

@@ -14,6 +14,8 @@ from torch_webgpu.on_import import when_imported
 
 NAME = "webgpu"
 """Of the backend, and of the device."""
+RING = "torch.distributed.tensor.experimental._context_parallel._attention"
+"""Where PyTorch has context parallelism."""
 
 
 def register_backend(module: Any) -> None:
@@ -47,12 +49,16 @@ def completing_groups(plain: Callable[..., Any]) -> Callable[..., Any]:
     """``_new_process_group_helper``: new groups take tensors of webgpu and of the CPU, and survive restarts."""
 
     @wraps(plain)
-    def new_process_group(size: int, rank: Any, ranks: Any, backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
+    def new_process_group(
+        size: int, rank: Any, ranks: Any, backend: Any, store: Any, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
         while at_first_group:
             at_first_group.pop(0)()
-        if not ranks and _is_of_device(backend):
-            store = _part("restarts").store_of_attempt(store, rank, size, kwargs["timeout"])
-        group, store = plain(size, rank, ranks, backend, store, *args, **kwargs)
+        if rank is not None and rank >= 0 and _is_of_device(backend):
+            if not ranks:
+                store = _part("restarts").store_of_attempt(store, rank, size, kwargs["timeout"])
+            store = _part("torch_c10d").unused_part(store, name, rank)
+        group, store = plain(size, rank, ranks, backend, store, name, *args, **kwargs)
         if hasattr(group, "_device_types"):
             _part("groups").complete(group, store, ranks, kwargs["timeout"], named_each=":" in str(backend))
         return group, store
@@ -67,8 +73,8 @@ def _is_of_device(backend: Any) -> bool:
         return NAME in name.replace(":", ",").split(",")
     from torch import accelerator
 
-    chosen = accelerator.current_accelerator()
-    return chosen is not None and chosen.type == NAME
+    device = accelerator.current_accelerator()
+    return device is not None and device.type == NAME
 
 
 def draining(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,6 +94,7 @@ def load() -> None:
     """Registers the kernels of collectives, and rules for DTensor where that is imported."""
     _part("collectives").register()
     when_imported("torch.distributed.tensor", lambda module: _part("torch_dtensor").register(module))
+    when_imported(RING, lambda module: _part("context_parallel").register(module))
 
 
 at_first_group: list[Callable[[], None]] = [load]

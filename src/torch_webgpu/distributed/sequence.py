@@ -20,6 +20,7 @@ from typing import Any
 from torch_webgpu.engine.sync import pause
 
 from .groups import forget, known, staging_groups
+from .timeline import UPLOADED
 from .transport import Exchange
 from .work import CollectiveWork
 
@@ -60,11 +61,15 @@ class Call:
         except BaseException as error:  # noqa: BLE001 it is the work's, whatever it is
             self.fail(error)
         else:
+            self._exchange.reached(UPLOADED)
             self.work.complete(source)
 
     def fail(self, error: BaseException) -> None:
         """Completes the work with an error that says which collective it was."""
-        self.work.fail(explained(error, self._what()))
+        error = explained(error, self._what())
+        if self._exchange.timeline is not None:
+            self._exchange.timeline.fail(error)
+        self.work.fail(error)
 
 
 def explained(error: BaseException, what: str) -> BaseException:

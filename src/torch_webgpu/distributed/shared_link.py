@@ -8,7 +8,9 @@ is to finish it.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -21,7 +23,9 @@ from torch_webgpu.engine.imported import (
     takes_host_memory,
     wait_until,
 )
+from torch_webgpu.engine.sync import pause
 
+from .shared_check import Check
 from .shared_memory import (
     COPIED,
     REDUCED,
@@ -34,10 +38,17 @@ from .shared_memory import (
     why_not,
 )
 from .shared_slots import Chunked, Slots
+from .timeline import ISSUED, READ
+from .timeline import REDUCED as ALL_REDUCED
 from .torch_c10d import PrefixStore
 
+_log = logging.getLogger("torch_webgpu")
 SLOT_BYTES = 8 << 20
 """Of one rank's part of a chunk."""
+CHECK_S = 60.0
+"""How long the first exchange may take."""
+RELEASE_S = 2.0
+"""How long it is tried to unmap memory. Else that is done when nobody has it any more."""
 
 
 class Chunks(Protocol):
@@ -49,6 +60,9 @@ class Chunks(Protocol):
     def called(self) -> str:
         """What has to be the same on all ranks. RefusedError for what no rank can do."""
 
+    def reached(self, step: str) -> None:
+        """A step was done just now."""
+
 
 class Link:
     """What one group's ranks, all on one host, exchange through."""
@@ -59,6 +73,7 @@ class Link:
         self._turn = threading.Condition()
         self._tickets = self._served = 0
         self._number = self._chunk = 0
+        self._deadline_s: float | None = None
 
     def ticket(self) -> int:
         """The place of a collective that is issued now."""
@@ -74,6 +89,7 @@ class Link:
                     self._turn.wait(0.05)  # which Ctrl-C ends
             self._board.look()
             self._number += 1
+            collective.reached(ISSUED)
             self._run(collective)
         except RefusedError:  # by all ranks
             raise
@@ -93,12 +109,18 @@ class Link:
         for at, (one, number) in enumerate(steps):
             if at + 1 < len(steps):
                 written.append(self._write(*steps[at + 1], first + at + 1))
-            self._tell(COPIED, first + at, written[at])
+            wait_until(written[at], self._look)
+            if not at:
+                collective.reached(READ)
+            self._tell(COPIED, first + at)
             if one.is_reduced_in_parts:
                 one.reduce_part(self._slots, first + at, number)
-                self._tell(REDUCED, first + at, submit(self.index))
+                wait_until(submit(self.index), self._look)
+                self._tell(REDUCED, first + at)
             else:
                 board.tell(REDUCED, first + at + 1)
+            if at + 1 == len(steps):
+                collective.reached(ALL_REDUCED)
             one.read(self._slots, first + at, number)
             submit(self.index)
         self._chunk += len(steps)
@@ -107,11 +129,24 @@ class Link:
         one.write(self._slots, chunk, number)
         return submit(self.index)
 
-    def _tell(self, which: int, chunk: int, is_done: Callable[[], bool]) -> None:
+    def _tell(self, which: int, chunk: int) -> None:
         """Tells that the GPU has done this with a chunk, and waits until all others' have."""
-        wait_until(is_done, self._board.look)
         self._board.tell(which, chunk + 1)
         self._board.wait(which, chunk + 1)
+
+    def _look(self) -> None:
+        self._board.look()
+        if self._deadline_s is not None and time.perf_counter() > self._deadline_s:
+            raise RuntimeError("the adapter was not done in time")
+
+    def check(self, seconds: float) -> None:
+        """Exchanges numbers that all ranks know. RuntimeError where others come, or none in so many seconds."""
+        board, check = self._board, Check(self._slots, self.rank, self.index)
+        usual_s = board.timeout_s
+        board.timeout_s, self._deadline_s = seconds, time.perf_counter() + seconds
+        self.run(self.ticket(), check)
+        check.look()
+        board.timeout_s, self._deadline_s = usual_s, None
 
     def abort(self) -> None:
         """Has everything underway end with an error, on all ranks."""
@@ -119,17 +154,22 @@ class Link:
 
     def close(self) -> None:
         """Lets the memory go. Nothing is underway."""
+        self._board.give_up("the process group was destroyed")
         self._peers.close()
         del self._slots
+        begin = time.perf_counter()
         release_host_memory(self.index)
+        while not self._board.close() and time.perf_counter() - begin < RELEASE_S:
+            pause(begin)  # the adapter says later that it has let the memory go
+            release_host_memory(self.index)
 
 
-def connect(group: Any, index: int, timeout: timedelta) -> tuple[Link | None, str]:
+def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) -> tuple[Link | None, str]:
     """The transport of a process group's ranks; None, and why, where they go on through gloo.
 
-    Every rank calls this at its first collective, and all get the same answer. ``index``: the device's.
+    Every rank calls this at its first collective, and all get the same answer. ``store``: what is of this group alone.
+    ``index``: the device's.
     """
-    rank, size = group.rank(), group.size()
     refusal = ""
     if size == 1:
         return None, "it is alone"
@@ -137,25 +177,38 @@ def connect(group: Any, index: int, timeout: timedelta) -> tuple[Link | None, st
         refusal = "TORCH_WEBGPU_SHARED_MEMORY is 0"
     elif not takes_host_memory(index):
         refusal = "its adapter does not take host memory (host-mapped-pointer)"
-    store = PrefixStore("webgpu-shared/", group.get_group_store())
+    store = PrefixStore("shared/", store)
     everybody = processes(store, rank, size, refusal, timeout)
     if reason := why_not(everybody):
         return None, reason
+    peers = Peers(everybody, rank)
     slots_bytes = Slots.size_bytes(size, SLOT_BYTES)
     try:
-        memory = SharedMemory.shared(store, everybody, rank, slots_bytes, timeout)
+        memory = SharedMemory.shared(store, everybody, rank, slots_bytes, timeout, peers)
     except OSError as error:
+        peers.close()
         return None, str(error)
-    problem, slots = "", None
+    board, problem, link = Board(memory, rank, size, peers, timeout), "", None
     try:
         slots = Slots(host_memory_tensor(index, memory.slots), size, SLOT_BYTES)
+        link = Link(board, slots, peers, rank, index)
+        del slots
     except RuntimeError as error:
         problem = f"rank {rank}: {error}"
-    told = exchanged(store, "imported", rank, size, {"problem": problem}, timeout)
-    if problems := [one["problem"] for one in told if one["problem"]]:
-        del slots
-        release_host_memory(index)
-        return None, problems[0]
-    assert slots is not None
-    peers = Peers(everybody, rank)
-    return Link(Board(memory, rank, size, peers, timeout), slots, peers, rank, index), ""
+        board.give_up(problem)
+    if link is not None:
+        try:
+            link.check(min(CHECK_S, timeout.total_seconds()))
+        except RuntimeError as error:
+            problem = f"rank {rank}: the first exchange went wrong: {error}"
+    told = exchanged(store, "checked", rank, size, {"problem": problem}, timeout, peers)
+    problems = [one["problem"] for one in told if one["problem"]]
+    if not problems:
+        return link, ""
+    _log.warning("collectives go through gloo, and not through shared memory: %s", "; ".join(problems))
+    if link is not None:
+        link.close()
+    else:
+        peers.close()
+        memory.close()
+    return None, problems[0]

@@ -33,6 +33,7 @@ TEXT_AT, TEXT_BYTES = 256, 512
 ARRIVED, COPIED, REDUCED, FAILED, TOKEN = range(5)
 """The numbers of a page: the collective that the rank is in; the chunks that it has written, and has reduced; whether
 it has given up; in the first page, the number by which the others know the memory."""
+GONE = "rank {rank} is gone: its process {pid} has ended"
 LOOK_S = 0.02
 """How often a wait looks whether its peers are alive."""
 
@@ -64,22 +65,29 @@ class Process:
         return self.host, self.boot, self.namespace
 
 
-def exchanged(store: Any, key: str, rank: int, size: int, value: dict[str, Any], timeout: timedelta) -> list[Any]:
+def exchanged(
+    store: Any, key: str, rank: int, size: int, value: dict[str, Any], timeout: timedelta, peers: Peers | None = None
+) -> list[Any]:
     """What each rank has under a key, in their order. Waits for all of them, for so long."""
     store.set(f"{key}/{rank}", json.dumps(value))
     keys = [f"{key}/{other}" for other in range(size)]
-    wait_for(store, keys, timeout)
+    wait_for(store, keys, timeout, peers)
     return [json.loads(store.get(k)) for k in keys]
 
 
-def wait_for(store: Any, keys: list[str], timeout: timedelta) -> None:
-    """Waits until all keys are there. RuntimeError where they are not in time.
+def wait_for(store: Any, keys: list[str], timeout: timedelta, peers: Peers | None = None) -> None:
+    """Waits until all keys are there. RuntimeError where they are not in time, or a peer has ended before.
 
     It asks time and again: while ``store.wait`` waits nobody else in this process can use the store, and two threads
     that connect two groups would wait for each other's ranks for ever.
     """
     begin = time.perf_counter()
-    while not store.check(keys):
+    while True:
+        ended = peers.ended() if peers else []
+        if store.check(keys):  # asked later: it may have set its key, and ended
+            return
+        for rank, pid in ended:
+            raise RuntimeError(GONE.format(rank=rank, pid=pid))
         if time.perf_counter() - begin > timeout.total_seconds():
             missing = ", ".join([key for key in keys if not store.check([key])])
             raise RuntimeError(f"Timed out waiting {1000 * timeout.total_seconds():.0f}ms for {missing}")
@@ -133,6 +141,16 @@ class SharedMemory:
         self._bytes = whole
         self._numbers = whole.cast("Q")
 
+    def close(self) -> bool:
+        """Unmaps it, unless a device has it still. Whether it is unmapped."""
+        try:
+            for view in (self.slots, self._numbers, self._bytes):
+                view.release()
+            self._mapped.close()
+        except BufferError:
+            return False
+        return True
+
     @staticmethod
     def size_bytes(ranks: int, slots_bytes: int) -> int:
         """Of the whole."""
@@ -140,7 +158,13 @@ class SharedMemory:
 
     @classmethod
     def shared(
-        cls, store: Any, all_processes: Sequence[Process], rank: int, slots_bytes: int, timeout: timedelta
+        cls,
+        store: Any,
+        all_processes: Sequence[Process],
+        rank: int,
+        slots_bytes: int,
+        timeout: timedelta,
+        peers: Peers,
     ) -> SharedMemory:
         """That of a group. Every rank calls this; OSError, on all, if one of them cannot have it."""
         ranks, descriptor, memory, problem = len(all_processes), -1, None, ""
@@ -154,7 +178,7 @@ class SharedMemory:
             except OSError as error:
                 problem = str(error)
             store.set("memory", json.dumps({"descriptor": descriptor, "token": token, "problem": problem}))
-        wait_for(store, ["memory"], timeout)
+        wait_for(store, ["memory"], timeout, peers)
         told = json.loads(store.get("memory"))
         problem = told["problem"]
         try:
@@ -168,7 +192,7 @@ class SharedMemory:
                     raise OSError(f"{path} is another group's")
         except OSError as error:
             problem = str(error)
-        problems = exchanged(store, "mapped", rank, ranks, {"problem": problem}, timeout)
+        problems = exchanged(store, "mapped", rank, ranks, {"problem": problem}, timeout, peers)
         if descriptor >= 0:
             os.close(descriptor)
         for one in problems:
@@ -202,7 +226,7 @@ class Board:
 
     def __init__(self, memory: SharedMemory, rank: int, size: int, peers: Peers, timeout: timedelta) -> None:
         self._memory, self._rank, self._size, self._peers = memory, rank, size, peers
-        self._timeout_s = timeout.total_seconds()
+        self.timeout_s = timeout.total_seconds()
         self._others = [other for other in range(size) if other != rank]
         self.given_up = ""
         """Why nothing can be exchanged any more."""
@@ -229,6 +253,10 @@ class Board:
         self._memory.set_text(self._rank, 2, reason)
         self._memory.set_number(self._rank, FAILED, 1)
 
+    def close(self) -> bool:
+        """Unmaps the pages, and the slots. See :meth:`SharedMemory.close`."""
+        return self._memory.close()
+
     def wait(self, which: int, value: int) -> None:
         """Until all ranks have got so far. RuntimeError if one never will, or not in time."""
         begin = looked = time.perf_counter()
@@ -240,10 +268,10 @@ class Board:
                 ended = self._peers.ended()  # before their numbers are read once more
                 waiting = [other for other in waiting if memory.number(other, which) < value]
                 self.look(ended, waiting)
-                if waiting and now - begin > self._timeout_s:
+                if waiting and now - begin > self.timeout_s:
                     ranks = ", ".join(map(str, waiting))
                     raise RuntimeError(
-                        f"Timed out waiting {1000 * self._timeout_s:.0f}ms for rank {ranks} of {self._size}"
+                        f"Timed out waiting {1000 * self.timeout_s:.0f}ms for rank {ranks} of {self._size}"
                     )
             pause(begin)
 
@@ -253,7 +281,7 @@ class Board:
             raise RuntimeError(self.given_up)
         for rank, pid in ended:
             if rank in waiting:
-                raise RuntimeError(f"rank {rank} is gone: its process {pid} has ended")
+                raise RuntimeError(GONE.format(rank=rank, pid=pid))
         for rank in waiting:
             if self._memory.number(rank, FAILED):
                 raise RuntimeError(f"rank {rank} gave up: {self._memory.text(rank, 2)}")

@@ -82,11 +82,11 @@ class Prepared:
 class SharedMemoryTransport:
     """Carries collectives among ranks on one host whose adapters take host memory; none else.
 
-    ``group``: the process group, if it is there.
+    ``store``: what is of this process group alone.
     """
 
-    def __init__(self, group: Callable[[], Any], timeout: timedelta, name: str) -> None:
-        self._group, self._longest, self._name = group, timeout, name
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        self._store, self._rank, self._size, self._longest, self._name = store, rank, size, timeout, name
         self._lock = threading.Lock()
         self._link: Link | None = None
         self.refusal: str | None = None
@@ -110,7 +110,7 @@ class SharedMemoryTransport:
         if self._link is None and self.refusal is None:
             with self._lock:
                 if self._link is None and self.refusal is None:
-                    self._link, why = connect(self._group(), index, self._longest)
+                    self._link, why = connect(self._store, self._rank, self._size, index, self._longest)
                     if self._link is None:
                         self.refusal = why
                     _log.info("%s exchanges through %s", self._name, f"gloo: {why}" if why else "shared memory")
@@ -122,13 +122,16 @@ class SharedMemoryTransport:
             self._link.abort()
 
     def close(self) -> None:
-        """Lets the memory go. Nothing is underway."""
-        if self._link is not None:
-            self._link.close()
+        """Lets the memory go. Nothing is underway, and nothing will be."""
+        link, self._link, self.refusal = self._link, None, "the process group was destroyed"
+        if link is not None:
+            link.close()
 
 
 class SharedExchange(Exchange):
     """A collective through shared memory."""
+
+    carried_by = "shared memory"
 
     def __init__(self, request: Request, link: Link) -> None:
         self._name, self._tensors, self._rest = request.collective.name, request.tensors, request.rest

@@ -13,7 +13,7 @@ from torch_webgpu.aten.tensors.copy import begin_download, copy_from
 from torch_webgpu.engine.apart import upload_apart
 from torch_webgpu.engine.sync import Download
 
-KEPT_BYTES = 512 << 20
+KEPT_BYTES = 1 << 30
 """Of memory that is not in use. What comes back beyond it is given to the system."""
 SMALLEST_BYTES = 256
 CARRIED = frozenset(
@@ -32,8 +32,14 @@ REDUCED_IN = {
 """The dtypes that are reduced in a wider one."""
 
 
+def block_bytes(size_bytes: int) -> int:
+    """How large a block is for so many bytes."""
+    unit = max(SMALLEST_BYTES, (1 << max(size_bytes - 1, 1).bit_length()) // 8)
+    return max(-(-size_bytes // unit), 1) * unit
+
+
 class HostMemory:
-    """Blocks of host memory by size, each a power of two of bytes."""
+    """Blocks of host memory by size: 4, 5, 6 or 7 times a power of two of bytes, so that little of them is unused."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +48,7 @@ class HostMemory:
 
     def take(self, size_bytes: int) -> torch.Tensor:
         """A block of at least so many bytes, uint8 in one dimension. It holds anything."""
-        size = max(SMALLEST_BYTES, 1 << (size_bytes - 1).bit_length()) if size_bytes else SMALLEST_BYTES
+        size = block_bytes(size_bytes)
         with self._lock:
             if self._kept[size]:
                 self.kept_bytes -= size
@@ -64,11 +70,18 @@ class Staged:
     """A tensor of a collective, and its host's side: ``carrier`` is what gloo gets.
 
     ``into`` and ``out_of``: whether the collective reads it, and writes it. ``reduces``: whether it computes with it.
-    ``memory``: where it lies, as many bytes as it has; by default a block of its own.
+    ``averages``: whether that is a mean of integers, which gloo cannot write into integers; here the fraction goes, as
+    with NCCL. ``memory``: where it lies, as many bytes as it has; by default a block of its own.
     """
 
     def __init__(
-        self, t: torch.Tensor, into: bool, out_of: bool, reduces: bool, memory: torch.Tensor | None = None
+        self,
+        t: torch.Tensor,
+        into: bool,
+        out_of: bool,
+        reduces: bool,
+        averages: bool = False,
+        memory: torch.Tensor | None = None,
     ) -> None:
         # The data alone: writing a parameter is allowed, and saved tensors do not notice, as on every device.
         self._tensor, self._out_of = t.data, out_of
@@ -76,11 +89,15 @@ class Staged:
         memory = self._block[: t.nbytes] if self._block is not None else memory
         assert memory is not None
         self._host = memory.view(t.dtype).view(t.shape)
-        self.carrier = self._carrier(memory, t, reduces)
+        self._wider = self._truth = False
+        self.carrier = self._mean(t) if averages else self._carrier(memory, t, reduces)
         self._download: Download | None = begin_download(self._tensor, self._host) if into else None
 
+    def _mean(self, t: torch.Tensor) -> torch.Tensor:
+        self._wider = True
+        return torch.empty(t.shape, dtype=torch.float64, device="cpu")
+
     def _carrier(self, memory: torch.Tensor, t: torch.Tensor, reduces: bool) -> torch.Tensor:
-        self._wider = self._truth = False
         if t.dtype in CARRIED:
             return self._host
         if not reduces:

@@ -23,6 +23,7 @@ GLOO = ProcessGroup.BackendType.GLOO
 CPU, WEBGPU = torch.device("cpu"), torch.device(DEVICE_TYPE)
 UNKNOWN_OPERATION = 100
 """``OpType::UNKNOWN``, which the works of Python have."""
+_CPU_KERNELS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 LAZY_THREADS = 2
 """As many as gloo has by default."""
 
@@ -45,6 +46,11 @@ def register_kernel(overload: OpOverload, kernel: Callable[..., Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # C++ warns of kernels that replace others
         library(BACKEND_KEY, "c10d").impl(overload, kernel, BACKEND_KEY, allow_override=True)
+
+
+def call_backend(overload: OpOverload, args: Sequence[Any]) -> Any:
+    """What an operator returns whose tensors, of any device, go as they are to the group's backend for the CPU's."""
+    return overload.redispatch(_CPU_KERNELS, *args)
 
 
 def unboxed_group(box: Any) -> Any:
@@ -109,6 +115,16 @@ def new_gloo(
     gloo.options.group_name = name
     gloo._set_sequence_number_for_group()
     return gloo
+
+
+def unused_part(store: Any, name: str, rank: int) -> Any:
+    """A part of a store that no earlier group of this name has used. Every rank gets the same.
+
+    The store of ``torchrun`` outlives process groups, the names of groups begin anew with the next
+    ``init_process_group``, and ranks would find the addresses of the former group's processes.
+    """
+    made = PrefixStore(f"{name}/", store).add(f"groups of rank {rank}", 1)
+    return store if made == 1 else PrefixStore(f"{made}/", store)
 
 
 def checked(gloo: Any, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from torch.distributed.tensor import Replicate, Shard
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._op_schema import OpStrategy, RuntimeSchemaInfo
 from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy, register_op_strategy
 
@@ -21,6 +23,7 @@ WHOLE = frozenset(("philox_seed", "philox_offset", "cum_seq_q", "cum_seq_k"))
 BIASES = frozenset(("attn_bias", "grad_attn_bias"))
 STATIC_FROM = 4
 """The first argument of the forward operator that is no tensor: calls with other values are other calls."""
+UNSHARDED = "context_parallel: {} has placements {}; queries, keys and values are to be sharded by dimension {} alone"
 
 
 def register(module: ModuleType) -> None:
@@ -55,3 +58,38 @@ def placed(name: str | None, dim: int | None, bias: Any) -> Any:
 def is_per(dim: int, bias: Any) -> bool:
     """Whether a bias differs along a dimension of the queries."""
     return bias is not None and len(bias.shape) == 4 and bias.shape[dim] > 1
+
+
+class Ring:
+    """The ring of PyTorch's ``context_parallel``, and the local parts of what DTensor hands to it.
+
+    ``module``: ``torch.distributed.tensor.experimental._context_parallel._attention``.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.forward, self.backward = module._templated_ring_attention, module._templated_ring_attention_backward
+
+    def mesh_of(self, args: Sequence[Any]) -> Any:
+        """Where the sequence is sharded."""
+        return next(a.device_mesh for a in args if isinstance(a, DTensor))
+
+    def local_arguments(self, op_call: Any, args: Sequence[Any], kwargs: dict[str, Any], dim: int) -> dict[str, Any]:
+        """All arguments by name, tensors as this rank has them.
+
+        NotImplementedError if one is not sharded by ``dim`` alone.
+        """
+        given: dict[str, Any] = {}
+        for k, argument in enumerate(op_call._schema.arguments):
+            value = args[k] if k < len(args) else kwargs.get(argument.name, argument.default_value)
+            if isinstance(value, DTensor):
+                if value.placements != (Shard(dim),):
+                    raise NotImplementedError(UNSHARDED.format(argument.name, value.placements, dim))
+                with torch.no_grad():
+                    value = value.to_local()
+            given[argument.name] = value
+        return given
+
+    def sharded(self, tensors: Sequence[torch.Tensor], mesh: Any, dim: int) -> list[DTensor]:
+        """The whole tensors of which these are the parts, each as large as the others'."""
+        with torch.no_grad():
+            return [DTensor.from_local(t, mesh, [Shard(dim)], run_check=False) for t in tensors]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .timeline import Timeline
 from .torch_c10d import operator
 
 IN, OUT, BOTH, NOTHING = "in", "out", "both", "nothing"
@@ -85,7 +86,16 @@ class Request:
 
 
 class Exchange(ABC):
-    """One collective underway in a transport."""
+    """One collective underway in a transport. ``carried_by``: which one, in words."""
+
+    carried_by: str
+    timeline: Timeline | None = None
+    """Where the times of its steps are noted; None if nobody looks."""
+
+    def reached(self, step: str) -> None:
+        """A step was done just now."""
+        if self.timeline is not None:
+            self.timeline.mark(step)
 
     @abstractmethod
     def issue(self) -> None:

@@ -1,4 +1,4 @@
-"""Operations on tensors that lie far into their storages: refused where kernels have no numbers for their elements.
+"""Operations on tensors that lie far into their storages: whether kernels have numbers for their elements.
 
 What an operation's layouts alone say is checked when it is made (``ir.operation``). Where its tensors start
 is another matter at every call, and asked only once there is an allocation in which a tensor may start too far.
@@ -7,19 +7,28 @@ is another matter at every call, and asked only once there is an allocation in w
 from __future__ import annotations
 
 from torch_webgpu import dtypes
-from torch_webgpu.ir.operation import Operation, Spec, check_addressable
+from torch_webgpu.ir.operation import ForEach, Operation, Spec, check_addressable
+from torch_webgpu.layout import is_addressable
 
+from .division import is_numbered
 from .recorded_lists import RecordedList
 from .tensor import FIRST_BYTE, OFFSET_MASK
 
 
-def check(op: Operation, addresses: tuple[int, ...]) -> None:
-    """Raises AddressError for an operation on what kernels cannot address."""
-    for address, spec in zip(addresses, op.args):
-        if isinstance(address, RecordedList):
-            _check_list(op, address)
-        else:
-            check_addressable(op.name, spec, (address & OFFSET_MASK) - FIRST_BYTE)
+def is_reached(op: Operation, addresses: tuple[int, ...]) -> bool:
+    """Whether kernels can address all that an operation uses. AddressError for lists of which they cannot."""
+    if isinstance(op.body, ForEach):
+        for address, spec in zip(addresses, op.args):
+            if isinstance(address, RecordedList):
+                _check_list(op, address)
+            else:
+                check_addressable(op.name, spec, (address & OFFSET_MASK) - FIRST_BYTE)
+        return True
+    return is_numbered(op) and all(
+        isinstance(address, RecordedList)
+        or is_addressable(spec.shape, spec.strides, 1 << shift, (address & OFFSET_MASK) - FIRST_BYTE)
+        for address, spec, shift in zip(addresses, op.args, op.shifts)
+    )
 
 
 def _check_list(op: Operation, tensors: RecordedList) -> None:

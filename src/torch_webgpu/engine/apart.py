@@ -16,17 +16,31 @@ from .interrupt import Uninterrupted
 from .record import engine
 from .sync import host_bytes
 
+PIECE_BYTES, PIECE_ELEMENTS = 32 << 20, 64
+"""How much of a larger tensor goes through one block, and what its number of elements is a multiple of."""
+
 
 def upload_apart(target: torch.Tensor, source: torch.Tensor) -> bool:
     """Writes a contiguous CPU tensor into a webgpu tensor of its dtype and shape, from any thread.
 
-    False, having done nothing, for what is small or very large, not contiguous or not of whole words, and where a
-    capture is underway or there is no memory.
+    False for what is small, not contiguous or not of whole words, and where a capture is underway or there is no
+    memory: whoever called writes it in another way then.
     """
-    eng, size = engine(), source.nbytes
+    size = source.nbytes
     is_plain = is_contiguous(target.shape, target.stride()) and not (target.is_conj() or target.is_neg())
-    if not (is_plain and SMALLEST_BYTES <= size <= LARGEST_BYTES and size % 4 == 0):
+    if not (is_plain and size >= SMALLEST_BYTES and size % 4 == 0):
         return False
+    if size <= LARGEST_BYTES:
+        return _upload(target, source)
+    pieces = -(-size // PIECE_BYTES)
+    elements = -(-source.numel() // (pieces * PIECE_ELEMENTS)) * PIECE_ELEMENTS
+    of_both = zip(target.view(-1).split(elements), source.view(-1).split(elements), strict=True)
+    return all(_upload(of_target, of_source) for of_target, of_source in of_both)
+
+
+def _upload(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """:func:`upload_apart` through one block."""
+    eng, size = engine(), source.nbytes
     with Uninterrupted(), eng.lock:
         allocation, offset = eng.locate(target)
         if offset % 4 or eng.intake(allocation.device) is not None:

@@ -46,8 +46,7 @@ def release_host_memory(index: int) -> None:
             eng.flush(EXCHANGED, index)
         eng.reclaim()
         with suppress(WebGPUError):
-            device.opened.imported.retire()
-            device.opened.native.poll(wait=True)
+            device.opened.release_imported()
 
 
 def submit(index: int) -> Callable[[], bool]:

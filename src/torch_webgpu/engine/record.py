@@ -37,6 +37,7 @@ from .generators import RandomState
 from .graph_memory import Graphs, PoolHandle
 from .interrupt import Uninterrupted
 from .lane import NOTHING, Lane, Lanes, numbers_of
+from .large import record_divided
 from .layouts import copy_body, layout_key, spec_of, tangled
 from .observed import is_watched, print_recording, run_watched
 from .plan_cache import CachedPlan, FusionCounts, PlanCache
@@ -88,17 +89,20 @@ class Engine(Store):
         self.readbacks = Readbacks()
         self._waited_for: dict[int, object] = {}  # what each device had been given when it was last waited for
         self.error: BaseException | None = None
+        Operation.when_large.append(self.on_huge)
         self.clock = FlushClock(lambda: self.lanes.on(None), self.goes_on, self.flush_idle)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
     def on_huge(self) -> None:
-        self.append = self._append_addressable  # type: ignore[method-assign]
+        self.append = self._append_any_size  # type: ignore[method-assign]
 
-    def _append_addressable(self, device: int, op: Operation, addresses: tuple[int, ...], params: Any) -> None:
-        """:meth:`append`, or AddressError for what kernels cannot address."""
-        addressing.check(op, addresses)
-        type(self).append(self, device, op, addresses, params)
+    def _append_any_size(self, device: int, op: Operation, addresses: tuple[int, ...], params: Any) -> None:
+        """:meth:`append`; what kernels cannot address is divided, or refused with AddressError."""
+        if addressing.is_reached(op, addresses):
+            type(self).append(self, device, op, addresses, params)
+        else:
+            record_divided(self, device, op, addresses, params)
 
     def _forget(self) -> None:
         """In a forked child: what the parent recorded is none of its business, and the lock's owner may be gone."""

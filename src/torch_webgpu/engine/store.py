@@ -227,8 +227,8 @@ class Store:
         if largest >= size > MAX_BYTES:
             raise AddressError(
                 f"webgpu:{index} cannot hold a tensor of {size / 2**30:.2f} GiB ({size} bytes), although its memory "
-                f"may suffice: kernels number elements and 32-bit words in 32 bits, which ends at "
-                f"{MAX_BYTES / 2**30:.2f} GiB. Use several tensors"
+                f"may suffice: storages have addresses of 36 bits, which end at {MAX_BYTES / 2**30:.2f} GiB. "
+                "Use several tensors"
             )
         if size > largest:
             device = self.device(index)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torch_webgpu.aten.quantized.linear import quantize_
 from torch_webgpu.errors import ExportError
+from torch_webgpu.quantized_linear import quantize_
 from torch_webgpu.target import Target
 
 from . import folder as folders
@@ -98,7 +98,7 @@ def export(
         all_programs.append(program_of(name, function, example, torch.is_grad_enabled()))
     if not all_programs:
         raise ExportError("there is nothing to export: give example_inputs, or programs")
-    tables = Tables(chosen, frozenset(h.name for h in held.all))
+    tables = Tables(chosen)
     with held.initialised():
         variants = {}
         for program in all_programs:

@@ -190,7 +190,7 @@ def tensor_places(path: Path) -> dict[str, tuple[str, int, int]]:
 def save_weights(folder: Path, tensors: Mapping[str, torch.Tensor], stem: str) -> dict[str, tuple[str, int, int]]:
     """Writes tensors as one file or several, with an index; returns where each lies."""
     places: dict[str, tuple[str, int, int]] = {}
-    shards = sharded(tensors, stem)
+    shards = sharded(tensors, stem, MAX_SHARD_BYTES)
     for file, names in shards.items():
         save_tensors(folder / file, {name: tensors[name] for name in names})
         places |= tensor_places(folder / file)

@@ -85,6 +85,11 @@ class TracedProgram:
     names: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @property
+    def held(self) -> int:
+        """How many of the inputs are held tensors: weights, or state if the program writes them."""
+        return len(self.names) - len(self.program.inputs)
+
 
 def program_of(
     name: str,
@@ -164,6 +169,7 @@ _INSTEAD = {
     "item": "keep the value in a tensor, and choose with torch.where",
 }
 """Part of an operator's name → what a program can do in its place."""
+_SMALLER = "target='portable-large', which asks GPUs for larger buffers; dtype=torch.float16; or quantize="
 _READS_A_VALUE = "local_scalar_dense"
 _KERNELS = "torch_webgpu.aten."
 
@@ -176,6 +182,8 @@ def located(program: str) -> Iterator[None]:
     except (TraceError, UnsupportedDtypeError, torch.OutOfMemoryError, NotImplementedError) as error:
         kind = TraceError if isinstance(error, (TraceError, NotImplementedError)) else ExportError
         message = f"{program!r} cannot be exported: {str(error).splitlines()[0]}{origin_of(error)}"
+        if isinstance(error, torch.OutOfMemoryError):
+            message += f"\n  instead: {_SMALLER}"
         traceback.clear_frames(error.__traceback__)
         raise kind(message) from error
 

@@ -47,10 +47,9 @@ class Buffer:
 
 @dataclass
 class Tables:
-    """What the programs of a folder share. ``held``: the names of tensors that are weights, or state if written."""
+    """What the programs of a folder share."""
 
     target: Target
-    held: frozenset[str]
     buffers: list[Buffer] = field(default_factory=list)
     modules: list[dict[str, Any]] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
@@ -76,7 +75,7 @@ class Tables:
         numbers = self._buffers(traced)
         randoms: list[tuple[int, Random]] = []
         steps = [self._step(traced, step, numbers, randoms) for step in plan.steps]
-        inputs = [(n, t) for n, t in zip(traced.names, plan.inputs) if n not in self.held]
+        inputs = [*zip(traced.names, plan.inputs)][traced.held :]
         self.programs[name] = {
             "inputs": [io(n, t, numbers) for n, t in inputs],
             "outputs": [io(n, t, numbers) for n, t in zip(traced.outputs, plan.outputs)],
@@ -100,9 +99,9 @@ class Tables:
         """Plan buffer → page buffer, for those that the page needs."""
         plan, numbers = traced.plan, {}
         used = {b for step in plan.steps for b in buffers_of(step)} | {t.buffer for t in plan.outputs}
-        for name, spec in zip(traced.names, plan.inputs):
+        for position, (name, spec) in enumerate(zip(traced.names, plan.inputs)):
             size = plan.buffers[spec.buffer].size_bytes
-            if name not in self.held:
+            if position >= traced.held:
                 numbers[spec.buffer] = self._buffer("input", name, "input", size)
             elif spec.buffer in used:
                 role = "state" if plan.buffers[spec.buffer].role == "state" else "weight"

@@ -18,13 +18,13 @@ from torch_webgpu.api.device import device_count, get_device_properties
 from torch_webgpu.api.memory import empty_cache, mem_get_info, memory_stats
 from torch_webgpu.patching import Patches
 
-from . import random_states
+from . import accelerate_distributed, random_states
+from .accelerate_distributed import NEW_BACKENDS
 from .choice import instead_of_cpu, webgpu_device
 
 CUSTOM_ACCELERATORS = "https://github.com/huggingface/accelerate/pull/4278"
-NEW_BACKENDS = "https://github.com/huggingface/accelerate/issues/2968"
 
-PATCHES = Patches()
+PATCHES = Patches(accelerate_distributed.PATCHES)
 
 
 @PATCHES.add("accelerate.state", "PartialState.default_device", upstream=NEW_BACKENDS)

@@ -6,6 +6,7 @@ say is which strategy and which autocast go with it (the CPU's and CUDA's do), n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -18,18 +19,17 @@ from torch_webgpu.api.memory import empty_cache, memory_stats
 from torch_webgpu.api.random import get_rng_state_all, set_rng_state_all
 from torch_webgpu.patching import Patches
 
-from .choice import webgpu_device
+from . import lightning_distributed
+from .choice import adapters_alike, webgpu_device
+from .lightning_distributed import FABRIC, THIRD_PARTY_DEVICES, TRAINER
 
-THIRD_PARTY_DEVICES = "https://github.com/Lightning-AI/pytorch-lightning/pull/20349"
 MORE_ACCELERATORS = "https://github.com/Lightning-AI/pytorch-lightning/issues/20884"
 
-FABRIC = ("lightning.fabric", "lightning_fabric")
-TRAINER = ("lightning.pytorch", "pytorch_lightning")
 CONNECTORS = {f"{name}.connector": "_Connector" for name in FABRIC} | {
     f"{name}.trainer.connectors.accelerator_connector": "_AcceleratorConnector" for name in TRAINER
 }
 
-PATCHES = Patches()
+PATCHES = Patches(lightning_distributed.PATCHES)
 
 
 def connector(method: str, upstream: str) -> Callable[[Any], Any]:
@@ -44,9 +44,9 @@ def connector(method: str, upstream: str) -> Callable[[Any], Any]:
 
 
 def parse_devices(devices: int | str | list[int]) -> list[int]:
-    """Adapter indices from Lightning's ``devices``: a count, a list, or either in a string. One of them.
+    """Adapter indices from Lightning's ``devices``: a count, a list, or either in a string. One rank trains on each.
 
-    Raises ValueError for adapters that are not there, and for several: training on them is not distributed yet.
+    Raises ValueError for adapters that are not there, for none, and for one twice.
     """
     if isinstance(devices, str):
         names = [int(part) for part in devices.split(",") if part.strip()]
@@ -55,8 +55,8 @@ def parse_devices(devices: int | str | list[int]) -> list[int]:
     wanted = list(devices) if isinstance(devices, (list, tuple)) else list(range(count if devices == -1 else devices))
     if not set(wanted) <= set(range(count)):
         raise ValueError(f"devices={devices!r}: there are {count} WebGPU adapters")
-    if len(wanted) != 1:
-        raise ValueError(f"devices={devices!r}: one WebGPU adapter trains at a time; name one, such as devices=[0]")
+    if not wanted or len(set(wanted)) != len(wanted):
+        raise ValueError(f"devices={devices!r}: name adapters once each, such as devices=[0]")
     return wanted
 
 
@@ -64,11 +64,16 @@ class WebGPU:
     """What the accelerators of Fabric and of the Trainer have in common: that they are ours."""
 
 
+def is_interactive() -> bool:
+    """Whether this is a shell or a notebook, where Lightning takes one GPU unless it is told a number."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
 def make_accelerator(base: type) -> type:
     """``WebGPUAccelerator`` over Lightning's own base class."""
 
     class WebGPUAccelerator(WebGPU, base):
-        """One WebGPU adapter."""
+        """WebGPU adapters, one for each rank."""
 
         def setup_device(self, device: torch.device) -> None:
             if device.type != "webgpu":
@@ -89,7 +94,7 @@ def make_accelerator(base: type) -> type:
 
         @staticmethod
         def auto_device_count() -> int:
-            return 1
+            return 1 if is_interactive() else len(adapters_alike())
 
         @staticmethod
         def is_available() -> bool:
@@ -107,7 +112,7 @@ def register_accelerator(module: ModuleType) -> None:
     """``accelerator="webgpu"``, by Lightning's registry."""
     registry = module.ACCELERATOR_REGISTRY if hasattr(module, "ACCELERATOR_REGISTRY") else module.AcceleratorRegistry
     if "webgpu" not in registry:
-        registry.register("webgpu", make_accelerator(module.Accelerator), description="One WebGPU adapter")
+        registry.register("webgpu", make_accelerator(module.Accelerator), description="WebGPU adapters")
 
 
 @connector("_choose_auto_accelerator", MORE_ACCELERATORS)
@@ -142,12 +147,29 @@ def strategy(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def _choose_strategy(self: Any) -> Any:
-        if is_webgpu(self) and self._num_nodes_flag == 1:
+        if is_webgpu(self) and self._num_nodes_flag == len(self._parallel_devices) == 1:
             single = plain.__globals__["SingleDeviceStrategy"]
             return single(device=self._parallel_devices[0])
         return plain(self)
 
     return _choose_strategy
+
+
+@connector("_check_strategy_and_fallback", THIRD_PARTY_DEVICES)
+def sharded(plain: Callable[..., None]) -> Callable[..., None]:
+    """FSDP is refused unless the accelerator has the name of CUDA's."""
+
+    @wraps(plain)
+    def _check_strategy_and_fallback(self: Any) -> None:
+        flag = self._accelerator_flag
+        if is_webgpu(self):
+            self._accelerator_flag = "cuda"
+        try:
+            plain(self)
+        finally:
+            self._accelerator_flag = flag
+
+    return _check_strategy_and_fallback
 
 
 @connector("_check_and_init_precision", THIRD_PARTY_DEVICES)

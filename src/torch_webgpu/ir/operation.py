@@ -185,6 +185,9 @@ class Operation:
 
     _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], Operation]] = WeakValueDictionary()
 
+    when_large: ClassVar[list[Callable[[], None]]] = []
+    """Called when one is made of more elements than kernels can number, which whoever records it must divide."""
+
     name: str
     args: tuple[Spec, ...]
     n_outputs: int
@@ -204,8 +207,13 @@ class Operation:
         key = (name, args, n_outputs, body, param_kinds)
         operation = cls._interned.get(key)
         if operation is None:
-            for spec in args:
-                check_addressable(name, spec)
+            if isinstance(body, (Pointwise, Reduction)):
+                if not all(is_addressable(s.shape, s.strides, BY_NAME[s.dtype].itemsize) for s in args):
+                    for hook in cls.when_large:
+                        hook()
+            else:
+                for spec in args:
+                    check_addressable(name, spec)
             if isinstance(body, Extern):
                 check_function(name, body.lower)
                 check_values(name, body.arguments)

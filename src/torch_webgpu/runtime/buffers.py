@@ -34,18 +34,27 @@ class Owner(Protocol):
 class Buffer:
     """A piece of GPU memory of ``size_bytes``, usable by kernels and copies. Compared by identity."""
 
-    __slots__ = ("bind_groups", "handle", "idle_since", "number", "owner", "pins", "released", "size_bytes")
+    __slots__ = (
+        "bind_groups", "handle", "idle_since", "number", "owner", "pins", "released", "size_bytes", "start_bytes",
+    )  # fmt: skip
     _numbers = count()
 
     def __init__(self, handle: Any, size_bytes: int) -> None:
         self.handle = handle  # None once the pool gave the memory back to the adapter
         self.size_bytes = size_bytes
+        self.start_bytes = 0  # in the memory that the handle names
         self.number = next(Buffer._numbers)
         self.idle_since = 0  # on its pool's clock; 0 while it is in use
         self.bind_groups: set[Any] = set()  # keys of the pipeline cache's entries that name this buffer
         self.owner: Owner | None = None  # the captured graphs it is set apart for
         self.pins = 0  # captured graphs that name it without owning it
         self.released = False  # while pinned: goes back to its pool when the last of those graphs is gone
+
+    def part(self, start_bytes: int, size_bytes: int) -> Buffer:
+        """A part of it that kernels may bind, from a multiple of 256 bytes on; it is nobody's to release."""
+        part = Buffer(self.handle, min(size_bytes, self.size_bytes - start_bytes))
+        part.start_bytes = self.start_bytes + start_bytes
+        return part
 
     def __repr__(self) -> str:
         return f"<Buffer {self.size_bytes} bytes at {id(self):#x}>"

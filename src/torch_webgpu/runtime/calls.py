@@ -129,7 +129,7 @@ def encode(
             src, src_offset, dst, dst_offset, nbytes = step
             native.copy_buffer(encoder, src.handle, src_offset, dst.handle, dst_offset, nbytes)
         elif isinstance(step, ClearBuffer):
-            native.clear_buffer(encoder, step.buffer.handle, step.offset, step.nbytes)
+            native.clear_buffer(encoder, step.buffer.handle, step.buffer.start_bytes + step.offset, step.nbytes)
         else:
             set_pipeline, set_bind_group = native.set_pipeline, native.set_bind_group
             set_immediates, dispatch_workgroups = native.set_immediates, native.dispatch_workgroups

@@ -56,6 +56,17 @@ class Opened:
             self.close()
             raise
 
+    def release_imported(self) -> None:
+        """Lets the host memory of released buffers go, and waits for the adapter."""
+        self.imported.retire()
+        # Dawn lets go what was released before a submission when that is done.
+        buffer = self.pool.allocate(ERROR_FLAG_BYTES)
+        try:
+            self.encoder.submit((ClearBuffer(buffer, 0, buffer.size_bytes),))
+        finally:
+            self.pool.release(buffer)
+        self.native.poll(wait=True)
+
     def close(self) -> None:
         """Releases everything, and the device."""
         for graph in tuple(self.graphs):

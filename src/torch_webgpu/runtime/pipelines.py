@@ -277,10 +277,11 @@ class PipelineCache:
         ranges: list[Range] = []
         for buffer, count in zip(buffers, windows or (1,) * len(buffers), strict=True):
             if count == 1:
-                ranges.append((buffer.handle, 0, buffer.size_bytes))
+                ranges.append((buffer.handle, buffer.start_bytes, buffer.size_bytes))
             else:
                 starts = range(0, buffer.size_bytes, width)
-                ranges += [(buffer.handle, start, min(width, buffer.size_bytes - start)) for start in starts]
+                own = buffer.start_bytes
+                ranges += [(buffer.handle, own + at, min(width, buffer.size_bytes - at)) for at in starts]
         return pipeline, ranges
 
     def group(self, kernel: Kernel, pipeline: Pipeline, ranges: list[Range], uniform: Any) -> Any:

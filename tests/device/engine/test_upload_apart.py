@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 
+from torch_webgpu.engine import apart
 from torch_webgpu.engine.apart import upload_apart
 from torch_webgpu.engine.record import engine
 from torch_webgpu.runtime.upload_memory import SMALLEST_BYTES
@@ -23,6 +24,20 @@ def test_an_upload_comes_between_what_is_recorded_before_and_after():
     after = x + 1
     assert before.cpu().eq(2).all()
     assert after.cpu().eq(6).all()
+
+
+def test_a_large_one_goes_in_pieces(monkeypatch):
+    monkeypatch.setattr(apart, "LARGEST_BYTES", 2 * SMALLEST_BYTES)
+    monkeypatch.setattr(apart, "PIECE_BYTES", SMALLEST_BYTES + 1000)
+    given = []
+    plain = apart._upload
+    monkeypatch.setattr(apart, "_upload", lambda t, source: given.append(source.nbytes) or plain(t, source))
+    x, source = torch.zeros(7, N + 1, device="webgpu"), torch.arange(7.0 * (N + 1)).view(7, N + 1)
+    assert upload_apart(x, source)
+    assert torch.equal(x.cpu(), source)
+    assert len(given) == 7
+    assert sum(given) == source.nbytes
+    assert max(given) <= 2 * SMALLEST_BYTES
 
 
 def test_memory_is_used_again():

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tests.device.against_cpu import outcome
 
-from torch_webgpu.aten.dispatch.refusals import MAX_BYTES, refusal
+from torch_webgpu.aten.dispatch.refusals import MAX_BYTES, may_end_process, refusal
 
 Use = Callable[[Any], Any]
 
@@ -57,6 +57,13 @@ REFUSED: dict[str, Use] = {
         torch.ones(1, 1, 4, 4, device=d), torch.zeros(1, 1, 4, 1, dtype=torch.int64, device=d), 2
     ),
     "eye": lambda d: torch.eye(2, -3, device=d),
+    "addr_ of a number": lambda d: torch.ones((), device=d).addr_(torch.ones(2, device=d), torch.ones(3, device=d)),
+    "addr_ of a row": lambda d: torch.ones(3, device=d).addr_(torch.ones(2, device=d), torch.ones(3, device=d)),
+    "addr_ broadcast": lambda d: torch.ones(1, 3, device=d).addr_(torch.ones(2, device=d), torch.ones(3, device=d)),
+    "addr_ of matrices": lambda d: torch.ones(2, 3, device=d).addr_(torch.ones((), device=d), torch.ones(3, device=d)),
+    "addr_ of integers": lambda d: torch.ones(1, 1, dtype=torch.int64, device=d).addr_(
+        *[torch.ones(1, dtype=torch.int64, device=d)] * 2, beta=0.5
+    ),
 }
 
 
@@ -74,6 +81,18 @@ def test_large_arguments_are_not_computed_with_to_ask(device: torch.device) -> N
     assert refusal(torch.ops.aten.add.Tensor, (x, y), {}) is None
     with pytest.raises(RuntimeError):
         x + y
+
+
+def test_kernels_that_end_the_process_are_not_asked(device: torch.device) -> None:
+    """On the CPU both of these are a segmentation fault."""
+    indices, log_probs = torch.zeros(2, 3, dtype=torch.int32, device=device), torch.zeros(2, 1, 3, device=device)
+    lengths = torch.zeros(1, dtype=torch.int64, device=device)
+    aten = torch.ops.aten
+    assert refusal(aten._convert_indices_from_coo_to_csr.default, (indices, -7), {}) is None
+    arguments = (lengths, log_probs, lengths, [9], [9], lengths, log_probs, 0)
+    assert refusal(aten._ctc_loss_backward.default, arguments, {}) is None
+    assert may_end_process(aten._ctc_loss_backward.out)
+    assert not may_end_process(aten.add.Tensor)
 
 
 def test_what_only_a_meta_kernel_refuses_stays_an_error(device: torch.device) -> None:

@@ -9,6 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from .matrices_emulated import NVIDIA, pretend
+
 aten = torch.ops.aten
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 DTYPES = st.sampled_from([*TOLERANCES])
@@ -75,6 +77,34 @@ def test_int4(device: torch.device, m: int, n: int, groups: int, group: int, dty
         x.to(device), weight.view(n, k // 8), group, pairs[..., 0].to(device), points.to(device)
     )
     close(result, x.double() @ ((codes - points.t().repeat_interleave(group, 1)).double() * scales).t(), dtype)
+
+
+@pytest.mark.parametrize(("n", "k"), [(72, 4096), (8208, 4096), (40, 4128)])
+def test_long_rows(device: torch.device, n: int, k: int) -> None:
+    """Of many outputs and of few, whose sums more threads share."""
+    x, codes, pairs = torch.randn(1, k), torch.randint(0, 16, (n, k), dtype=torch.int32), torch.randn(k // 32, n, 2)
+    result = aten._weight_int4pack_mm(x.to(device), packed(codes, device, 2), 32, pairs.to(device))
+    scales, zeros = (t.t().double().repeat_interleave(32, 1) for t in pairs.unbind(2))
+    close(result, x.double() @ ((codes.double() - 8) * scales + zeros).t(), torch.float32)
+    codes, scales = torch.randint(-128, 128, (n, k), dtype=torch.int8), torch.rand(n)
+    result = aten._weight_int8pack_mm(x.to(device), codes.to(device), scales.to(device))
+    close(result, (x.double() @ codes.double().t()) * scales.double(), torch.float32)
+
+
+@pytest.mark.parametrize("k", [96, 100])
+def test_products_on_matrices(device: torch.device, monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    """Emulated, as on a GPU with tensor cores: a prompt of float16. Rows of 100 numbers come one by one."""
+    chosen = pretend(monkeypatch, NVIDIA)
+    x, codes = torch.randn(40, k).half(), torch.randint(-128, 128, (72, k), dtype=torch.int8)
+    scales = torch.rand(72).half()
+    result = aten._weight_int8pack_mm(x.to(device), codes.to(device), scales.to(device))
+    close(result, (x.double() @ codes.double().t()) * scales.double(), torch.float16)
+    if k % 32 == 0:
+        numbers, pairs = torch.randint(0, 16, (72, k), dtype=torch.int32), torch.randn(3, 72, 2).half()
+        result = aten._weight_int4pack_mm(x.to(device), packed(numbers, device, 2), 32, pairs.to(device))
+        scale, zero = (t.t().double().repeat_interleave(32, 1) for t in pairs.unbind(2))
+        close(result, x.double() @ ((numbers.double() - 8) * scale + zero).t(), torch.float16)
+    assert chosen
 
 
 def test_weights_are_read_packed(device: torch.device) -> None:

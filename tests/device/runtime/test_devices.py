@@ -239,6 +239,15 @@ def test_saving_and_loading_between_adapters(tmp_path):
 
 
 @needs_two
+def test_new_tensors_are_beside_theirs():
+    x = torch.ones(1, device=SECOND)
+    with torch.webgpu.device(1):
+        pass  # from now on
+    assert x.new_tensor([1.0]).device == SECOND
+    assert torch.ones(1, device=FIRST).new_tensor([1.0]).device == FIRST
+
+
+@needs_two
 def test_a_python_backends_guard_still_answers_zero():
     """A canary for aten/dispatch/torch_patches.py: with_current_device."""
     with torch.webgpu.device(1):

@@ -197,6 +197,19 @@ def with_current_device(plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def with_own_device(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``Tensor.new_tensor``: on the adapter of the tensor, or with a bare ``"webgpu"`` on the current one."""
+    completed = with_current_device(plain)
+
+    @wraps(plain)
+    def new_tensor(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.get("device") is None and self.device.type == DEVICE_TYPE:
+            kwargs["device"] = self.device
+        return completed(self, *args, **kwargs)
+
+    return new_tensor
+
+
 def save_on_cpu_without_pinning(plain: Callable[..., None]) -> Callable[..., None]:
     """``torch.autograd.graph.save_on_cpu(pin_memory=True, device_type="webgpu")`` takes plain memory instead."""
 

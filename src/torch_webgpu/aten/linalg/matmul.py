@@ -12,11 +12,12 @@ from torch._ops import OpOverload
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.precision import float32_matmul_precision
+from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.strict import CPP_NAMES
-from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
+from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.matmul.halves import is_worth
@@ -121,6 +122,16 @@ def addbmm(
     return torch.addmm(self, a, batch2.reshape(b * k, n), beta=beta, alpha=alpha)
 
 
+def addr_in_place(
+    self: torch.Tensor, vec1: torch.Tensor, vec2: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> torch.Tensor:
+    """``self`` is neither broadcast nor resized, which PyTorch's decomposition of the operator would do."""
+    is_plain = self.is_floating_point() and self.dtype == vec1.dtype == vec2.dtype
+    if not is_plain or (vec1.dim(), vec2.dim()) != (1, 1) or self.shape != (vec1.numel(), vec2.numel()):
+        check_as_cpu(aten.addr_.default, self, vec1, vec2, beta=beta, alpha=alpha)
+    return self.copy_(torch.addr(self, vec1, vec2, beta=beta, alpha=alpha))
+
+
 def addmm_activation(
     self: torch.Tensor,
     mat1: torch.Tensor,
@@ -142,4 +153,5 @@ def register() -> None:
     register_operator(aten._int_mm.default, int_mm)
     register_operator(aten.vdot.default, vdot)
     register_operator(aten.addbmm.default, addbmm)
+    impl(aten.addr_.default, addr_in_place)
     register_operator(aten._addmm_activation.default, addmm_activation)

@@ -7,45 +7,16 @@ this operator runs there.
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 
-from torch_webgpu import dtypes
-from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer
-from torch_webgpu.ir.ops import ops
-from torch_webgpu.kernels.matmul.component_loads import Component, Elements
-from torch_webgpu.kernels.matmul.components import described, load_of
+
+from .packed_matrix import int4_points_matrix, int4pack_matrix, int8_matrix, product
 
 GROUP_SIZES = (32, 64, 128, 256)
 INNER_K_TILES = (2, 4, 8)
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@cache
-def int8_rows(scale: str) -> Elements:
-    """int8 numbers, and a scale for each row."""
-    components = Component("codes", "i8", 1), Component("scale", scale, 0)
-    return Elements(load_of(0, "i8"), components, 1, load_of(1, scale))
-
-
-@cache
-def integers() -> Elements:
-    return Elements(load_of(0, "i8"), (Component("codes", "i8", 1),), 1)
-
-
-@cache
-def int4_groups(group: int, scale: str, zero: str, points: bool) -> Elements:
-    """4-bit numbers q, and of each group a scale and a zero: ``(q - zero) * scale`` if ``points``, where zero is one of
-    the numbers, else ``(q - 8) * scale + zero``, as PyTorch has it on CUDA.
-    """
-    components = Component("codes", "i32", 8), Component("scale", scale, group), Component("zero", zero, group)
-    shift = ops.load(len(components), "i32") * 4
-    code = ops.to_dtype(ops.bitwise_and(ops.bitwise_right_shift(ops.load(0, "i32"), shift), 15), "f32")
-    scales, zeros = load_of(1, scale), load_of(2, zero)
-    return Elements(code, components, 8, scales, -(zeros * scales) if points else zeros - scales * 8.0)
 
 
 def check_float(name: str, x: torch.Tensor) -> None:
@@ -55,17 +26,13 @@ def check_float(name: str, x: torch.Tensor) -> None:
 
 def weight_int8pack_mm(self: torch.Tensor, mat2: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """``self`` (m, k) times the transpose of int8 ``mat2`` (n, k), its rows scaled by ``scales`` (n,)."""
-    outputs = infer(aten._weight_int8pack_mm.default, self, mat2, scales)
-    body = described(dtypes.of(self.dtype).name, int8_rows(dtypes.of(scales.dtype).name))
-    (out,) = kernel_outputs("aten::_weight_int8pack_mm", (self, mat2, scales), outputs, body)
-    return out
+    infer(aten._weight_int8pack_mm.default, self, mat2, scales)
+    return product("aten::_weight_int8pack_mm", self, int8_matrix(mat2, scales))
 
 
 def integer_product(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     """``x`` (m, k) times the transpose of int8 ``codes`` (n, k), in the dtype of ``x``."""
-    layout = (x.shape[0], codes.shape[0]), (codes.shape[0], 1), x.dtype
-    (out,) = kernel_outputs("integer_product", (x, codes), [layout], described(dtypes.of(x.dtype).name, integers()))
-    return out
+    return product("integer_product", x, int8_matrix(codes))
 
 
 def convert_weight_to_int4pack(self: torch.Tensor, innerKTiles: int) -> torch.Tensor:
@@ -108,8 +75,7 @@ def weight_int4pack_mm(
     if qScaleAndZeros.dim() != 3 or qScaleAndZeros.shape[2] != 2:
         raise RuntimeError(f"{name} : expect qScaleAndZeros to be 3d tensor with sizes [:, {n}, 2]")
     check_groups(name, self, qGroupSize, qScaleAndZeros, n)
-    scales, zeros = qScaleAndZeros.permute(2, 1, 0).unbind()
-    return int4_product(name, self, mat2.view(n, words), scales, zeros, qGroupSize, points=False)
+    return product(f"aten::{name}", self, int4pack_matrix(mat2, qGroupSize, qScaleAndZeros))
 
 
 def weight_int4pack_mm_with_scales_and_zeros(
@@ -123,24 +89,7 @@ def weight_int4pack_mm_with_scales_and_zeros(
     if self.shape[1] != mat2.shape[1] * 8 or qZeros.shape != qScale.shape:
         raise RuntimeError(f"{name} : expect A to have {mat2.shape[1] * 8} columns, and as many zeros as scales")
     check_groups(name, self, qGroupSize, qScale, mat2.shape[0])
-    return int4_product(name, self, mat2, qScale.t(), qZeros.t(), qGroupSize, points=True)
-
-
-def int4_product(
-    name: str,
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor,
-    group: int,
-    points: bool,
-) -> torch.Tensor:
-    """Codes are int32 (n, k / 8), scales and zeros (n, k / group), of any strides."""
-    elements = int4_groups(group, dtypes.of(scales.dtype).name, dtypes.of(zeros.dtype).name, points)
-    layout = (x.shape[0], codes.shape[0]), (codes.shape[0], 1), x.dtype
-    body = described(dtypes.of(x.dtype).name, elements)
-    (out,) = kernel_outputs(f"aten::{name}", (x, codes, scales, zeros), [layout], body)
-    return out
+    return product(f"aten::{name}", self, int4_points_matrix(mat2, qGroupSize, qScale, qZeros))
 
 
 def register() -> None:

@@ -120,9 +120,11 @@ export class Model {
   }
 
   /**
-   * Generates tokens after a prompt, of a model that `export_generation` wrote: `for await (const token of …)`.
-   * @param {ArrayLike<number | bigint>} ids @param {import('./generate.js').GenerateOptions} [options]
-   * @returns {AsyncGenerator<number>}
+   * Generates tokens after a prompt, of a model that `export_generation` wrote: `for await (const token of …)`; after
+   * several prompts an array a step, with null for a text that has ended.
+   * @template {import('./generate.js').Prompt | import('./generate.js').Prompt[]} T
+   * @param {T} ids @param {import('./generate.js').GenerateOptions} [options]
+   * @returns {AsyncGenerator<T extends import('./generate.js').Prompt ? number : (number | null)[]>}
    */
   async* generate(ids, options) {
     yield* (await import('./generate.js')).generate(this, ids, options);

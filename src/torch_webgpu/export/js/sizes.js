@@ -1,5 +1,5 @@
 import {WebGPUError} from './errors.js';
-import {encode, nestedShape, numel, Tensor} from './tensor.js';
+import {encode, isTensor, nestedShape, numel, Tensor} from './tensor.js';
 
 /**
  * @typedef {import('./manifest.js').Manifest} Manifest
@@ -11,7 +11,7 @@ import {encode, nestedShape, numel, Tensor} from './tensor.js';
  */
 
 /** The shape that a feed has by itself; of a typed array it is not known. @param {any} value @returns {number[] | null} */
-const ownShape = value => value instanceof Tensor ? value.shape : ArrayBuffer.isView(value) ? null : nestedShape(value);
+const ownShape = value => isTensor(value) ? value.shape : ArrayBuffer.isView(value) ? null : nestedShape(value);
 
 /**
  * The sizes of what a page gives, in the order of the manifest.
@@ -99,7 +99,7 @@ export class Sizes {
       if (String(own) === String(shape)) continue;
       const feed = feeds[input];
       encode(input, dtype, own, feed); // says what does not fit
-      const {data} = feed instanceof Tensor ? feed : new Tensor(dtype, ArrayBuffer.isView(feed) ? feed : feed.flat(Infinity), own);
+      const {data} = isTensor(feed) ? feed : new Tensor(dtype, ArrayBuffer.isView(feed) ? feed : feed.flat(Infinity), own);
       padded[input] = new Tensor(dtype, reshaped(data, own, shape), shape);
     }
     /** @param {Record<string, Tensor>} outputs */

@@ -71,6 +71,9 @@ export class Tensor {
   }
 }
 
+/** Whether a feed is a tensor, be it of another folder's runtime. @param {any} value @returns {value is Tensor} */
+export const isTensor = value => value?.shape !== undefined && value.dtype !== undefined;
+
 /** The shape of nested arrays. @param {any} value @returns {number[]} */
 export const nestedShape = value => Array.isArray(value) || ArrayBuffer.isView(value)
   ? [/** @type {any} */ (value).length, ...(Array.isArray(value) && value.length ? nestedShape(value[0]) : [])] : [];
@@ -85,7 +88,7 @@ export function encode(name, dtype, shape, value) {
   const wrong = (/** @type {string} */ got) => new TypeError(`${name} is a ${dtype} tensor of shape [${shape}], not ${got}`);
   if (value === undefined || value === null || typeof value === 'string') throw wrong(String(value));
   let data;
-  if (value instanceof Tensor) {
+  if (isTensor(value)) {
     if (value.dtype !== dtype || String(value.shape) !== String(shape)) throw wrong(`${value.dtype} of shape [${value.shape}]`);
     data = value.data;
   } else if (ArrayBuffer.isView(value)) data = value; // of any shape: its elements are taken in order

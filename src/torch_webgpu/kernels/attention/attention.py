@@ -273,7 +273,6 @@ def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) 
         "LANES": LANES,
         "SLOTS": SLOTS,
         "ROWS": chosen.rows,
-        "BLOCKS": chosen.blocks,
         "SHARED": p.shared,
         "TILE": chosen.tile,
         "UNITS": width // size,
@@ -286,7 +285,7 @@ def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) 
     for arg, (name, spec, names) in enumerate((("q", p.q, QUERY), ("k", p.k, KEY), ("v", p.v, KEY))):
         draft.binding(Binding(name, spec.dtype), arg)
         draft.add(place(draft.params, name, arg, spec, names), reader(name, names, together))
-    for name, value in (("keys", p.keys), ("chunk", chosen.chunk)):
+    for name, value in (("keys", p.keys), ("chunk", chosen.chunk), ("blocks", chosen.blocks)):
         draft.param(name, value)
     draft.param("scale", p.attention.scale, "f32")
     draft.add(*output_row(p, draft.params), *visibility(p, draft))

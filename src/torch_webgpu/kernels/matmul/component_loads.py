@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.ir.ops import ops
@@ -12,6 +13,8 @@ from torch_webgpu.kernels.points import Draft
 from torch_webgpu.wgsl.expr import emit
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Source
+
+from .operand import RUN_BYTES
 
 LANES = "xyzw"
 
@@ -21,13 +24,19 @@ class Component:
     """A tensor (n, k / elements) of ``dtype``, of any strides, one element of which serves ``elements`` neighbours
     along k; 0: (n, 1) or (n,), one element serves a row.
 
-    ``converted``: the WGSL function that makes a number of what it loads, if any.
+    ``converted``: the WGSL function that makes a number of what it loads, if any. ``pair_of``: of a component that is
+    no tensor of its own the one whose tensor, of one more dimension of size 2, has both.
     """
 
     name: str
     dtype: str
     elements: int
     converted: str = ""
+    pair_of: str = ""
+
+    @property
+    def itemsize(self) -> int:
+        return BY_NAME[self.dtype].itemsize
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,20 @@ class Elements:
     block: int
     scale: Expr | None = None
     zero: Expr | None = None
+
+    @property
+    def arguments(self) -> tuple[Component, ...]:
+        """The components that are tensors of their own, as which a kernel is given them."""
+        return tuple([one for one in self.components if not one.pair_of])
+
+    def argument(self, k: int) -> int:
+        """The number of the argument that has component ``k``."""
+        one = self.components[k]
+        return [a.name for a in self.arguments].index(one.pair_of or one.name)
+
+    def is_plain(self) -> bool:
+        """Whether the numbers lie in memory as they are, not packed."""
+        return all(one.elements == 1 and one.itemsize > 1 for one in self.components)
 
     def used(self, *roots: Expr | None) -> list[int]:
         """The components that expressions load."""
@@ -64,13 +87,23 @@ class Elements:
         return fit and all(size % run == 0 for size in shared)
 
 
-def bind_components(kernel: Draft, elements: Elements, specs: Sequence[Spec], k: int) -> None:
-    """Gives ``kernel`` the components, arguments from 1 on, and ``b_<name>_at(row, step)``, an element's number."""
-    for argument, (one, spec) in enumerate(zip(elements.components, specs, strict=True), 1):
-        name = f"b_{one.name}"
-        kernel.binding(Binding(name, one.dtype), argument)
-        terms = [kernel.params.add(f"{name}_offset", Source("offset", argument))]
-        row, step = spec.strides[0], spec.strides[-1]
+def bind_components(
+    kernel: Draft, elements: Elements, specs: Sequence[Spec], k: int, first: int = 1, x: str = "b"
+) -> None:
+    """Gives ``kernel`` the components, arguments from ``first`` on, and ``<x>_<name>_at(row, step)``, an element's
+    number.
+    """
+    for number, one in enumerate(elements.components):
+        argument = elements.argument(number)
+        spec, name = specs[argument], f"{x}_{one.name}"
+        if one.pair_of:
+            beside = kernel.params.add(f"{name}_beside", spec.strides[2])
+            place = f"{x}_{one.pair_of}_at(row, step) + {beside}"
+            kernel.add(f"fn {name}_at(row: u32, step: u32) -> u32 {{ return {place}; }}")
+            continue
+        kernel.binding(Binding(name, one.dtype), first + argument)
+        terms = [kernel.params.add(f"{name}_offset", Source("offset", first + argument))]
+        row, step = spec.strides[0], spec.strides[1] if len(spec.strides) > 1 else 0
         if one.elements and row * one.elements == k:
             terms.append(f"row * (P.k / {one.elements}u)")
         elif row:
@@ -81,6 +114,11 @@ def bind_components(kernel: Draft, elements: Elements, specs: Sequence[Spec], k:
         kernel.add(f"fn {name}_at(row: u32, step: u32) -> u32 {{ return {' + '.join(terms)}; }}")
 
 
+def load_of(k: int, dtype: str) -> Expr:
+    """Component ``k`` in an expression, as a number in f32."""
+    return ops.to_dtype(ops.load(k, dtype), "f32")
+
+
 @dataclass(frozen=True)
 class Loads:
     """How ``run`` numbers are loaded from components that are laid out as ``specs`` say."""
@@ -88,8 +126,17 @@ class Loads:
     elements: Elements
     specs: tuple[Spec, ...]
     run: int
+    x: str = "b"
 
-    def function(self, name: str) -> list[str]:
+    def is_whole(self) -> bool:
+        """Whether a run is one load of each component, of up to 16 bytes, or of four numbers that are not packed."""
+        if not self.elements.comes_in_runs(self.run) or (self.elements.is_plain() and self.run > 4):
+            return False
+        used = self.elements.used(self.elements.number)
+        sizes = [(k, self.count(k), self.elements.components[k].itemsize) for k in used]
+        return all(n == 1 or (n % 4 == 0 and n * size <= RUN_BYTES and self.is_together(k)) for k, n, size in sizes)
+
+    def function(self, name: str) -> str:
         """``fn <name>(row: u32, step: u32) -> array<f32, run>``: the numbers from ``step`` on."""
         lines = self.loads(self.elements.used(self.elements.number, self.elements.scale, self.elements.zero))
         more, numbers = self.numbers()
@@ -98,23 +145,36 @@ class Loads:
         values = [f"{x} + {zero}" if zero else x for x in values]
         signature = f"fn {name}(row: u32, step: u32) -> array<f32, {self.run}> {{"
         result = f"  return array<f32, {self.run}>({', '.join(values)});"
-        return [signature, *lines, *more, *affine, result, "}"]
+        return "\n".join([signature, *lines, *more, *affine, result, "}"])
 
     def loads(self, components: Sequence[int]) -> list[str]:
         """Statements that load what ``components`` have for a run: ``c<component>_<element>``."""
         lines = []
         for k in components:
-            one, name = self.elements.components[k], f"b_{self.elements.components[k].name}"
-            count = self.count(k)
-            lines.append(f"  let at{k} = {name}_at(row, step);")
+            one = self.elements.components[k]
+            name, count = f"{self.x}_{one.pair_of or one.name}", self.count(k)
+            lines.append(f"  let at{k} = {self.x}_{one.name}_at(row, step);")
             if count % 4 == 0 and self.is_together(k):
                 lines += [f"  let c{k}_{4 * j} = {name}_load4(at{k} / 4u + {j}u);" for j in range(count // 4)]
                 continue
-            further = self.specs[k].strides[-1]
+            further = self.spec(k).strides[-1]
             for item in range(count):
                 at = f"at{k}" if not item else f"at{k} + {item * further}u"
-                lines.append(f"  let c{k}_{item} = {one.converted}({name}_load({at}));")
+                lines.append(f"  let c{k}_{item} = {name}_load({at});")
         return lines
+
+    def members(self, components: Sequence[int]) -> list[tuple[str, str]]:
+        """The names that :meth:`loads` declares for elements, and their types."""
+        found = []
+        for k in components:
+            type_, count = BY_NAME[self.elements.components[k].dtype].compute, self.count(k)
+            fours = count % 4 == 0 and self.is_together(k)
+            found += [(f"c{k}_{i}", f"vec4<{type_}>" if fours else type_) for i in range(0, count, 4 if fours else 1)]
+        return found
+
+    def spec(self, k: int) -> Spec:
+        """The layout of component ``k``."""
+        return self.specs[self.elements.argument(k)]
 
     def count(self, k: int) -> int:
         """How many elements of component ``k`` a run needs."""
@@ -123,7 +183,7 @@ class Loads:
 
     def is_together(self, k: int) -> bool:
         """Whether the elements of a run lie in fours."""
-        spec = self.specs[k]
+        spec = self.spec(k)
         row, step = spec.strides[0], spec.strides[-1]
         return step == 1 and spec.aligned and (row % 4 == 0 or spec.shape[0] == 1)
 
@@ -131,7 +191,7 @@ class Loads:
         """What :meth:`loads` gave the name of element ``item`` of component ``k``."""
         if self.count(k) % 4 == 0 and self.is_together(k):
             return f"{self.elements.components[k].converted}(c{k}_{item // 4 * 4}.{LANES[item % 4]})"
-        return f"c{k}_{item}"
+        return f"{self.elements.components[k].converted}(c{k}_{item})"
 
     def numbers(self) -> tuple[list[str], list[str]]:
         """Statements, and the texts of a run's numbers, before scale and zero."""

@@ -2,7 +2,7 @@
 
 Weights of 4 bits a number with a scale for each group are an example. The expression stands in the function that loads
 operands; how blocks are multiplied, on registers and on subgroup matrices, is the text of every other product. A single
-row has a kernel of its own, :mod:`.component_matvec`: it waits for the weights, and reads them packed.
+row has a kernel of its own, :mod:`.projections`: it waits for the weights, and reads them packed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.points import Draft, wgsl_source
@@ -20,10 +19,10 @@ from torch_webgpu.wgsl.launch import Lowered
 
 from .blocked import lower_product
 from .component_loads import Elements, Loads, bind_components
-from .component_matvec import lower_row
 from .epilogue import Epilogue
 from .matmul import MatrixProblem, lift
 from .operand import COORDINATES, FOUR, Run, Side, Strided
+from .projections import lower_projections
 
 
 @dataclass(frozen=True)
@@ -60,34 +59,34 @@ class Described:
         texts = [wgsl_source("matmul/matmul")]
         if not side.runs:
             loads = Loads(self.elements, self.specs, 1)
-            texts += [*loads.function("b_one"), "fn b_value(row: u32, step: u32) -> T { return b_one(row, step)[0]; }"]
+            texts += [loads.function("b_one"), "fn b_value(row: u32, step: u32) -> T { return b_one(row, step)[0]; }"]
         elif run == FOUR:
             loads = Loads(self.elements, self.specs, 4)
             four = "vec4<T>(" + ", ".join(f"b[{e}]" for e in range(4)) + ")"
-            texts += [*loads.function("b_four")]
+            texts.append(loads.function("b_four"))
             texts.append(f"fn b_run(row: u32, step: u32) -> vec4<T> {{ let b = b_four(row, step); return {four}; }}")
         else:
             loads = Loads(self.elements, self.specs, run.length)
-            texts += [*loads.function("b_numbers"), *packed_run(self.dtype, run)]
+            texts += [loads.function("b_numbers"), packed_run(self.dtype, run)]
         return texts
 
 
-def packed_run(dtype: str, run: Run) -> list[str]:
+def packed_run(dtype: str, run: Run) -> str:
     """``b_run`` of numbers as those of a 16-bit type lie in memory."""
     pack = {"f16": "pack2x16float(vec2<f32>({}, {}))", "bf16": "bf16_pack(bf16_pack(0u, 0u, {}), 1u, {})"}[dtype]
     words = ", ".join(pack.format(f"b[{e}]", f"b[{e + 1}]") for e in range(0, run.length, 2))
     lines = ["  let b = b_numbers(row, step);", f"  return vec4<u32>({words});"]
-    return [f"fn b_run(row: u32, step: u32) -> {run.type} {{", *lines, "}"]
+    return "\n".join([f"fn b_run(row: u32, step: u32) -> {run.type} {{", *lines, "}"])
 
 
 def lower_described(op: Operation, alias: tuple[int, ...], target: Target, elements: Elements) -> Lowered:
     """Arguments: a (m, k), the components, what the epilogue reads → (m, n)."""
-    a, *specs = op.inputs[: 1 + len(elements.components)]
+    a, *specs = op.inputs[: 1 + len(elements.arguments)]
     (m, k), n = a.shape, op.outputs[0].shape[1]
+    if m == 1:
+        return lower_projections(op, alias, target, elements, 1, None)
     as_matrices = partial(lift, as_row=False, as_column=False)
     epilogue = Epilogue(op, alias, COORDINATES, as_matrices)
-    if m == 1:
-        return lower_row(a, elements, tuple(specs), epilogue, target)
     operands = Strided("a", 0, as_matrices(a)), Described(a.dtype, n, k, elements, tuple(specs))
     lowered = lower_product(MatrixProblem(a.dtype, (1, m, n, k), operands, epilogue, target))
     assert lowered is not None, "products of floating-point numbers are computed on registers at least"
@@ -99,9 +98,4 @@ def described(dtype: str, elements: Elements) -> Extern:
     describes.
     """
     result = ops.to_dtype(ops.acc(0, "f32"), dtype)
-    return Extern(lower_described, (elements,), operands=1 + len(elements.components), epilogue=(result,))
-
-
-def load_of(k: int, dtype: str) -> Expr:
-    """Component ``k`` in an expression, as a number in f32."""
-    return ops.to_dtype(ops.load(k, dtype), "f32")
+    return Extern(lower_described, (elements,), operands=1 + len(elements.arguments), epilogue=(result,))

@@ -1,31 +1,35 @@
-"""One vector times one or two matrices of one shape, which may be normalised on the way.
+"""One vector times one or two matrices of one shape, which may be described, and the vector normalised on the way.
 
 ``y_j = norm(x) @ w_jᵀ`` with x, gain and offset (K,), each w (N, K) and y (1, N): what a language model does with one
-token. ``norm(x)`` is ``x * gain * rsqrt(mean(x²) + eps) + offset``, or the same of ``x - mean(x)``. It takes no
-dispatch of its own: each workgroup reads all of x anyway, and adds up its squares on the way or, where it has to know
-the mean, before. Of the two products of a gated linear unit, the epilogue sees both. Floating types, which may differ;
-sums are float32, and so is the normalised vector.
+token. A matrix is a tensor or, where its numbers are packed, components (:mod:`.component_loads`), which are read once.
+``norm(x)`` is ``x * gain * rsqrt(mean(x²) + eps) + offset``, or the same of ``x - mean(x)``. It takes no dispatch of
+its own: each workgroup reads all of x anyway, and adds up its squares on the way or, where it has to know the mean,
+before. Of the two products of a gated linear unit, the epilogue sees both. Floating types, which may differ; sums are
+float32, and so is the normalised vector.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.points import Draft, constant, wgsl_source
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered, grid_for
 
+from .component_loads import LANES, Component, Elements, Loads, bind_components, load_of
 from .epilogue import Epilogue
-from .matmul import MATVEC_THREADS, ROW_LANES, STORED
+from .matmul import MATVEC_THREADS, STORED
 from .operand import in_groups
 from .store_sums import store_sums
 
-COORDINATES = ("m",)
-OUTPUTS = MATVEC_THREADS // ROW_LANES
-PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(m); }"
+COORDINATES = ("n",)
+PLACE = "fn place(slice: u32, m: u32, n: u32) -> Place { return Place(n); }"
 
 
 @dataclass(frozen=True)
@@ -42,62 +46,98 @@ class Norm:
         return ["gain"] * self.gain + ["offset"] * self.offset
 
 
-@cache
-def extern(dtype: str, matrices: int, norm: Norm | None, biases: int) -> Extern:
-    """Arguments: x, what the norm has of gain and offset, the matrices, then as many biases (N,) → a result (1, N) of
-    ``dtype`` for each matrix. Either all matrices have biases or none has.
+class Share(NamedTuple):
+    """How the sums of a workgroup are shared: ``lanes`` threads have one together, and each has ``rows`` of them; so
+    many loads are ``underway`` at once.
     """
-    first = 1 + len(norm.names if norm else ()) + matrices
+
+    lanes: int
+    rows: int
+    underway: int
+
+
+PLAIN = Share(64, 1, 4)
+MANY_OUTPUTS = 1 << 13
+"""Beyond, sums of few lanes keep a large GPU busy. Up to there the number of outputs decides nothing: equal kernels are
+fused horizontally, as of queries, keys and values.
+"""
+LONG_SUM = 128
+"""Loads of a row from which on few outputs are shared by more lanes. (H100, 4 bits: 4096x4096 takes 9.6 µs with 64
+lanes and 10.4 with 32, 14336x4096 takes 23.7 and 21.6.)
+"""
+RUNS = (32, 16, 8, 4, 2, 1)
+"""Neighbours along the sum that a lane loads at once: four words of a row, or less."""
+
+
+@cache
+def numbers(dtype: str) -> Elements:
+    """A matrix that is a tensor."""
+    return Elements(load_of(0, dtype), (Component("numbers", dtype, 1),), 1)
+
+
+@cache
+def extern(dtype: str, elements: Elements, matrices: int, norm: Norm | None, biases: int) -> Extern:
+    """Arguments: x, what the norm has of gain and offset, the components of each matrix, then as many biases (N,) → a
+    result (1, N) of ``dtype`` for each matrix. Either all matrices have biases or none has.
+    """
+    first = 1 + len(norm.names if norm else ()) + matrices * len(elements.arguments)
     results = [ops.acc(j, "f32") for j in range(matrices)]
     results = [r + ops.to_dtype(ops.load(first + j, dtype), "f32") if biases else r for j, r in enumerate(results)]
     epilogue = tuple([ops.to_dtype(r, dtype) for r in results])
-    return Extern(lower_projections, (matrices, norm), operands=first, epilogue=epilogue)
+    return Extern(lower_projections, (elements, matrices, norm), operands=first, epilogue=epilogue)
 
 
 def lower_projections(
-    op: Operation, alias: tuple[int, ...], target: Target, matrices: int, norm: Norm | None
+    op: Operation, alias: tuple[int, ...], target: Target, elements: Elements, matrices: int, norm: Norm | None
 ) -> Lowered:
-    names = ["x", *(norm.names if norm else ()), *(f"w{j}" for j in range(matrices))]
-    specs = op.args[: len(names)]
-    n, k = specs[-1].shape
-    run = 4 if all(in_groups(spec, len(spec.shape) - 1) for spec in specs) else 1
+    names = ["x", *(norm.names if norm else ())]
+    k, n, each = op.args[0].shape[-1], op.outputs[0].shape[-1], len(elements.arguments)
+    firsts = range(len(names), len(names) + matrices * each, each)
+    sides = [op.args[first : first + each] for first in firsts]
+    run = next(r for r in RUNS if k % r == 0 and all(Loads(elements, specs, r).is_whole() for specs in sides))
+    share = PLAIN if elements.is_plain() else packed_share(n, k // run)
+    outputs = MATVEC_THREADS // share.lanes
     kernel = Draft(COORDINATES)
-    with_squares = norm is not None and not norm.centred
-    kernel.add(f"alias Sums = {vector(matrices + with_squares)};", f"alias T = {vector(matrices)};")
-    kernel.add(constant("RUN", run), constant("OUTPUTS", OUTPUTS), constant("LANES", ROW_LANES))
-    for arg, name in enumerate(names):
-        kernel.input(name, arg, rows(specs[arg]))
-    kernel.add(*terms(names, run, norm))
-    body = [wgsl_source("matmul/projections")]
-    finished = "s"
-    if norm is not None:
-        kernel.param("eps", norm.eps, "f32")
-    if norm is not None and norm.centred:
-        body.insert(0, wgsl_source("matmul/projections_centred"))
-    else:
-        kernel.add("fn prepare(lid: u32) {}")
-    if with_squares:
-        products = ", ".join(f"s[{j}]" for j in range(matrices))
-        finished = f"T({products}) * inverseSqrt(s[{matrices}] / f32(P.k) + P.eps)"
-    kernel.add(f"fn finished(s: Sums) -> T {{ return {finished}; }}")
-    e = Epilogue(op, alias, COORDINATES, last_dimension, sums=matrices)
-    store_sums(kernel, e, "f", len(op.args), (PLACE, STORED))
-    groups = -(-n // OUTPUTS)
-    for name, value in (("m", n), ("k", k), ("groups", groups)):
+    kernel.add(f"alias T = {'f32' if matrices == 1 else f'vec{matrices}<f32>'};")
+    kernel.add(constant("RUN", run), constant("OUTPUTS", outputs), constant("LANES", share.lanes))
+    vector = Vector(names, [op.args[arg] for arg in range(len(names))], run, norm)
+    vector.bind(kernel)
+    for name, value in (("n", n), ("k", k)):
         kernel.param(name, value)
+    for j, (first, specs) in enumerate(zip(firsts, sides, strict=True)):
+        bind_components(kernel, elements, specs, k, first, f"w{j}")
+    epilogue = Epilogue(op, alias, COORDINATES, last_dimension, sums=matrices)
+    store_sums(kernel, epilogue, "f", len(op.args), (PLACE, STORED))
+    groups = -(-n // (outputs * share.rows))
+    kernel.param("groups", groups)
+    texts = [Matrix(Loads(elements, specs, run, f"w{j}"), vector) for j, specs in enumerate(sides)]
+    body = [*vector.prelude(), text_of(vector, texts, share)]
     launch = kernel.build("projections", body, MATVEC_THREADS, grid_for(groups * MATVEC_THREADS))
     return Lowered((launch,))
 
 
-def vector(size: int) -> str:
-    return "f32" if size == 1 else f"vec{size}<f32>"
+def packed_share(outputs: int, loads: int) -> Share:
+    """For numbers that are packed, of which a load has many: two rows use what a lane has of the vector."""
+    return Share(64 if outputs <= MANY_OUTPUTS and loads >= LONG_SUM else 32, 2, 1)
 
 
-def rows(spec: Spec) -> Spec:
-    """A matrix by its rows; a vector is its only one."""
-    if len(spec.shape) == 1:
-        return spec._replace(shape=(1,), strides=(0,))
-    return spec._replace(shape=spec.shape[:1], strides=spec.strides[:1])
+def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share) -> str:
+    squared, rows, count = vector.squared, share.rows, len(matrices)
+    products = [
+        ", ".join(f"lane_sums[{j * rows + r}][lid] * factor{j}(row{r})" for j in range(count)) for r in range(rows)
+    ]
+    sums = count * rows + squared
+    return render(
+        "matmul/projections",
+        vector=vector,
+        matrices=matrices,
+        rows=rows,
+        unrolled=share.underway,
+        squared=squared,
+        sums=sums,
+        products=products,
+        norm=f" * inverseSqrt(lane_sums[{sums - 1}][lid] / f32(P.k) + P.eps)" if squared else "",
+    )
 
 
 def last_dimension(spec: Spec) -> Spec:
@@ -105,30 +145,81 @@ def last_dimension(spec: Spec) -> Spec:
     return spec._replace(shape=spec.shape[-1:], strides=spec.strides[-1:])
 
 
-def terms(names: list[str], run: int, norm: Norm | None) -> list[str]:
-    """``starts``, where what a row needs begins, ``terms``, what a lane adds to its sums from there, and what these are
-    written with: runs of four numbers or of one.
+class Vector:
+    """The text that loads ``run`` numbers of the vector, as pieces of four, where all that it is made of lies in fours,
+    or of one. ``specs``: of the arguments ``names``.
     """
-    members = ", ".join(f"{name}: u32" for name in names)
-    begin = ", ".join(f"{name}_at(m){' / 4u' if run == 4 else ''}" for name in names)
-    load, type_, product = ("load4", "vec4<f32>", "dot(a, b)") if run == 4 else ("load", "f32", "a * b")
-    value = "(x - mean) * factor" if norm and norm.centred else "x"
-    if norm and norm.gain:
-        value += " * gain_run(row.gain + at)"
-    if norm and norm.offset:
-        value += " + offset_run(row.offset + at)"
-    products = [f"product({name}_run(row.{name} + at), v)" for name in names if name.startswith("w")]
-    products += ["product(x, x)"] if norm and not norm.centred else []
-    return [
-        f"alias Run = {type_};",
-        "const ONE = Run(1.0);",
-        f"fn product(a: Run, b: Run) -> f32 {{ return {product}; }}",
-        *(f"fn {name}_run(i: u32) -> Run {{ return {name}_{load}(i); }}" for name in names),
-        f"struct Starts {{ {members} }}",
-        f"fn starts(m: u32) -> Starts {{ return Starts({begin}); }}",
-        "fn terms(row: Starts, at: u32) -> Sums {",
-        "  let x = x_run(row.x + at);",
-        f"  let v = {value};",
-        f"  return Sums({', '.join(products)});",
-        "}",
-    ]
+
+    def __init__(self, names: Sequence[str], specs: Sequence[Spec], run: int, norm: Norm | None) -> None:
+        self.arguments, self.run, self.norm = names, run, norm
+        self.specs = [last_dimension(spec) for spec in specs]
+        self.fours = run % 4 == 0 and all(in_groups(spec, 0) for spec in self.specs)
+        self.pieces = run // 4 if self.fours else run
+        self.names = [f"v{piece}" for piece in range(self.pieces)]
+        self.with_total = False
+
+    @property
+    def squared(self) -> bool:
+        return self.norm is not None and not self.norm.centred
+
+    def bind(self, kernel: Draft) -> None:
+        kernel.add(f"alias Piece = {'vec4<f32>' if self.fours else 'f32'};", "const ONE = Piece(1.0);")
+        kernel.add(f"const PIECE = {4 if self.fours else 1}u;")
+        kernel.add(f"fn product(a: Piece, b: Piece) -> f32 {{ return {'dot(a, b)' if self.fours else 'a * b'}; }}")
+        for arg, (name, spec) in enumerate(zip(self.arguments, self.specs, strict=True)):
+            kernel.input(name, arg, spec, COORDINATES)
+            load = f"{name}_load4({name}_at(i) / 4u)" if self.fours else f"{name}_load({name}_at(i))"
+            kernel.add(f"fn {name}_piece(i: u32) -> Piece {{ return {load}; }}")
+        if self.norm is not None:
+            kernel.param("eps", self.norm.eps, "f32")
+
+    def prelude(self) -> list[str]:
+        if self.norm is not None and self.norm.centred:
+            return [wgsl_source("matmul/projections_centred")]
+        return ["fn prepare(lid: u32) {}"]
+
+    @property
+    def loads(self) -> list[str]:
+        value = "(x{0} - mean) * factor" if self.norm and self.norm.centred else "x{0}"
+        for name, sign in (("gain", "*"), ("offset", "+")):
+            if name in self.arguments:
+                value += f" {sign} {name}_piece(step + {{1}}u)"
+        width, lines = 4 if self.fours else 1, []
+        for piece, name in enumerate(self.names):
+            lines.append(f"let x{piece} = x_piece(step + {piece * width}u);")
+            lines.append(f"let {name} = {value.format(piece, piece * width)};")
+        return lines
+
+    @property
+    def total(self) -> str:
+        return " + ".join(f"product({name}, ONE)" for name in self.names) if self.with_total else "0.0"
+
+    @property
+    def squares(self) -> str:
+        return " + ".join(f"product(x{p}, x{p})" for p in range(self.pieces)) if self.squared else "0.0"
+
+    def number(self, at: int) -> str:
+        return f"x.v{at // 4}.{LANES[at % 4]}" if self.fours else f"x.v{at}"
+
+
+class Matrix:
+    """The texts about one matrix in ``projections.wgsl.jinja``."""
+
+    def __init__(self, loads: Loads, vector: Vector) -> None:
+        elements = loads.elements
+        # A scale of a whole row is for the finished sum; a zero needs the sum of what it was multiplied with.
+        of_rows = elements.of_rows() and elements.zero is None
+        affine, scale, zero = loads.affine()
+        vector.with_total = bool(zero)
+        early = elements.used(elements.number, *(() if of_rows else (elements.scale, elements.zero)))
+        members = loads.members(early)
+        codes, numbers = loads.numbers()
+        products = " + ".join(f"{number} * {vector.number(e)}" for e, number in enumerate(numbers))
+        value = f"({products}) * {scale}" if scale and not of_rows else products
+        self.members = ", ".join(f"{name}: {type_}" for name, type_ in members)
+        self.loads = loads.loads(early)
+        self.loaded = ", ".join(name for name, _ in members)
+        self.term = [*(f"let {name} = w.{name};" for name, _ in members), *codes, *([] if of_rows else affine)]
+        self.value = f"{value} + x.total * {zero}" if zero else value
+        self.finished = [*loads.loads(elements.used(elements.scale)), *affine] if of_rows and scale else []
+        self.factor = scale if of_rows and scale else "1.0"

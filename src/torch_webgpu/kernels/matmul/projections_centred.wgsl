@@ -16,11 +16,10 @@ fn together(a: Part, b: Part) -> Part {
 }
 
 fn prepare(lid: u32) {
-  let first = starts(0u).x;
-  let size = f32(RUN);
+  let size = f32(PIECE);
   var part = Part();
-  for (var i = lid; i < P.k / RUN; i += OUTPUTS * LANES) {
-    let x = x_run(first + i);
+  for (var i = lid; i < P.k / PIECE; i += OUTPUTS * LANES) {
+    let x = x_piece(i * PIECE);
     let middle = product(x, ONE) / size;
     let d = x - middle;
     part = together(part, Part(size, middle, product(d, d)));

@@ -7,24 +7,24 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from .weight_only import GROUP_SIZES, int4_product
+from torch_webgpu.aten.quantized.int4_mm import int4_mm
+from torch_webgpu.aten.quantized.packed_matrix import PER_WORD
+from torch_webgpu.aten.quantized.weight_only import GROUP_SIZES
 
 DTYPES = ("int8", "int4")
-PER_WORD = 8
 
 
 class QuantizedLinear(nn.Module):
     """A linear layer (``in_features`` k, ``out_features`` n) with a packed ``weight``.
 
     int8: ``weight`` (n, k) of int8 and ``scales`` (n,); a number is ``weight * scale``. int4: ``weight`` (n, k / 8) of
-    int32, eight numbers q each, the first in the lowest bits; ``scales`` and ``zeros`` (n, k / group_size); a number
-    is ``(q - 8) * scale + zero``. Products are those of ``_weight_int8pack_mm`` and ``_weight_int4pack_mm``: without a
-    derivative.
+    int32, eight numbers q each, the first in the lowest bits; ``scales`` (n, k / group_size, 2) are pairs of a scale
+    and a zero; a number is ``(q - 8) * scale + zero``. Products are those of ``_weight_int8pack_mm`` and
+    ``_weight_int4pack_mm``: without a derivative.
     """
 
     weight: torch.Tensor
     scales: torch.Tensor
-    zeros: torch.Tensor | None
 
     def __init__(self, linear: nn.Linear, dtype: str, group_size: int) -> None:
         super().__init__()
@@ -32,34 +32,33 @@ class QuantizedLinear(nn.Module):
         self.dtype, self.group_size = dtype, group_size
         with torch.no_grad():
             weight = linear.weight.detach().float()
-            codes, scales, zeros = int8_of(weight) if dtype == "int8" else int4_of(weight, group_size)
+            codes, scales = int8_of(weight) if dtype == "int8" else int4_of(weight, group_size)
         self.register_buffer("weight", codes)
         self.register_buffer("scales", scales.to(linear.weight.dtype))
-        self.register_buffer("zeros", None if zeros is None else zeros.to(linear.weight.dtype))
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
-        if self.zeros is None:
-            y = torch.ops.aten._weight_int8pack_mm(rows, self.weight, self.scales)
-        else:
-            y = torch.ops.torch_webgpu.int4_mm(rows, self.weight, self.scales, self.zeros)
+        multiply = torch.ops.aten._weight_int8pack_mm if self.dtype == "int8" else int4_mm
+        y = multiply(rows, self.weight, self.scales)
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
-        groups = f", group_size={self.group_size}" if self.zeros is not None else ""
+        groups = f", group_size={self.group_size}" if self.dtype == "int4" else ""
         return f"in_features={self.in_features}, out_features={self.out_features}, dtype={self.dtype}{groups}"
 
 
-def int8_of(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+def int8_of(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes (n, k), and a scale for each row: its largest magnitude is 127."""
     scales = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.round(weight / scales[:, None]).clamp(-127, 127).to(torch.int8), scales, None
+    return torch.round(weight / scales[:, None]).clamp(-127, 127).to(torch.int8), scales
 
 
-def int4_of(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Codes (n, k / 8), and for each group what brings its smallest number to 0 and its largest to 15."""
+def int4_of(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes (n, k / 8), and pairs (n, k / group_size, 2): the scale and the zero that make 0 of a group's smallest
+    number and 15 of its largest.
+    """
     groups = weight.unflatten(1, (-1, group_size))
     low, high = groups.aminmax(dim=2)
     scales = ((high - low) / 15).clamp(min=1e-6)
@@ -68,7 +67,7 @@ def int4_of(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.
     packed = words[..., 0]
     for place in range(1, PER_WORD):
         packed = packed | (words[..., place] << 4 * place)
-    return packed.contiguous(), scales, low + 8 * scales
+    return packed.contiguous(), torch.stack((scales, low + 8 * scales), 2)
 
 
 def quantize_(
@@ -96,28 +95,3 @@ def quantize_(
             if dtype == "int8" or child.in_features % group_size == 0:
                 setattr(module, key, QuantizedLinear(child, dtype, group_size).train(child.training))
     return model
-
-
-def int4_mm(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    """``x`` (m, k) times the transpose of the numbers that :class:`QuantizedLinear` packs, on the device."""
-    return int4_product("int4_mm", x, codes, scales, zeros, x.shape[1] // scales.shape[1], points=False)
-
-
-def composed(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=x.device)
-    numbers = ((codes[..., None] >> shifts) & 15).view(*scales.shape, -1).float() - 8
-    weight = (numbers * scales[..., None].float() + zeros[..., None].float()).view(codes.shape[0], -1)
-    return torch.mm(x.float(), weight.t()).to(x.dtype)
-
-
-def shape(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(x.shape[0], codes.shape[0])
-
-
-library = torch.library.Library("torch_webgpu", "FRAGMENT")
-library.define(
-    "int4_mm(Tensor x, Tensor codes, Tensor scales, Tensor zeros) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
-)
-library.impl("int4_mm", composed, "CPU")
-library.impl("int4_mm", int4_mm, "PrivateUse1")
-library.impl("int4_mm", shape, "Meta")
