@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.errors import WebGPUError
+
 from .reductions import is_mean_of_integers
 from .roll_call import RollCall
 from .staging import Staged
@@ -19,41 +21,54 @@ from .transport import BOTH, IN, NOTHING, OUT, Exchange, Request, flat, structur
 class GlooTransport:
     """Carries every collective, between any hosts: the same operator, with the host's side of the tensors.
 
-    ``roll_call``: that of the group's ranks.
+    ``roll_call``: that of the group's ranks. ``abort``: ends the group's connections.
     """
 
-    def __init__(self, roll_call: RollCall) -> None:
-        self._roll_call = roll_call
+    def __init__(self, roll_call: RollCall, abort: Callable[[], None]) -> None:
+        self._roll_call, self._abort = roll_call, abort
 
     def begin(self, request: Request) -> GlooExchange:
         collective = request.collective
-        staged, call = _stage_lists(request) if collective.name == "alltoall_" else _stage(request)
+        try:
+            staged, call = _stage_lists(request) if collective.name == "alltoall_" else _stage(request)
+        except WebGPUError as error:  # the device's; what a collective does not take, all ranks refuse alike
+            self._give_up(error)
+            raise
         if collective.is_of_two:
-            return GlooExchange(staged, call, None, collective.has_source)
+            return GlooExchange(staged, call, self._give_up, None, collective.has_source)
         same = next(flat(request.tensors), None) if collective.roles == (BOTH,) else None
-        return GlooExchange(
-            staged, call, partial(self._roll_call.missing, self._roll_call.note(collective.called, same))
-        )
+        number = self._roll_call.note(collective.called, same)
+        return GlooExchange(staged, call, self._give_up, partial(self._roll_call.missing, number))
+
+    def _give_up(self, error: BaseException) -> None:
+        """This rank cannot take part in a collective that the others are in: they end, and no later one meets it."""
+        self._roll_call.give_up(str(error) or type(error).__name__)
+        self._abort()
 
 
 class GlooExchange(Exchange):
     """A collective of gloo's. ``call`` calls it with the host's side of the tensors, and returns its work.
 
-    ``missing``: says which ranks are missing, where it failed.
+    ``give_up``: is called with an error that comes before. ``missing``: says which ranks are missing, where it failed.
     """
 
     carried_by = "gloo"
 
     def __init__(
-        self, staged: Sequence[Staged], call: Callable[[], Any], missing: Callable[[], str] | None,
-        has_source: bool = False,
+        self, staged: Sequence[Staged], call: Callable[[], Any], give_up: Callable[[BaseException], None],
+        missing: Callable[[], str] | None, has_source: bool = False,
     ) -> None:  # fmt: skip
-        self._staged, self._call, self._missing, self._has_source = staged, call, missing, has_source
+        self._staged, self._call, self._has_source = staged, call, has_source
+        self._give_up, self._missing = give_up, missing
         self._work: Any = None
 
     def issue(self) -> None:
-        for staged in self._staged:
-            staged.read()
+        try:
+            for staged in self._staged:
+                staged.read()
+        except BaseException as error:
+            self._give_up(error)
+            raise
         self.reached(READ)
         try:
             self._work = self._call()

@@ -52,7 +52,7 @@ class StagingGroup:
         self._group = group_of_one_backend(store, self.rank, self.size, _carrier(group, store))
         self.box = self._group.boxed()
         roll_call = RollCall(PrefixStore("roll/", store), self.rank, self.size)
-        self.transports: list[Transport] = [GlooTransport(roll_call) if is_real else FakeTransport()]
+        self.transports: list[Transport] = [GlooTransport(roll_call, self._group.abort) if is_real else FakeTransport()]
         """The first that carries a collective has it; the last carries all."""
         self._shared: SharedMemoryTransport | None = None
         if is_real:

@@ -52,13 +52,29 @@ class RollCall:
         """Tells that a collective failed. What the others have told by then, as sentences; empty if all is alike."""
         with self._lock:
             grace_s, self._has_waited = 0.0 if self._has_waited else GRACE_S, True
-            own = {str(one): _text(name, sizes) for one, name, sizes in self._latest} | {"last": str(self._called)}
+        own = self._own()
+        told = self._exchanged(own, grace_s)
+        if told is None:
+            return "The store does not answer: the process that had it (rank 0, or torchrun) has ended"
+        return _sentences(number, own, told)
+
+    def give_up(self, reason: str) -> None:
+        """Tells that this rank takes part no more."""
+        self._exchanged(self._own() | {"reason": reason}, 0.0)
+
+    def _own(self) -> dict[str, str]:
+        """What was called, by the number, and the last number."""
+        with self._lock:
+            return {str(one): _text(name, sizes) for one, name, sizes in self._latest} | {"last": str(self._called)}
+
+    def _exchanged(self, own: dict[str, str], grace_s: float) -> dict[int, dict[str, str] | None] | None:
+        """What each of the others has told, or None; None where the store does not answer."""
         told: dict[int, dict[str, str]] = {}
         answered = threading.Event()
         asking = threading.Thread(target=self._ask, args=(own, grace_s, told, answered), daemon=True)
         asking.start()
         asking.join(grace_s + LONGEST_S)
-        return _sentences(number, own, {other: told.get(other) for other in self._others}) if answered.is_set() else ""
+        return {other: told.get(other) for other in self._others} if answered.is_set() else None
 
     def _ask(
         self, own: dict[str, str], grace_s: float, told: dict[int, dict[str, str]], answered: threading.Event
@@ -92,7 +108,9 @@ def _sentences(number: int, own: dict[str, str], told: dict[int, dict[str, str] 
     for other, theirs in told.items():
         if theirs is None:
             continue
-        if int(theirs["last"]) < number:
+        if "reason" in theirs:
+            said.append(f"Rank {other} gave up: {theirs['reason']}")
+        elif int(theirs["last"]) < number:
             said.append(f"Rank {other} has called {theirs['last']} collectives of the group; this is number {number}")
         elif (called := theirs.get(str(number))) is not None and called != own.get(str(number), called):
             said.append(f"Rank {other} calls {called} where this rank calls {own[str(number)]}")

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from torch_webgpu.errors import WebGPUError
+from torch_webgpu.errors import DeviceLostError, WebGPUError
 from torch_webgpu.runtime.imported_memory import FEATURE
 
 from .flush_reason import EXCHANGED
@@ -42,9 +42,10 @@ def release_host_memory(index: int) -> None:
     eng = engine()
     with Uninterrupted(), eng.lock:
         device = eng.device(index)
-        eng.flush(EXCHANGED, index)
+        with suppress(DeviceLostError):  # a device that was lost has let it go
+            eng.flush(EXCHANGED, index)
         eng.reclaim()
-        with suppress(WebGPUError):  # a device that was lost has let it go
+        with suppress(WebGPUError):
             device.opened.release_imported()
 
 
