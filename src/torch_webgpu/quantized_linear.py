@@ -77,7 +77,8 @@ def quantize_(
     group_size: int = 32,
     filter_fn: Callable[[nn.Module, str], bool] | None = None,
 ) -> nn.Module:
-    """Replaces linear layers of ``model`` by layers with weights of ``dtype``, "int8" or "int4"; returns the model.
+    """Replaces linear layers of ``model`` by layers with weights of ``dtype``, "int8" or "int4"; returns the model, or
+    the new layer where the model is a linear layer itself.
 
     ``group_size``: how many numbers of a row share a scale, of int4: 32, 64, 128 or 256. A layer whose rows are no
     multiple of it stays as it is. ``filter_fn(module, name)``: which linear layers; all if None. A weight that is
@@ -87,11 +88,16 @@ def quantize_(
         raise ValueError(f"weights are quantized to 'int8' or 'int4', not to {dtype!r}")
     if group_size not in GROUP_SIZES:
         raise ValueError(f"group_size is one of {', '.join(map(str, GROUP_SIZES))}, not {group_size}")
-    for name, module in list(model.named_modules()):
-        for key, child in list(module.named_children()):
-            path = f"{name}.{key}" if name else key
-            if type(child) is not nn.Linear or (filter_fn is not None and not filter_fn(child, path)):
-                continue
-            if dtype == "int8" or child.in_features % group_size == 0:
-                setattr(module, key, QuantizedLinear(child, dtype, group_size).train(child.training))
+    layers: dict[nn.Module, nn.Module] = {}  # a layer that two modules share stays one
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if type(module) is not nn.Linear or (filter_fn is not None and not filter_fn(module, path)):
+            continue
+        if dtype == "int4" and module.in_features % group_size:
+            continue
+        if module not in layers:
+            layers[module] = QuantizedLinear(module, dtype, group_size).train(module.training)
+        if not path:
+            return layers[module]
+        parent, _, key = path.rpartition(".")
+        setattr(model.get_submodule(parent), key, layers[module])
     return model

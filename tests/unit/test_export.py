@@ -272,6 +272,35 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "is no shape" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("dtype", "packed"), [("int8", "I8"), ("int4", "I32")])
+def test_the_command_packs_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, packed: str) -> None:
+    (tmp_path / "linear_model.py").write_text("from torch import nn\ndef make_model():\n    return nn.Linear(64, 8)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["export", "linear_model:make_model", "out", "--input", "1x64", "--quantize", dtype]) == 0
+    data = (tmp_path / "out" / "model.safetensors").read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert header["weight"]["dtype"] == packed
+    with pytest.raises(SystemExit):
+        main(["export", "linear_model:make_model", "out", "--input", "1x64", "--quantize", "int2"])
+
+
+def test_generation_with_packed_weights(tmp_path: Path) -> None:
+    """As many dispatches as with plain weights, where a browser binds ten buffers."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 1, "vocab_size": 96}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    model = transformers.LlamaForCausalLM(config).eval()
+    counts = []
+    for dtype in (None, "int8", "int4"):
+        folder = tmp_path / str(dtype)
+        export_generation(model, folder, max_length=32, prefill=(1, 8), quantize=dtype, target="chrome")
+        plan = json.loads((folder / "plan.json").read_text())
+        counts.append({name: len(program["steps"]) for name, program in plan["programs"].items()})
+    assert counts[0] == counts[1] == counts[2]
+    assert "weight" in dict(model.lm_head.named_parameters())  # a copy was quantized
+
+
 def test_a_process_without_an_adapter(tmp_path: Path) -> None:
     program = (
         "import sys, torch\n"

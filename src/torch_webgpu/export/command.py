@@ -10,6 +10,7 @@ import sys
 import torch
 
 from torch_webgpu.errors import WebGPUError, did_you_mean
+from torch_webgpu.quantized_linear import DTYPES
 
 from .export import export
 from .targets import VARIANTS
@@ -26,6 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--target", default="portable", help=f"{', '.join(VARIANTS)} (portable)")
     command.add_argument("--dtype", help="what floating-point weights are converted to: float16, bfloat16")
+    command.add_argument("--quantize", choices=DTYPES, help="pack the weights of linear layers")
     command.add_argument("--train", action="store_true", help="leave the model in training mode")
     command.add_argument("--no-weights", action="store_true", help="write the plan and the kernels only")
     command.set_defaults(run=run)
@@ -41,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
             model.eval()
         dtype = None if options.dtype is None else dtype_named(options.dtype)
         report = export(
-            model, inputs, options.folder, target=options.target, dtype=dtype, weights=not options.no_weights,
+            model, inputs, options.folder, target=options.target, dtype=dtype, quantize=options.quantize,
+            weights=not options.no_weights,
             metadata={"title": type(model).__name__},
         )  # fmt: skip
     except (WebGPUError, ValueError, OSError) as error:

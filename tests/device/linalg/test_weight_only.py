@@ -163,3 +163,17 @@ def test_quantized_layers(device: torch.device, dtype: str, error: float) -> Non
         torch.webgpu.quantize_(model, "int2")
     with pytest.raises(ValueError, match="not 16"):
         torch.webgpu.quantize_(model, "int4", group_size=16)
+
+
+def test_which_layers_are_quantized() -> None:
+    """A layer that two modules share stays one; a model that is a layer is returned as a new one; others by name."""
+    shared = torch.nn.Linear(32, 32)
+    model = torch.nn.ModuleDict({"a": torch.nn.Sequential(shared), "b": torch.nn.Sequential(shared, torch.nn.ReLU())})
+    model["c"] = torch.nn.Linear(32, 4)
+    names = torch.webgpu.quantize_(model, "int4", filter_fn=lambda module, name: name != "c")
+    assert names is model
+    assert model["a"][0] is model["b"][0] is not shared
+    assert type(model["c"]) is torch.nn.Linear
+    alone = torch.webgpu.quantize_(shared)
+    assert alone is not shared
+    assert {name: t.dtype for name, t in alone.named_buffers()} == {"weight": torch.int8, "scales": torch.float32}
