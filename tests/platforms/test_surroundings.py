@@ -80,8 +80,8 @@ def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedP
         [sys.executable, *arguments],
         env={name: os.environ[name] for name in KEPT if name in os.environ}
         | {"PYTHONPATH": str(installed), "PYTHONIOENCODING": "cp1252", "TMPDIR": str(folder)},
-        cwd=folder, preexec_fn=obey_modes if sys.platform == "linux" else None, capture_output=True, timeout=280,
-        check=False,
+        preexec_fn=obey_modes if sys.platform == "linux" else None,
+        cwd=folder, capture_output=True, timeout=280, check=False,
     )  # fmt: skip
 
 

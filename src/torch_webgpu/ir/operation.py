@@ -171,7 +171,7 @@ def remember_names(operators: Iterable[tuple[int, str]]) -> None:
     """Makes these names of operations, by their ids, known to :func:`operation_name`."""
     for op_id, name in operators:
         _names.setdefault(op_id, name)
-        if len(_names) > REMEMBERED_NAMES:
+        while len(_names) > REMEMBERED_NAMES:
             with suppress(RuntimeError):  # another thread remembers one, too
                 _names.pop(next(iter(_names)), None)
 

@@ -84,7 +84,7 @@ def test_large_arguments_are_not_computed_with_to_ask(device: torch.device) -> N
 
 
 def test_kernels_that_end_the_process_are_not_asked(device: torch.device) -> None:
-    """On the CPU both of these are a segmentation fault."""
+    """On the CPU each of these is a segmentation fault."""
     indices, log_probs = torch.zeros(2, 3, dtype=torch.int32, device=device), torch.zeros(2, 1, 3, device=device)
     lengths = torch.zeros(1, dtype=torch.int64, device=device)
     aten = torch.ops.aten
@@ -93,6 +93,8 @@ def test_kernels_that_end_the_process_are_not_asked(device: torch.device) -> Non
     assert refusal(aten._ctc_loss_backward.default, arguments, {}) is None
     assert may_end_process(aten._ctc_loss_backward.out)
     assert not may_end_process(aten.add.Tensor)
+    assert refusal(aten.sum.default, (log_probs,), {"dtype": -7}) is None
+    assert not may_end_process(aten.sum.default, (log_probs,), {"dtype": torch.float32})
 
 
 def test_what_only_a_meta_kernel_refuses_stays_an_error(device: torch.device) -> None:

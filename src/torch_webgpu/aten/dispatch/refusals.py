@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,14 +22,25 @@ _thread = threading.local()
 MAX_BYTES = 1 << 24
 """Of all tensors together; for larger arguments asking would take time and memory that nobody expects of an error."""
 
-UNCHECKED = frozenset({"_convert_indices_from_coo_to_csr", "_foreach_powsum"})
+UNCHECKED = frozenset(
+    {"_convert_indices_from_coo_to_csr", "_native_batch_norm_legit", "_pdist_forward", "_transform_bias_rescale_qkv"}
+)
 """Operators whose kernels on the CPU end the process for some arguments: they look at less than meta kernels do."""
 
 
-def may_end_process(overload: OpOverload) -> bool:
-    """Whether the CPU's kernel may trust its arguments, as PyTorch's own code calls it: what it says is not asked."""
+def may_end_process(
+    overload: OpOverload, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> bool:
+    """Whether the CPU's kernel may trust its arguments, as PyTorch's own code calls it, or one is a number in the place
+    of a dtype, which C++ believes to be one: what it says is not asked.
+    """
     name = overload._schema.name.split("::")[1]
-    return name in UNCHECKED or name.endswith("_backward")
+    if name in UNCHECKED or name.endswith("_backward"):
+        return True
+    arguments = overload._schema.arguments
+    given = {a.name: value for a, value in zip(arguments, args)} | dict(kwargs)
+    dtypes = [a.name for a in arguments if "ScalarType" in str(a.real_type)]
+    return any(isinstance(given.get(dtype), int) for dtype in dtypes)
 
 
 @contextmanager
@@ -55,7 +67,7 @@ def refusal(
     """What ``overload`` raises on the CPU for arguments with these layouts; None if nothing, or only that it has no
     kernel for a dtype, which says nothing about other devices, unless asked for (``of_dtypes``).
     """
-    if is_cpu_forbidden() or may_end_process(overload):
+    if is_cpu_forbidden() or may_end_process(overload, args, kwargs):
         return None
     given = [v for v in tree_leaves((tuple(args), kwargs)) if isinstance(v, torch.Tensor)]
     if sum(t.numel() * t.element_size() for t in given) > MAX_BYTES:
