@@ -146,6 +146,7 @@ def fitted(rows: Mapping[str, Sequence[tuple[float, float]]], ranks: int, networ
     """What was measured: (bytes, seconds) of "CPU", "gloo" and perhaps "shared memory"."""
     sizes, of_cpu = zip(*rows["CPU"])
     gloo = Ring.fitted(ranks, sizes, of_cpu)
-    added = [max(s - t, 1e-6) for (_, s), t in zip(rows["gloo"], of_cpu)]
+    (start, slope), (of_gloo_start, of_gloo_slope) = line(*zip(*rows["gloo"])), line(sizes, of_cpu)
+    staging = Line(max(start - of_gloo_start, 1e-6), 1 / max(slope - of_gloo_slope, 1e-12))
     shared = Line.fitted(*zip(*rows["shared memory"])) if rows.get("shared memory") else None
-    return Machine(gloo, Line.fitted(sizes, added), shared, network or gloo)
+    return Machine(gloo, staging, shared, network or gloo)

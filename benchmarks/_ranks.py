@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -29,16 +30,27 @@ def free_port() -> int:
         return port
 
 
-def life(body: Body, arguments: tuple[Any, ...], variables: Mapping[str, str], connection: Connection) -> None:
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """That of processes which are started inside: they read some of it before anything can be told to them."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def life(body: Body, arguments: tuple[Any, ...], connection: Connection) -> None:
     """Of one rank: tells its rows, then None."""
-    os.environ |= variables
     try:
         for row in body(*arguments):
-            if variables["RANK"] == "0":
+            if os.environ["RANK"] == "0":
                 connection.send(row)
         connection.send(None)
     except BaseException:
-        print(f"rank {variables['RANK']}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        print(f"rank {os.environ['RANK']}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         raise
 
 
@@ -52,12 +64,13 @@ def rows_of_ranks(
     context, port, processes, connections = get_context("spawn"), free_port(), [], []
     for rank in range(count):
         ours, theirs = context.Pipe()
-        environment = {
+        own = {
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "RANK": str(rank),
             "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count), **(variables or {}),
         }  # fmt: skip
-        process = context.Process(target=life, args=(body, arguments, environment, theirs), daemon=True)
-        process.start()
+        process = context.Process(target=life, args=(body, arguments, theirs), daemon=True)
+        with environment(own):
+            process.start()
         theirs.close()
         processes.append(process)
         connections.append(ours)

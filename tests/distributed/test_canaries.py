@@ -172,3 +172,35 @@ def test_the_ring_knows_three_attention_operators() -> None:
     backward = inspect.signature(ring._templated_ring_attention_backward).parameters
     assert {"grad_out", "grad_out_name", "out", "logsumexp", "is_causal"} <= set(backward), backward
     """)
+
+
+def test_ranges_end_with_a_future() -> None:
+    """In a thread that is not profiled: what shows the times of collectives."""
+    run_without_us("""
+    import threading
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU]) as p:
+        end, shown = torch.futures.Future(), torch.autograd.profiler.record_function("range")
+        shown.__enter__()
+        shown._call_end_callbacks_on_future(end)
+        torch.ones(2)
+        thread = threading.Thread(target=end.set_result, args=(None,))
+        thread.start()
+        thread.join()
+        torch.ones(3)
+    at = {event.name: event.time_range for event in p.events()}["range"]
+    first, last = [event.time_range for event in p.events() if event.name == "aten::ones"]
+    assert at.start <= first.start and first.end <= at.end <= last.start
+    """)
+
+
+def test_kernels_of_the_cpu_hand_any_tensors_to_the_backend() -> None:
+    """That is how fake groups get tensors of the device. The works of their backend break DDP on the CPU."""
+    run_without_us("""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    x, whole = torch.ones(2, device="meta"), torch.ones(4, device="meta")
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    group = dist.group.WORLD.boxed()
+    assert torch.ops.c10d._allgather_base_.default.redispatch(keys, whole, x, group, True, -1)[0] is whole
+    """)
