@@ -128,6 +128,24 @@ error(lambda: dist.all_reduce(x, async_op=True).wait())
     assert all("rank 1 is gone" in line and "rank 0 of 2" in line for line in lines), out
 
 
+def test_a_peer_that_is_killed_while_the_ranks_connect() -> None:
+    script = (
+        SHARED
+        + """
+from torch_webgpu.distributed import shared_check
+if rank == 1:
+    shared_check.Check.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+group = dist.new_group([0, 1])
+error(lambda: dist.all_reduce(x, group=group))
+print(open("/proc/self/maps").read().count("memfd:torch-webgpu"))
+"""
+    )
+    (code, out, said), (killed, _, _) = run_ranks(script)
+    assert (code, killed) == (0, -9), said
+    assert "rank 1 is gone" in out
+    assert float(out.split()[2]) < 30  # the group's timeout is 60 s
+
+
 def test_a_rank_that_never_arrives() -> None:
     script = (
         SHARED

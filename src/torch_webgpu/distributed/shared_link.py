@@ -46,7 +46,7 @@ _log = logging.getLogger("torch_webgpu")
 SLOT_BYTES = 8 << 20
 """Of one rank's part of a chunk."""
 CHECK_S = 60.0
-"""How long the first exchange may take."""
+"""How long the first exchange may take, whatever the group's timeout: kernels are compiled meanwhile, by all ranks."""
 RELEASE_S = 2.0
 """How long it is tried to unmap memory. Else that is done when nobody has it any more."""
 
@@ -198,10 +198,11 @@ def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) ->
         board.give_up(problem)
     if link is not None:
         try:
-            link.check(min(CHECK_S, timeout.total_seconds()))
+            link.check(CHECK_S)
         except RuntimeError as error:
             problem = f"rank {rank}: the first exchange went wrong: {error}"
-    told = exchanged(store, "checked", rank, size, {"problem": problem}, timeout, peers)
+    longest = max(timeout, timedelta(seconds=2 * CHECK_S))  # others may have begun later
+    told = exchanged(store, "checked", rank, size, {"problem": problem}, longest, peers)
     problems = [one["problem"] for one in told if one["problem"]]
     if not problems:
         return link, ""
