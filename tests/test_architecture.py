@@ -31,7 +31,7 @@ LAYERS = {
     "api": 8, "extend": 8, "translate": 8, "translation": 8, "export": 8, "integrations": 8, "cli": 8, "doctor": 8,
     "distributed": 8, "serve": 8, "quantized_linear": 8,
     "patches": 8,
-    "": 9,
+    "": 9, "__main__": 9,
 }  # fmt: skip
 
 # Packages of one layer that may not see each other.

@@ -281,3 +281,46 @@ def test_random_states_still_need_it(tmp_path: Path) -> None:
     assert checkpointing.load_accelerator_state is not plain("checkpointing", "load_accelerator_state")
     plain("checkpointing", "load_accelerator_state")(tmp_path, [], [], [], [], 0)
     assert not torch.equal(torch.webgpu.get_rng_state(), before)
+
+
+def test_ranks_still_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two processes would be the only one, by itself."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    ours, partial = state.PartialState._prepare_backend, state.PartialState.__new__(state.PartialState)
+    assert plain("state", "PartialState._prepare_backend")(partial) == (None, state.DistributedType.NO)
+    assert ours(partial) == ("webgpu", state.DistributedType.MULTI_GPU)
+    assert ours(partial, backend="gloo") == ("gloo", state.DistributedType.MULTI_GPU)
+    assert ours(partial, cpu=True) == ("gloo", state.DistributedType.MULTI_CPU)
+    rank = SimpleNamespace(device=None, distributed_type=state.DistributedType.MULTI_GPU, local_process_index=0)
+    with pytest.raises(ZeroDivisionError):  # it counts CUDA's devices
+        plain("state", "PartialState.set_device")(rank)
+    state.PartialState.set_device(rank)
+    assert rank.device == torch.device("webgpu", 0)
+
+
+def test_empty_weights_still_need_it() -> None:
+    options = {"fsdp_version": 1, "sync_module_states": True}
+    made = accelerate.FullyShardedDataParallelPlugin(**options)
+    assert made.param_init_fn(nn.Linear(2, 2)).weight.device.type == "webgpu"
+    with pytest.raises(RuntimeError, match="no available devices"):
+        plain("utils.dataclasses", "FullyShardedDataParallelPlugin.__post_init__")(made)
+
+
+def test_the_launcher_still_needs_it() -> None:
+    launch = pytest.importorskip("accelerate.commands.launch")
+    theirs, parse = plain("commands.launch", "_validate_launch_command"), launch.launch_command_parser().parse_args
+    assert not theirs(parse(["--num_processes", "2", "script.py"]))[0].multi_gpu
+    for options, expected in (
+        (["--num_processes", "2"], (True, 2)),
+        (["--num_processes", "1"], (False, 1)),
+        ([], (torch.webgpu.device_count() > 1, torch.webgpu.device_count())),
+        (["--cpu", "--num_processes", "2"], (False, 2)),
+        (["--use_fsdp", "--num_processes", "2"], (False, 2)),
+    ):
+        asked = launch._validate_launch_command(parse([*options, "script.py"]))[0]
+        assert (asked.multi_gpu, asked.num_processes) == expected, options
+
+
+def test_ddp_still_needs_it() -> None:
+    """It is told the number of the process for its device, in a branch by name."""
+    assert "hpu" in plain("accelerator", "Accelerator.prepare_model").__code__.co_consts

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.device.processes import run_script
 from tests.integrations.training import Net, batches, data, net, state_of
 from torch import nn
 
@@ -91,12 +95,36 @@ def test_devices() -> None:
     assert parse_devices(1) == parse_devices("1") == parse_devices([0]) == parse_devices("0,") == [0]
     assert trainer(accelerator="webgpu", devices=[0]).strategy.root_device == torch.device("webgpu", 0)
     count = torch.webgpu.device_count()
+    assert parse_devices(-1) == list(range(count))
     for devices in ([count], count + 1):
         with pytest.raises(ValueError, match="there are"):
             parse_devices(devices)
     for devices in ([], [0, 0]):
-        with pytest.raises(ValueError, match="one WebGPU adapter trains at a time"):
+        with pytest.raises(ValueError, match="name adapters once each"):
             parse_devices(devices)
+
+
+def test_several_devices() -> None:
+    """Nothing is launched yet: what the arguments become."""
+    script = """
+    import pickle
+    from lightning.fabric import Fabric
+    from lightning.pytorch import Trainer
+    for name, strategy in (("auto", "DDPStrategy"), ("ddp", "DDPStrategy"), ("fsdp", "FSDPStrategy")):
+        for accelerator in ("webgpu", "gpu"):
+            options = {"accelerator": accelerator, "devices": 2, "strategy": name}
+            made = Trainer(**options, logger=False, enable_checkpointing=False).strategy
+            fabrics = Fabric(**options).strategy
+            for one in (made, fabrics):
+                assert type(one).__name__ == strategy, (type(one), name)
+                assert one.parallel_devices == [torch.device("webgpu", n) for n in (0, 1)]
+    assert Trainer(logger=False, enable_checkpointing=False).num_devices == 2, "all adapters like the first"
+    assert type(Fabric(devices=2, strategy="fsdp", precision="16-mixed")._precision).__name__ == "FSDPPrecision"
+    accelerator = pickle.loads(pickle.dumps(made.accelerator))
+    assert type(accelerator) is type(made.accelerator)
+    """
+    done = run_script(script, TORCH_WEBGPU_COPIES="2")
+    assert done.returncode == 0, done.stderr
 
 
 def test_training_equals_the_cpu() -> None:
@@ -214,6 +242,35 @@ def test_strategy_and_precision_still_need_it(connector: str) -> None:
     made = made or Fabric(precision="bf16-mixed")._connector
     assert plain(module, f"{owner}._choose_strategy")(made).root_device.type == "cpu"
     assert plain(module, f"{owner}._check_and_init_precision")(made).device == "cuda"
+
+
+def test_ranks_still_need_it() -> None:
+    here = SimpleNamespace(root_device=torch.device("webgpu", 0))
+    ids = "determine_ddp_device_ids"
+    assert plain("pytorch.strategies.ddp", f"DDPStrategy.{ids}")(here) == [0]
+    assert plain("fabric.strategies.ddp", f"DDPStrategy._{ids}")(here) == [0]
+    if not torch.cuda.is_available():
+        with pytest.raises(Exception, match=r"CUDA|Torch not compiled"):
+            torch.cuda.stream(torch.cuda.Stream())
+    plain("pytorch.strategies.ddp", "DDPStrategy._register_ddp_hooks")(here)  # it registers none, and asks no more
+    for half in ("fabric", "pytorch"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CUDA is not there
+            context = plain(f"{half}.plugins.precision.fsdp", "FSDPPrecision.forward_context")(
+                SimpleNamespace(precision="bf16-mixed", _desired_input_dtype=torch.bfloat16)
+            )
+        assert context.device == "cuda"
+        environment = plain(f"{half}.strategies.fsdp", "FSDPStrategy.setup_environment")
+        assert 'init_device_mesh("cuda"' in inspect.getsource(environment)
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_sharding_still_needs_it(connector: str) -> None:
+    module, _, owner = connector.rpartition(".")
+    made = trainer()._accelerator_connector if "pytorch" in module else Fabric()._connector
+    made._strategy_flag = "fsdp"
+    with pytest.raises(ValueError, match="GPU"):
+        plain(module, f"{owner}._check_strategy_and_fallback")(made)
 
 
 def test_random_states_still_need_it() -> None:

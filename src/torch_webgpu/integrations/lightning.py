@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from types import ModuleType
 from typing import Any
 
@@ -69,11 +69,15 @@ def is_interactive() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
+@cache
 def make_accelerator(base: type) -> type:
     """``WebGPUAccelerator`` over Lightning's own base class."""
 
     class WebGPUAccelerator(WebGPU, base):
         """WebGPU adapters, one for each rank."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return new_accelerator, (base,)
 
         def setup_device(self, device: torch.device) -> None:
             if device.type != "webgpu":
@@ -105,6 +109,11 @@ def make_accelerator(base: type) -> type:
             return "webgpu"
 
     return WebGPUAccelerator
+
+
+def new_accelerator(base: type) -> Any:
+    """What an accelerator becomes in another process (``strategy="ddp_spawn"``)."""
+    return make_accelerator(base)()
 
 
 @PATCHES.add([f"{name}.accelerators" for name in FABRIC + TRAINER], upstream=MORE_ACCELERATORS)
@@ -184,7 +193,8 @@ def precision(plain: Callable[..., Any]) -> Callable[..., Any]:
             if hasattr(self, "_precision_flag")
             else (self._precision_input, self._precision_instance)
         )
-        if own is not None or wanted not in ("16-mixed", "bf16-mixed") or not is_webgpu(self):
+        by_the_strategy = isinstance(self.strategy, (known["FSDPStrategy"], known["DeepSpeedStrategy"]))
+        if own is not None or by_the_strategy or wanted not in ("16-mixed", "bf16-mixed") or not is_webgpu(self):
             return plain(self)
         known["rank_zero_info"](f"Using {wanted} Automatic Mixed Precision (AMP) on WebGPU")
         return known["MixedPrecision"](wanted, "webgpu")
