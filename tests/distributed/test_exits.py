@@ -31,6 +31,8 @@ def test_all_end_with_work_underway(transport: str) -> None:
 
 ALONE = """
 pair = dist.new_group([0, 2])
+if rank != 1:
+    dist.all_reduce(x, group=pair)  # all ranks of a group come to its first collective
 if rank == 0:  # at the last line, with all of these underway
     works = [dist.all_reduce(x, async_op=True, group=pair) for _ in range(3)] + [dist.irecv(x, 2)]
     threading.Thread(target=lambda: dist.recv(torch.ones(7, device=device), 2), daemon=True).start()
