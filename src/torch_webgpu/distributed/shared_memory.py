@@ -250,7 +250,7 @@ class Board:
     def give_up(self, reason: str) -> None:
         """Has all ranks end with an error."""
         self.given_up = self.given_up or reason
-        self._memory.set_text(self._rank, 2, reason)
+        self._memory.set_text(self._rank, 2, self.given_up)
         self._memory.set_number(self._rank, FAILED, 1)
 
     def close(self) -> bool:
