@@ -7,11 +7,11 @@ from tests.distributed.programs import TRANSPORTS, run_ranks
 
 NAMED = {
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",
-    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv", "barrier",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "send", "recv",
     "all_reduce_coalesced", "all_gather_coalesced",
 }  # fmt: skip
-OTHERS = {"coalescing": "all_reduce_coalesced", "batch_isend_irecv": "recv", "all_gather_object": ""}
-"""What else is called, and which collective its error names; objects go through the CPU, in gloo's words."""
+OTHERS = {"coalescing": "all_reduce_coalesced", "batch_isend_irecv": "recv", "all_gather_object": "", "barrier": ""}
+"""What else is called, and which collective its error names; objects and barriers go by the CPU, in gloo's words."""
 INSIDE = """
 import warnings
 warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def test_inside_of_each_collective(transport: str) -> None:
     errors = {tuple(line.split()[:2]): line for line in survivor.lines}
     assert set(errors) == {(name, way) for name in NAMED | set(OTHERS) for way in ("waits", "asynchronous")}
     for (name, _), line in errors.items():
-        named = "" if name == "barrier" else OTHERS.get(name, name)  # barriers wait on the host, in gloo's words
+        named = OTHERS.get(name, name)
         assert " error after " in line, line
         assert not named or f": {named} of float32[" in line, line
         assert not named or ("rank 0 of 2" in line and "group '" in line), line

@@ -14,12 +14,12 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import distributed as dist
 
 from .adapters import choose_adapter
 from .fake_transport import FakeTransport
 from .gloo_transport import GlooTransport
+from .registration import is_the_accelerator
 from .roll_call import RollCall
 from .shared_transport import SharedMemoryTransport
 from .torch_c10d import (
@@ -213,9 +213,6 @@ def waiting_on_the_host(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, **options: Any) -> Any:
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator is not None and accelerator.type == WEBGPU.type:
-            device_ids = None
-        return plain(group, async_op, device_ids, **options)
+        return plain(group, async_op, None if is_the_accelerator() else device_ids, **options)
 
     return barrier

@@ -71,6 +71,11 @@ def _is_of_device(backend: Any) -> bool:
     name = str(backend)
     if name != "undefined":
         return NAME in name.replace(":", ",").split(",")
+    return is_the_accelerator()
+
+
+def is_the_accelerator() -> bool:
+    """Whether webgpu is what PyTorch takes for the accelerator of this machine."""
     from torch import accelerator
 
     device = accelerator.current_accelerator()

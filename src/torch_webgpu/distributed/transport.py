@@ -49,7 +49,7 @@ class Collective:
     @property
     def is_of_two(self) -> bool:
         """Whether it is a message of one rank to another."""
-        return self.name == "send" or self.name.startswith("recv_")
+        return bool(self.peer) or self.has_source
 
 
 class Group(Protocol):

@@ -17,6 +17,7 @@ import torch
 from torch_webgpu.api.device import device_count, set_device
 from torch_webgpu.patching import Patches
 
+from .answering import Answering
 from .choice import adapters_alike, webgpu_device
 
 NEW_BACKENDS = "https://github.com/huggingface/accelerate/issues/2968"
@@ -61,24 +62,14 @@ def adapter_of(local_rank: int) -> torch.device:
     return device
 
 
-class _ByAdapter:
-    """An Accelerator whose local process index is its adapter's: DDP is told that number as its device."""
-
-    def __init__(self, accelerator: Any) -> None:
-        self._accelerator = accelerator
-
-    def __getattr__(self, name: str) -> Any:
-        of = self._accelerator
-        return of.device.index if name == "local_process_index" else getattr(of, name)
-
-
 @PATCHES.add("accelerate.accelerator", "Accelerator.prepare_model", upstream=NEW_BACKENDS)
 def device_of_ddp(plain: Callable[..., Any]) -> Callable[..., Any]:
     """DistributedDataParallel gets the number of the process for a device, which where ranks share is not there."""
 
     @wraps(plain)
     def prepare_model(self: Any, *args: Any, **options: Any) -> Any:
-        return plain(_ByAdapter(self) if self.device.type == "webgpu" else self, *args, **options)
+        is_ours = self.device.type == "webgpu"  # DDP is told the index as its device's
+        return plain(Answering(self, local_process_index=self.device.index) if is_ours else self, *args, **options)
 
     return prepare_model
 

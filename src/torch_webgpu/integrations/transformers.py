@@ -15,6 +15,7 @@ from torch_webgpu.api.device import is_bf16_supported
 from torch_webgpu.patching import Patches
 
 from . import random_states
+from .answering import Answering
 from .choice import webgpu_device
 
 LIKE_TPU = "https://github.com/huggingface/transformers/pull/45918"
@@ -121,24 +122,13 @@ def _is_webgpu(device: Any) -> bool:
     return device != "disk" and torch.device(device).type == "webgpu"
 
 
-class _AsOnCUDA:
-    """A model that says it is on CUDA."""
-
-    device = torch.device("cuda")
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
 @PATCHES.add("transformers.generation.utils", "GenerationMixin._valid_auto_compile_criteria", upstream=LIKE_TPU)
 def compiled_decoding(plain: Callable[..., bool]) -> Callable[..., bool]:
     """``generate(cache_implementation="static")`` compiles the decoding step on the devices of a list of names."""
 
     @wraps(plain)
     def _valid_auto_compile_criteria(self: Any, *args: Any, **kwargs: Any) -> bool:
-        return plain(_AsOnCUDA(self) if self.device.type == "webgpu" else self, *args, **kwargs)
+        is_ours = self.device.type == "webgpu"
+        return plain(Answering(self, device=torch.device("cuda")) if is_ours else self, *args, **kwargs)
 
     return _valid_auto_compile_criteria

@@ -54,11 +54,8 @@ def int8_matrix(codes: torch.Tensor, scales: torch.Tensor | None = None) -> Pack
     n, k = codes.shape
     in_words = codes.is_contiguous() and k % 4 == 0 and codes.storage_offset() % 4 == 0
     elements = int8_elements(in_words, None if scales is None else dtypes.of(scales.dtype).name)
-    return PackedMatrix(n, k, (codes.view(torch.int32) if in_words else codes, *filter_none(scales)), elements)
-
-
-def filter_none(*tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    return tuple([t for t in tensors if t is not None])
+    numbers = codes.view(torch.int32) if in_words else codes
+    return PackedMatrix(n, k, (numbers,) if scales is None else (numbers, scales), elements)
 
 
 @cache
@@ -70,7 +67,7 @@ def int4_elements(group: int, scale: str, zero: str | None, points: bool) -> Ele
     pair = "scale" if zero is None else ""
     zero = zero or scale
     components = (
-        Component("codes", "i32", 8),
+        Component("codes", "i32", PER_WORD),
         Component("scale", scale, group),
         Component("zero", zero, group, pair_of=pair),
     )
@@ -80,13 +77,13 @@ def int4_elements(group: int, scale: str, zero: str | None, points: bool) -> Ele
     byte = ops.bitwise_and(ops.bitwise_right_shift(apart, ops.bitwise_right_shift(at, 1) * 8), 0xFF)
     code = ops.to_dtype(byte, "f32")
     scales, zeros = load_of(1, scale), load_of(2, zero)
-    return Elements(code, components, 8, scales, -(zeros * scales) if points else zeros - scales * 8.0)
+    return Elements(code, components, PER_WORD, scales, -(zeros * scales) if points else zeros - scales * 8.0)
 
 
 def int4_matrix(codes: torch.Tensor, pairs: torch.Tensor, group: int) -> PackedMatrix:
     """``codes`` (n, k / 8) of int32; ``pairs`` (n, k / group, 2) of scales and zeros, of any strides."""
     elements = int4_elements(group, dtypes.of(pairs.dtype).name, None, points=False)
-    return PackedMatrix(codes.shape[0], codes.shape[1] * 8, (codes, pairs), elements)
+    return PackedMatrix(codes.shape[0], codes.shape[1] * PER_WORD, (codes, pairs), elements)
 
 
 def int4pack_matrix(mat2: torch.Tensor, group: int, scales_and_zeros: torch.Tensor) -> PackedMatrix:
@@ -98,4 +95,4 @@ def int4pack_matrix(mat2: torch.Tensor, group: int, scales_and_zeros: torch.Tens
 def int4_points_matrix(mat2: torch.Tensor, group: int, scales: torch.Tensor, zeros: torch.Tensor) -> PackedMatrix:
     """``mat2`` (n, k / 8) of int32, scales and zeros (k / group, n), as on XPU: ``(q - zero) * scale``."""
     elements = int4_elements(group, dtypes.of(scales.dtype).name, dtypes.of(zeros.dtype).name, points=True)
-    return PackedMatrix(mat2.shape[0], mat2.shape[1] * 8, (mat2, scales.t(), zeros.t()), elements)
+    return PackedMatrix(mat2.shape[0], mat2.shape[1] * PER_WORD, (mat2, scales.t(), zeros.t()), elements)
