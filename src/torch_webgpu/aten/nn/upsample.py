@@ -88,8 +88,14 @@ def unsupported(m: Method, overload: OpOverload, values: Sequence[Any]) -> str |
     dtype = values[0].dtype
     is_image = overload._schema.name.endswith(m.name) and (m.dims == 2 or not m.aligns)
     if dtype not in FLOATS and not (dtype == torch.uint8 and is_image):
-        raise refusal(overload, values, {}, of_dtypes=True) or not_implemented(m.name, dtype)
+        raise refusal(overload, values, {}, of_dtypes=True) or not_implemented(cpu_name(m, overload), dtype)
     return "interpolation weights are computed in float32" if dtype == torch.float64 and m.aligns else None
+
+
+def cpu_name(m: Method, overload: OpOverload) -> str:
+    """What the CPU's errors call the kernel of an operator or of its gradient, which is never asked."""
+    name = overload._schema.name.split("::")[1]
+    return f"{name.removeprefix('_')}_cpu" if m.mode == "antialias" else name
 
 
 def layouts(forward: OpOverload, self: torch.Tensor, *rest: Any) -> list[Meta]:
