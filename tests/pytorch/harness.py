@@ -59,7 +59,7 @@ def start_ranks_from_a_fork_server() -> None:
     """Also where a harness asks for processes that are spawned."""
     multiprocessing.set_start_method(METHOD, force=True)
     multiprocessing.set_forkserver_preload([__name__])
-    torch.multiprocessing.active_children = lambda: []  # which are ended one by one, if they are
+    torch.multiprocessing.active_children = list  # which are ended one by one, if they are
 
     def spawn_processes(self: Any) -> None:
         self._start_processes(KeptProcess)

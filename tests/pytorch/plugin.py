@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = {line for line in os.environ.get("TORCH_WEBGPU_PYTORCH_TESTS_ONLY", "").split("\n") if line}
     kept, dropped = [], []
     for item in items:
-        made = DISTRIBUTED or item.cls is not None and CLASS_SUFFIX.search(item.cls.__name__) is not None
+        made = DISTRIBUTED or (item.cls is not None and CLASS_SUFFIX.search(item.cls.__name__) is not None)
         name = neutral(item.nodeid)
         stored = DISTRIBUTED or not NOT_A_DTYPE_HERE.search(item.name)
         wanted = made and stored and (not chosen or name in chosen)
