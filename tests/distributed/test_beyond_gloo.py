@@ -1,4 +1,4 @@
-"""What gloo refuses of tensors of the CPU, and PyTorch documents or NCCL takes: it works on tensors of webgpu."""
+"""What webgpu takes and gloo does not: PyTorch documents it, or NCCL takes it. And what gloo alone takes."""
 
 from __future__ import annotations
 
@@ -87,3 +87,14 @@ def test_all_gather_of_several_sizes() -> None:
     empty_first = [torch.zeros(0, device=DEVICE), torch.zeros(2, device=DEVICE)]
     dist.all_gather(empty_first, torch.ones(2 * rank, device=DEVICE))
     assert empty_first[1].tolist() == [1.0, 1.0]
+
+
+@on_ranks
+def test_sparse_tensors_are_refused_in_words() -> None:
+    x = torch.eye(2).to_sparse().to(DEVICE)
+    for one in (x, x.to_sparse_csr()):
+        with pytest.raises(RuntimeError, match=r"all_reduce: sparse tensors of webgpu are not exchanged\. x\.to_dense"):
+            dist.all_reduce(one)
+    y = torch.eye(2).to_sparse()
+    dist.all_reduce(y)
+    assert torch.equal(y.to_dense(), 2 * torch.eye(2))

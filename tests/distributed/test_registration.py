@@ -80,10 +80,11 @@ dist.destroy_process_group()
     assert_ends_well(script)
 
 
-def test_the_adapter_is_that_of_the_local_rank() -> None:
+@pytest.mark.parametrize("backend", ["", "'cpu:gloo,webgpu:gloo'"])
+def test_the_adapter_is_that_of_the_local_rank(backend: str) -> None:
     script = GROUP + (
-        """
-group()
+        f"""
+group({backend})
 assert torch.webgpu.current_device() == 1
 assert torch.ones(1, device="webgpu").device.index == 1
 dist.destroy_process_group()

@@ -54,6 +54,8 @@ def register() -> None:
     """Registers the kernels."""
     for collective in COLLECTIVES:
         register_kernel(collective.overload, kernel(collective))
+        for key in ("SparsePrivateUse1", "SparseCsrPrivateUse1"):  # else the result would stay in a copy on the CPU
+            register_kernel(collective.overload, refusal_of_sparse(collective), key)
 
 
 def kernel(collective: Collective) -> Callable[..., Any]:
@@ -83,6 +85,18 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         return (tensors[0], box) if collective.returns_tensors else box
 
     return run
+
+
+def refusal_of_sparse(collective: Collective) -> Callable[..., Any]:
+    """The kernel of an operator for sparse tensors of webgpu. Raises RuntimeError: none is exchanged."""
+
+    def refused(*_: Any) -> Any:
+        raise RuntimeError(
+            f"{collective.called}: sparse tensors of webgpu are not exchanged. x.to_dense() makes them dense; "
+            "sparse tensors of the CPU are exchanged by gloo"
+        )
+
+    return refused
 
 
 def begin_watched(request: Request, group: StagingGroup) -> Exchange:

@@ -117,6 +117,8 @@ def complete(group: Any, store: Any, ranks: Sequence[int], timeout: timedelta, n
             group._register_backend(WEBGPU, GLOO, backend)
     elif named_each and {CPU, WEBGPU} <= set(devices) and group._get_backend(CPU).name() == GLOO_NAME:
         group._set_default_backend(GLOO)
+        if not has_own_backend(group) and not dist.is_initialized():  # "cpu:gloo,webgpu:gloo"
+            choose_adapter()
 
 
 def has_own_backend(group: Any) -> bool:

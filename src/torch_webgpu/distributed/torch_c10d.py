@@ -40,12 +40,15 @@ def position(overload: OpOverload, argument: str) -> int | None:
     return names.index(argument) if argument in names else None
 
 
-def register_kernel(overload: OpOverload, kernel: Callable[..., Any]) -> None:
-    """Has an operator of ``c10d`` call ``kernel`` with tensors of webgpu. Dynamo does not look into it."""
+def register_kernel(overload: OpOverload, kernel: Callable[..., Any], key: str = BACKEND_KEY) -> None:
+    """Has an operator of ``c10d`` call ``kernel`` with tensors of webgpu. Dynamo does not look into it.
+
+    ``key``: the dispatch key of those tensors, where they are not dense.
+    """
     eval_frame.set_code_exec_strategy(kernel.__code__, SKIP_FRAME)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # C++ warns of kernels that replace others
-        library(BACKEND_KEY, "c10d").impl(overload, kernel, BACKEND_KEY, allow_override=True)
+        library(key, "c10d").impl(overload, kernel, key, allow_override=True)
 
 
 def call_backend(overload: OpOverload, args: Sequence[Any]) -> Any:
