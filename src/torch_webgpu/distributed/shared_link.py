@@ -171,7 +171,7 @@ class Link:
         except RefusedError as error:
             called, refusal = f"what is refused: {error}", error
         try:
-            self._board.compare(self._number, called, self._look)
+            self._board.compare(self._number, called, self._while_others_are_waited_for)
             if refusal is not None:
                 raise refusal
         except RefusedError:
@@ -187,11 +187,11 @@ class Link:
         while done < len(one.steps):
             self._copy(one)
             while done == copied and not one.copies:  # all ranks are in this collective, and read on
-                board.wait(READ, self._ring.first_free_at(), self._look)
+                board.wait(READ, self._ring.first_free_at(), self._while_others_are_waited_for)
                 self._copy(one)
             if done == copied:
                 copied = self._tell_copied(one, done)
-            board.wait(COPIED, progress(number, done + 1), self._look)
+            board.wait(COPIED, progress(number, done + 1), self._while_others_are_waited_for)
             ready = min(copied, board.steps(COPIED))
             self._read(one, done, ready)
             done = ready
@@ -202,7 +202,7 @@ class Link:
     def _tell_copied(self, one: Underway, first: int) -> int:
         """Tells, when they are copied, where the next chunks are; how many are copied then."""
         copied, is_copied = one.copies.popleft()
-        wait_until(is_copied, self._look)
+        wait_until(is_copied, self._while_the_adapter_is_waited_for)
         if first == 0:
             one.collective.reached(FIRST_COPIED)
         for step in range(first, copied):
@@ -221,10 +221,10 @@ class Link:
         for chunked, k, slots in in_parts:
             chunked.reduce_part(slots, k)
         if in_parts:
-            wait_until(submit(self.index), self._look)
+            wait_until(submit(self.index), self._while_the_adapter_is_waited_for)
         self._board.tell(REDUCED, progress(number, end))
         if in_parts:
-            self._board.wait(REDUCED, progress(number, end), self._look)
+            self._board.wait(REDUCED, progress(number, end), self._while_others_are_waited_for)
         if is_last:
             one.collective.reached(ALL_REDUCED)
         for chunked, k, slots in chunks:
@@ -242,9 +242,12 @@ class Link:
             while self._reads and self._reads[0][1]():
                 self._board.tell(READ, self._reads.popleft()[0])
 
-    def _look(self) -> None:
+    def _while_others_are_waited_for(self) -> None:
         self._tell_reads()
         self._board.look()
+
+    def _while_the_adapter_is_waited_for(self) -> None:
+        self._while_others_are_waited_for()
         if self._deadline_s is not None and time.perf_counter() > self._deadline_s:
             raise RuntimeError("the adapter was not done in time")
 
