@@ -1,208 +1,20 @@
-"""Fourier transforms along one dimension: the passes of :mod:`.planner` as dispatches of one template."""
+"""Fourier transforms along one dimension: the passes of :mod:`.planner` as dispatches of one template.
+
+Lengths with large primes are Bluestein's: the product with a chirp, convolved with another one, which is a filter.
+"""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import cos, pi, prod, sin
+from dataclasses import replace
 from typing import Literal
 
 from torch_webgpu.ir.operation import Operation
-from torch_webgpu.kernels.points import Draft
-from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered, Source, grid_for
+from torch_webgpu.wgsl.launch import Launch, Lowered
 
-from .lines import Lines
-from .planner import Pass, Room, Stage, convolution_length, is_direct, passes
-
-Form = Literal["complex", "real", "half"]
-X, OUT, FILTER = 0, 1, 2
-"""Bindings: the arguments, and the first temporary if there is a filter."""
-
-
-@dataclass(frozen=True)
-class Transform:
-    """What is transformed: lines of ``n`` elements along ``dim`` of ``dims``, by ``exp(-2 pi i jk / n)``, or its inverse.
-
-    ``source``, ``sink``: what the tensors have of a line: complex numbers, their real parts, or the half of the
-    complex numbers that says the other one. ``real``: the type of a part; pairs of float64 are complex numbers.
-    """
-
-    n: int
-    dim: int
-    dims: int
-    inverse: bool = False
-    source: Form = "complex"
-    sink: Form = "complex"
-    scale: float = 1.0
-    real: Literal["f32", "f64"] = "f32"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a complex number."""
-        return 8 if self.real == "f32" else 16
-
-
-@dataclass(frozen=True)
-class End:
-    """Where a pass reads or writes: a tensor's lines, a temporary's, or the chirp that the filter is made of.
-
-    ``kind`` "product": the temporary, times the filter. ``chirped``: the tensor's elements are multiplied by a chirp.
-    """
-
-    function: Literal["source", "sink"]
-    kind: Literal["tensor", "temporary", "product", "chirp"]
-    binding: int
-    form: Form = "complex"
-    chirped: bool = False
-    pairs: bool = False
-    base: str = "0u"
-    step: str = ""
-
-    @property
-    def name(self) -> str:
-        return "x" if self.function == "source" else "out"
-
-    def at(self, i: str) -> str:
-        return f"base + ({i}){f' * {self.step}' if self.step else ''}"
-
-    def loaded(self, i: str) -> str:
-        """WGSL of element ``i`` of the line that starts at ``base``."""
-        at = self.at(i)
-        if self.kind == "tensor" and self.form == "real":
-            return f"C(x_load({at}), 0)"
-        return f"C(x_load({at}), x_load({at} + 1u))" if self.pairs else f"x_load({at})"
-
-    def stored(self, i: str, value: str) -> str:
-        """A statement that stores the ``value`` of element ``i`` of the line that starts at ``c.base``."""
-        at = f"c.{self.at(i)}"
-        if self.kind == "tensor" and self.form == "real":
-            return f"out_store({at}, {value}.x);"
-        if self.pairs:
-            return f"let z = {value}; out_store({at}, z.x); out_store({at} + 1u, z.y);"
-        return f"out_store({at}, {value});"
-
-
-@dataclass(frozen=True)
-class StageText:
-    """A stage as the template writes it: butterflies of a workgroup in ``rounds`` of one a thread.
-
-    ``along``: neighbouring threads take neighbouring butterflies of one column; otherwise neighbouring columns.
-    """
-
-    stage: Stage
-    fft: Pass
-    columns: int
-    threads: int
-    along: bool
-    numbers: Numbers
-
-    @property
-    def radix(self) -> int:
-        return self.stage.radix
-
-    @property
-    def before(self) -> int:
-        return self.stage.before
-
-    @property
-    def per(self) -> int:
-        """Butterflies of a column."""
-        return self.fft.radix // self.radix
-
-    @property
-    def count(self) -> int:
-        return self.columns * self.per
-
-    @property
-    def rounds(self) -> int:
-        return -(-self.count // self.threads)
-
-    @property
-    def reads(self) -> bool:
-        return self.before == 1
-
-    @property
-    def writes(self) -> bool:
-        return self.before * self.radix == self.fft.radix
-
-    @property
-    def column(self) -> str:
-        return f"/ {self.per}u" if self.along else f"% {self.columns}u"
-
-    @property
-    def place(self) -> str:
-        return f"% {self.per}u" if self.along else f"/ {self.columns}u"
-
-    def names(self, round_: int) -> list[str]:
-        return [f"v{round_}_{i}" for i in range(self.radix)]
-
-    def twiddled(self, round_: int, i: int) -> str:
-        v = f"v{round_}_{i}"
-        if not i:
-            return v
-        root = self.numbers.root_of(self.before * self.radix, f"k{round_} * {i}u")
-        return f"times({v}, {root})"
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """How a kernel gets its numbers: float32 as parameters, so that lengths share it; float64 as constants."""
-
-    real: Literal["f32", "f64"]
-    draft: Draft
-
-    def constant(self, value: float) -> str:
-        return f"{value!r}lf" if self.real == "f64" else f"{rounded(value)!r}f"
-
-    def param(self, name: str, value: float) -> str:
-        if self.real == "f64":
-            return f"({self.constant(value)})"
-        self.draft.param(name, rounded(value), "f32")
-        return f"P.{name}"
-
-    def root_of(self, n: int, k: str) -> str:
-        """WGSL of the root ``exp(-2 pi i k / n)`` for a length that the kernel is made for."""
-        angle, rest = self.split(n)
-        values = f"{rounded(4 / n)!r}f, {self.constant(angle)}, {self.constant(rest)}"
-        return f"root_of_unity_{self.real_letter}({k}, {n}u, {values})"
-
-    def root_param(self, name: str, n: int, k: str) -> str:
-        """The same for a length that is a parameter."""
-        angle, rest = self.split(n)
-        self.draft.param(f"{name}_n", n)
-        self.draft.param(f"{name}_quarters", rounded(4 / n), "f32")
-        values = f"{self.param(f'{name}_angle', angle)}, {self.param(f'{name}_rest', rest)}"
-        return f"root_of_unity_{self.real_letter}({k}, P.{name}_n, P.{name}_quarters, {values})"
-
-    @property
-    def real_letter(self) -> str:
-        return "d" if self.real == "f64" else "f"
-
-    def split(self, n: int) -> tuple[float, float]:
-        """``pi / (2 n)`` as a number of the type and what is missing."""
-        angle = pi / (2 * n)
-        return (angle, 6.123233995736766e-17 / n) if self.real == "f64" else (rounded(angle), angle - rounded(angle))
-
-    def weighted(self, name: str, weights: Sequence[float]) -> str:
-        return " + ".join(f"{self.constant(w)} * {name}{k + 1}" for k, w in enumerate(weights))
-
-
-def rounded(value: float) -> float:
-    """To float32."""
-    return struct.unpack("f", struct.pack("f", value))[0]
-
-
-def cosines(n: int, k: int) -> list[float]:
-    return [cos(2 * pi * (j * k % n) / n) for j in range(1, (n + 1) // 2)]
-
-
-def sines(n: int, k: int) -> list[float]:
-    return [sin(2 * pi * (j * k % n) / n) for j in range(1, (n + 1) // 2)]
+from .pass_kernel import End, PassKernel
+from .planner import is_direct
+from .transform import OUT, Form, Geometry, Transform, X
 
 
 def lower_fft(op: Operation, alias: tuple[int, ...], target: Target, transform: Transform) -> Lowered:
@@ -215,41 +27,36 @@ class Lowering:
 
     def __init__(self, op: Operation, target: Target, transform: Transform) -> None:
         self.transform = transform
-        self.lines = Lines.of(op.args, transform.dim, transform.dims)
-        self.count = prod(self.lines.sizes)
-        self.room = Room.of(target.workgroup_bytes, target.workgroup_threads, transform.itemsize)
+        self.geometry = Geometry(op, target, transform)
         self.launches: list[Launch] = []
         self.temporaries: list[int] = []
-
-    @cached_property
-    def length(self) -> int:
-        """Of the transforms that passes compute."""
-        n = self.transform.n
-        return n if is_direct(n) else convolution_length(n, self.room)
-
-    @cached_property
-    def apart(self) -> bool:
-        """Whether temporaries have neighbouring lines, rather than neighbouring elements, together."""
-        return self.lines.adjacent(X) and self.lines.adjacent(OUT)
+        self.between: dict[tuple[int, int], int] = {}
+        """The temporaries between passes, by their lines: two, in turn."""
 
     def lowered(self) -> Lowered:
-        t = self.transform
+        t, count = self.transform, self.geometry.count
         x = self.end("source", "tensor", X, t.source)
         out = self.end("sink", "tensor", OUT, t.sink)
         if is_direct(t.n):
-            self.chain(x, out, self.count)
+            self.chain(x, out, count)
         else:
             filter_ = self.temporary(1)
             self.chain(self.end("source", "chirp", X), self.end("sink", "temporary", filter_), 1)
-            spectrum = self.temporary(self.count)
-            self.chain(replace(x, chirped=True), self.end("sink", "temporary", spectrum), self.count)
-            self.chain(self.end("source", "product", spectrum), replace(out, chirped=True), self.count)
+            spectrum = self.temporary(count)
+            self.chain(replace(x, chirped=True), self.end("sink", "temporary", spectrum), count)
+            self.chain(self.end("source", "product", spectrum), replace(out, chirped=True), count)
         return Lowered(tuple(self.launches), tuple(self.temporaries))
 
     def temporary(self, lines: int) -> int:
         """The binding of a new temporary for so many lines."""
-        self.temporaries.append(lines * self.length * self.transform.itemsize)
+        self.temporaries.append(lines * self.geometry.length * self.transform.itemsize)
         return 1 + len(self.temporaries)
+
+    def scratch(self, lines: int, turn: int) -> int:
+        """The binding of a temporary between passes."""
+        if (lines, turn) not in self.between:
+            self.between[lines, turn] = self.temporary(lines)
+        return self.between[lines, turn]
 
     def end(self, function: Literal["source", "sink"], kind: str, binding: int, form: Form = "complex") -> End:
         pairs = self.transform.real == "f64" and form != "real"
@@ -257,136 +64,9 @@ class Lowering:
 
     def chain(self, source: End, sink: End, lines: int) -> None:
         """The passes of one transform of each of so many lines, from ``source`` to ``sink``."""
-        chain = passes(self.length, self.room)
-        for k, fft in enumerate(chain):
-            last = k == len(chain) - 1
-            to = sink if last else self.end("sink", "temporary", self.temporary(lines))
-            self.launches.append(PassKernel(self, fft, source, to, lines).launch())
+        steps = self.geometry.steps
+        for k, fft in enumerate(steps):
+            last = k == len(steps) - 1
+            to = sink if last else self.end("sink", "temporary", self.scratch(lines, k % 2))
+            self.launches.append(PassKernel(self.geometry, fft, source, to, lines).launch())
             source = self.end("source", "temporary", to.binding)
-
-
-class PassKernel:
-    """One pass as a dispatch."""
-
-    def __init__(self, whole: Lowering, fft: Pass, source: End, sink: End, lines: int) -> None:
-        self.whole, self.fft, self.lines = whole, fft, lines
-        self.transform = whole.transform
-        self.draft = Draft()
-        self.numbers = Numbers(self.transform.real, self.draft)
-        self.step = whole.length // fft.radix
-        self.apart = whole.apart and self.step > 1 and lines > 1
-        self.source, self.sink = self.bound(source, 0), self.bound(sink, 1)
-
-    def bound(self, end: End, tensor: int) -> End:
-        """``end`` with the WGSL of its addresses; binds its buffer."""
-        name, draft, length = end.name, self.draft, self.whole.length
-        if end.kind == "chirp":
-            return end
-        dtype = "c64" if self.transform.real == "f32" and end.form != "real" else self.transform.real
-        draft.binding(Binding(name, dtype, "read" if tensor == 0 else "read_write"), end.binding)
-        if end.kind == "product":
-            draft.binding(Binding("filter", "f64" if end.pairs else "c64"), FILTER)
-        if end.kind == "tensor":
-            return replace(end, base=self.tensor_base(name, tensor), step=self.tensor_step(name, tensor))
-        width = 2 if end.pairs else 1
-        if self.whole.apart and self.lines > 1:
-            draft.param("lines", self.lines)
-            draft.param(f"{name}_step", self.lines * width)
-            return replace(end, base=f"line * {width}u", step=f"P.{name}_step")
-        draft.param(f"{name}_line", length * width)
-        return replace(end, base=f"line * P.{name}_line", step="2u" if end.pairs else "")
-
-    def tensor_base(self, name: str, tensor: int) -> str:
-        """WGSL of the number of a line's first element; declares the function that it calls."""
-        lines, draft = self.whole.lines, self.draft
-        draft.param(f"{name}_offset", Source("offset", tensor))
-        text, rest = [], "line"
-        for d in reversed(range(len(lines.sizes))):
-            stride = lines.strides[tensor][d]
-            place = rest
-            if d:
-                draft.param(f"size_{d}", lines.sizes[d])
-                place = f"({rest} % P.size_{d})"
-                rest = f"({rest} / P.size_{d})"
-            if stride:
-                draft.param(f"{name}_stride_{d}", stride)
-                text.append(f"{place} * P.{name}_stride_{d}")
-        return " + ".join([f"P.{name}_offset", *text])
-
-    def tensor_step(self, name: str, tensor: int) -> str:
-        step = self.whole.lines.steps[tensor]
-        if step == 1:
-            return ""
-        self.draft.param(f"{name}_step", step)
-        return f"P.{name}_step"
-
-    def along(self) -> tuple[bool, bool]:
-        """Whether neighbouring threads read, and write, neighbouring elements of one column."""
-        lines, whole = self.whole.lines, self.whole
-        if self.step == 1:
-            ends = (self.source.kind == "tensor", X), (self.sink.kind == "tensor", OUT)
-            read, written = [not (lines.adjacent(tensor) if is_tensor else whole.apart) for is_tensor, tensor in ends]
-            return read, written
-        return False, self.fft.before == 1 and not self.apart
-
-    def stages(self, columns: int, threads: int) -> Iterator[StageText]:
-        read, written = self.along()
-        for stage in self.fft.stages:
-            text = StageText(stage, self.fft, columns, threads, True, self.numbers)
-            along = read if text.reads else written if text.writes else True
-            yield replace(text, along=along)
-
-    def launch(self) -> Launch:
-        fft, draft, whole, t, numbers = self.fft, self.draft, self.whole, self.transform, self.numbers
-        count = self.lines * self.step
-        columns = fft.columns(count, whole.room, not all(self.along()))
-        threads = fft.threads(columns, whole.room)
-        draft.param("columns", count)
-        if self.step > 1:
-            draft.param("step", self.step)
-        if self.apart:
-            draft.param("lines", self.lines)
-        if fft.before > 1:
-            draft.param("before", fft.before)
-        ends = (self.source, self.sink)
-        if any(e.chirped or e.form == "half" or e.kind == "chirp" for e in ends):
-            draft.param("n", t.n)
-        if self.source.kind == "chirp":
-            draft.param("length", whole.length)
-        text = render(
-            "fft/pass",
-            real=t.real,
-            fft=fft,
-            source=self.source,
-            sink=self.sink,
-            apart=self.apart,
-            steps=self.step > 1,
-            stages=list(self.stages(columns, threads)),
-            columns=columns,
-            threads=threads,
-            **self.values(),
-        )
-        groups = -(-count // columns)
-        return draft.build(f"fft_{fft.radix}", [text], threads, grid_for(groups * WORKGROUP))
-
-    def values(self) -> dict[str, object]:
-        """What the template calls its numbers."""
-        t, numbers = self.transform, self.numbers
-        sign = -1.0 if t.inverse else 1.0
-        scale = t.scale / self.whole.length if self.sink.chirped else t.scale
-        is_tensor = {end.function: end.kind == "tensor" for end in (self.source, self.sink)}
-        return {
-            "constant": numbers.constant,
-            "weighted": numbers.weighted,
-            "cosines": cosines,
-            "sines": sines,
-            "root": self.root,
-            "sign": numbers.param("sign", sign) if is_tensor["source"] else "",
-            "scale": numbers.param("scale", scale) if is_tensor["sink"] else "",
-            "signed_scale": numbers.param("signed_scale", sign * scale) if is_tensor["sink"] else "",
-        }
-
-    def root(self, name: Literal["chirp", "turn"], k: str) -> str:
-        """WGSL of a root of unity: of the chirp, or of this pass."""
-        n = 2 * self.transform.n if name == "chirp" else self.fft.before * self.fft.radix
-        return self.numbers.root_param(name, n, k)

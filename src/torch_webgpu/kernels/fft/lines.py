@@ -1,4 +1,4 @@
-"""Where the lines of a tensor along one dimension lie: what the first pass of a transform reads and the last one writes."""
+"""Where the lines of tensors along one dimension lie: what a transform's first pass reads and its last one writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plans of Fourier transforms of one dimension: which passes compute one of a given length, and by which butterflies.
 
-A *pass* computes transforms of ``radix`` elements in workgroup memory, by Stockham's algorithm, whose stages sort as they
-go. A long transform is one of Stockham's in turn, whose butterflies are passes. A length with a prime factor beyond
+A *pass* computes transforms of ``radix`` elements in workgroup memory, by Stockham's algorithm, whose stages sort as
+they go. A long transform is one of Stockham's in turn, whose butterflies are passes. A length with a prime beyond
 :data:`PRIMES` is a convolution, which transforms of a better length compute (Bluestein's algorithm).
 """
 
@@ -14,7 +14,7 @@ from functools import cache
 PRIMES = (2, 3, 5, 7, 11, 13)
 """Primes that have a butterfly of their own."""
 ADJACENT = 4
-"""Neighbouring columns that a workgroup takes at least where these lie together in memory: 32 bytes, as GPUs move it."""
+"""Neighbouring columns that a workgroup takes at least where these lie together: 32 bytes, as GPUs move memory."""
 ELEMENTS = 1024
 """What a workgroup takes of short transforms: enough for 128 threads."""
 MAX_ELEMENTS = 4096
@@ -90,7 +90,7 @@ def is_direct(n: int) -> bool:
 
 
 def radices(n: int) -> tuple[int, ...]:
-    """Of the stages of a transform of ``n`` elements: twos in eights and fours, without a stage of two beside others."""
+    """Of the stages of a transform of ``n`` elements: twos in eights and fours, never a stage of two beside these."""
     factors = prime_factors(n)
     odd = [p for p in factors if p > 2]
     eights, rest = divmod(len(factors) - len(odd), 3)
@@ -146,22 +146,3 @@ def convolution_length(n: int, room: Room) -> int:
 def _lengths(least: int) -> Iterator[int]:
     for odd in _ODD_PARTS:
         yield odd << max(0, (-(-least // odd) - 1).bit_length())
-
-
-def bytes_moved(n: int, lines: int, room: Room, itemsize: int) -> int:
-    """What a complex transform of ``lines`` lines reads and writes; twice its size is the least that it can."""
-    if is_direct(n):
-        return len(passes(n, room)) * 2 * n * lines * itemsize
-    m = convolution_length(n, room)
-    through = len(passes(m, room))
-    chirps = (2 * through - 1) * m + through * m * lines  # the filter's transform, and its product with each line
-    return itemsize * (chirps + lines * (2 * n + (4 * through - 2) * m))
-
-
-def dispatches(n: int, room: Room) -> int:
-    """Of a complex transform along one dimension."""
-    if is_direct(n):
-        return len(passes(n, room))
-    return 3 * len(passes(convolution_length(n, room), room))
-
-
