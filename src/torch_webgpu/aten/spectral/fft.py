@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
 from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer, outputs_of
@@ -101,7 +102,7 @@ def wrapped(dim: Sequence[int], tensor: torch.Tensor) -> list[int]:
 
 
 def scale_of(normalization: int, shape: Sequence[int], dim: Sequence[int]) -> float:
-    """What results are multiplied by, for PyTorch's three normalizations: none, by the root of the size, by the size."""
+    """What results are multiplied by, for PyTorch's normalizations: none, by the root of the size, by the size."""
     size = prod([shape[d] for d in dim])
     return (1.0, 1 / sqrt(size), 1 / size)[normalization]
 
@@ -142,7 +143,9 @@ def natively(target: OpOverload, kernel: Callable[..., torch.Tensor]) -> Callabl
         if target is aten._fft_c2r.default:
             sizes[-1] = last
         too_long = [n for n in sizes if n > MAX_BLUESTEIN and not is_direct(n)]
-        if self.dtype in DTYPES and not too_long:
+        if self.dtype not in DTYPES:
+            check_as_cpu(target, self, dim, normalization, last)
+        elif not too_long:
             return kernel(self, dim, normalization, last)
         what = f"of length {too_long[0]}" if too_long else f"in {name_of(self.dtype)}"
         return run_on_cpu(target, (self, dim, normalization, last), {}, f"no kernel computes Fourier transforms {what}")
