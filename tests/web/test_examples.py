@@ -45,6 +45,11 @@ def test_drawing_a_digit(page: Any, site: Site, pages: Path) -> None:
     assert page.inner_text("#answer b") == str(shares.index(max(shares)))
     page.click("#clear")
     assert page.locator("#answer b").count() == 0
+    page.evaluate("delete document.documentElement.dataset.digit")
+    page.focus("#canvas")
+    page.keyboard.press("7")
+    page.wait_for_selector("html[data-digit]")
+    assert page.locator("#answer b").count() == 1
 
 
 @pytest.mark.slow
