@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,14 +73,17 @@ def int4_of(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.
     return packed.contiguous(), torch.stack((scales, low + 8 * scales), 2)
 
 
-def matrix_of(module: nn.Module) -> torch.Tensor | None:
-    """The weight (n, k) of a linear layer; None of another module. Transformers' ``Conv1D``, of which GPT-2 is made, is
-    a linear layer whose weight lies transposed.
+def linear_of(module: Any) -> tuple[torch.Tensor, nn.Parameter | None] | None:
+    """The weight (n, k) and the bias of a linear layer; None of another module.
+
+    Transformers' ``Conv1D``, of which GPT-2 is made, is a linear layer whose weight lies transposed.
     """
     if type(module) is nn.Linear:
-        return module.weight
+        return module.weight, module.bias
     transformers = sys.modules.get("transformers.pytorch_utils")  # who has a module of it, has imported it
-    return module.weight.t() if transformers is not None and type(module) is transformers.Conv1D else None
+    if transformers is not None and type(module) is transformers.Conv1D:
+        return module.weight.t(), module.bias
+    return None
 
 
 def quantize_(
@@ -102,13 +106,14 @@ def quantize_(
         raise ValueError(f"group_size is one of {', '.join(map(str, GROUP_SIZES))}, not {group_size}")
     layers: dict[nn.Module, nn.Module] = {}  # a layer that two modules share stays one
     for path, module in list(model.named_modules(remove_duplicate=False)):
-        weight = matrix_of(module)
-        if weight is None or (filter_fn is not None and not filter_fn(module, path)):
+        linear = linear_of(module)
+        if linear is None or (filter_fn is not None and not filter_fn(module, path)):
             continue
+        weight, bias = linear
         if dtype == "int4" and weight.shape[1] % group_size:
             continue
         if module not in layers:
-            layers[module] = QuantizedLinear(weight, module.bias, dtype, group_size).train(module.training)
+            layers[module] = QuantizedLinear(weight, bias, dtype, group_size).train(module.training)
         if not path:
             return layers[module]
         parent, _, key = path.rpartition(".")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from socket import AF_INET, SOCK_STREAM, socket
 from typing import Any
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 import torch_webgpu
 from torch_webgpu.runtime.browser import commands as c
-from torch_webgpu.serve.device import page_files
+from torch_webgpu.runtime.browser.server import BrowserServer
+from torch_webgpu.serve.device import page_files, start
 
 from .chromium import NO_ADAPTER, executable
 from .served import ROOT, WAIT_S, Served, state
@@ -87,7 +89,6 @@ LOSE = """() => {
     return make.call(this);
   };
 }"""
-WAITING = "import torch\nprint('ready', torch.ones(2, device='webgpu').sum().item(), flush=True)\ninput()\n"
 
 
 @pytest.fixture
@@ -108,12 +109,31 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         one.close()
 
 
-@pytest.fixture(scope="module")
-def waiting() -> Iterator[Served]:
-    """A program that no browser has joined."""
-    started = Served("--timeout", "3600", "-m", "this")
-    yield started
-    started.close()
+@contextmanager
+def serving(*certificate: str) -> Iterator[BrowserServer]:
+    """A server that invites a tab, in this process."""
+    made = start("127.0.0.1", 0, *certificate)
+    try:
+        yield made
+    finally:
+        atexit.unregister(made.close)
+        made.close()
+
+
+@pytest.fixture
+def server() -> Iterator[BrowserServer]:
+    with serving() as made:
+        yield made
+
+
+def computes(server: BrowserServer) -> bool:
+    """Waits for the tab, and asks its GPU for what was written there."""
+    server.wait(WAIT_S)
+    device = server.open()
+    buffer = device.create_buffer(16, MAP_READ | COPY_DST)
+    device.write_buffer(buffer, 0, bytes(range(16)))
+    read = device.map(buffer, 16)
+    return read is not None and bytes(read) == bytes(range(16))
 
 
 @pytest.fixture
@@ -156,28 +176,25 @@ def test_a_closed_tab_is_a_lost_device_and_an_opened_one_goes_on(serve: Serve, b
     second.close()
 
 
-def test_a_tab_without_the_token_is_refused(serve: Serve, tab: Any) -> None:
+def test_a_tab_without_the_token_is_refused(server: BrowserServer, tab: Any) -> None:
     """Also: nothing of the page is wider than a phone's window, or a desktop's."""
-    program = serve(WAITING)
-    tab.goto(program.link[:-3] + "abc")
+    tab.goto(server.link[:-3] + "abc")
     assert "This link is not valid" in state(tab, "failed")
-    tab.goto(program.link.partition("#")[0])
+    tab.goto(server.link.partition("#")[0])
     tab.reload()
     assert "lacks its end" in state(tab, "failed")
-    tab.goto(program.link)
-    program.until("ready 2.0")
+    tab.goto(server.link)
+    assert computes(server)
     state(tab, "working")
     for width in (360, 1200):
         tab.set_viewport_size({"width": width, "height": 800})
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    program.say()
-    program.end()
 
 
-def test_who_may_connect(waiting: Served) -> None:
+def test_who_may_connect(server: BrowserServer) -> None:
     from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-    address, _, token = waiting.link.partition("/#token=")
+    address, _, token = server.link.partition("/#token=")
     url = address.replace("http", "ws") + "/session"
 
     def refused(code: int, **options: Any) -> None:
@@ -203,9 +220,9 @@ def test_who_may_connect(waiting: Served) -> None:
         assert closed_with(protocols, message) == 4400
 
 
-def test_it_listens_to_this_machine_alone(waiting: Served) -> None:
+def test_it_listens_to_this_machine_alone(server: BrowserServer) -> None:
     """Another address of this machine than that of the link is refused by the operating system."""
-    address = urlsplit(waiting.link)
+    address = urlsplit(server.link)
     assert address.hostname == "127.0.0.1"
     assert address.port is not None
     with closing(socket(AF_INET, SOCK_STREAM)) as asking:
@@ -214,20 +231,21 @@ def test_it_listens_to_this_machine_alone(waiting: Served) -> None:
             asking.connect(("127.0.0.2", address.port))
 
 
-def test_a_lost_gpu_is_a_lost_device(serve: Serve, tab: Any) -> None:
+def test_a_lost_gpu_is_a_lost_device(server: BrowserServer, tab: Any) -> None:
     """The tab stays, and computes again once the program opens the device anew."""
-    program = serve(LOOP)
-    tab.goto(program.link)
-    program.until("ready 1000")
+    tab.goto(server.link)
+    server.wait(WAIT_S)
+    device = server.open()
     state(tab, "working")
     (worker,) = tab.workers
     worker.evaluate(LOSE)
-    assert "lost: " in program.until("lost: .*")
+    assert device.run(device.create_encoder())
+    device.poll(wait=True)
     assert "The GPU was lost" in state(tab, "lost")
-    program.say()
-    program.until("computes again")
-    program.say()
-    program.end()
+    assert device.map(1, 4) is None
+    assert device.sink.lost
+    device.close()
+    assert computes(server)
 
 
 def test_frames_that_are_none_end_in_an_error(page: Any) -> None:
@@ -260,7 +278,7 @@ def test_frames_that_are_none_end_in_an_error(page: Any) -> None:
     page.evaluate("gpu.device.destroy()")
 
 
-def test_another_machines_browser_needs_a_certificate(serve: Serve, browser: Any, tmp_path: Path) -> None:
+def test_another_machines_browser_needs_a_certificate(browser: Any, tmp_path: Path) -> None:
     """The link is https:// then, and the session is encrypted."""
     if (openssl := shutil.which("openssl")) is None:
         pytest.skip("there is no openssl to make a certificate with")
@@ -270,32 +288,29 @@ def test_another_machines_browser_needs_a_certificate(serve: Serve, browser: Any
          "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]],
         check=True, capture_output=True,
     )  # fmt: skip
-    program = serve(WAITING, "--certfile", str(files[0]), "--keyfile", str(files[1]))
-    assert program.link.startswith("https://127.0.0.1:")
-    with browser.new_context(ignore_https_errors=True) as context:
+    with serving(str(files[0]), str(files[1])) as server, browser.new_context(ignore_https_errors=True) as context:
+        assert server.link.startswith("https://127.0.0.1:")
         page, sockets = context.new_page(), []
         page.on("websocket", lambda one: sockets.append(one.url))
-        page.goto(program.link)
-        program.until("ready 2.0")
+        page.goto(server.link)
+        assert computes(server)
         assert page.evaluate("isSecureContext")
-        program.say()
-        program.end()
 
 
-def test_the_page_says_what_is_missing(chromium: Any, waiting: Served) -> None:
+def test_the_page_says_what_is_missing(chromium: Any, server: BrowserServer) -> None:
     other = chromium.launch(executable_path=executable(), args=[*NO_ADAPTER])
     try:
         page = other.new_page()
-        page.goto(waiting.link)
+        page.goto(server.link)
         assert "WebGPU" in state(page, "failed")
     finally:
         other.close()
 
 
-def test_the_policy_allows_no_evaluation(waiting: Served) -> None:
+def test_the_policy_allows_no_evaluation(server: BrowserServer) -> None:
     from urllib.request import urlopen
 
-    with urlopen(waiting.link.partition("#")[0]) as answer:
+    with urlopen(server.link.partition("#")[0]) as answer:
         policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
