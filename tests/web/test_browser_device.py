@@ -154,6 +154,7 @@ def test_it_computes_trains_and_compiles(serve: Serve, tab: Any) -> None:
     tab.goto(program.link)
     assert "fine" in program.end()
     assert state(tab, "ended") == "The program has ended. Thank you."
+    assert not tab.is_visible("#meaning")
     assert int(tab.inner_text("#frames").replace(",", "")) > 10
 
 

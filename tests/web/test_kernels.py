@@ -11,7 +11,7 @@ import torch
 
 from torch_webgpu.engine.record import engine
 
-from .portable_kernels import Kernels, portable_kernels
+from .portable_kernels import Kernels, golden_kernels, portable_kernels
 
 AT_ONCE = 40
 FIXED_SIZE = re.compile(r"@workgroup_size\(([\d, ]+)\)")
@@ -44,10 +44,10 @@ def some() -> Kernels:
 
 def refused_by_the_browser(page: Any, kernels: Kernels, every: int = 1) -> list[str]:
     """What the browser says against texts, and against pipelines: of each text that has memory of a workgroup or
-    computes its size, both of which are checked there alone, and of every so-manieth other.
+    computes its size, both of which are checked there alone, and of every so-manieth other; 0: of none.
     """
     sources = [
-        [text, label, place % every == 0 or "var<workgroup>" in text or not FIXED_SIZE.search(text)]
+        [text, label, every and (place % every == 0 or "var<workgroup>" in text or not FIXED_SIZE.search(text))]
         for place, (text, label) in enumerate(kernels.sources.items())
     ]
     return [
@@ -98,6 +98,15 @@ def test_a_sample_of_operators(page: Any, some: Kernels) -> None:
 
 def test_a_sample_of_operators_on_naga(some: Kernels) -> None:
     assert refused_by_naga(some) == []
+
+
+@pytest.mark.parametrize("every", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_golden_programs(page: Any, every: int) -> None:
+    kernels = golden_kernels()
+    assert len(kernels.sources) > kernels.traced
+    check_limits(kernels)
+    assert refused_by_naga(kernels) == []
+    assert refused_by_the_browser(page, kernels, every) == []
 
 
 PARTS = 24
