@@ -74,7 +74,7 @@ hooks: $(stamp) ## the quick checks before every commit (pre-commit)
 distributed: setup ## torch.distributed on the device: every test of several processes, the long ones too
 	$(bin)/python -m pytest -q --full tests/distributed $(ARGS)
 
-pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test
+pytorch-tests: setup ## PyTorch's own test files on the device: make pytorch-tests PT=path/to/pytorch/test (ARGS=--distributed)
 	$(bin)/python -m tests.pytorch $(or $(PT),$(error PT is not set: the test folder of a PyTorch checkout)) --jobs $(JOBS) $(ARGS)
 
 ecosystem: vulkan $(ecosystem_stamp) ## transformers, accelerate, peft, diffusers, timm, lightning, … on the device, in an environment of their own

@@ -4,6 +4,8 @@ The folder is the ``test`` folder of a PyTorch checkout, best of the release tha
 this project. Tests that fail run again on the CPU, so that what fails there as well (another release's expectations, a
 missing library) is told apart from what is the device's fault. Tests run in worker processes: one that crashes or hangs
 costs no more than itself.
+
+``--distributed``: those of ``torch.distributed`` instead, with a process for each rank.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .plugin import OUTCOMES_VARIABLE
+from . import distributed
+from .names import OUTCOMES_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = """
@@ -33,26 +36,35 @@ Outcomes = dict[str, dict[str, Any]]
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.pytorch", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the test folder of a PyTorch checkout")
-    parser.add_argument("--files", default=" ".join(FILES), help="which of its files, without .py, space-separated")
+    parser.add_argument("--distributed", action="store_true", help="the tests of several processes")
+    parser.add_argument("--files", help="which of its files, without .py, space-separated")
     parser.add_argument("-k", dest="expression", default="", help="pytest's -k: names that contain this")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes (default 1)")
-    parser.add_argument("--timeout", type=int, default=120, metavar="S", help="seconds for one test (default 120)")
+    parser.add_argument("--timeout", type=int, metavar="S", help="seconds for one test (default 120; distributed 300)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write every outcome there")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.timeout = options.timeout or (distributed.LONGEST_TEST_S + 60 if options.distributed else 120)
+    return options
 
 
 def main() -> int:
     options = arguments()
-    files = [f"{name}.py" for name in options.files.split()]
+    default = [*distributed.FILES, distributed.SPAWN] if options.distributed else FILES
+    files = [f"{name}.py" for name in (default if options.files is None else options.files.split())]
     absent = [name for name in files if not (options.folder / name).is_file()]
     if len(absent) == len(files):
         print(f"none of the files is in {options.folder}: it should be the test folder of a PyTorch checkout")
         return 2
     print(*(f"absent: {name}" for name in absent), sep="\n", end="\n" if absent else "")
     here = [name for name in files if name not in absent]
-    ours = run(options, here, "privateuse1")
-    failed = [name for name, found in ours.items() if found["outcome"] == "failed"]
-    theirs = run(options, sorted({name.partition("::")[0] for name in failed}), "cpu", failed) if failed else {}
+    ours: Outcomes = {}
+    theirs: Outcomes = {}
+    for together in (here,) if not options.distributed else distributed.apart(here):
+        found = run(options, together, "privateuse1")
+        failed = [name for name, one in found.items() if one["outcome"] == "failed"]
+        ours |= found
+        if failed:
+            theirs |= run(options, sorted({name.partition("::")[0] for name in failed}), "cpu", failed)
     verdicts = {name: verdict(found, theirs.get(name)) for name, found in ours.items()}
     print(*report(ours, verdicts), sep="\n")
     if options.json:
@@ -85,6 +97,7 @@ def run(options: argparse.Namespace, files: list[str], device: str, only: list[s
                 "PYTORCH_TESTING_DEVICE_ONLY_FOR": device,
                 "TORCH_WEBGPU_PYTORCH_TESTS_ONLY": "\n".join(only or ()),
                 OUTCOMES_VARIABLE: str(outcomes),
+                **(distributed.environment(device, Path(scratch), files) if options.distributed else {}),
             },
         )
         if not outcomes.is_file():

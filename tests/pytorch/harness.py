@@ -13,18 +13,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import torch_webgpu
+from torch_webgpu.translation import session
 
 from .kept_ranks import METHOD, KeptProcess
+from .names import COPIED
 
 DEVICE = BACKEND = "webgpu"
-TRANSLATED_COPY = "TORCH_WEBGPU_PYTORCH_TESTS_COPY"
-"""A copy of PyTorch's ``distributed_test.py`` outside of PyTorch, which is translated as programs are."""
 
 
 @contextmanager
@@ -52,16 +53,13 @@ def point_at_device() -> None:
     count_devices()
     _common_dtensor()
     _common_fsdp()
-    if os.environ.get(TRANSLATED_COPY):
-        with adapters_not_counted():
-            _distributed_test(Path(os.environ[TRANSLATED_COPY]))
 
 
 def start_ranks_from_a_fork_server() -> None:
     """Also where a harness asks for processes that are spawned."""
     multiprocessing.set_start_method(METHOD, force=True)
-    if METHOD == "forkserver":
-        multiprocessing.set_forkserver_preload([__name__])
+    multiprocessing.set_forkserver_preload([__name__])
+    torch.multiprocessing.active_children = list  # which are ended one by one, if they are
 
     def spawn_processes(self: Any) -> None:
         self._start_processes(KeptProcess)
@@ -118,10 +116,20 @@ def _common_fsdp() -> None:
     harness: Any = common_fsdp
     harness.DEVICE_TYPE, harness.DISTRIBUTED_BACKEND = DEVICE, BACKEND
     harness.DEVICE_COUNT = common_dtensor.DEVICE_COUNT
+    harness.TEST_XPU = True  # of accelerators that are not CUDA it sets the current device on this condition
 
 
-def _distributed_test(copy: Path) -> None:
-    """``test_distributed_spawn.py`` asks for ``distributed_test`` of PyTorch, which says ``.cuda(rank)``."""
+def translate_if_asked() -> None:
+    """``test_distributed_spawn.py`` asks for ``distributed_test`` of PyTorch, which says ``.cuda(rank)``.
+
+    It is translated in each process by itself: that looks for adapters, which a fork server cannot hand on.
+    """
+    if not os.environ.get(COPIED):
+        return
+    copy = Path(os.environ[COPIED])
+    if multiprocessing.parent_process() is None:
+        forkserver.ensure_running()  # before the environment says that all is translated
+    session.enable(DEVICE)
     name = "torch.testing._internal.distributed.distributed_test"
     common: Any = common_utils
     common.TEST_CUDA = True

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-METHOD = "spawn" if os.environ.get("TORCH_WEBGPU_TRANSLATE") else "forkserver"
-"""How they start. Translation looks for adapters at once, which a fork cannot use."""
+METHOD = "forkserver"
 GENTLE_S = 5
 
 
@@ -98,6 +97,9 @@ class KeptProcess:
 
 def serve(connection: Connection) -> None:
     """The life of a process that is kept."""
+    from . import harness
+
+    harness.translate_if_asked()
     while (task := connection.recv()) is not None:
         environment, target, args, kwargs = task
         os.environ.clear()

@@ -18,12 +18,19 @@ from typing import Any
 import pytest
 import torch
 
-import torch_webgpu
-
 from .expected_failures import reason
+from .names import DISTRIBUTED_VARIABLE, OUTCOMES_VARIABLE
 
-torch_webgpu.register()  # beside CUDA, importing torch does not
-OUTCOMES_VARIABLE = "TORCH_WEBGPU_PYTORCH_TESTS_OUTCOMES"
+ON_CPU = os.environ.get("PYTORCH_TESTING_DEVICE_ONLY_FOR") == "cpu"
+DISTRIBUTED = DISTRIBUTED_VARIABLE in os.environ
+if not (ON_CPU and DISTRIBUTED):  # whose ranks have no other device than the CPU then
+    import torch_webgpu
+
+    torch_webgpu.register()  # beside CUDA, importing torch does not
+if DISTRIBUTED and not ON_CPU:
+    from . import harness
+
+    harness.translate_if_asked()
 CLASS_SUFFIX = re.compile(r"(CPU|PRIVATEUSE1|WEBGPU)$")
 FUNCTION_SUFFIX = re.compile(r"_(cpu|privateuse1|webgpu)(?=_|$)")
 # Dtypes in which nothing on the device computes: PyTorch asks a device for a list of them only in tests of operators.
@@ -41,14 +48,14 @@ def neutral(node_id: str) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps the tests that PyTorch made for the device, in dtypes that it has; marks the expected failures."""
     chosen = {line for line in os.environ.get("TORCH_WEBGPU_PYTORCH_TESTS_ONLY", "").split("\n") if line}
-    on_cpu = os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cpu"
     kept, dropped = [], []
     for item in items:
-        made = item.cls is not None and CLASS_SUFFIX.search(item.cls.__name__) is not None
+        made = DISTRIBUTED or (item.cls is not None and CLASS_SUFFIX.search(item.cls.__name__) is not None)
         name = neutral(item.nodeid)
-        wanted = made and not NOT_A_DTYPE_HERE.search(item.name) and (not chosen or name in chosen)
+        stored = DISTRIBUTED or not NOT_A_DTYPE_HERE.search(item.name)
+        wanted = made and stored and (not chosen or name in chosen)
         (kept if wanted else dropped).append(item)
-        why = reason(name) if wanted and not on_cpu else None
+        why = reason(name) if wanted and not ON_CPU else None
         if why is not None:
             item.add_marker(pytest.mark.xfail(reason=why, strict=True))
     items[:] = kept
@@ -59,14 +66,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """What kernels flag of a test's bad arguments is raised in that test, and in none that follows."""
+    if DISTRIBUTED or ON_CPU:  # the former's kernels run in other processes
+        yield
+        return
     try:
         yield
     except BaseException:
         with suppress(Exception):
             torch.webgpu.synchronize()
         raise
-    if os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] != "cpu":
-        torch.webgpu.synchronize()
+    torch.webgpu.synchronize()
 
 
 class Outcomes:
@@ -107,7 +116,17 @@ def _message(report: pytest.TestReport) -> str:
     if report.skipped and isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message) if crash is not None else _last_line(str(report.longrepr or ""))
+    if crash is None:
+        return _last_line(str(report.longrepr or ""))
+    return _of_ranks(str(crash.message))
+
+
+def _of_ranks(message: str) -> str:
+    """The error in the traceback of a rank, if the message is the harness's report of it."""
+    if not re.match(r"RuntimeError: (Process \d+ exited|Exception in worker)", message):
+        return message
+    errors = [line for line in message.splitlines()[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return errors[0] if errors else message
 
 
 def _last_line(text: str) -> str:

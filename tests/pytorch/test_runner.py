@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .plugin import neutral
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +70,65 @@ def test_outcomes(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "absent: test_absent.py" in done.stdout
     assert "No module named 'torch.no_such_module'" in done.stdout
+
+
+RANKS_SUITE = """
+import os
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import skip_if_lt_x_gpu
+from torch.testing._internal.common_utils import run_tests
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+
+class TestRanks(DTensorTestBase):
+    @property
+    def world_size(self):
+        return 2
+    @with_comms
+    def test_right(self):
+        x = torch.ones(3, device=self.device_type)
+        dist.all_reduce(x)
+        self.assertEqual(x.tolist(), [2.0] * 3)
+        self.assertEqual(x.device.type, "webgpu" if dist.is_backend_available("webgpu") else "cpu")
+    @with_comms
+    def test_wrong_here(self):
+        self.assertEqual(self.device_type, "cpu")
+    @with_comms
+    def test_wrong_everywhere(self):
+        raise ValueError("of a rank")
+    @with_comms
+    def test_right_after_that(self):
+        dist.barrier()
+    @with_comms
+    def test_crashes(self):
+        if self.device_type != "cpu" and self.rank == 1:
+            os._exit(3)
+    @skip_if_lt_x_gpu(8)
+    @with_comms
+    def test_of_more_devices(self):
+        self.fail()
+"""
+
+
+@pytest.mark.slow
+def test_outcomes_of_several_processes(tmp_path: Path) -> None:
+    (tmp_path / "test_ranks.py").write_text(RANKS_SUITE)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pytorch", str(tmp_path), "--distributed"]
+        + ["--files", "test_ranks", "--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (tmp_path / "out.json").exists(), done.stdout + done.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert {k.rpartition("::")[2]: v["verdict"] for k, v in rows.items()} == {
+        "test_right": "passed",
+        "test_wrong_here": "failed",
+        "test_wrong_everywhere": "fails on the CPU, too",
+        "test_right_after_that": "passed",
+        "test_crashes": "failed",
+        "test_of_more_devices": "skipped",
+    }, done.stdout + done.stderr
+    assert rows["test_ranks.py::TestRanks::test_wrong_everywhere"]["message"] == "ValueError: of a rank"

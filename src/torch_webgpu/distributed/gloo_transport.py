@@ -30,7 +30,7 @@ class GlooTransport:
     def begin(self, request: Request) -> GlooExchange:
         collective = request.collective
         try:
-            staged, call = _stage_lists(request) if collective.name == "alltoall_" else _stage(request)
+            staged, call = _stager(request)(request)
         except WebGPUError as error:  # the device's; what a collective does not take, all ranks refuse alike
             self._give_up(error)
             raise
@@ -102,6 +102,16 @@ class GlooExchange(Exchange):
 Issue = Callable[[], Any]
 
 
+def _stager(request: Request) -> Callable[[Request], tuple[list[Staged], Issue]]:
+    """What stages a call. All ranks get the same, since what they call is the same."""
+    name, tensors = request.collective.name, request.tensors
+    if name == "alltoall_":
+        return _stage_lists
+    if name == "allgather_" and len(tensors[1]) == 1 and len({t.nbytes for t in tensors[0][0]}) > 1:
+        return _stage_parts_of_several_sizes
+    return _stage
+
+
 def _stage(request: Request) -> tuple[list[Staged], Issue]:
     """The host's side of a call's tensors, and what calls the same operator with them."""
     collective, group, rest, overload = request.collective, request.group, request.rest, request.collective.overload
@@ -142,5 +152,26 @@ def _stage_lists(request: Request) -> tuple[list[Staged], Issue]:
 
     def issue() -> Any:
         return unboxed_work(overload(*flat_sides, group.box, *sizes, *rest))
+
+    return staged, issue
+
+
+def _stage_parts_of_several_sizes(request: Request) -> tuple[list[Staged], Issue]:
+    """:func:`_stage` for an ``all_gather`` to which ranks give tensors of several sizes, as NCCL takes them.
+
+    gloo gathers as many bytes of each as the largest has.
+    """
+    ((outputs,), (given,)), group = request.tensors, request.group
+    if len(outputs) != group.size or outputs[group.rank].numel() != given.numel():
+        return _stage(request)  # gloo has words for it
+    longest = max(t.nbytes for t in outputs)
+    memory = torch.empty(group.size, longest, dtype=torch.uint8, device="cpu")
+    own = torch.empty(longest, dtype=torch.uint8, device="cpu")
+    staged = [Staged(given, True, False, False, memory=own[: given.nbytes])]
+    staged += [Staged(t, False, True, False, memory=part[: t.nbytes]) for t, part in zip(outputs, memory)]
+    overload, rest = operator("_allgather_base_"), request.rest
+
+    def issue() -> Any:
+        return unboxed_work(overload(memory.view(-1), own, group.box, *rest))
 
     return staged, issue

@@ -21,6 +21,7 @@ from .fake_transport import FakeTransport
 from .gloo_transport import GlooTransport
 from .registration import is_the_accelerator
 from .roll_call import RollCall
+from .self_messages import SelfTransport
 from .shared_transport import SharedMemoryTransport
 from .torch_c10d import (
     CPU,
@@ -55,9 +56,10 @@ class StagingGroup:
         self.transports: list[Transport] = [GlooTransport(roll_call, self._group.abort) if is_real else FakeTransport()]
         """The first that carries a collective has it; the last carries all."""
         self._shared: SharedMemoryTransport | None = None
+        self._to_itself = SelfTransport(timeout_of(backend))
         if is_real:
             self._shared = SharedMemoryTransport(store, self.rank, self.size, timeout_of(backend), str(self))
-            self.transports.insert(0, self._shared)
+            self.transports[:0] = [self._shared, self._to_itself]
 
     def __str__(self) -> str:
         return f"group {self.name!r}, rank {self.rank} of {self.size}"
@@ -81,6 +83,7 @@ class StagingGroup:
         """Has everything underway end with an error."""
         if self._shared is not None:
             self._shared.abort()
+        self._to_itself.abort()
         self._group.abort()
 
 

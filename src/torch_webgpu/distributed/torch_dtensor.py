@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._op_schema import OpStrategy, RuntimeSchemaInfo
 from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy, register_op_strategy
 
-from torch_webgpu.aten.dispatch.torch_abi import aten
+from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 
 FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
 BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -32,6 +32,23 @@ def register(module: ModuleType) -> None:
         register_op_strategy(overload, schema_info=RuntimeSchemaInfo(STATIC_FROM))(
             partial(strategy, results=results, is_forward=overload is FORWARD)
         )
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(BACKWARD.name(), "Meta"):  # as in torch 2.11
+        impl(BACKWARD, gradients_on_meta, "Meta")
+
+
+def gradients_on_meta(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    grad_input_mask: Sequence[bool],
+    *rest: Any,
+    scale: float | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """The layouts of the gradients: DTensor asks for those of whole tensors."""
+    pairs = zip((query, key, value, attn_bias), grad_input_mask)
+    return tuple([torch.empty_like(t) if t is not None and wanted else None for t, wanted in pairs])
 
 
 def strategy(op_schema: Any, results: tuple[str | None, ...], is_forward: bool) -> Any:
