@@ -22,8 +22,8 @@ PROGRAMS = Path(__file__).parent / "ranks"
 TIMEOUT_S = 280
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "{port}")
 ACCELERATE = (
-    "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
-    "--dynamo_backend", "no", "--main_process_port", "{port}",
+    "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "2", "--num_machines", "1",
+    "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "{port}",
 )  # fmt: skip
 
 
