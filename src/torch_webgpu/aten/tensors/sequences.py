@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from torch_webgpu.aten.dispatch.operations import record_pointwise
-from torch_webgpu.aten.dispatch.recipes import part
 from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
@@ -78,10 +77,10 @@ def new_range(
     """:func:`arange` into a new tensor. PyTorch would make it empty, and have it resized."""
     check(layout, pin_memory)
     if dtype is None:
-        is_whole = all(isinstance(v, int) for v in (start, end, step))
+        is_whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
         dtype = torch.int64 if is_whole else torch.get_default_dtype()
     index = device_index(device)
-    key = (index, dtype, *(part(v, []) for v in (start, end, step)))
+    key = (index, dtype, start, end, step, start.__class__, end.__class__, step.__class__)
     recipe = _ranges.get(key) or _ranges.promote(key)
     if recipe is not None:
         return recipe.run((), [])
