@@ -134,9 +134,9 @@ def patches_of_pytorch() -> str:
         "",
         "A backend in pure Python has no hook in PyTorch's C++ for much of what a backend in C++ can set. What is",
         f"replaced in PyTorch instead is listed here, {total} of them; other devices' behaviour stays as it is. Each",
-        "has a test in `tests/test_patches.py` that fails when PyTorch needs the patch no longer, or has changed. *Wanted* is",
-        "what PyTorch would have to offer instead.",
-        f"All are for PyTorch {patches.TESTED_TORCH}. Patches of other libraries: [integrations.md](integrations.md).",
+        "has a test in `tests/test_patches.py` that fails when PyTorch needs the patch no longer, or has changed.",
+        "*Wanted* is what PyTorch would have to offer instead. All are for PyTorch",
+        f"{patches.TESTED_TORCH}. Patches of other libraries: [integrations.md](integrations.md).",
     ]
     for moment, rows in patches.PATCHES.items():
         lines += ["", f"## {moment[0].upper()}{moment[1:]}", ""]

@@ -121,6 +121,43 @@ print(x[0].item())
         assert after == "2.0"
 
 
+def test_a_rank_that_calls_a_collective_of_gloo() -> None:
+    """While the other calls one of shared memory, or another one of gloo: both are told, and go on."""
+    script = (
+        SHARED
+        + """
+def gather():
+    dist.gather(x, [torch.empty_like(x) for _ in range(2)] if rank == 0 else None)
+error(gather if rank else lambda: dist.all_reduce(x))
+error(gather if rank else lambda: dist.scatter(x, [x, x]))
+y = torch.zeros(4, device=device)
+parts = [torch.full((4,), r + 1.0, device=device) for r in range(2)] if rank == 0 else None
+works = [dist.scatter(y, parts, async_op=True), dist.all_reduce(y, async_op=True)]  # of what comes by gloo
+for work in works:
+    work.wait()
+print(y[0].item())
+out = torch.empty(2, 4, device=device)
+dist.all_to_all_single(out, torch.ones(2, 4, device=device) * rank)
+dist.all_reduce(out)
+error(lambda: dist.all_to_all_single(out, torch.ones(3, 4, device=device)))
+dist.all_reduce(out)
+print(out[:, 0].tolist())
+"""
+    )
+    for rank, (code, out, said) in enumerate(run_ranks(script)):
+        assert code == 0, said
+        one, other, in_order, refused, after = out.splitlines()
+        assert "mismatched collectives: rank" in one
+        assert "calls gather through gloo" in one
+        assert "calls allreduce of float32[1000] by sum" in one
+        assert "calls scatter through gloo" in other
+        assert f"rank {rank} of 2" in other
+        assert in_order == "3.0"
+        assert "mismatched" not in refused
+        assert "no error" not in refused
+        assert after == "[0.0, 4.0]"
+
+
 def test_a_peer_that_is_killed() -> None:
     script = (
         SHARED

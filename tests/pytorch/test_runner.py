@@ -132,3 +132,35 @@ def test_outcomes_of_several_processes(tmp_path: Path) -> None:
         "test_of_more_devices": "skipped",
     }, done.stdout + done.stderr
     assert rows["test_ranks.py::TestRanks::test_wrong_everywhere"]["message"] == "ValueError: of a rank"
+
+
+SPAWN_SUITE = """
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
+
+class TestSpawned(TestDistBackend, DistributedTest._DistTestBase):
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+"""
+
+
+@pytest.mark.slow
+def test_tests_that_are_written_for_cuda_are_translated(tmp_path: Path) -> None:
+    (tmp_path / "test_distributed_spawn.py").write_text(SPAWN_SUITE)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pytorch", str(tmp_path), "--distributed"]
+        + ["--files", "test_distributed_spawn", "-k", "isend_irecv_self_nccl or all_gather_v_cuda"]
+        + ["--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (tmp_path / "out.json").exists(), done.stdout + done.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert {k.rpartition("::")[2]: v["verdict"] for k, v in rows.items()} == {
+        "test_all_gather_v_cuda": "passed",
+        "test_batch_isend_irecv_self_nccl": "passed",
+    }, done.stdout + done.stderr

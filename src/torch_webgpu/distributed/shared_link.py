@@ -30,6 +30,7 @@ from .shared_slots import Chunked, Slots
 from .timeline import ISSUED
 from .timeline import READ as FIRST_COPIED
 from .timeline import REDUCED as ALL_REDUCED
+from .transport import IN, OUT
 
 RELEASE_S = 2.0
 """How long it is tried to unmap memory. Else that is done when nobody has it any more."""
@@ -46,7 +47,7 @@ class Chunks(Protocol):
     """A collective as a link runs it."""
 
     def storages(self, role: str) -> Iterable[int]:
-        """Of the tensors that are read ("in"), or written ("out"), by numbers that tell them apart."""
+        """Of the tensors that are read (IN), or written (OUT), by numbers that tell them apart."""
 
     def chunked(self) -> Sequence[Chunked]:
         """What it exchanges, tensor by tensor."""
@@ -69,7 +70,7 @@ class Underway:
     """
 
     def __init__(self, collective: Chunks) -> None:
-        self.collective, self.written = collective, set(collective.storages("out"))
+        self.collective, self.written = collective, set(collective.storages(OUT))
         self.slots: list[int] = []
         self.copies: deque[tuple[int, Callable[[], bool]]] = deque()
 
@@ -102,7 +103,7 @@ class Link:
         """
         one = Underway(collective)
         with self._turn:
-            waits = any(storage in self._to_be_written for storage in collective.storages("in"))
+            waits = any(storage in self._to_be_written for storage in collective.storages(IN))
             self._to_be_written.update(one.written)
         if not waits:
             try:

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from .announced import AnnouncedExchange
 from .reductions import REDUCED, Deferred
 from .shared_connect import connect
 from .shared_link import Link, Underway
 from .shared_slots import AllGather, AllReduce, Broadcast, Chunked, ReduceScatter
 from .staging import describe
-from .transport import BOTH, Exchange, Request, flat
+from .transport import Exchange, Request, flat
 
 _log = logging.getLogger("torch_webgpu")
 
@@ -105,6 +106,13 @@ class SharedMemoryTransport:
             )
         return None if link is None else SharedExchange(request, link)
 
+    def in_order(self, request: Request, exchange: Exchange) -> Exchange:
+        """Another transport's exchange of this group, which takes its turn, and of which the other ranks are told."""
+        link = self._link
+        if link is None or request.collective.is_of_two or isinstance(exchange, SharedExchange):
+            return exchange
+        return AnnouncedExchange(request, exchange, link)
+
     def _connected(self, index: int) -> Link | None:
         if self._link is None and self.refusal is None:
             with self._lock:
@@ -149,11 +157,8 @@ class SharedExchange(Exchange):
         return -1
 
     def storages(self, role: str) -> Iterator[int]:
-        """The addresses of those that this rank reads ("in"), or writes ("out")."""
-        for k, value in enumerate(self._tensors):
-            if self._request.role(k) in (role, BOTH):
-                for t in flat(value):
-                    yield t.untyped_storage().data_ptr()
+        """The addresses of those that this rank reads, or writes."""
+        return self._request.storages(role)
 
     def end(self) -> None:
         """Copies into strided tensors."""
