@@ -27,9 +27,16 @@ dawn_sample := $(addprefix tests/device/,runtime/test_runtime.py runtime/test_bo
 	indexing/test_sort.py linalg/test_distance.py nn/test_pool.py nn/test_ctc.py random/test_generators.py \
 	optim/test_foreach_kinds.py graphs/test_graphs_memory.py) \
 	tests/extend/test_compile_shader.py tests/extend/test_compile_shader_bounds.py
+# With no more than the strictest adapter has, and with the buffers that Metal leaves to a kernel. Operators whose kernels
+# are chosen by limits, and the largest lists.
+strictest := TORCH_WEBGPU_TARGET=browser
+metal_buffers := TORCH_WEBGPU_MAX_BUFFERS=29
+limits_sample := tests/conformance/test_ops.py tests/device/optim/test_foreach_kinds.py -k 'not test_ops or \
+	(forward and float32 and (addmm or sort or cumsum or log_softmax or native_layer_norm or conv2d or index_put))'
+lists := tests/device/optim tests/device/fusion/test_limits.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vulkan swiftshader web web-setup web-test demo test dawn check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
+.PHONY: help setup vulkan swiftshader web web-setup web-test demo test dawn limits check hooks ecosystem distributed pytorch-tests lint types format bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -48,7 +55,12 @@ demo: setup ## train a convolutional network on handwritten digits with device="
 
 test: setup swiftshader ## the whole test suite, on every core; without ARGS also a sample of it on Dawn
 	$(call run_tests,$(ARGS))
+	$(if $(ARGS),,export $(strictest); $(call run_tests,$(limits_sample)))
 	$(if $(ARGS),,$(call on_dawn,$(dawn_sample),$(few_buffers)))
+
+limits: setup ## the conformance tests as on the strictest adapter (or ARGS), and lists with as many buffers as on Metal
+	export $(strictest); $(call run_tests,$(or $(ARGS),tests/conformance))
+	$(if $(ARGS),,export $(metal_buffers); $(call run_tests,$(lists)))
 
 dawn: setup swiftshader ## the tests of the device on Dawn, on the software adapter SwiftShader
 	$(call on_dawn,$(or $(ARGS),tests/device))

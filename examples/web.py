@@ -120,17 +120,13 @@ def tokenizer_of(text: str) -> Tokenizer:
     return tokenizer
 
 
-def text_page(folder: Path, device: str, steps: int) -> str:
-    """Trains a small GPT-2 on pieces of words, and exports it for ``model.generate``, with its tokenizer."""
-    torch.manual_seed(0)
-    text = prose()
-    tokenizer = tokenizer_of(text)
-    ids = torch.tensor(tokenizer.encode(text).ids)
+def trained_gpt2(ids: Tensor, device: str, steps: int) -> tuple[Any, float]:
+    """A small GPT-2 that learned the tokens ``ids`` [n], on the CPU; and its loss, a mean of the last steps'."""
     sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT, "vocab_size": VOCABULARY}
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)  # there is more text than it can learn
     model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=None, eos_token_id=None)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    recent, start = torch.zeros((), device=device), time.perf_counter()
+    recent = torch.zeros((), device=device)
     for step in range(steps):
         rate = min(1, (step + 1) / 100) * (0.52 + 0.48 * math.cos(math.pi * step / steps))
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
@@ -145,8 +141,16 @@ def text_page(folder: Path, device: str, steps: int) -> str:
         recent.lerp_(loss.detach(), max(1 / 50, 1 / (step + 1)))
         if step % 100 == 99:
             print(f"  text: step {step + 1} of {steps}, loss {recent.item():.2f}", flush=True)
-    model = model.cpu().eval()
-    final = recent.item() if steps else float("nan")
+    return model.cpu().eval(), recent.item() if steps else float("nan")
+
+
+def text_page(folder: Path, device: str, steps: int) -> str:
+    """Trains a small GPT-2 on pieces of words, and exports it for ``model.generate``, with its tokenizer."""
+    torch.manual_seed(0)
+    text = prose()
+    tokenizer = tokenizer_of(text)
+    start = time.perf_counter()
+    model, final = trained_gpt2(torch.tensor(tokenizer.encode(text).ids), device, steps)
     seconds = time.perf_counter() - start
     trained = (
         f"{len(text) / 1e6:.1f} million characters: the docstrings of Python {platform.python_version()}'s standard "

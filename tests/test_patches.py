@@ -71,9 +71,48 @@ else:
 """,
         "AssertionError: captured",
     ),
-    "torch.nn.parallel.data_parallel._get_available_device_type": (
+    "torch.nn.parallel.data_parallel.DataParallel.__init__": (
         "assert not torch.nn.DataParallel(torch.nn.Linear(2, 2)).device_ids, 'scatters'",
         "AssertionError: scatters",
+    ),
+    "torch.nn.parallel.data_parallel.DataParallel.forward": (
+        """
+parallel = torch.nn.DataParallel(torch.nn.Linear(2, 2)).to("webgpu")
+parallel(torch.ones(4, 2))
+assert parallel.device_ids == [0, 1]
+""",
+        "Expected all tensors to be on the same device",
+    ),
+    "torch.nn.parallel.data_parallel._get_all_device_indices": (
+        """
+from types import SimpleNamespace
+from torch_webgpu.distributed import adapters
+adapters.get_device_properties = lambda index: SimpleNamespace(name=index, adapter_type="")
+assert torch.nn.DataParallel(torch.nn.Linear(2, 2).to("webgpu")).device_ids == [0], "all"
+""",
+        "AssertionError: all",
+    ),
+    **{
+        f"{module}.parallel_apply": (
+            f"""
+module = sys.modules["{module}"]
+module.parallel_apply([torch.sin], [torch.ones(1, device="webgpu:1")], devices=["webgpu:1"])
+""",
+            "Expected a cuda device, but got: webgpu:1",
+        )
+        for module in (
+            "torch.nn.parallel",
+            "torch.nn.parallel.data_parallel",
+            "torch.nn.parallel.parallel_apply",
+        )
+    },
+    "torch.cuda.nccl.is_available": (
+        """
+import warnings
+warnings.simplefilter("error")
+assert not torch.cuda.nccl.is_available([torch.ones(1, device="webgpu")])
+""",
+        "not compiled with NCCL",
     ),
     "torch._C._set_default_dtype": (
         """
@@ -461,6 +500,9 @@ ELSEWHERE = {
     **dict.fromkeys(
         [f"{module}.autograd_registration_check" for module in patches.opcheck.MODULES],
         "tests/device/api/test_opcheck.py::test_devices_are_still_listed",
+    ),
+    "torch._C: `_broadcast`, `_broadcast_coalesced`, `_scatter`, `_gather` and their forms with `out`": (
+        "tests/distributed/test_data_parallel.py::test_canary_copies_are_in_builds_for_cuda_alone"
     ),
     **{
         name: f"tests/distributed/test_canaries.py::{canary}"

@@ -20,7 +20,7 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from torch_webgpu.api import plans, torch_profiler
+    from torch_webgpu.api import host_costs, plans, torch_profiler
     from torch_webgpu.aten.dispatch import torch_abi
     from torch_webgpu.compile import register as compiler
     from torch_webgpu.engine import launch_blocking, record
@@ -35,6 +35,7 @@ def register() -> None:
     launch_blocking.register()
     compiler.register()
     torch_profiler.register()
+    host_costs.register()
     integrations.register()
 
 

@@ -7,6 +7,7 @@
 ``TORCH_WEBGPU_COPIES``        how many devices each adapter becomes: programs for several GPUs, tried on one
 ``TORCH_WEBGPU_FALLBACK``      ``warn`` (default), ``silent`` or ``error``: what a CPU fallback does
 ``TORCH_WEBGPU_DEBUG``         comma-separated stages to print on stderr: record, fuse, passes, wgsl, plan, fallback;
+                               ``host``: what made the host late, at the end;
                                ``where``: lines that use an index out of range raise, not the next read;
                                ``verify``: every plan is checked before it runs
 ``TORCH_WEBGPU_BATCHING``      ``0`` submits after every operation
@@ -48,7 +49,7 @@ FALLBACK_MODES = ("warn", "silent", "error")
 IMPLEMENTATIONS = ("auto", "wgpu", "dawn")
 IMPLEMENTATIONS_GROUP = "torch_webgpu.implementations"
 """The entry points by which other packages' WebGPU implementations are found."""
-PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback")
+PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback", "host")
 DEBUG_STAGES = (*PRINTED_STAGES, "where", "verify")
 SWITCH = {**dict.fromkeys(("1", "on", "true", "yes"), True), **dict.fromkeys(("0", "off", "false", "no"), False)}
 READ_ELSEWHERE = (

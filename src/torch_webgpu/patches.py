@@ -30,7 +30,7 @@ from .aten.nn.conv import memory_format
 from .aten.tensors.storage import new_storage, resize_storage
 from .compile import private
 from .compile import register as compiler
-from .distributed import registration
+from .distributed import data_parallel, device_copies, registration
 from .engine.generators import new_generator
 from .engine.record import at_first_use
 from .extend import functional
@@ -165,12 +165,6 @@ AT_REGISTRATION = Patches([
         what="every `_multi_tensor_*` of the optimizers",
     ),
     row(
-        "torch.nn.parallel.data_parallel", "_get_available_device_type", torch_patches.pass_through_data_parallel,
-        "`nn.DataParallel` moves a module to webgpu because webgpu is there, and scatters its inputs with functions "
-        "that only builds for CUDA have.",
-        "`scatter` and `gather` for every device, or the check for them", "issues/143239",
-    ),
-    row(
         "torch._C", "_conv_determine_backend_memory_format", torch_patches.lay_out_fake_convolutions(memory_format),
         "The results of fake convolutions are contiguous on devices that C++ does not know; compiled programs would "
         "view them so.",
@@ -259,6 +253,46 @@ AT_REGISTRATION += [
     ],
 ]  # fmt: skip
 """Those of ``torch.distributed`` that programs get before they make a process group."""
+
+DATA_PARALLEL = "torch.nn.parallel.data_parallel"
+SCATTERING = "`scatter` and `gather` for every device, or the check for them"
+AT_REGISTRATION += [
+    row(
+        "torch._C", "", torch_patches.copies_between_devices(device_copies.FUNCTIONS, device_copies.call),
+        "Copies between the devices of a process, which `nn.DataParallel` makes, are in builds for CUDA alone.",
+        SCATTERING, "issues/143239",
+        what="`_broadcast`, `_broadcast_coalesced`, `_scatter`, `_gather` and their forms with `out`",
+    ),
+    row(
+        DATA_PARALLEL, "DataParallel.__init__", data_parallel.constructing,
+        "`nn.DataParallel` moves a module of the CPU to webgpu because webgpu is there.",
+        "a device that the program asks for", "issues/143239",
+    ),
+    row(
+        DATA_PARALLEL, "DataParallel.forward", data_parallel.forwarding,
+        "`nn.DataParallel` chooses its devices before its module is on one.",
+        "a device that the program asks for", "issues/143239",
+    ),
+    row(
+        DATA_PARALLEL, "_get_all_device_indices", data_parallel.devices_alike,
+        "All adapters are an integrated GPU and a software adapter, too, and replicas wait for the slowest.",
+        "a check of the balance that leaves devices out",
+    ),
+    *[
+        row(
+            module, "parallel_apply", data_parallel.applying,
+            "The threads of replicas know of CUDA's autocast alone, and a device by a name of CUDA's.",
+            "the current accelerator's autocast and names",
+        )
+        for module in ("torch.nn.parallel.parallel_apply", DATA_PARALLEL, "torch.nn.parallel")
+    ],
+    row(
+        "torch.cuda.nccl", "is_available", data_parallel.asking_nccl,
+        "Sums of gradients on several devices warn that PyTorch is not compiled with NCCL.",
+        "the question after the tensors are seen to be CUDA's",
+    ),
+]  # fmt: skip
+"""Those of ``nn.DataParallel``."""
 
 AT_FIRST_GROUP = Patches([
     *[

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,16 +28,17 @@ class QuantizedLinear(nn.Module):
     weight: torch.Tensor
     scales: torch.Tensor
 
-    def __init__(self, linear: nn.Linear, dtype: str, group_size: int) -> None:
+    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, dtype: str, group_size: int) -> None:
+        """Of a floating ``weight`` (n, k)."""
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.out_features, self.in_features = weight.shape
         self.dtype, self.group_size = dtype, group_size
         with torch.no_grad():
-            weight = linear.weight.detach().float()
-            codes, scales = int8_of(weight) if dtype == "int8" else int4_of(weight, group_size)
+            numbers = weight.detach().float().contiguous()
+            codes, scales = int8_of(numbers) if dtype == "int8" else int4_of(numbers, group_size)
         self.register_buffer("weight", codes)
-        self.register_buffer("scales", scales.to(linear.weight.dtype))
-        self.bias = linear.bias
+        self.register_buffer("scales", scales.to(weight.dtype))
+        self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
@@ -70,6 +73,19 @@ def int4_of(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.
     return packed.contiguous(), torch.stack((scales, low + 8 * scales), 2)
 
 
+def linear_of(module: Any) -> tuple[torch.Tensor, nn.Parameter | None] | None:
+    """The weight (n, k) and the bias of a linear layer; None of another module.
+
+    Transformers' ``Conv1D``, of which GPT-2 is made, is a linear layer whose weight lies transposed.
+    """
+    if type(module) is nn.Linear:
+        return module.weight, module.bias
+    transformers = sys.modules.get("transformers.pytorch_utils")  # who has a module of it, has imported it
+    if transformers is not None and type(module) is transformers.Conv1D:
+        return module.weight.t(), module.bias
+    return None
+
+
 def quantize_(
     model: nn.Module,
     dtype: str = "int8",
@@ -78,7 +94,7 @@ def quantize_(
     filter_fn: Callable[[nn.Module, str], bool] | None = None,
 ) -> nn.Module:
     """Replaces linear layers of ``model`` by layers with weights of ``dtype``, "int8" or "int4"; returns the model, or
-    the new layer where the model is a linear layer itself.
+    the new layer where the model is a linear layer itself. Transformers' ``Conv1D`` is a linear layer, too.
 
     ``group_size``: how many numbers of a row share a scale, of int4: 32, 64, 128 or 256. A layer whose rows are no
     multiple of it stays as it is. ``filter_fn(module, name)``: which linear layers; all if None. A weight that is
@@ -90,12 +106,14 @@ def quantize_(
         raise ValueError(f"group_size is one of {', '.join(map(str, GROUP_SIZES))}, not {group_size}")
     layers: dict[nn.Module, nn.Module] = {}  # a layer that two modules share stays one
     for path, module in list(model.named_modules(remove_duplicate=False)):
-        if type(module) is not nn.Linear or (filter_fn is not None and not filter_fn(module, path)):
+        linear = linear_of(module)
+        if linear is None or (filter_fn is not None and not filter_fn(module, path)):
             continue
-        if dtype == "int4" and module.in_features % group_size:
+        weight, bias = linear
+        if dtype == "int4" and weight.shape[1] % group_size:
             continue
         if module not in layers:
-            layers[module] = QuantizedLinear(module, dtype, group_size).train(module.training)
+            layers[module] = QuantizedLinear(weight, bias, dtype, group_size).train(module.training)
         if not path:
             return layers[module]
         parent, _, key = path.rpartition(".")

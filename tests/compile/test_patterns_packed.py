@@ -52,8 +52,7 @@ KINDS = pytest.mark.parametrize("kind", [int8, int4, int4_of_xpu, quantized], id
 
 def layer(x: torch.Tensor, gain: torch.Tensor, offset: torch.Tensor | None, matrices: list[Matrix]) -> torch.Tensor:
     """What a language model does with one token: queries and keys, a gated unit, a product and what it is added to."""
-    norm = (lambda t: F.rms_norm(t, gain.shape, gain, 1e-6)) if offset is None else None
-    h = norm(x) if norm else F.layer_norm(x, gain.shape, gain, offset)
+    h = F.rms_norm(x, gain.shape, gain, 1e-6) if offset is None else F.layer_norm(x, gain.shape, gain, offset)
     q, k, gate, up, down = matrices
     both = torch.cat((q(h), k(h)), -1)
     return x + down(F.silu(gate(both)) * up(both))

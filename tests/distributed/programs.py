@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.distributed.ranks import free_port
+from tests.distributed.remains import Remains
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 240
@@ -54,15 +55,17 @@ class Ended(NamedTuple):
 def run_ranks(script: str, count: int = 2, ends_last: int | None = None, **environment: str) -> list[Ended]:
     """Runs a program on so many ranks, until all have ended; TimeoutExpired where one does not within minutes.
 
-    ``ends_last``: the rank that can read no more from its standard input once the others have ended.
+    ``ends_last``: the rank that can read no more from its standard input once the others have ended. AssertionError if
+    a process or a file is left.
     """
+    remains = Remains()
     common = os.environ | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     started = [
         subprocess.Popen(
             [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
-            env=common | environment | {"RANK": str(rank)},
+            env=common | environment | remains.environment | {"RANK": str(rank)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -74,10 +77,11 @@ def run_ranks(script: str, count: int = 2, ends_last: int | None = None, **envir
         outputs = {}
         for rank in sorted(range(count), key=lambda one: one == ends_last):  # communicate() ends its input
             outputs[rank] = started[rank].communicate(timeout=LONGEST_S)
-        return [Ended(p.returncode, *outputs[rank]) for rank, p in enumerate(started)]
     finally:
         for p in started:
             p.kill()
+    remains.assert_none()
+    return [Ended(p.returncode, *outputs[rank]) for rank, p in enumerate(started)]
 
 
 def torchrun(
@@ -86,20 +90,32 @@ def torchrun(
     """``torchrun`` of a program on two ranks, with an adapter each. Nobody waits for it."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
-        *options, str(script), *map(str, arguments),
+        "--log-dir", str(script.parent / "logs"), *options, str(script), *map(str, arguments),
     ]  # fmt: skip
     common = os.environ | {"TORCH_WEBGPU_COPIES": "2", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=common | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    remains = Remains()
+    started = subprocess.Popen(
+        command,
+        env=common | environment | remains.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    remains_of[started.pid] = remains
+    return started
+
+
+remains_of: dict[int, Remains] = {}
+"""What to look for when the torchrun of a number has ended."""
 
 
 def ended(process: subprocess.Popen[str]) -> Ended:
-    """Waits for it."""
+    """Waits for what :func:`torchrun` has started. AssertionError if a process or a file is left."""
     try:
         out, said = process.communicate(timeout=LONGEST_S)
     finally:
         process.terminate()  # torchrun ends its workers
+    remains_of.pop(process.pid).assert_none()
     return Ended(process.returncode, out, said)
 
 

@@ -94,18 +94,68 @@ def test_a_mismatch_is_told_to_all_and_they_go_on() -> None:
         + """
 error(lambda: dist.all_reduce(torch.ones(10 + rank, device=device)))
 error(lambda: dist.all_reduce(x, dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX))
+flags = torch.ones(4, device=device) > 0
+error(lambda: dist.all_reduce(flags, dist.ReduceOp.SUM if rank else dist.ReduceOp.AVG))
+error(lambda: dist.all_reduce(flags, dist.ReduceOp.AVG))
+big = torch.ones(9_000_000 if rank else 10, device=device)  # of five chunks, or one, copied at once
+others = [torch.full((10 + 2_000_000 * k,), float(k), device=device) for k in range(6)]
+works = [dist.all_reduce(t, async_op=True) for t in (big, *others)]
+error(works[0].wait)
+assert all(work.wait() for work in works[1:])
+assert all((t == 2 * k).all().item() for k, t in enumerate(others))
 x = torch.ones(4, device=device)
 dist.all_reduce(x)
 print(x[0].item())
 """
     )
     for code, out, said in run_ranks(script):
-        sizes, reductions, after = out.splitlines()
+        sizes, reductions, one_refuses, all_refuse, chunks, after = out.splitlines()
         assert code == 0, said
         assert "mismatched collectives" in sizes
         assert "allreduce of float32[10] by sum" in sizes
         assert "by max" in reductions
+        assert "rank 0 calls what is refused: Cannot use ReduceOp.AVG with torch.bool" in one_refuses
+        assert "mismatched" not in all_refuse
+        assert "Cannot use ReduceOp.AVG with torch.bool" in all_refuse
+        assert "mismatched collectives" in chunks
         assert after == "2.0"
+
+
+def test_a_rank_that_calls_a_collective_of_gloo() -> None:
+    """While the other calls one of shared memory, or another one of gloo: both are told, and go on."""
+    script = (
+        SHARED
+        + """
+def gather():
+    dist.gather(x, [torch.empty_like(x) for _ in range(2)] if rank == 0 else None)
+error(gather if rank else lambda: dist.all_reduce(x))
+error(gather if rank else lambda: dist.scatter(x, [x, x]))
+y = torch.zeros(4, device=device)
+parts = [torch.full((4,), r + 1.0, device=device) for r in range(2)] if rank == 0 else None
+works = [dist.scatter(y, parts, async_op=True), dist.all_reduce(y, async_op=True)]  # of what comes by gloo
+for work in works:
+    work.wait()
+print(y[0].item())
+out = torch.empty(2, 4, device=device)
+dist.all_to_all_single(out, torch.ones(2, 4, device=device) * rank)
+dist.all_reduce(out)
+error(lambda: dist.all_to_all_single(out, torch.ones(3, 4, device=device)))
+dist.all_reduce(out)
+print(out[:, 0].tolist())
+"""
+    )
+    for rank, (code, out, said) in enumerate(run_ranks(script)):
+        assert code == 0, said
+        one, other, in_order, refused, after = out.splitlines()
+        assert "mismatched collectives: rank" in one
+        assert "calls gather through gloo" in one
+        assert "calls allreduce of float32[1000] by sum" in one
+        assert "calls scatter through gloo" in other
+        assert f"rank {rank} of 2" in other
+        assert in_order == "3.0"
+        assert "mismatched" not in refused
+        assert "no error" not in refused
+        assert after == "[0.0, 4.0]"
 
 
 def test_a_peer_that_is_killed() -> None:
@@ -165,18 +215,18 @@ def test_a_first_exchange_that_goes_wrong() -> None:
     script = (
         SHARED
         + """
-from torch_webgpu.distributed import shared_check, shared_link
+from torch_webgpu.distributed import shared_check, shared_connect
 write = shared_check.Check.write
-def wrong(check, slots, chunk, number):
-    write(check, slots, chunk, number)
-    if rank == 1 and number == 4:
-        slots.of(chunk, 1, torch.int32, 1).fill_(7)
-def late(check, slots, chunk, number):
+def wrong(check, slot, number):
+    write(check, slot, number)
+    if rank == 1 and number == 16:  # through a slot that is used once more
+        slot.of(torch.int32, 1).fill_(7)
+def late(check, slot, number):
     time.sleep(6 * rank * (number == 1))
-    write(check, slots, chunk, number)
+    write(check, slot, number)
 for each in (wrong, late):
     shared_check.Check.write = each
-    shared_link.CHECK_S = 60 if each is wrong else 3
+    shared_connect.CHECK_S = 60 if each is wrong else 3
     group = dist.new_group([0, 1])
     x = torch.ones(8, device=device)
     dist.all_reduce(x, group=group)

@@ -22,7 +22,7 @@ def test_every_library_installed_finds_the_device() -> None:
 
 def test_every_library_that_chooses_a_device_is_asked() -> None:
     asked = {question.distribution.replace("-", "_") for question in report.QUESTIONS}
-    assert LIBRARIES.keys() - asked == {"lightning_fabric", "safetensors", "torchao"}
+    assert LIBRARIES.keys() - asked == {"deepspeed", "lightning_fabric", "safetensors", "torchao"}
 
 
 def questions(monkeypatch: pytest.MonkeyPatch, *asked: _Question) -> list[report.LibraryCheck]:

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 def python(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=os.environ | environment, capture_output=True, text=True,
-        timeout=120,
+        timeout=290,
     )  # fmt: skip
 
 

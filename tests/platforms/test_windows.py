@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.webgpu_double import CheckedWebGPU
@@ -14,9 +17,12 @@ from tests.webgpu_double import CheckedWebGPU
 from torch_webgpu import cli, doctor
 from torch_webgpu.api import adapter_memory
 from torch_webgpu.compile import cache
-from torch_webgpu.engine import backpressure
+from torch_webgpu.engine import backpressure, clock
+from torch_webgpu.engine.clock import Content, FlushClock
+from torch_webgpu.engine.lane import Lane
 from torch_webgpu.errors import NoAdapterError
-from torch_webgpu.runtime import adapters, vulkan_memory
+from torch_webgpu.runtime import adapters, dxc, vulkan_memory, wgpu_native
+from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.runtime.vulkan_memory import DeviceMemory
 
 
@@ -163,6 +169,91 @@ def test_row_backpressure_81_waiting_ends_by_a_clock_that_ticks_often(monkeypatc
     monkeypatch.setattr(backpressure.time, "monotonic", None)
     backpressure.Backpressure._wait(queue)
     assert len(queue.marks) == backpressure.MAX_MARKS
+
+
+class LockOfWindows:
+    """One that cannot wait: there a time limit is a number of ticks of 16 ms, whatever was asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.locked, self.release = self._lock.locked, self._lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        assert timeout == -1, "it waits for ticks"
+        return self._lock.acquire(blocking)
+
+
+def test_row_clock_16_an_idle_batch_waits_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    flushed = threading.Event()
+    lane = Lane(0, 0)
+    lane.entries.append(None)  # type: ignore[arg-type]
+    lanes = [lane]
+
+    def flush(lane: Lane, content: Content) -> None:
+        lanes.remove(lane)
+        flushed.set()
+
+    monkeypatch.setattr(clock, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(clock, "_thread", SimpleNamespace(allocate_lock=LockOfWindows))
+    timer = FlushClock(lanes.copy, lambda lane: False, flush)
+    timer.arm(16.0)
+    assert flushed.wait(60)
+    timer.stop()
+    assert slept.count(0.016 / clock.LOOKS_A_DELAY) >= clock.LOOKS_A_DELAY
+
+
+def test_row_wgpu_native_44_dxc_is_looked_for_where_no_stranger_puts_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Next to wgpu's library, or on the ``PATH``, less the parts that mean the working folder."""
+    resources, on_path, working = (tmp_path / name for name in ("wgpu/resources", "tools", "working"))
+    for folder in (resources, on_path, working):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(working)
+    monkeypatch.setattr(dxc.wgpu, "__file__", str(tmp_path / "wgpu" / "__init__.py"))
+    monkeypatch.setenv("PATH", os.pathsep.join(["", ".", str(tmp_path / "none"), str(on_path)]))
+    (working / dxc.LIBRARY).touch()
+    assert dxc.dxcompiler() is None
+    monkeypatch.setattr(dxc, "sys", SimpleNamespace(platform="win32"))
+    assert dxc.dxcompiler() is None
+    for folder in (on_path, resources):
+        (folder / dxc.LIBRARY).touch()
+        assert dxc.dxcompiler() == folder / dxc.LIBRARY
+
+
+@pytest.mark.parametrize("is_loaded", [True, False], ids=["loaded", "too old"])
+def test_row_wgpu_native_44_direct3d_compiles_with_dxc_where_it_is(
+    is_loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgpu-native has no Direct3D 12 where the compiler that it was told of cannot be loaded."""
+    path = Path("C:/größe/dxcompiler.dll")
+    asked: list[tuple[int, str]] = []
+
+    def create(descriptor: object) -> int:
+        extras = wgpu_native.ffi.cast("WGPUInstanceExtras *", descriptor.nextInChain)  # type: ignore[attr-defined]
+        told = wgpu_native.ffi.buffer(extras.dxcPath.data, extras.dxcPath.length)[:] if extras.dxcPath.length else b""
+        asked.append((extras.dx12ShaderCompiler, told.decode()))
+        return len(asked)
+
+    def listed(library: object, instance: int) -> list[Adapter]:
+        has_direct3d = is_loaded or not asked[instance - 1][1]
+        backends = ["Vulkan", "D3D12"] if has_direct3d else ["Vulkan"]
+        return [CheckedWebGPU().adapter(info={"backend_type": backend}) for backend in backends]
+
+    class Windows:
+        def __getattr__(self, name: str) -> object:
+            return create if name == "wgpuCreateInstance" else getattr(lib, name)
+
+    lib = wgpu_native.lib
+    monkeypatch.setattr(wgpu_native, "lib", Windows())
+    monkeypatch.setattr(wgpu_native, "_instance", wgpu_native._instance.__wrapped__)
+    monkeypatch.setattr(wgpu_native, "dxcompiler", lambda: path)
+    monkeypatch.setattr(wgpu_native.WgpuNative, "_listed", listed)
+    found = [adapter.info["backend_type"] for adapter in wgpu_native.WgpuNative().adapters()]
+    assert found == ["Vulkan", "D3D12"]
+    assert asked == [(2, str(path)), (0, "")][: 1 if is_loaded else 2]
 
 
 def test_row_json_of_the_doctor_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,40 @@ def on_the_cpu() -> list[float]:
         F.mse_loss(model(data), targets).backward()
         optimizer.step()
     return model.weight.flatten().tolist()
+
+
+def run_two(script: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """What rank 0 of two prints."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    done = subprocess.run(
+        [sys.executable, *launch, str(PROGRAMS / script), *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    printed: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1300)
+def test_the_example_imagenet(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Samplers, workers, clipping, checkpoints by map_location: as two ranks of the CPU; mixed precision nearly so."""
+    if not request.config.getoption("full"):
+        pytest.skip("slow: with --full")
+    for name in ("cpu", "webgpu"):
+        (tmp_path / name).mkdir()
+    expected = run_two("torchrun_imagenet.py", str(tmp_path / "cpu"), TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    translated = {"TORCH_WEBGPU_TRANSLATE": "webgpu", "TORCH_WEBGPU_COPIES": "2"}
+    ours = run_two("torchrun_imagenet.py", str(tmp_path / "webgpu"), **translated)
+    assert (ours["gpu"], expected["gpu"]) == (True, False)
+    assert ours["ranks"] == expected["ranks"] == 2
+    for name in ("losses", "resumed", "accuracy", "resumed_accuracy"):
+        assert ours[name] == pytest.approx(expected[name], rel=1e-4), name
+    assert ours["mixed"] == pytest.approx(expected["mixed"], rel=1e-2)
+    assert ours["mixed"] != ours["losses"], "float16 rounds"
+    assert ours["scale"] == 1024
+    assert ours["resumed"][0] < ours["losses"][-1] < ours["losses"][0]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def run(script: str, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=290,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

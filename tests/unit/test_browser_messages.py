@@ -32,12 +32,15 @@ class Tab:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.texts: list[str] = []
         self.session: Session | None = None
         self.answers = False
         self.closed_with: int | None = None
 
     def send(self, message: str | bytes) -> None:
-        if isinstance(message, bytes):
+        if isinstance(message, str):
+            self.texts.append(message)
+        else:
             self.frames.append(message)
             if self.answers and self.session is not None:
                 number = int.from_bytes(message[4:8], "little")
@@ -127,6 +130,65 @@ def test_replies_that_nobody_asked_for_are_refused(wrong: bytes) -> None:
         made.take(wrong)
 
 
+words = st.integers(0, 40) | st.integers(0, 2**32 - 1)
+near_replies = st.builds(
+    lambda head, rest: HEADER.pack(*head) + rest, st.tuples(st.sampled_from([1, 2, 9]), words, words, words),
+    st.binary(max_size=64),
+)  # fmt: skip
+near_texts = st.builds(
+    lambda kind, epoch, message: json.dumps({"type": kind, "epoch": epoch, "message": message}),
+    st.sampled_from(["hello", "opened", "refused", "lost", "alive", "x"]), st.integers(0, 4) | json_values,
+    st.text(max_size=30) | json_values,
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.binary(max_size=80) | st.text(max_size=80) | near_replies | near_texts, max_size=12))
+def test_any_messages_are_taken_or_end_the_session(messages: list[str | bytes]) -> None:
+    """Nothing of what a tab sends grows with the number of its messages."""
+    made, _ = session(answers=False)
+    told: list[str] = []
+    made.attach(1, lambda kind, text: told.append(text), told.append)
+    for number in (1, 2):
+        made.send_frame(number, b"frame", 8 * number)
+    with contextlib.suppress(ProtocolError):
+        for message in messages:
+            made.take(message)
+    held = [made._underway, made._awaited, made._told, made._wanted]
+    assert sum(map(len, held)) <= 6
+    assert all(c.isprintable() or c in "\n\t" for text in told for c in text)
+
+
+@pytest.mark.parametrize("kind", ["opened", "refused"])
+def test_devices_that_nobody_asks_for_are_refused(kind: str) -> None:
+    made, tab = session(answers=False)
+    with pytest.raises(ProtocolError, match="which nobody asks for"):
+        made.take(json.dumps({"type": kind, "epoch": 5, "message": ""}))
+    opening = threading.Thread(target=made.open, args=(7, [], {}))
+    opening.start()
+    while not tab.texts:
+        opening.join(0.01)
+    made.take('{"type": "opened", "epoch": 7}')
+    opening.join(30)
+    assert not opening.is_alive()
+    with pytest.raises(ProtocolError, match="which nobody asks for"):
+        made.take('{"type": "opened", "epoch": 7}')
+
+
+def test_control_characters_of_a_browser_reach_no_terminal() -> None:
+    told = {
+        "available": True,
+        "features": [],
+        "limits": dict(WELL),
+        "description": "GPU\x1b[2J\n",
+        "browser": "\x1b]0;a",
+    }
+    facts = read_adapter(told)
+    assert facts["name"] == "GPU[2J in ]0;a"
+    assert read_text(json.dumps({"type": "lost", "epoch": 1, "message": "\x1b[31mred\n"}))["message"] == "[31mred\n"
+    assert read_reply(reply(1, errors=[["internal", "a\x07b\nc"]])).errors == (("internal", "ab\nc"),)
+
+
 def test_a_silent_tab_is_lost() -> None:
     made, _ = session(answers=False, silence_s=0.1)
     device = BrowserDevice(made, 1)
@@ -200,6 +262,21 @@ def test_work_is_one_frame_and_reading_one_round_trip() -> None:
     assert device.map(buffer, 64) is not None
     assert (made.counts["frames"], made.counts["round_trips"]) == (1, 1)
     assert tab.frames[0].count(c.words((c.SUBMIT, 6, c.BEGIN_PASS, c.DISPATCH, 1, 2, 3, c.END_PASS))) == 10
+    device.close()
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_copy_that_no_browser_takes_is_told_at_once(place: int) -> None:
+    """And nothing of its submission runs, as with the other implementations."""
+    made, _ = session()
+    device = BrowserDevice(made, 1, idle_s=30.0)
+    encoder, numbers = device.create_encoder(), [0, 4, 8]
+    numbers[place - 1] += 2
+    device.copy_buffer(encoder, 1, numbers[0], 2, numbers[1], numbers[2])
+    assert not device.run(encoder)
+    ((kind, text),) = device.sink.take()
+    assert (kind, device.submissions) == ("validation", 0)
+    assert "multiples of 4 bytes" in text
     device.close()
 
 

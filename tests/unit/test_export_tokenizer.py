@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from torch_webgpu.errors import ExportError
 from torch_webgpu.export.tokenizer import tokenizer_json
 
+tokenizers = pytest.importorskip("tokenizers", reason="its tokenizers are exported")
+transformers = pytest.importorskip("transformers", reason="its tokenizers are exported")
 
-def words() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+
+def words() -> Any:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     return tokenizer
 
 
 def test_all_kinds_give_one_file(tmp_path: Path) -> None:
     expected = json.loads(words().to_str())
     (tmp_path / "tokenizer.json").write_text(words().to_str())
-    fast = PreTrainedTokenizerFast(tokenizer_object=words())  # adds a post-processor that does nothing
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words())  # adds a post-processor that does nothing
     for given in (words(), tmp_path, tmp_path / "tokenizer.json", str(tmp_path), fast):
         found = json.loads(tokenizer_json(given, 2))
         assert {**found, "post_processor": None} == expected

@@ -27,7 +27,7 @@ HEAVY = ("torch._dynamo", "torch._inductor", "torch._numpy", "torch.distributed.
 
 
 def printed(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=290)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 

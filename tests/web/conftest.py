@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.slow import skip_slow
 
+import torch_webgpu
 from torch_webgpu.export.folder import copy_runtime
 
 from .chromium import FLAGS, executable, missing, tensor_of
@@ -51,7 +52,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session_site(folders: Path) -> Iterator[Site]:
     copy_runtime(folders / "runtime")  # as it is exported
-    site = Site({"/runtime/": folders / "runtime", "/exports/": folders, "/": HERE})
+    device = Path(torch_webgpu.__file__).parent / "runtime" / "browser" / "page"
+    site = Site({"/runtime/": folders / "runtime", "/exports/": folders, "/device/": device, "/": HERE})
     yield site
     site.close()
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from tests.golden.programs import PROGRAMS
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
@@ -48,6 +49,17 @@ class Kernels:
         self.traced += 1
         for kernel in plan.kernels:
             self.sources.setdefault(link(kernel, self.target).source, f"{op.name}: {kernel.name}")
+
+
+def golden_kernels() -> Kernels:
+    """Of the programs of ``tests/golden``, which have the kernels that samples of operators are too small for."""
+    kernels = Kernels(target_named("portable"))
+    for name, program in PROGRAMS.items():
+        meta = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in program.inputs]
+        for kernel in trace(program.run, *meta, target=kernels.target).kernels:
+            kernels.sources.setdefault(link(kernel, kernels.target).source, f"{name}: {kernel.name}")
+        kernels.traced += 1
+    return kernels
 
 
 def portable_kernels(

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from socket import AF_INET, SOCK_STREAM, socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import torch_webgpu
-from torch_webgpu.serve.device import page_files
+from torch_webgpu.runtime.browser import commands as c
+from torch_webgpu.runtime.browser.server import BrowserServer
+from torch_webgpu.serve.device import page_files, start
 
 from .chromium import NO_ADAPTER, executable
-from .served import ROOT, Served, state
+from .served import ROOT, WAIT_S, Served, state
 
 client = pytest.importorskip("websockets.sync.client", reason="websockets is not installed: torch-webgpu[serve]")
 PAGE = Path(torch_webgpu.__file__).parent / "runtime" / "browser" / "page"
 COMPILER = ROOT / ".web-tools" / "node_modules" / ".bin" / "tsc"
 
-SAMPLE = ("engine/test_reading", "engine/test_events", "tensors/test_copy", "optim/test_mixed_lists")
+SAMPLE = (
+    "engine/test_reading", "engine/test_events", "tensors/test_copy", "optim/test_mixed_lists", "runtime/test_runtime",
+    "runtime/test_bounds", "runtime/test_prepared",
+)  # fmt: skip
 
 Serve = Callable[..., Served]
 
@@ -49,7 +61,37 @@ assert (torch.ones(3, device="webgpu:0") + 1).sum().item() == 6
 print("computes again", flush=True)
 input()
 """
-WAITING = "import torch\nprint('ready', torch.ones(2, device='webgpu').sum().item(), flush=True)\ninput()\n"
+MAP_READ, COPY_DST = 1, 8
+numbers = st.integers(0, 8) | st.sampled_from([64, 128, 140, 256, 4096, 1 << 20]) | st.integers(0, 2**32 - 1)
+headers = st.builds(c.header, st.sampled_from([1, 1, 1, 2]), numbers, st.integers(0, 3), numbers, numbers)
+commands = st.builds(
+    lambda code, values, data, lie: c.words((code, lie if lie >= 0 else len(values) + len(data) // 4, *values)) + data,
+    st.integers(0, 9), st.lists(numbers, max_size=7), st.sampled_from([b"", b"@compute", bytes(64)]),
+    st.sampled_from([-1, -1, -1, 0, 1, 2**32 - 1]),
+)  # fmt: skip
+frames = st.binary(max_size=64) | st.builds(
+    lambda head, some: head + b"".join(some), headers, st.lists(commands, max_size=6)
+)
+RUN_FRAMES = """async frames => {
+  const said = [];
+  for (const text of frames) {
+    try {
+      const reply = await gpu.run(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+      said.push(reply === null ? 'of another device' : `reply ${reply.byteLength}`);
+    } catch (error) {
+      said.push(String(error.message));
+    }
+  }
+  return said;
+}"""
+LOSE = """() => {
+  const make = GPUDevice.prototype.createCommandEncoder;
+  GPUDevice.prototype.createCommandEncoder = function () {
+    GPUDevice.prototype.createCommandEncoder = make;
+    this.destroy();
+    return make.call(this);
+  };
+}"""
 
 
 @pytest.fixture
@@ -70,6 +112,33 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         one.close()
 
 
+@contextmanager
+def serving(*certificate: str) -> Iterator[BrowserServer]:
+    """A server that invites a tab, in this process."""
+    made = start("127.0.0.1", 0, *certificate)
+    try:
+        yield made
+    finally:
+        atexit.unregister(made.close)
+        made.close()
+
+
+@pytest.fixture
+def server() -> Iterator[BrowserServer]:
+    with serving() as made:
+        yield made
+
+
+def computes(server: BrowserServer) -> bool:
+    """Waits for the tab, and asks its GPU for what was written there."""
+    server.wait(WAIT_S)
+    device = server.open()
+    buffer = device.create_buffer(16, MAP_READ | COPY_DST)
+    device.write_buffer(buffer, 0, bytes(range(16)))
+    read = device.map(buffer, 16)
+    return read is not None and bytes(read) == bytes(range(16))
+
+
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Any]:
     """A tab, in which nothing is refused by the policy and no script fails."""
@@ -88,6 +157,7 @@ def test_it_computes_trains_and_compiles(serve: Serve, tab: Any) -> None:
     tab.goto(program.link)
     assert "fine" in program.end()
     assert state(tab, "ended") == "The program has ended. Thank you."
+    assert not tab.is_visible("#meaning")
     assert int(tab.inner_text("#frames").replace(",", "")) > 10
 
 
@@ -110,24 +180,25 @@ def test_a_closed_tab_is_a_lost_device_and_an_opened_one_goes_on(serve: Serve, b
     second.close()
 
 
-def test_a_tab_without_the_token_is_refused(serve: Serve, tab: Any) -> None:
-    program = serve(WAITING)
-    tab.goto(program.link[:-3] + "abc")
+def test_a_tab_without_the_token_is_refused(server: BrowserServer, tab: Any) -> None:
+    """Also: nothing of the page is wider than a phone's window, or a desktop's."""
+    tab.goto(server.link[:-3] + "abc")
     assert "This link is not valid" in state(tab, "failed")
-    tab.goto(program.link.partition("#")[0])
+    tab.goto(server.link.partition("#")[0])
     tab.reload()
     assert "lacks its end" in state(tab, "failed")
-    tab.goto(program.link)
-    program.until("ready 2.0")
-    program.say()
-    program.end()
+    tab.goto(server.link)
+    assert computes(server)
+    state(tab, "working")
+    for width in (360, 1200):
+        tab.set_viewport_size({"width": width, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_who_may_connect(serve: Serve) -> None:
+def test_who_may_connect(server: BrowserServer) -> None:
     from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-    program = serve(WAITING)
-    address, _, token = program.link.partition("/#token=")
+    address, _, token = server.link.partition("/#token=")
     url = address.replace("http", "ws") + "/session"
 
     def refused(code: int, **options: Any) -> None:
@@ -153,34 +224,97 @@ def test_who_may_connect(serve: Serve) -> None:
         assert closed_with(protocols, message) == 4400
 
 
-def test_the_page_says_what_is_missing(chromium: Any, serve: Serve) -> None:
-    program = serve(WAITING)
+def test_it_listens_to_this_machine_alone(server: BrowserServer) -> None:
+    """Another address of this machine than that of the link is refused by the operating system."""
+    address = urlsplit(server.link)
+    assert address.hostname == "127.0.0.1"
+    assert address.port is not None
+    with closing(socket(AF_INET, SOCK_STREAM)) as asking:
+        asking.settimeout(WAIT_S)
+        with pytest.raises(OSError):  # noqa: PT011 refused here; elsewhere there may be no such address
+            asking.connect(("127.0.0.2", address.port))
+
+
+def test_a_lost_gpu_is_a_lost_device(server: BrowserServer, tab: Any) -> None:
+    """The tab stays, and computes again once the program opens the device anew."""
+    tab.goto(server.link)
+    server.wait(WAIT_S)
+    device = server.open()
+    state(tab, "working")
+    (worker,) = tab.workers
+    worker.evaluate(LOSE)
+    assert device.run(device.create_encoder())
+    device.poll(wait=True)
+    assert "The GPU was lost" in state(tab, "lost")
+    assert device.map(1, 4) is None
+    assert device.sink.lost
+    device.close()
+    assert computes(server)
+
+
+def test_frames_that_are_none_end_in_an_error(page: Any) -> None:
+    """Random and nearly right frames are run, or refused by an Error; the device computes afterwards."""
+    page.evaluate("import('/device/gpu.js').then(({Gpu}) => { globalThis.Gpu = Gpu; })")
+    page.evaluate(
+        """async () => {
+          const adapter = await navigator.gpu.requestAdapter();
+          globalThis.gpu = new Gpu(await adapter.requestDevice(), 1);
+          gpu.device.lost.then(({reason}) => { globalThis.gone = reason; });
+        }"""
+    )
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(frames, min_size=1, max_size=20))
+    def run(some: list[bytes]) -> None:
+        said = page.evaluate(RUN_FRAMES, [b64encode(frame).decode() for frame in some])
+        assert len(said) == len(some)
+        assert all(isinstance(one, str) for one in said)
+
+    run()
+    right = c.header(1, 7, c.READ, 90, 16) + b"".join(
+        [
+            *c.command(c.CREATE_BUFFER, (90, MAP_READ | COPY_DST, 16)),
+            *c.command(c.WRITE_BUFFER, (90, 0, 16), bytes(range(16))),
+        ]
+    )
+    assert page.evaluate(RUN_FRAMES, [b64encode(right).decode()]) == ["reply 32"]
+    assert page.evaluate("globalThis.gone") is None
+    page.evaluate("gpu.device.destroy()")
+
+
+def test_another_machines_browser_needs_a_certificate(browser: Any, tmp_path: Path) -> None:
+    """The link is https:// then, and the session is encrypted."""
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with serving(str(files[0]), str(files[1])) as server, browser.new_context(ignore_https_errors=True) as context:
+        assert server.link.startswith("https://127.0.0.1:")
+        page, sockets = context.new_page(), []
+        page.on("websocket", lambda one: sockets.append(one.url))
+        page.goto(server.link)
+        assert computes(server)
+        assert page.evaluate("isSecureContext")
+
+
+def test_the_page_says_what_is_missing(chromium: Any, server: BrowserServer) -> None:
     other = chromium.launch(executable_path=executable(), args=[*NO_ADAPTER])
     try:
         page = other.new_page()
-        page.goto(program.link)
+        page.goto(server.link)
         assert "WebGPU" in state(page, "failed")
     finally:
         other.close()
 
 
-@pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_is_wider_than_the_window(serve: Serve, tab: Any, width: int) -> None:
-    program = serve(WAITING)
-    tab.set_viewport_size({"width": width, "height": 800})
-    tab.goto(program.link)
-    program.until("ready")
-    state(tab, "working")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    program.say()
-    program.end()
-
-
-def test_the_policy_allows_no_evaluation(serve: Serve) -> None:
+def test_the_policy_allows_no_evaluation(server: BrowserServer) -> None:
     from urllib.request import urlopen
 
-    program = serve(WAITING)
-    with urlopen(program.link.partition("#")[0]) as answer:
+    with urlopen(server.link.partition("#")[0]) as answer:
         policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -16,18 +17,23 @@ READY = "html[data-state=ready]"
 
 
 @pytest.fixture(scope="module")
-def pages(folders: Path) -> Path:
-    """The pages with a network that has hardly learned."""
+def examples() -> Any:
+    """The module ``examples/web.py``."""
     sys.path.insert(0, str(EXAMPLES))
     try:
         import web
     finally:
         sys.path.remove(str(EXAMPLES))
-    for name in web.SHARED:
+    return web
+
+
+@pytest.fixture(scope="module")
+def pages(folders: Path, examples: Any) -> Path:
+    """The pages with a network that has hardly learned."""
+    for name in examples.SHARED:
         (folders / "pages").mkdir(exist_ok=True)
-        shutil.copyfile(web.PAGES / name, folders / "pages" / name)
-    web.digits_page(folders / "pages" / "digits", "cpu", epochs=2)
-    web.training_page(folders / "pages" / "training")
+        shutil.copyfile(examples.PAGES / name, folders / "pages" / name)
+    examples.digits_page(folders / "pages" / "digits", "cpu", epochs=2)
     return folders / "pages"
 
 
@@ -45,10 +51,16 @@ def test_drawing_a_digit(page: Any, site: Site, pages: Path) -> None:
     assert page.inner_text("#answer b") == str(shares.index(max(shares)))
     page.click("#clear")
     assert page.locator("#answer b").count() == 0
+    page.evaluate("delete document.documentElement.dataset.digit")
+    page.focus("#canvas")
+    page.keyboard.press("7")
+    page.wait_for_selector("html[data-digit]")
+    assert page.locator("#answer b").count() == 1
 
 
 @pytest.mark.slow
-def test_training_in_the_page(page: Any, site: Site, pages: Path) -> None:
+def test_training_in_the_page(page: Any, site: Site, pages: Path, examples: Any) -> None:
+    examples.training_page(pages / "training")
     page.set_viewport_size({"width": 360, "height": 800})
     page.goto(f"{site.url}/exports/pages/training/index.html")
     page.wait_for_selector(READY, timeout=60_000)
@@ -60,3 +72,20 @@ def test_training_in_the_page(page: Any, site: Site, pages: Path) -> None:
     page.click("#reset")
     page.wait_for_selector("html[data-steps='0']", timeout=60_000)
     assert page.inner_text("#step") == "0"
+
+
+@pytest.mark.slow
+def test_generating_text(page: Any, site: Site, pages: Path, examples: Any) -> None:
+    examples.text_page(pages / "text", "cpu", steps=1)
+    page.goto(f"{site.url}/exports/pages/text/index.html")
+    page.wait_for_selector(READY, timeout=300_000)
+    page.focus("#go")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.getElementById('text').textContent.length > 60", timeout=300_000)
+    assert page.evaluate("document.activeElement.id") == "stop"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("html[data-count]", timeout=60_000)
+    assert page.inner_text("#text").startswith("Return the number of")
+    assert int(page.get_attribute("html", "data-count")) > 1
+    assert page.evaluate("document.activeElement.id") == "go"
+    assert re.fullmatch(r"\d+ tokens, \d+ a second", page.inner_text("#speed"))

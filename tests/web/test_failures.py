@@ -6,6 +6,7 @@ import copy
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from torch_webgpu.export import export
 
 from .chromium import NO_ADAPTER, executable, tensor_of
-from .server import Site
+from .server import TYPES, Site
 
 LOAD = "([url, options]) => failure(() => Model.load(url, options))"
 
@@ -216,6 +217,65 @@ def test_no_adapter(chromium: Any, site: Site, lookup: str) -> None:
         other.close()
     assert error["kind"] in ("unsupported", "no-adapter")
     assert found == {"available": False, "reason": error["message"]}
+
+
+def test_a_page_that_is_not_secure(browser: Any, site: Site, lookup: str) -> None:
+    """Browsers have neither WebGPU nor digests there, so this is said first, also where a digest is to be checked."""
+    with browser.new_context() as context:
+        page, origin = context.new_page(), "http://elsewhere.example"
+
+        def answer(route: Any) -> None:
+            path = urlsplit(route.request.url).path
+            data = site.file_at(path)
+            route.fulfill(
+                status=404 if data is None else 200, body=data or b"", content_type=TYPES.get(Path(path).suffix)
+            )
+
+        page.route(f"{origin}/**", answer)
+        page.goto(f"{origin}/worker.js")  # any text will do
+        assert not page.evaluate("isSecureContext")
+        kinds = page.evaluate(
+            """async url => {
+              const {Model, getCapabilities} = await import('/runtime/index.js');
+              const load = options => Model.load(url, options).then(() => null, ({kind}) => kind);
+              return [await load({}), await load({integrity: 'sha256-0'}), (await getCapabilities()).available];
+            }""",
+            lookup,
+        )
+    assert kinds == ["insecure", "insecure", False]
+
+
+def test_a_browser_without_webgpu(page: Any, lookup: str) -> None:
+    error = page.evaluate(
+        """async url => {
+          Object.defineProperty(navigator, 'gpu', {value: undefined, configurable: true});
+          const error = await failure(() => Model.load(url));
+          delete navigator.gpu;
+          return error;
+        }""",
+        lookup,
+    )
+    assert error["kind"] == "unsupported"
+    assert page.evaluate(LOAD, [lookup, {}]) is None
+
+
+def test_what_webgpu_says_outside_of_a_call(page: Any, lookup: str) -> None:
+    """An error that no scope catches is told by the next run; the one after it is well."""
+    first, second = page.evaluate(
+        """async url => {
+          const model = await Model.load(url), {device} = model;
+          device.createBuffer({size: 16, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.STORAGE});
+          await device.queue.onSubmittedWorkDone();
+          const runs = [await failure(() => model.run({i: [1, 2, 3]})), await failure(() => model.run({i: [1, 2, 3]}))];
+          model.dispose();
+          runs.push(await failure(() => model.run({i: [1, 2, 3]})));
+          return [runs[0], [runs[1], runs[2].kind, runs[2].message]];
+        }""",
+        lookup,
+    )
+    assert first["kind"] == "gpu"
+    assert "MapRead" in first["message"]
+    assert second == [None, "gpu", "this model was disposed of"]
 
 
 class Cut(nn.Module):

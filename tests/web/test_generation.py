@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from torch_webgpu.export import export_generation
 from torch_webgpu.export.generation import Generation
 
 from .server import Site
+from .test_tokenizer import trained
 
 PROMPT = [5, 17, 300, 42, 8, 9, 10, 11, 12, 13, 14]
 COLLECT = """async runs => {
@@ -62,7 +63,8 @@ def llama3() -> LlamaForCausalLM:
 @pytest.fixture(scope="module")
 def loaded(browser: Any, session_site: Site, folders: Path) -> Iterator[Any]:
     """A page with the model in it."""
-    export_generation(gpt2(), folders / "gpt2", max_length=64, prefill=(1, 8))
+    words = PreTrainedTokenizerFast(tokenizer_object=trained("gpt2"))
+    export_generation(gpt2(), folders / "gpt2", max_length=64, prefill=(1, 8), tokenizer=words)
     session_site.well()
     opened = browser.new_context().new_page()
     opened.goto(f"{session_site.url}/empty.html")
@@ -97,6 +99,26 @@ def test_greedy_tokens_and_no_new_buffers(loaded: Any) -> None:
     )
     assert first == third == expected
     assert made[0] == made[1]
+
+
+def test_calls_of_a_step(loaded: Any) -> None:
+    """What eight more tokens cost: a submission of one pass each, and nothing new; one read tells all of them."""
+    few, more, dispatches = loaded.evaluate(
+        """async prompt => {
+          const counts = [];
+          for (const max_new_tokens of [7, 15]) { // 1 + 2 + 4 steps ahead, and 8
+            for (const name of Object.keys(counted)) delete counted[name];
+            for await (const token of model.generate(prompt, {max_new_tokens}));
+            counts.push({...counted});
+          }
+          return [...counts, model.manifest.programs.decode.steps.filter(s => s.length === 4).length];
+        }""",
+        PROMPT,
+    )
+    assert {name: n - few.get(name, 0) for name, n in more.items() if n != few.get(name, 0)} == {
+        "submit": 8, "beginComputePass": 8, "writeBuffer": 16, "dispatchWorkgroups": 8 * dispatches,
+        "setPipeline": 8 * dispatches, "setBindGroup": 8 * dispatches, "copyBufferToBuffer": 2, "mapAsync": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -170,6 +192,20 @@ def test_stopping(loaded: Any) -> None:
     assert (count, error, after) == (3, "AbortError", 4)
 
 
+def test_the_tokenizer_beside_a_model(loaded: Any) -> None:
+    ids, error = loaded.evaluate(
+        """async () => {
+          const tokenizer = await model.tokenizer(), file = model.manifest.files['tokenizer.json'];
+          delete model.manifest.files['tokenizer.json'];
+          const error = await failure(() => model.tokenizer());
+          model.manifest.files['tokenizer.json'] = file;
+          return [tokenizer.encode('Return the text'), error];
+        }"""
+    )
+    assert ids == trained("gpt2").encode("Return the text").ids
+    assert "without a tokenizer" in error["message"]
+
+
 def test_prompts_of_different_lengths_at_once(page: Any, folders: Path) -> None:
     """Each of a batch is continued as it is alone, by a model with the rotary embeddings of Llama 3."""
     model, prompts = llama3(), [PROMPT, [7, 8, 9], [100, 200, 300, 399, 5]]
@@ -192,25 +228,35 @@ def test_prompts_of_different_lengths_at_once(page: Any, folders: Path) -> None:
     assert "4 prompts: this model was exported for 3 at once" in error["message"]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_packed_weights(dtype: str, browser: Any, session_site: Site, folders: Path) -> None:
-    """The page draws the tokens that the quantized model draws on the CPU, and downloads packed weights."""
+def llama() -> LlamaForCausalLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "vocab_size": 400}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = LlamaConfig(**sizes, **heads, max_position_embeddings=64, bos_token_id=0, eos_token_id=None)
-    model = LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(8 if parameter.dim() > 1 else 1)
-    plain = export_generation(model, folders / "plain", max_length=64, prefill=(1, 8))
-    report = export_generation(model, folders / f"llama-{dtype}", max_length=64, prefill=(1, 8), quantize=dtype)
-    assert report.weight_bytes < 0.55 * plain.weight_bytes  # the embedding stays as it is
+    return sharpened(LlamaForCausalLM(config).eval())
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [
+        (llama, "int8"),
+        (gpt2, "int4"),
+        *[pytest.param(*p, marks=pytest.mark.slow) for p in ((llama, "int4"), (gpt2, "int8"))],
+    ],
+)
+def test_packed_weights(make: Any, dtype: str, browser: Any, session_site: Site, folders: Path) -> None:
+    """The page draws the tokens that the quantized model draws on the CPU, and downloads packed weights."""
+    model, name = make(), f"{make.__name__}-{dtype}"
+    report = export_generation(model, folders / name, max_length=64, prefill=(1,), quantize=dtype)
+    embeddings = sum(m.weight.nbytes for m in model.modules() if isinstance(m, torch.nn.Embedding))
+    weights = sum(p.nbytes for p in model.parameters()) - embeddings
+    tied = 400 * 32 if make is gpt2 else 0  # its head is its embedding, which stays there as it is
+    assert report.weight_bytes < embeddings + 0.4 * weights + tied
     session_site.well()
     with browser.new_context() as context:
         opened = context.new_page()
         opened.goto(f"{session_site.url}/empty.html")
         opened.wait_for_selector("html[data-ready]", state="attached")
-        opened.evaluate("async url => { globalThis.model = await Model.load(url); }", f"/exports/llama-{dtype}/")
-        (tokens,) = opened.evaluate(COLLECT, [[PROMPT, {"max_new_tokens": 12}]])
-    assert tokens == greedy(torch.webgpu.quantize_(copy.deepcopy(model), dtype), 12)
+        opened.evaluate("async url => { globalThis.model = await Model.load(url); }", f"/exports/{name}/")
+        (tokens,) = opened.evaluate(COLLECT, [[PROMPT[:4], {"max_new_tokens": 12}]])
+    assert tokens == greedy(torch.webgpu.quantize_(copy.deepcopy(model), dtype), 12, PROMPT[:4])

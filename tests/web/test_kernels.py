@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Any
 
 import pytest
@@ -10,16 +11,19 @@ import torch
 
 from torch_webgpu.engine.record import engine
 
-from .portable_kernels import Kernels, portable_kernels
+from .portable_kernels import Kernels, golden_kernels, portable_kernels
 
 AT_ONCE = 40
+FIXED_SIZE = re.compile(r"@workgroup_size\(([\d, ]+)\)")
+SOME_PIPELINES = 12
+"""Of a sample's kernels every so-manieth becomes a pipeline: a software adapter takes a second or more for one."""
 COMPILE = """async sources => {
   globalThis.compiler ??= await (await navigator.gpu.requestAdapter()).requestDevice();
-  return (await Promise.all(sources.map(async ([code, label]) => {
+  return (await Promise.all(sources.map(async ([code, label, pipeline]) => {
     const module = compiler.createShaderModule({code, label});
     const {messages} = await module.getCompilationInfo();
     const said = messages.filter(m => m.type === 'error').map(m => `${m.lineNum}: ${m.message}`);
-    if (!said.length) {
+    if (!said.length && pipeline) {
       compiler.pushErrorScope('validation');
       try {
         await compiler.createComputePipelineAsync({layout: 'auto', compute: {module, entryPoint: 'main'}});
@@ -35,11 +39,17 @@ COMPILE = """async sources => {
 
 @pytest.fixture(scope="module")
 def some() -> Kernels:
-    return portable_kernels(every=23, samples=2)
+    return portable_kernels(every=12, samples=2)
 
 
-def refused_by_the_browser(page: Any, kernels: Kernels) -> list[str]:
-    sources = [*kernels.sources.items()]
+def refused_by_the_browser(page: Any, kernels: Kernels, every: int = 1) -> list[str]:
+    """What the browser says against texts, and against pipelines: of each text that has memory of a workgroup or
+    computes its size, both of which are checked there alone, and of every so-manieth other; 0: of none.
+    """
+    sources = [
+        [text, label, every and (place % every == 0 or "var<workgroup>" in text or not FIXED_SIZE.search(text))]
+        for place, (text, label) in enumerate(kernels.sources.items())
+    ]
     return [
         " | ".join(said)
         for at in range(0, len(sources), AT_ONCE)
@@ -64,6 +74,8 @@ def check_limits(kernels: Kernels) -> None:
         words = set(re.findall(r"\w+", re.sub(r"//.*", "", text)))
         assert not words & {"i64", "u64", "f64", "f16", "enable", "immediate"}, label
         assert len(re.findall(r"var<storage", text)) <= 8, label
+        if size := FIXED_SIZE.search(text):
+            assert prod(map(int, size[1].split(","))) <= 256, label
 
 
 def test_a_refused_kernel_is_seen(page: Any) -> None:
@@ -78,14 +90,23 @@ def test_a_refused_kernel_is_seen_on_naga() -> None:
 
 
 def test_a_sample_of_operators(page: Any, some: Kernels) -> None:
-    assert len(some.sources) > 100
+    assert len(some.sources) > 200
     assert some.traced > some.refused
     check_limits(some)
-    assert refused_by_the_browser(page, some) == []
+    assert refused_by_the_browser(page, some, SOME_PIPELINES) == []
 
 
 def test_a_sample_of_operators_on_naga(some: Kernels) -> None:
     assert refused_by_naga(some) == []
+
+
+@pytest.mark.parametrize("every", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_golden_programs(page: Any, every: int) -> None:
+    kernels = golden_kernels()
+    assert len(kernels.sources) > kernels.traced
+    check_limits(kernels)
+    assert refused_by_naga(kernels) == []
+    assert refused_by_the_browser(page, kernels, every) == []
 
 
 PARTS = 24

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,6 +18,11 @@ RUNTIME = Path(torch_webgpu.__file__).parent / "export" / "js"
 COMPILER = Path(__file__).parents[2] / ".web-tools" / "node_modules" / ".bin" / "tsc"
 MAX_RUNTIME_BYTES = 10_000
 MAX_LINES = 250
+EXAMPLES = Path(__file__).parents[2] / "examples" / "web"
+EVALUATION = (
+    r"\beval\(|new Function|innerHTML|outerHTML|insertAdjacentHTML|document\.write|WebAssembly|createObjectURL"
+    r"|set(Timeout|Interval)\(['\"`]"
+)
 
 
 @pytest.mark.skipif(not COMPILER.exists(), reason="there is no TypeScript: make web-setup")
@@ -36,8 +43,27 @@ def test_types_are_checked(tmp_path: Path) -> None:
 
 
 def test_no_evaluation_of_text() -> None:
-    for path in RUNTIME.glob("*.js"):
-        assert not re.search(r"\beval\(|new Function|innerHTML|document\.write", path.read_text()), path.name
+    """Nor WebAssembly, nor scripts that are made in the page: of the runtime, and of all pages."""
+    scripts = [*RUNTIME.glob("*.js"), *(RUNTIME.parent / "page").glob("*.js"), *EXAMPLES.rglob("*.js")]
+    assert len(scripts) > 15
+    for path in scripts:
+        assert not re.search(EVALUATION, path.read_text()), path.name
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm")
+def test_the_npm_package_has_the_runtime_and_no_more() -> None:
+    """The folder of the runtime is one, as it is."""
+    done = subprocess.run(
+        ["npm", "pack", "--dry-run", "--json", "--ignore-scripts", "--offline"], cwd=RUNTIME, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    (package,) = json.loads(done.stdout)
+    modules = {path.name for path in RUNTIME.glob("*.js")}
+    assert {file["path"] for file in package["files"]} == {"README.md", "package.json", *modules}
+    assert (package["name"], package["version"]) == ("torch-webgpu", torch_webgpu.__version__)
+    about = json.loads((RUNTIME / "package.json").read_text())
+    assert not {"dependencies", "scripts"} & about.keys()
+    assert {path.removeprefix("./") for path in about["exports"].values()} <= modules
 
 
 def test_modules_are_short() -> None:

@@ -13,8 +13,9 @@ if (model) {
     if (!prompt.length) { say('Write a beginning first.', true); return; }
     say('');
     stop = new AbortController();
-    $('go').disabled = true;
     $('stop').disabled = false;
+    if (document.activeElement === $('go')) $('stop').focus(); // a disabled button loses the keyboard's place
+    $('go').disabled = true;
     const text = document.createTextNode('');
     $('text').replaceChildren(Object.assign(document.createElement('span'), {className: 'prompt', textContent: beginning}), text);
     const options = {temperature: Number($('temperature').value), top_p: 0.9, seed: crypto.getRandomValues(new Uint32Array(1))[0], signal: stop.signal};
@@ -32,6 +33,7 @@ if (model) {
       if (error.name !== 'AbortError') fail(error);
     } finally {
       $('go').disabled = false;
+      if (document.activeElement === $('stop')) $('go').focus();
       $('stop').disabled = true;
       document.documentElement.dataset.count = String(count);
     }

@@ -45,7 +45,7 @@ const model = await load(Model).catch(fail);
 if (model) {
   const {count, batch} = model.metadata, {images, labels} = await model.run('samples', {});
   let losses = [], order = shuffled(count), at = 0, training = false, loop = Promise.resolve(), rate = 0.01;
-  const shade = matchMedia('(prefers-color-scheme: dark)').matches ? 225 : 45;
+  const shade = 45; // which the style sheet inverts where it is dark
 
   const cells = Array.from({length: SHOWN}, (_, k) => {
     const canvas = Object.assign(document.createElement('canvas'), {width: 8, height: 8}), pen = canvas.getContext('2d');
@@ -128,6 +128,7 @@ if (model) {
     $('shown').textContent = rate.toPrecision(2).replace(/\.?0+$/, '');
   });
   addEventListener('resize', () => plot(losses));
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => plot(losses));
   plot(losses);
   await evaluate().catch(fail);
   ready();

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from torch_webgpu.aten.dispatch.call_site import program_line
 from torch_webgpu.compiler.compile import Compilation
 from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.engine.flush_reason import EXPLAINED, PROFILE, Cause
@@ -26,8 +22,6 @@ from torch_webgpu.runtime.observer import Observer
 if TYPE_CHECKING:
     from torch_webgpu.engine.tensor import Allocation
     from torch_webgpu.runtime.device import Device
-
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ class _Witness(Observer):
         self.flushes.append(
             ExplainedFlush(
                 self.device.index,
-                f"{cause}{_line()}" if cause.has_line else str(cause),
+                f"{cause}, at {line}" if cause.has_line and (line := program_line()) else str(cause),
                 [_operation(node.op) for node in nodes],
                 kernels,
                 [n for n in range(len(nodes)) if n not in run],
@@ -208,14 +202,6 @@ def _argument(op: Operation, k: int) -> str:
         return f"{len(tensors)} × {spec.dtype}, {spec.shape[0]} elements"
     one = f"{spec.dtype}{list(tensors[0].shape)}"
     return one if len(tensors) == 1 else f"{len(tensors)} × {one}"
-
-
-def _line() -> str:
-    """The line of the program that runs now."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return "" if frame is None else f", at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

@@ -18,11 +18,12 @@ from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.plan import Label
 from torch_webgpu.runtime.commands import Command, Dispatch
-from torch_webgpu.runtime.observer import Observer
 
+from . import host_costs
 from . import profile_report as report
+from .host_clock import HostClock, HostEvent, HostObserver
 from .profile_collectives import CollectiveEvent
-from .profile_report import HostEvent, KernelEvent, KernelStats
+from .profile_report import KernelEvent, KernelStats
 
 if TYPE_CHECKING:
     from torch_webgpu.distributed.timeline import Timeline
@@ -36,42 +37,13 @@ CALIBRATIONS = 3
 _running: profile | None = None
 
 
-class _HostClock:
-    """What the host's threads do, in nested spans."""
-
-    def __init__(self) -> None:
-        self.start_ns = time.perf_counter_ns()
-        self.events: list[HostEvent] = []
-        self._inside = threading.local()
-
-    def us(self, host_ns: int) -> float:
-        """Microseconds since the start."""
-        return (host_ns - self.start_ns) / 1e3
-
-    @contextmanager
-    def span(self, kind: str, detail: str = "") -> Iterator[None]:
-        outer: list[int] | None = getattr(self._inside, "spent_ns", None)
-        spent_ns = self._inside.spent_ns = [0]
-        begin_ns = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            took_ns = time.perf_counter_ns() - begin_ns
-            self._inside.spent_ns = outer
-            if outer is not None:
-                outer[0] += took_ns
-            own_us = (took_ns - spent_ns[0]) / 1e3
-            self.events.append(HostEvent(kind, detail, threading.get_ident(), self.us(begin_ns), took_ns / 1e3, own_us))
-
-
-class _Watch(Observer):
+class _Watch(HostObserver):
     """Times what one device is given."""
 
     device: Device
 
-    def __init__(self, device: Device, clock: _HostClock) -> None:
-        super().__init__(device)
-        self.clock = clock
+    def __init__(self, device: Device, clock: HostClock) -> None:
+        super().__init__(device, clock)
         self._known: dict[int, tuple[Command, str, int]] = {}  # by id: the command, its operation, its bytes
         self._unread: list[tuple[Stamp, KernelEvent, int]] = []  # events without times, when they were submitted
         self._read: list[tuple[KernelEvent, int, int, int]] = []  # begin and end by the GPU's clock; the submission
@@ -83,7 +55,7 @@ class _Watch(Observer):
 
     @contextmanager
     def span(self, kind: str, detail: str = "") -> Iterator[None]:
-        with self.clock.span(kind, detail), super().span(kind, detail):
+        with super().span(kind, detail):
             yield
         if kind == "flush":
             self._known.clear()
@@ -156,7 +128,7 @@ class _Watch(Observer):
 class _OpRecorder(TorchDispatchMode):
     """Spans around every operator that reaches a device."""
 
-    def __init__(self, clock: _HostClock) -> None:
+    def __init__(self, clock: HostClock) -> None:
         super().__init__()
         self._clock = clock
 
@@ -177,7 +149,7 @@ class profile:  # noqa: N801 torch.profiler's name
     After it: :attr:`events` (:class:`KernelEvent`, a dispatch each), :attr:`host_events`, :attr:`collectives`
     (:class:`CollectiveEvent`, those that were called inside), :attr:`total_gpu_time_us`, :attr:`wall_time_us`,
     :attr:`host_time_us` (microseconds by kind, each without what lies inside it, for the thread that was profiled),
-    :meth:`table`, :meth:`export_chrome_trace`, :meth:`plot`. One profile can run at a time.
+    :meth:`table`, :meth:`host_table`, :meth:`export_chrome_trace`, :meth:`plot`. One profile can run at a time.
 
     Bytes are what the tensors that a kernel reads and writes hold, each counted once: a matrix product that reads a
     tile twice moves more, a look-up in a table that touches a few rows less. Bandwidth is bytes over the kernel's time.
@@ -193,7 +165,7 @@ class profile:  # noqa: N801 torch.profiler's name
         self.has_timestamps = True
         self._names: dict[int, str] = {}
         self._watches: list[_Watch] = []
-        self._clock: _HostClock | None = None
+        self._clock: HostClock | None = None
         self._thread = 0
         self._mode = ExitStack()
 
@@ -218,7 +190,8 @@ class profile:  # noqa: N801 torch.profiler's name
             for device in eng.devices:
                 if device.is_open:
                     device.synchronize()
-            self._clock = _HostClock()
+            self._host_events: list[HostEvent] = []
+            self._clock = HostClock(self._host_events.append)
             self._thread = threading.get_ident()
             self._watches = [_Watch(device, self._clock) for device in eng.devices]
             for watch in self._watches:
@@ -251,7 +224,7 @@ class profile:  # noqa: N801 torch.profiler's name
                         (event for watch in self._watches for event in watch.finish()), key=lambda event: event.start_us
                     )
                 self.wall_time_us = clock.us(time.perf_counter_ns())
-                self.host_events = sorted(clock.events, key=lambda event: event.start_us)
+                self.host_events = sorted(self._host_events, key=lambda event: event.start_us)
                 used = {event.device for event in self.events}
                 self._names = {index: eng.devices[index].name for index in sorted(used)}
                 self.has_timestamps = all(eng.devices[index].has_timestamps for index in used)
@@ -287,6 +260,12 @@ class profile:  # noqa: N801 torch.profiler's name
             clock = "MEASURED ON THE HOST, submission and waiting included: the adapter has no timestamp queries."
         times = self.host_time_us, self.wall_time_us
         return report.table(self.key_averages(sort_by), row_limit, *times, clock, self.collectives)
+
+    def host_table(self, row_limit: int = 20) -> str:
+        """What made the host late, as text: flushes, plans made, uploads, waits and fallbacks, by the line of the
+        program that brought them about; those that took longest first. A negative ``row_limit`` shows all rows.
+        """
+        return host_costs.table(host_costs.group(self.host_events), row_limit)
 
     def export_chrome_trace(self, path: str | PathLike[str]) -> None:
         """Writes JSON for chrome://tracing or https://ui.perfetto.dev: host threads, GPUs, collectives."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from .host_clock import HOST_KINDS, HostEvent
 from .profile_collectives import CollectiveEvent, lanes_by_group, summary
 
 NAME_WIDTH = 60
 PLOTTED_KERNELS = 20
-
-HOST_KINDS = ("python", "record", "flush", "encode", "submit", "upload", "wait")
-"""What the host does. "python" is the program itself; without ``record_ops`` it includes recording."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +36,6 @@ class KernelEvent:
     def bandwidth_gbs(self) -> float:
         """Gigabytes (10⁹) per second."""
         return self.size_bytes / self.duration_us / 1e3 if self.duration_us > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class HostEvent:
-    """Something the host did, of a kind of :data:`HOST_KINDS`. ``self_us``: without the events inside it."""
-
-    kind: str
-    detail: str
-    thread: int
-    start_us: float
-    duration_us: float
-    self_us: float
 
 
 @dataclass
@@ -119,7 +105,7 @@ def table(
     """The rows with a head, and what they come to. A negative limit shows all."""
     shown = rows if row_limit < 0 else rows[:row_limit]
     total_us = sum(row.gpu_time_us for row in rows)
-    labels = [_shortened(row.label) for row in shown]
+    labels = [shortened(row.label) for row in shown]
     width = max([4, *map(len, labels)])
     head = (
         f"{'Name':<{width}}  {'GPU total':>10}  {'GPU %':>6}  {'GPU avg':>10}  {'Calls':>6}  {'Bytes':>10}  {'GB/s':>8}"
@@ -129,26 +115,27 @@ def table(
     for label, row in zip(labels, shown, strict=True):
         share = 100 * row.gpu_time_us / total_us if total_us else 0.0
         lines.append(
-            f"{label:<{width}}  {_time(row.gpu_time_us):>10}  {share:5.1f}%  {_time(row.gpu_time_avg_us):>10}  "
+            f"{label:<{width}}  {time_text(row.gpu_time_us):>10}  {share:5.1f}%  {time_text(row.gpu_time_avg_us):>10}  "
             f"{row.count:6d}  {_size(row.size_bytes):>10}  {row.bandwidth_gbs:8.2f}"
         )
     if len(shown) < len(rows):
         lines.append(f"… and {len(rows) - len(shown)} more")
     calls = sum(row.count for row in rows)
-    lines += [rule, f"GPU time {_time(total_us)} in {calls} dispatches; wall time {_time(wall_us)}. {clock}"]
-    parts = [f"{kind} {_time(host_us[kind])}" for kind in HOST_KINDS if kind in host_us]
+    lines += [rule, f"GPU time {time_text(total_us)} in {calls} dispatches; wall time {time_text(wall_us)}. {clock}"]
+    parts = [f"{kind} {time_text(host_us[kind])}" for kind in HOST_KINDS if kind in host_us]
     lines.append("Host time: " + ", ".join(parts))
     for what, size_bytes, after_us in summary(collectives):
-        steps = ", ".join(f"{step} {_time(us)}" for step, us in after_us.items())
+        steps = ", ".join(f"{step} {time_text(us)}" for step, us in after_us.items())
         lines.append(f"Collectives: {what}, {_size(size_bytes)}; on average after the call: {steps}")
     return "\n".join(lines)
 
 
-def _shortened(label: str) -> str:
-    return label if len(label) <= NAME_WIDTH else label[: NAME_WIDTH - 1] + "…"
+def shortened(label: str, width: int = NAME_WIDTH) -> str:
+    return label if len(label) <= width else label[: width - 1] + "…"
 
 
-def _time(us: float) -> str:
+def time_text(us: float) -> str:
+    """Microseconds in the unit that people would read them in."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if us >= size:
             return f"{us / size:.3f}{unit}"
@@ -247,7 +234,7 @@ def draw(
     figure = Figure(figsize=(12, 2.5 + 0.3 * max(len(shown), 1) + 0.3 * len(busy)), layout="constrained")
     heights = [max(len(shown), 3), max(len(busy), 3)]
     bars, times = figure.subplots(2, 1, gridspec_kw={"height_ratios": heights})
-    drawn = bars.barh([_shortened(row.label) for row in shown], [row.gpu_time_us / 1e3 for row in shown])
+    drawn = bars.barh([shortened(row.label) for row in shown], [row.gpu_time_us / 1e3 for row in shown])
     bars.bar_label(drawn, [f"{row.count}×, {row.bandwidth_gbs:.1f} GB/s" for row in shown], padding=3)
     bars.margins(x=0.2)
     bars.invert_yaxis()

@@ -15,7 +15,7 @@ def quantize_(
     filter_fn: Callable[[torch.nn.Module, str], bool] | None = None,
 ) -> torch.nn.Module:
     """Replaces linear layers of ``model`` by layers with weights of ``dtype``, "int8" or "int4"; returns the model, or
-    the new layer where the model is a linear layer itself.
+    the new layer where the model is a linear layer itself. Transformers' ``Conv1D`` is a linear layer, too.
 
     ``group_size``: how many numbers of a row share a scale, of int4: 32, 64, 128 or 256. A layer whose rows are no
     multiple of it stays as it is. ``filter_fn(module, name)``: which linear layers; all if None. A weight that is

@@ -15,6 +15,7 @@ FAMILIES = (
     "pointwise",
     "reductions",
     "linalg",
+    "spectral",
     "indexing",
     "nn",
     "attention",

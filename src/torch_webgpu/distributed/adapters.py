@@ -1,11 +1,11 @@
-"""Which adapter a process uses: that of its rank on its host, as launchers tell it (``LOCAL_RANK``)."""
+"""Which adapter a process uses, that of its rank on its host (``LOCAL_RANK``), and which are used together."""
 
 from __future__ import annotations
 
 import os
 import warnings
 
-from torch_webgpu.api.device import device_count, set_device
+from torch_webgpu.api.device import device_count, get_device_properties, set_device
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import started_in
 
@@ -29,6 +29,15 @@ def choose_adapter() -> None:
         warnings.warn(SHARED.format(processes=processes, adapters=adapters), stacklevel=6)
     if count > 1 and started_in() is None and current_device() == 0:
         set_device(rank % count)
+
+
+def adapters_alike() -> list[int]:
+    """The adapters of the first one's model: what is taken for "all" GPUs, with a rank or a replica on each.
+
+    They wait for the slowest: an integrated GPU or a software adapter beside the first would only hold it up.
+    """
+    models = [(p.name, p.adapter_type) for p in map(get_device_properties, range(device_count()))]
+    return [index for index, model in enumerate(models) if model == models[0]]
 
 
 def _number(variable: str) -> int | None:

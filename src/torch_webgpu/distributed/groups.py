@@ -67,7 +67,8 @@ class StagingGroup:
     def begin(self, request: Request) -> Exchange:
         """A collective that was just called."""
         exchanges = (transport.begin(request) for transport in self.transports)
-        return next(exchange for exchange in exchanges if exchange is not None)
+        exchange = next(exchange for exchange in exchanges if exchange is not None)
+        return exchange if self._shared is None else self._shared.in_order(request, exchange)
 
     @property
     def why_through_gloo(self) -> str | None:

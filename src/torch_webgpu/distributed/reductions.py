@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .shared_memory import RefusedError
+from .shared_board import RefusedError
 from .torch_c10d import HashStore, group_of_one_backend, new_gloo, operator, unboxed_work
 
 NUMBERS = 6, 3
@@ -27,6 +27,8 @@ OF_TRUTH = {"sum": "max", "product": "min", "bor": "max", "band": "min"}
 """What reductions of truth values are on the bytes 0 and 1."""
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """What is summed up in a wider dtype, and rounded once."""
+OF_MEANS = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32}
+"""What means are computed in, whose sums the dtype may not hold."""
 REDUCED = frozenset(
     (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32,
      torch.int64, torch.bool)
@@ -83,7 +85,8 @@ def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]
     if name in ("band", "bor", "bxor") and (dtype.is_floating_point or dtype.is_complex):
         raise RefusedError(f"Cannot use ReduceOp.{name.upper()} with non-integral dtype")
     rounding = None if dtype.is_floating_point else "trunc"  # of means, as with NCCL
-    pair, wide = PAIRS[name], WIDER.get(dtype, dtype) if name in ("sum", "avg", "product") else dtype
+    widened = WIDER | OF_MEANS if name == "avg" else WIDER if name in ("sum", "product") else {}
+    pair, wide = PAIRS[name], widened.get(dtype, dtype)
 
     def reduced(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         whole = reduce(pair, [part.to(wide) for part in parts])

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from .shared_slots import CHUNKS, Chunked, Slots
+from .shared_slots import SLOTS, Chunked, Slot, Slots
 
 NUMBERS = 4096
 """At each end of a slot."""
 
 
 def known(rank: int, number: int) -> torch.Tensor:
-    """What a rank writes into its slot of chunk ``number``."""
-    seed = 1 + rank * (CHUNKS + 1) + number
+    """What a rank writes as its chunk ``number``."""
+    seed = 1 + rank * (SLOTS + 1) + number
     return (torch.arange(NUMBERS, device="cpu") * 40_503 + seed * 2_654_435_761).remainder(2**31 - 1).to(torch.int32)
 
 
 class Check(Chunked):
-    """An all_gather of known numbers, which go through both ends of all slots, and through one chunk's once more."""
+    """An all_gather of known numbers, which go through both ends of all slots, and through one's once more."""
 
     def __init__(self, slots: Slots, rank: int, index: int) -> None:
         last = slots.slot_bytes // torch.int32.itemsize - NUMBERS
-        self._ends, self._rank, self._ranks = (0, last), rank, slots.ranks
+        self._ends, self._rank, self._ranks, self._chunks = (0, last), rank, slots.ranks, slots.count + 1
         self._device = torch.device("webgpu", index)
         self._seen: list[torch.Tensor] = []
         self._known: list[torch.Tensor] = []
+
+    def storages(self, role: str) -> Iterable[int]:
+        """None that others have."""
+        return ()
 
     def chunked(self) -> Sequence[Chunked]:
         """Itself."""
@@ -39,19 +43,21 @@ class Check(Chunked):
     def reached(self, step: str) -> None:
         """Nobody looks on."""
 
+    def end(self) -> None:
+        """Nothing is to be done."""
+
     @property
     def chunks(self) -> int:
-        return CHUNKS + 1
+        return self._chunks
 
-    def write(self, slots: Slots, chunk: int, number: int) -> None:
+    def write(self, slot: Slot, number: int) -> None:
         numbers = known(self._rank, number).to(self._device)
         for first in self._ends:
-            slots.of(chunk, self._rank, numbers.dtype, NUMBERS, first).copy_(numbers)
+            slot.of(numbers.dtype, NUMBERS, first).copy_(numbers)
 
-    def read(self, slots: Slots, chunk: int, number: int) -> None:
-        for rank in range(self._ranks):
-            ends = [slots.of(chunk, rank, torch.int32, NUMBERS, first) for first in self._ends]
-            self._seen.append(torch.cat(ends))
+    def read(self, slots: Sequence[Slot], number: int) -> None:
+        for rank, slot in enumerate(slots):
+            self._seen.append(torch.cat([slot.of(torch.int32, NUMBERS, first) for first in self._ends]))
             self._known.append(known(rank, number).repeat(2))
 
     def look(self) -> None:

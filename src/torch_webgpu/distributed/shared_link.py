@@ -1,58 +1,53 @@
 """Collectives of ranks on one host, through memory that all have mapped and their GPUs have imported.
 
-A collective goes in chunks. For each, every rank's GPU writes the rank's slot; when all have, each GPU reads the slots
-of all, and reduces them. GPUs never wait for each other: the processes do, by numbers in the shared pages that each
-writes when its GPU's work is done. The collectives of a group run in the order of the calls, each in the thread that
-is to finish it.
+A collective goes in chunks. Each rank's GPU copies its own into slots; when all have, each GPU reads the slots of all,
+and reduces them. GPUs never wait for each other: the processes do, by numbers in the shared pages that each writes when
+its GPU's work is done.
+
+A GPU has one queue here, and what is submitted last runs last. So a collective's chunks are copied when it is called,
+behind what computed them and before what the program records after that, as far as slots are free. All else is done
+in the order of the calls, by the thread that is to finish the collective: when its turn comes it copies the chunks that
+are left, and tells the others.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any, Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Protocol
 
-from torch_webgpu.config import config
-from torch_webgpu.engine.imported import (
-    host_memory_tensor,
-    release_host_memory,
-    submit,
-    takes_host_memory,
-    wait_until,
-)
+from torch_webgpu.engine.imported import release_host_memory, submit, wait_until
 from torch_webgpu.engine.sync import pause
 
+from .shared_board import Board, RefusedError
 from .shared_check import Check
-from .shared_memory import (
-    COPIED,
-    REDUCED,
-    Board,
-    Peers,
-    RefusedError,
-    SharedMemory,
-    exchanged,
-    processes,
-    why_not,
-)
+from .shared_memory import COPIED, READ, REDUCED, Peers, progress
+from .shared_ring import Ring
 from .shared_slots import Chunked, Slots
-from .timeline import ISSUED, READ
+from .timeline import ISSUED
+from .timeline import READ as FIRST_COPIED
 from .timeline import REDUCED as ALL_REDUCED
-from .torch_c10d import PrefixStore
+from .transport import IN, OUT
 
-_log = logging.getLogger("torch_webgpu")
-SLOT_BYTES = 8 << 20
-"""Of one rank's part of a chunk."""
-CHECK_S = 60.0
-"""How long the first exchange may take, whatever the group's timeout: kernels are compiled meanwhile, by all ranks."""
 RELEASE_S = 2.0
 """How long it is tried to unmap memory. Else that is done when nobody has it any more."""
+NOWHERE = 0
+"""The slot of a chunk to which this rank gives nothing: nobody reads it."""
+
+
+def is_done() -> bool:
+    """Of what nothing was submitted for."""
+    return True
 
 
 class Chunks(Protocol):
     """A collective as a link runs it."""
+
+    def storages(self, role: str) -> Iterable[int]:
+        """Of the tensors that are read (IN), or written (OUT), by numbers that tell them apart."""
 
     def chunked(self) -> Sequence[Chunked]:
         """What it exchanges, tensor by tensor."""
@@ -63,17 +58,61 @@ class Chunks(Protocol):
     def reached(self, step: str) -> None:
         """A step was done just now."""
 
+    def end(self) -> None:
+        """Records what is to be done after the last chunk was read."""
+
+
+class Underway:
+    """A collective that was called and is not finished.
+
+    ``slots``: those of the chunks whose copies are submitted. ``copies``: how many chunks are copied when the GPU has
+    done what was submitted then, and whether it has.
+    """
+
+    def __init__(self, collective: Chunks) -> None:
+        self.collective, self.written = collective, set(collective.storages(OUT))
+        self.slots: list[int] = []
+        self.copies: deque[tuple[int, Callable[[], bool]]] = deque()
+
+    @cached_property
+    def steps(self) -> list[tuple[Chunked, int]]:
+        """Its chunks: of which tensor each is, and its number there."""
+        return [(one, number) for one in self.collective.chunked() for number in range(one.chunks)]
+
 
 class Link:
-    """What one group's ranks, all on one host, exchange through."""
+    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn."""
 
     def __init__(self, board: Board, slots: Slots, peers: Peers, rank: int, index: int) -> None:
         self._board, self._slots, self._peers, self.rank, self.index = board, slots, peers, rank, index
         self.ranks, self.slot_bytes = slots.ranks, slots.slot_bytes
+        self._ring = Ring(slots.count, partial(board.least, READ))
+        self._at_once = slots.count // 2  # GPUs copy one half while they read the other
         self._turn = threading.Condition()
-        self._tickets = self._served = 0
-        self._number = self._chunk = 0
+        self._tickets = self._served = self._number = 0
+        self._to_be_written: Counter[int] = Counter()
+        self._reads: deque[tuple[int, Callable[[], bool]]] = deque()
+        self._telling = threading.Lock()
         self._deadline_s: float | None = None
+        self.copied_ahead = 0
+
+    def begin(self, collective: Chunks) -> Underway:
+        """A collective that is called now. Submits the copies of its chunks, while slots are free. Never waits.
+
+        None are made of what a collective before it is still to write.
+        """
+        one = Underway(collective)
+        with self._turn:
+            waits = any(storage in self._to_be_written for storage in collective.storages(IN))
+            self._to_be_written.update(one.written)
+        if not waits:
+            try:
+                self._tell_reads()
+                self._copy(one, ahead=True)
+            except BaseException as error:
+                self._board.give_up(str(error) or type(error).__name__)
+                raise
+        return one
 
     def ticket(self) -> int:
         """The place of a collective that is issued now."""
@@ -81,7 +120,7 @@ class Link:
             self._tickets += 1
             return self._tickets
 
-    def run(self, ticket: int, collective: Chunks) -> None:
+    def run(self, ticket: int, one: Underway) -> None:
         """Runs a collective when all before it are done. RuntimeError where it, or one before it, is given up."""
         try:
             with self._turn:
@@ -89,8 +128,10 @@ class Link:
                     self._turn.wait(0.05)  # which Ctrl-C ends
             self._board.look()
             self._number += 1
-            collective.reached(ISSUED)
-            self._run(collective)
+            one.collective.reached(ISSUED)
+            self._copy(one)
+            self._compare(one)
+            self._exchange(one)
         except RefusedError:  # by all ranks
             raise
         except BaseException as error:
@@ -99,43 +140,115 @@ class Link:
         finally:
             with self._turn:
                 self._served += 1
+                self._to_be_written -= Counter(one.written)
                 self._turn.notify_all()
 
-    def _run(self, collective: Chunks) -> None:
-        board, first = self._board, self._chunk
-        steps = [(one, number) for one in collective.chunked() for number in range(one.chunks)]
-        written = [self._write(*steps[0], first)] if steps else []
-        board.compare(self._number, collective.called())
-        for at, (one, number) in enumerate(steps):
-            if at + 1 < len(steps):
-                written.append(self._write(*steps[at + 1], first + at + 1))
-            wait_until(written[at], self._look)
-            if not at:
-                collective.reached(READ)
-            self._tell(COPIED, first + at)
-            if one.is_reduced_in_parts:
-                one.reduce_part(self._slots, first + at, number)
-                wait_until(submit(self.index), self._look)
-                self._tell(REDUCED, first + at)
-            else:
-                board.tell(REDUCED, first + at + 1)
-            if at + 1 == len(steps):
-                collective.reached(ALL_REDUCED)
-            one.read(self._slots, first + at, number)
-            submit(self.index)
-        self._chunk += len(steps)
+    def _copy(self, one: Underway, ahead: bool = False) -> None:
+        """Submits the copies of its chunks that are left, while slots are free."""
+        while len(one.slots) < len(one.steps):
+            first = len(one.slots)
+            recorded = sum(self._record_copy(one, ahead) for _ in one.steps[first : first + self._at_once])
+            if len(one.slots) == first:
+                return
+            one.copies.append((len(one.slots), submit(self.index) if recorded else is_done))
+            self.copied_ahead += recorded if ahead else 0
 
-    def _write(self, one: Chunked, number: int, chunk: int) -> Callable[[], bool]:
-        one.write(self._slots, chunk, number)
-        return submit(self.index)
+    def _record_copy(self, one: Underway, ahead: bool) -> bool:
+        """Records the copy of one more chunk, if there is anything to copy, and a slot is free; whether it did."""
+        chunked, number = one.steps[len(one.slots)]
+        slot = self._ring.take(ahead) if chunked.is_given else NOWHERE
+        if slot is None:
+            return False
+        one.slots.append(slot)
+        if chunked.is_given:
+            chunked.write(self._slots.of(self.rank, slot), number)
+        return chunked.is_given
 
-    def _tell(self, which: int, chunk: int) -> None:
-        """Tells that the GPU has done this with a chunk, and waits until all others' have."""
-        self._board.tell(which, chunk + 1)
-        self._board.wait(which, chunk + 1)
+    def _compare(self, one: Underway) -> None:
+        """Tells what is called. RefusedError if other ranks call another collective, or if this cannot be done."""
+        refusal = None
+        try:
+            called = one.collective.called()
+        except RefusedError as error:
+            called, refusal = f"what is refused: {error}", error
+        try:
+            self._board.compare(self._number, called, self._while_others_are_waited_for)
+            if refusal is not None:
+                raise refusal
+        except RefusedError:
+            for slot, (chunked, _) in zip(one.slots, one.steps, strict=False):
+                if chunked.is_given:
+                    self._ring.give_back(slot)
+            self._reads.append((progress(self._number + 1, 0), is_done))
+            raise
 
-    def _look(self) -> None:
+    def _exchange(self, one: Underway) -> None:
+        """Exchanges the chunks, as many at once as all ranks have copied."""
+        number, board, done, copied = self._number, self._board, 0, 0
+        while done < len(one.steps):
+            self._copy(one)
+            while done == copied and not one.copies:  # all ranks are in this collective, and read on
+                board.wait(READ, self._ring.first_free_at(), self._while_others_are_waited_for)
+                self._copy(one)
+            if done == copied:
+                copied = self._tell_copied(one, done)
+            board.wait(COPIED, progress(number, done + 1), self._while_others_are_waited_for)
+            ready = min(copied, board.steps(COPIED))
+            self._read(one, done, ready)
+            done = ready
+        if not one.steps:
+            one.collective.end()
+            self._reads.append((progress(number + 1, 0), is_done))
+
+    def _tell_copied(self, one: Underway, first: int) -> int:
+        """Tells, when they are copied, where the next chunks are; how many are copied then."""
+        copied, is_copied = one.copies.popleft()
+        wait_until(is_copied, self._while_the_adapter_is_waited_for)
+        if first == 0:
+            one.collective.reached(FIRST_COPIED)
+        for step in range(first, copied):
+            self._board.tell_slot(self._number, step, one.slots[step])
+        self._board.tell(COPIED, progress(self._number, copied))
+        return copied
+
+    def _read(self, one: Underway, first: int, end: int) -> None:
+        """Makes the results of chunks that all ranks have copied, in one submission."""
+        number, is_last = self._number, end == len(one.steps)
+        chunks = [
+            (*one.steps[step], [self._slots.of(*where) for where in enumerate(self._board.slots(number, step))])
+            for step in range(first, end)
+        ]
+        in_parts = [chunk for chunk in chunks if chunk[0].is_reduced_in_parts]
+        for chunked, k, slots in in_parts:
+            chunked.reduce_part(slots, k)
+        if in_parts:
+            wait_until(submit(self.index), self._while_the_adapter_is_waited_for)
+        self._board.tell(REDUCED, progress(number, end))
+        if in_parts:
+            self._board.wait(REDUCED, progress(number, end), self._while_others_are_waited_for)
+        if is_last:
+            one.collective.reached(ALL_REDUCED)
+        for chunked, k, slots in chunks:
+            chunked.read(slots, k)
+        if is_last:
+            one.collective.end()
+        self._reads.append((progress(number + 1, 0) if is_last else progress(number, end), submit(self.index)))
+        for step in range(first, end):
+            if one.steps[step][0].is_given:
+                self._ring.lend(one.slots[step], progress(number, step + 1))
+
+    def _tell_reads(self) -> None:
+        """Tells how far the GPU has read: the others may copy into those slots again."""
+        with self._telling:
+            while self._reads and self._reads[0][1]():
+                self._board.tell(READ, self._reads.popleft()[0])
+
+    def _while_others_are_waited_for(self) -> None:
+        self._tell_reads()
         self._board.look()
+
+    def _while_the_adapter_is_waited_for(self) -> None:
+        self._while_others_are_waited_for()
         if self._deadline_s is not None and time.perf_counter() > self._deadline_s:
             raise RuntimeError("the adapter was not done in time")
 
@@ -144,7 +257,7 @@ class Link:
         board, check = self._board, Check(self._slots, self.rank, self.index)
         usual_s = board.timeout_s
         board.timeout_s, self._deadline_s = seconds, time.perf_counter() + seconds
-        self.run(self.ticket(), check)
+        self.run(self.ticket(), self.begin(check))
         check.look()
         board.timeout_s, self._deadline_s = usual_s, None
 
@@ -156,60 +269,11 @@ class Link:
         """Lets the memory go. Nothing is underway."""
         self._board.give_up("the process group was destroyed")
         self._peers.close()
+        with self._telling:
+            self._reads.clear()
         del self._slots
         begin = time.perf_counter()
         release_host_memory(self.index)
         while not self._board.close() and time.perf_counter() - begin < RELEASE_S:
             pause(begin)  # the adapter says later that it has let the memory go
             release_host_memory(self.index)
-
-
-def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) -> tuple[Link | None, str]:
-    """The transport of a process group's ranks; None, and why, where they go on through gloo.
-
-    Every rank calls this at its first collective, and all get the same answer. ``store``: what is of this group alone.
-    ``index``: the device's.
-    """
-    refusal = ""
-    if size == 1:
-        return None, "it is alone"
-    if not config().shared_memory:
-        refusal = "TORCH_WEBGPU_SHARED_MEMORY is 0"
-    elif not takes_host_memory(index):
-        refusal = "its adapter does not take host memory (host-mapped-pointer)"
-    store = PrefixStore("shared/", store)
-    everybody = processes(store, rank, size, refusal, timeout)
-    if reason := why_not(everybody):
-        return None, reason
-    peers = Peers(everybody, rank)
-    slots_bytes = Slots.size_bytes(size, SLOT_BYTES)
-    try:
-        memory = SharedMemory.shared(store, everybody, rank, slots_bytes, timeout, peers)
-    except OSError as error:
-        peers.close()
-        return None, str(error)
-    board, problem, link = Board(memory, rank, size, peers, timeout), "", None
-    try:
-        slots = Slots(host_memory_tensor(index, memory.slots), size, SLOT_BYTES)
-        link = Link(board, slots, peers, rank, index)
-        del slots
-    except RuntimeError as error:
-        problem = f"rank {rank}: {error}"
-        board.give_up(problem)
-    if link is not None:
-        try:
-            link.check(CHECK_S)
-        except RuntimeError as error:
-            problem = f"rank {rank}: the first exchange went wrong: {error}"
-    longest = max(timeout, timedelta(seconds=2 * CHECK_S))  # others may have begun later
-    told = exchanged(store, "checked", rank, size, {"problem": problem}, longest, peers)
-    problems = [one["problem"] for one in told if one["problem"]]
-    if not problems:
-        return link, ""
-    _log.warning("collectives go through gloo, and not through shared memory: %s", "; ".join(problems))
-    if link is not None:
-        link.close()
-    else:
-        peers.close()
-        memory.close()
-    return None, problems[0]

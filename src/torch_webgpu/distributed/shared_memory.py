@@ -28,14 +28,14 @@ poller: Any = select
 PAGE_BYTES = 4096
 ALIGNED_BYTES = 1 << 16
 """Where the slots begin: pages have as many bytes on some machines."""
-TEXT_AT, TEXT_BYTES = 256, 512
+TEXT_AT, TEXT_BYTES = 1024, 512
 """Where a page has its texts: two of what is called, the last one of why the rank gave up."""
-ARRIVED, COPIED, REDUCED, FAILED, TOKEN = range(5)
-"""The numbers of a page: the collective that the rank is in; the chunks that it has written, and has reduced; whether
-it has given up; in the first page, the number by which the others know the memory."""
+ARRIVED, COPIED, REDUCED, READ, FAILED, TOKEN, SLOT_NUMBERS = range(7)
+"""The numbers of a page: the collective that the rank is in; how far it has copied, has reduced, and has read (see
+:func:`progress`); whether it has given up; in the first page, the number by which the others know the memory; from the
+last one on, in which slots the rank's chunks are."""
+STEP_BITS = 32
 GONE = "rank {rank} is gone: its process {pid} has ended"
-LOOK_S = 0.02
-"""How often a wait looks whether its peers are alive."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,11 @@ class Peers:
         self._ranks = {}
 
 
+def progress(number: int, steps: int) -> int:
+    """As one number, which only grows: so many steps of collective ``number`` are done."""
+    return number << STEP_BITS | steps
+
+
 class SharedMemory:
     """``pages`` of each rank, then ``slots``: what a GPU imports."""
 
@@ -172,7 +177,7 @@ class SharedMemory:
         if rank == 0:
             try:
                 descriptor = linux.memfd_create("torch-webgpu")
-                linux.posix_fallocate(descriptor, 0, size)
+                os.truncate(descriptor, size)  # pages come when they are used, by a process or a GPU
                 memory = cls(descriptor, ranks, slots_bytes)
                 memory.set_number(0, TOKEN, token)
             except OSError as error:
@@ -219,73 +224,3 @@ class SharedMemory:
         """Writes a text, as far as there is room."""
         at = rank * PAGE_BYTES + TEXT_AT + which * TEXT_BYTES
         self._bytes[at : at + TEXT_BYTES] = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
-
-
-class Board:
-    """What one rank tells and learns through the pages of a :class:`SharedMemory`."""
-
-    def __init__(self, memory: SharedMemory, rank: int, size: int, peers: Peers, timeout: timedelta) -> None:
-        self._memory, self._rank, self._size, self._peers = memory, rank, size, peers
-        self.timeout_s = timeout.total_seconds()
-        self._others = [other for other in range(size) if other != rank]
-        self.given_up = ""
-        """Why nothing can be exchanged any more."""
-
-    def compare(self, number: int, called: str) -> None:
-        """This rank is in a collective, and calls this. Waits for all to arrive; RefusedError if they call another."""
-        self._memory.set_text(self._rank, number % 2, called)
-        self._memory.set_number(self._rank, ARRIVED, number)
-        self.wait(ARRIVED, number)
-        for other in self._others:
-            theirs = self._memory.text(other, number % 2)
-            if theirs != called:
-                raise RefusedError(
-                    f"mismatched collectives: rank {other} calls {theirs}, rank {self._rank} calls {called}"
-                )
-
-    def tell(self, which: int, value: int) -> None:
-        """This rank has got so far."""
-        self._memory.set_number(self._rank, which, value)
-
-    def give_up(self, reason: str) -> None:
-        """Has all ranks end with an error."""
-        self.given_up = self.given_up or reason
-        self._memory.set_text(self._rank, 2, self.given_up)
-        self._memory.set_number(self._rank, FAILED, 1)
-
-    def close(self) -> bool:
-        """Unmaps the pages, and the slots. See :meth:`SharedMemory.close`."""
-        return self._memory.close()
-
-    def wait(self, which: int, value: int) -> None:
-        """Until all ranks have got so far. RuntimeError if one never will, or not in time."""
-        begin = looked = time.perf_counter()
-        memory, waiting = self._memory, self._others
-        while waiting := [other for other in waiting if memory.number(other, which) < value]:
-            now = time.perf_counter()
-            if now - looked > LOOK_S:
-                looked = now
-                ended = self._peers.ended()  # before their numbers are read once more
-                waiting = [other for other in waiting if memory.number(other, which) < value]
-                self.look(ended, waiting)
-                if waiting and now - begin > self.timeout_s:
-                    ranks = ", ".join(map(str, waiting))
-                    raise RuntimeError(
-                        f"Timed out waiting {1000 * self.timeout_s:.0f}ms for rank {ranks} of {self._size}"
-                    )
-            pause(begin)
-
-    def look(self, ended: Sequence[tuple[int, int]] = (), waiting: Sequence[int] = ()) -> None:
-        """RuntimeError if this rank or one that is waited for has given up, or has ended."""
-        if self.given_up:
-            raise RuntimeError(self.given_up)
-        for rank, pid in ended:
-            if rank in waiting:
-                raise RuntimeError(GONE.format(rank=rank, pid=pid))
-        for rank in waiting:
-            if self._memory.number(rank, FAILED):
-                raise RuntimeError(f"rank {rank} gave up: {self._memory.text(rank, 2)}")
-
-
-class RefusedError(RuntimeError):
-    """What all ranks refuse to do, each by itself: they go on together."""

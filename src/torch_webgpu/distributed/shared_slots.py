@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
-CHUNKS = 4
-"""How many chunks have slots at once: a rank writes one while the others may still read the last but one."""
+SLOTS, SLOT_BYTES, ALL_BYTES = 16, 8 << 20, 512 << 20
+"""How many slots a rank has, and their size, unless all were more together. Pages cost memory when they are used."""
 DIRECT_RANKS, DIRECT_BYTES = 3, 1 << 18
 """Up to so many ranks, or bytes, each rank reduces everything; else each its part, which the others read."""
 PART_BYTES = 256
@@ -20,28 +22,46 @@ PART_BYTES = 256
 Reduction = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
-class Slots:
-    """For each chunk at hand, a slot of each rank, and one for results: ``slot_bytes`` each."""
+class Slot(NamedTuple):
+    """Bytes of host memory, as a tensor of the device."""
 
-    def __init__(self, memory: torch.Tensor, ranks: int, slot_bytes: int) -> None:
-        self._memory, self.ranks, self.slot_bytes = memory, ranks, slot_bytes
+    memory: torch.Tensor
+
+    def of(self, dtype: torch.dtype, elements: int, first: int = 0) -> torch.Tensor:
+        """Elements of it."""
+        at = first * dtype.itemsize
+        return self.memory[at : at + elements * dtype.itemsize].view(dtype)
+
+
+class Slots:
+    """Those of each rank, ``count`` of ``slot_bytes``: the rank alone writes into them, the others read."""
+
+    def __init__(self, memory: torch.Tensor, ranks: int) -> None:
+        self.ranks, self.count, self.slot_bytes = ranks, self.count_of(ranks), SLOT_BYTES
+        self._memory = memory
 
     @staticmethod
-    def size_bytes(ranks: int, slot_bytes: int) -> int:
-        """Of them all."""
-        return CHUNKS * (ranks + 1) * slot_bytes
+    def count_of(ranks: int) -> int:
+        """How many each rank has, among so many."""
+        return max(4, min(SLOTS, ALL_BYTES // SLOT_BYTES // ranks))
 
-    def of(self, chunk: int, rank: int, dtype: torch.dtype, elements: int, first: int = 0) -> torch.Tensor:
-        """Elements of a rank's slot; of the results with rank -1."""
-        at = ((chunk % CHUNKS) * (self.ranks + 1) + rank % (self.ranks + 1)) * self.slot_bytes + first * dtype.itemsize
-        return self._memory[at : at + elements * dtype.itemsize].view(dtype)
+    @classmethod
+    def size_bytes(cls, ranks: int) -> int:
+        """Of them all."""
+        return ranks * cls.count_of(ranks) * SLOT_BYTES
+
+    def of(self, rank: int, slot: int) -> Slot:
+        """One of a rank's."""
+        at = (rank * self.count + slot) * self.slot_bytes
+        return Slot(self._memory[at : at + self.slot_bytes])
 
 
 class Chunked:
     """A collective of one tensor on one rank, chunk by chunk, of ``chunk_elements`` of each part that a rank has."""
 
     chunk_elements: int
-    is_reduced_in_parts = False
+    is_given, is_reduced_in_parts = True, False
+    """Whether this rank copies anything into its slots; whether each rank reduces a part for the others."""
 
     @property
     def chunks(self) -> int:
@@ -56,14 +76,14 @@ class Chunked:
         """The elements of chunk ``number``."""
         return slice(number * self.chunk_elements, (number + 1) * self.chunk_elements)
 
-    def write(self, slots: Slots, chunk: int, number: int) -> None:
-        """Fills this rank's slot with its chunk ``number``, whose slots are those of ``chunk``."""
+    def write(self, slot: Slot, number: int) -> None:
+        """Copies this rank's chunk ``number`` into its slot."""
 
-    def reduce_part(self, slots: Slots, chunk: int, number: int) -> None:
-        """Fills this rank's part of the results, if they are made in parts."""
+    def reduce_part(self, slots: Sequence[Slot], number: int) -> None:
+        """Reduces this rank's part of what all ranks' slots have, into its own slot, if that is done in parts."""
 
-    def read(self, slots: Slots, chunk: int, number: int) -> None:
-        """Makes the results of all slots."""
+    def read(self, slots: Sequence[Slot], number: int) -> None:
+        """Makes the results of all ranks' slots."""
 
 
 @dataclass
@@ -83,29 +103,34 @@ class AllReduce(Chunked):
     def whole(self) -> torch.Tensor:
         return self.tensor
 
-    def write(self, slots: Slots, chunk: int, number: int) -> None:
+    def write(self, slot: Slot, number: int) -> None:
         mine = self.tensor[self.part(number)]
-        slots.of(chunk, self.rank, mine.dtype, mine.numel()).copy_(mine)
+        slot.of(mine.dtype, mine.numel()).copy_(mine)
 
-    def reduce_part(self, slots: Slots, chunk: int, number: int) -> None:
+    def _parts(self, elements: int, itemsize: int) -> list[slice]:
+        """Which elements of a chunk each rank reduces."""
+        aligned = PART_BYTES // itemsize
+        size = -(-elements // (self.ranks * aligned)) * aligned
+        ends = [min(rank * size, elements) for rank in range(self.ranks + 1)]
+        return [slice(*pair) for pair in pairwise(ends)]
+
+    def reduce_part(self, slots: Sequence[Slot], number: int) -> None:
         mine = self.tensor[self.part(number)]
-        aligned = PART_BYTES // mine.itemsize
-        size = -(-mine.numel() // (self.ranks * aligned)) * aligned
-        first = min(self.rank * size, mine.numel())
-        size = min(size, mine.numel() - first)
-        if size:
-            parts = [slots.of(chunk, r, mine.dtype, size, first) for r in range(self.ranks)]
-            slots.of(chunk, -1, mine.dtype, size, first).copy_(self.reduction(parts))
+        part = self._parts(mine.numel(), mine.itemsize)[self.rank]
+        if size := part.stop - part.start:
+            parts = [slot.of(mine.dtype, size, part.start) for slot in slots]
+            parts[self.rank].copy_(self.reduction(parts))  # nobody else has read this part of it
 
-    def read(self, slots: Slots, chunk: int, number: int) -> None:
+    def read(self, slots: Sequence[Slot], number: int) -> None:
         if not self.reads:
             return
         mine = self.tensor[self.part(number)]
         if self.is_reduced_in_parts:
-            mine.copy_(slots.of(chunk, -1, mine.dtype, mine.numel()))
+            for slot, part in zip(slots, self._parts(mine.numel(), mine.itemsize), strict=True):
+                mine[part].copy_(slot.of(mine.dtype, part.stop - part.start, part.start))
         else:
             parts = [
-                mine if r == self.rank else slots.of(chunk, r, mine.dtype, mine.numel()) for r in range(self.ranks)
+                mine if rank == self.rank else slot.of(mine.dtype, mine.numel()) for rank, slot in enumerate(slots)
             ]
             mine.copy_(self.reduction(parts))
 
@@ -119,18 +144,20 @@ class Broadcast(Chunked):
     root: int
     chunk_elements: int
 
+    def __post_init__(self) -> None:
+        self.is_given = self.rank == self.root
+
     def whole(self) -> torch.Tensor:
         return self.tensor
 
-    def write(self, slots: Slots, chunk: int, number: int) -> None:
-        if self.rank == self.root:
-            mine = self.tensor[self.part(number)]
-            slots.of(chunk, self.root, mine.dtype, mine.numel()).copy_(mine)
+    def write(self, slot: Slot, number: int) -> None:
+        mine = self.tensor[self.part(number)]
+        slot.of(mine.dtype, mine.numel()).copy_(mine)
 
-    def read(self, slots: Slots, chunk: int, number: int) -> None:
+    def read(self, slots: Sequence[Slot], number: int) -> None:
         if self.rank != self.root:
             mine = self.tensor[self.part(number)]
-            mine.copy_(slots.of(chunk, self.root, mine.dtype, mine.numel()))
+            mine.copy_(slots[self.root].of(mine.dtype, mine.numel()))
 
 
 @dataclass
@@ -145,14 +172,14 @@ class AllGather(Chunked):
     def whole(self) -> torch.Tensor:
         return self.tensor
 
-    def write(self, slots: Slots, chunk: int, number: int) -> None:
+    def write(self, slot: Slot, number: int) -> None:
         mine = self.tensor[self.part(number)]
-        slots.of(chunk, self.rank, mine.dtype, mine.numel()).copy_(mine)
+        slot.of(mine.dtype, mine.numel()).copy_(mine)
 
-    def read(self, slots: Slots, chunk: int, number: int) -> None:
+    def read(self, slots: Sequence[Slot], number: int) -> None:
         mine = self.tensor[self.part(number)]
         for rank, output in enumerate(self.outputs):
-            source = mine if rank == self.rank else slots.of(chunk, rank, mine.dtype, mine.numel())
+            source = mine if rank == self.rank else slots[rank].of(mine.dtype, mine.numel())
             output[self.part(number)].copy_(source)
 
 
@@ -173,17 +200,14 @@ class ReduceScatter(Chunked):
     def whole(self) -> torch.Tensor:
         return self.inputs[0]
 
-    def write(self, slots: Slots, chunk: int, number: int) -> None:
+    def write(self, slot: Slot, number: int) -> None:
         for other, given in enumerate(self.inputs):
             mine = given[self.part(number)]
             if other != self.rank:
-                slots.of(chunk, self.rank, mine.dtype, mine.numel(), other * self.chunk_elements).copy_(mine)
+                slot.of(mine.dtype, mine.numel(), other * self.chunk_elements).copy_(mine)
 
-    def read(self, slots: Slots, chunk: int, number: int) -> None:
+    def read(self, slots: Sequence[Slot], number: int) -> None:
         mine = self.inputs[self.rank][self.part(number)]
         size, first = mine.numel(), self.rank * self.chunk_elements
-        parts = [
-            mine if other == self.rank else slots.of(chunk, other, mine.dtype, size, first)
-            for other in range(len(self.inputs))
-        ]
+        parts = [mine if rank == self.rank else slot.of(mine.dtype, size, first) for rank, slot in enumerate(slots)]
         self.output[self.part(number)].copy_(self.reduction(parts))

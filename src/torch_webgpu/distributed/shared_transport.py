@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from torch_webgpu.engine.imported import submit
-
+from .announced import AnnouncedExchange
 from .reductions import REDUCED, Deferred
-from .shared_link import Link, connect
+from .shared_connect import connect
+from .shared_link import Link, Underway
 from .shared_slots import AllGather, AllReduce, Broadcast, Chunked, ReduceScatter
 from .staging import describe
 from .transport import Exchange, Request, flat
@@ -93,7 +93,7 @@ class SharedMemoryTransport:
         """Why it carries nothing; None where it does, and before the first collective."""
 
     def begin(self, request: Request) -> SharedExchange | None:
-        """The first call waits for all ranks. Inputs are read later: nobody may write them before the end."""
+        """The first call waits for all ranks. Inputs may be read later: nobody may write them before the end."""
         collective = request.collective
         if not carries(collective.name, collective.reduces, request.tensors, request.group.size):
             return None
@@ -105,6 +105,13 @@ class SharedMemoryTransport:
                 f"webgpu:{index}. With TORCH_WEBGPU_SHARED_MEMORY=0 gloo carries those of any device"
             )
         return None if link is None else SharedExchange(request, link)
+
+    def in_order(self, request: Request, exchange: Exchange) -> Exchange:
+        """Another transport's exchange of this group, which takes its turn, and of which the other ranks are told."""
+        link = self._link
+        if link is None or request.collective.is_of_two or isinstance(exchange, SharedExchange):
+            return exchange
+        return AnnouncedExchange(request, exchange, link)
 
     def _connected(self, index: int) -> Link | None:
         if self._link is None and self.refusal is None:
@@ -132,27 +139,37 @@ class SharedExchange(Exchange):
     """A collective through shared memory."""
 
     carried_by = "shared memory"
+    is_issued_at_once = True  # it takes its place
 
     def __init__(self, request: Request, link: Link) -> None:
-        self._name, self._tensors, self._rest = request.collective.name, request.tensors, request.rest
-        self._link, self._ticket, self._prepared = link, 0, Prepared()
+        self._request, self._name, self._tensors = request, request.collective.name, request.tensors
+        self._rest, self._link, self._ticket, self._prepared = request.rest, link, 0, Prepared()
         self._reducing: Deferred | None = None
+        self._underway: Underway | None = link.begin(self)
 
     def issue(self) -> None:
         self._ticket = self._link.ticket()
 
     def finish(self) -> int:
+        underway, self._underway = self._underway, None  # it has this one
+        assert underway is not None
         with torch.no_grad():
-            self._link.run(self._ticket, self)
-            self._prepared.write_back()
-            submit(self._link.index)
+            self._link.run(self._ticket, underway)
         return -1
+
+    def storages(self, role: str) -> Iterator[int]:
+        """The addresses of those that this rank reads, or writes."""
+        return self._request.storages(role)
+
+    def end(self) -> None:
+        """Copies into strided tensors."""
+        self._prepared.write_back()
 
     def called(self) -> str:
         """What has to be the same on all ranks."""
         tensors = list(flat(self._tensors[-1]))
         sizes = ", ".join(f"{describe(t).partition('[')[0]}[{t.numel()}]" for t in tensors[:4])
-        more = f" and {len(tensors) - 4} more" if len(tensors) > 4 else ""
+        more = f" and {len(tensors) - 4} more, {sum(t.numel() for t in tensors)} in all" if len(tensors) > 4 else ""
         root = f" with rank {self._root()}" if self._root() is not None else ""
         by = f" by {self._reducing.name}" if self._reducing is not None else ""
         return f"{self._name.strip('_')} of {sizes}{more}{root}{by}"

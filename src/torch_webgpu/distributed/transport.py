@@ -84,11 +84,20 @@ class Request:
             return IN if is_root else OUT
         return BOTH if is_root else IN  # reduce: only the root's is written
 
+    def storages(self, role: str) -> Iterator[int]:
+        """The addresses of those that this rank reads (IN), or writes (OUT)."""
+        for k, value in enumerate(self.tensors):
+            if self.role(k) in (role, BOTH):
+                for t in flat(value):
+                    yield t.untyped_storage().data_ptr()
+
 
 class Exchange(ABC):
     """One collective underway in a transport. ``carried_by``: which one, in words."""
 
     carried_by: str
+    is_issued_at_once = False
+    """Whether :meth:`issue` never waits."""
     timeline: Timeline | None = None
     """Where the times of its steps are noted; None if nobody looks."""
 

@@ -21,7 +21,9 @@ another thread does not let go of the interpreter. Recording takes no part in an
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import ceil
@@ -155,4 +157,9 @@ class FlushClock:
         return not self._halted_within(0)
 
     def _halted_within(self, seconds: float) -> bool:
-        return self._halt.acquire(timeout=seconds)
+        locks_tick = sys.platform == "win32"
+        if locks_tick:
+            # There locks time out by the system's ticks, of 16 ms, and a delay of that is two looks. A sleep has a
+            # timer of its own; the end of the program waits for one, a quarter of a second at most.
+            time.sleep(seconds)
+        return self._halt.acquire(timeout=0 if locks_tick else seconds)

@@ -51,7 +51,7 @@ def run_watched(device: Device, recording: Recording, cause: Cause, look_up: Loo
     with _torch_profiler_observer[0](device) if profiler._is_profiler_enabled else nullcontext():
         observer = device.observer
         assert observer is not None
-        with observer.span("flush", f"{len(nodes)} operations"):
+        with observer.span("flush", f"because {cause}"):
             cached = look_up(recording, device)
             observer.planned(nodes, cached.compilation, cause)
             run(device, cached, recording)

@@ -15,6 +15,7 @@ from torch_webgpu.compiler.compile import Compilation
 from torch_webgpu.compiler.fuse.patterns import BUILT_IN, Pattern
 from torch_webgpu.compiler.options import Options
 from torch_webgpu.config import is_printed, print_stage
+from torch_webgpu.runtime.observer import span
 
 from .executable import Executable
 from .recording import graph_of
@@ -118,7 +119,9 @@ class PlanCache:
             self.hits += 1
         else:
             self.misses += 1
-            cached = plans[recording.key] = compiled(recording, device, options)
+            count = len(recording.nodes())
+            with span(device, "plan", f"of {count} operation{'' if count == 1 else 's'}"):
+                cached = plans[recording.key] = compiled(recording, device, options)
         if cached.counts is not None:
             fused, alone, dropped = cached.counts
             self.fusions += fused

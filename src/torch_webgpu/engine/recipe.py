@@ -83,24 +83,35 @@ class Recipe:
     run: RunFunction = field(init=False)
 
     def __post_init__(self) -> None:
-        self.run = _only_new(self) or _only_over(self) or self._run
+        self.run = _only_new(self) or _only_over(self) or _any(self)
 
-    def _run(self, values: Sequence[Any], starts: list[int]) -> Any:
-        if self.aliasing is not None and aliasing_of(starts) != self.aliasing:
-            return self.overlapping(values)
-        eng = engine()
-        varying = None if self.numbers is None else self.numbers(values)
+
+def _any(recipe: Recipe) -> RunFunction:
+    """For every other recipe."""
+    eng, device, numbers, aliasing = engine(), recipe.device, recipe.numbers, recipe.aliasing
+    results, several, overlapping = recipe.results, recipe.several, recipe.overlapping
+    instructions = [(i.op, i.pick or i.addresses, i.params) for i in recipe.instructions]
+    single = results[0] if len(results) == 1 and not several else None
+    fresh = recipe.fresh
+
+    def run(values: Sequence[Any], starts: list[int]) -> Any:
+        if aliasing is not None and aliasing_of(starts) != aliasing:
+            return overlapping(values)
+        varying = None if numbers is None else numbers(values)
         created = []
         with eng.lock:
-            for template in self.fresh:
+            for template in fresh:
                 tensor, allocation = eng.make_with(template)
                 created.append(tensor)
-                starts.append(allocation.address)
-            for instruction in self.instructions:
-                params = instruction.params if varying is None else varying
-                eng.append(self.device, instruction.op, instruction.addresses(starts), params)
-        results = [None if r is None else created[r] if r >= 0 else values[-1 - r] for r in self.results]
-        return tuple(results) if self.several else results[0]
+                starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
+            for op, addresses, params in instructions:
+                eng.append(device, op, addresses(starts), params if varying is None else varying)
+        if single is not None:
+            return created[single] if single >= 0 else values[-1 - single]
+        returned = [None if r is None else created[r] if r >= 0 else values[-1 - r] for r in results]
+        return tuple(returned) if several else returned[0]
+
+    return run
 
 
 def _only_new(recipe: Recipe) -> RunFunction | None:

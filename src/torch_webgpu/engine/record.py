@@ -273,7 +273,7 @@ class Engine(Store):
         lane.entries.append((op, addresses, params))
         if lane not in busy:  # the handler of a signal may have flushed it since it began
             busy.append(lane)
-        if may_end:
+        if may_end and (len(lane.entries) >= self.settings.threshold or not self.settings.batching):
             self._end_after(lane)
 
     def _end_before(self, lane: Lane, op: Operation) -> None:
@@ -285,10 +285,7 @@ class Engine(Store):
     def _end_after(self, lane: Lane) -> None:
         """Flushes a lane that is full, or any with batching off."""
         settings = self.settings
-        if len(lane.entries) >= settings.threshold or not settings.batching:
-            self.flush_lane(
-                lane, flush_reason.full(settings.threshold) if settings.batching else flush_reason.UNBATCHED
-            )
+        self.flush_lane(lane, flush_reason.full(settings.threshold) if settings.batching else flush_reason.UNBATCHED)
 
     def lane(self, device: int) -> Lane:
         """The calling thread's lane of a device; the caller holds the lock."""

@@ -100,7 +100,8 @@ class Allocation:
 class Template:
     """All that tensors of one layout have in common: made once, so that making a tensor is a few writes.
 
-    Raises UnsupportedDtypeError for a dtype that PyTorch's DLPack import does not know.
+    Raises UnsupportedDtypeError for a dtype that PyTorch's DLPack import does not know, RuntimeError for a layout whose
+    bytes 63 bits cannot count: PyTorch's import would end the process.
     """
 
     __slots__ = ("device", "dims", "kind", "offset_view", "pack", "size_bytes", "strides_at", "tail")
@@ -118,6 +119,9 @@ class Template:
         self.size_bytes = elements * row.itemsize
         # A storage's size is that of its first tensor, read off a contiguous shape: make that, then the view.
         plain = strides == contiguous_strides(shape)
+        if self.size_bytes >> 63:
+            layout = f"sizes={list(shape)}" + ("" if plain else f" and strides={list(strides)}")
+            raise RuntimeError(f"Storage size calculation overflowed with {layout}")
         self.offset_view = None if plain else (shape, strides)
         dims = shape if plain else (elements,)
         numbers = (*dims, *contiguous_strides(dims))

@@ -14,6 +14,7 @@ from .libraries import Libraries
 
 LIBRARIES = {
     "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
     "diffusers": "diffusers",
     "lightning": "lightning",
     "lightning_fabric": "lightning",

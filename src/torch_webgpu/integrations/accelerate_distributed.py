@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from torch_webgpu.api.device import device_count, set_device
+from torch_webgpu.distributed.adapters import adapters_alike
 from torch_webgpu.patching import Patches
 
 from .answering import Answering
-from .choice import adapters_alike, webgpu_device
+from .choice import webgpu_device
 
 NEW_BACKENDS = "https://github.com/huggingface/accelerate/issues/2968"
 

@@ -1,10 +1,10 @@
-"""Whether a library that looks for an accelerator should take webgpu, and which of its adapters."""
+"""Whether a library that looks for an accelerator should take webgpu."""
 
 from __future__ import annotations
 
 import torch
 
-from torch_webgpu.api.device import device_count, get_device_properties, is_available
+from torch_webgpu.api.device import is_available
 from torch_webgpu.engine.current import current_device
 
 
@@ -21,12 +21,3 @@ def webgpu_device() -> torch.device | None:
 def instead_of_cpu(device: torch.device) -> torch.device:
     """What a library chose, unless it chose the CPU for want of an accelerator."""
     return device if device.type != "cpu" else webgpu_device() or device
-
-
-def adapters_alike() -> list[int]:
-    """The adapters of the first one's model: what a library takes that takes "all" GPUs to train on, one rank on each.
-
-    Ranks wait for the slowest: an integrated GPU or a software adapter beside the first would only hold it up.
-    """
-    models = [(p.name, p.adapter_type) for p in map(get_device_properties, range(device_count()))]
-    return [index for index, model in enumerate(models) if model == models[0]]

@@ -17,10 +17,11 @@ import torch
 from torch_webgpu.api.device import device_count, is_available, set_device
 from torch_webgpu.api.memory import empty_cache, memory_stats
 from torch_webgpu.api.random import get_rng_state_all, set_rng_state_all
+from torch_webgpu.distributed.adapters import adapters_alike
 from torch_webgpu.patching import Patches
 
 from . import lightning_distributed
-from .choice import adapters_alike, webgpu_device
+from .choice import webgpu_device
 from .lightning_distributed import FABRIC, THIRD_PARTY_DEVICES, TRAINER
 
 MORE_ACCELERATORS = "https://github.com/Lightning-AI/pytorch-lightning/issues/20884"

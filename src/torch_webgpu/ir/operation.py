@@ -190,6 +190,7 @@ class Operation:
 
     name: str
     args: tuple[Spec, ...]
+    n_inputs: int
     n_outputs: int
     body: Body
     param_kinds: tuple[str, ...]
@@ -223,7 +224,7 @@ class Operation:
             operation.id = crc32(repr((name, args, n_outputs, param_kinds, *dims)).encode()) >> 1
             operation.lowered = {}
             operation.shifts = tuple([BY_NAME[spec.dtype].itemsize.bit_length() - 1 for spec in args])
-            n = operation.n_inputs
+            n = operation.n_inputs = len(args) - n_outputs
             alike = [(k, o) for o in range(n, len(args)) for k in range(n) if args[k] == args[o]]
             operation.alike = frozenset(alike)
             remember_names([(operation.id, operation.flag_name)])
@@ -252,10 +253,6 @@ class Operation:
     def flag_name(self) -> str:
         """Its name, and the dimensions that its indices address: "gather 1:5" indexes dimension 1, of size 5."""
         return " ".join([self.name, *[f"{dim}:{size}" for dim, size in self.indexed_dims]])
-
-    @property
-    def n_inputs(self) -> int:
-        return len(self.args) - self.n_outputs
 
     @property
     def inputs(self) -> tuple[Spec, ...]:

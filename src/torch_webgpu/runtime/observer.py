@@ -74,7 +74,9 @@ class Observer:
             self.inner.encoded(label, command)
 
     def span(self, kind: str, detail: str = "") -> AbstractContextManager[Any]:
-        """Surrounds what the host does: ``kind`` is "flush", "encode", "submit", "upload" or "wait"."""
+        """Surrounds what the host does: ``kind`` is "flush", "plan", "encode", "submit", "upload", "wait" or
+        "fallback".
+        """
         return self.inner.span(kind, detail) if self.inner is not None else nullcontext()
 
 

@@ -6,10 +6,12 @@ Importing this module loads the library (about 0.3 s), so nothing imports it bef
 from __future__ import annotations
 
 from functools import cache, partial
+from pathlib import Path
 from typing import Literal
 
 from wgpu.backends.wgpu_native import ffi, lib, lib_version_info
 
+from .dxc import dxcompiler
 from .implementation import Adapter, Handle
 from .webgpu_h import CDevice, Library, limits_by_name
 
@@ -38,10 +40,16 @@ _library = Library(ffi, lib)
 
 
 @cache
-def _instance(backends: int) -> Handle:
+def _instance(backends: int, dxc: Path | None) -> Handle:
     extras = ffi.new("WGPUInstanceExtras *")
     extras.chain.sType = lib.WGPUSType_InstanceExtras
     extras.backends = backends
+    if dxc is not None:
+        path = str(dxc).encode()
+        kept = ffi.new("char[]", path)
+        extras.dx12ShaderCompiler = lib.WGPUDx12Compiler_Dxc
+        extras.dxcPath.data, extras.dxcPath.length = kept, len(path)
+        extras.dxcMaxShaderModel = lib.WGPUDxcMaxShaderModel_V6_6  # 6.2 has f16, 6.6 atomics of 64 bits
     descriptor = ffi.new("WGPUInstanceDescriptor *")
     descriptor.nextInChain = ffi.addressof(extras, "chain")
     return lib.wgpuCreateInstance(descriptor)
@@ -72,14 +80,23 @@ class WgpuNative:
         OpenGL lists the same GPUs again, with fewer features, and initialising it writes to the terminal on some
         systems.
         """
+        dxc = dxcompiler()
         for backends in (_PRIMARY_BACKENDS, _SECONDARY_BACKENDS):
-            instance = _instance(backends)
-            count = lib.wgpuInstanceEnumerateAdapters(instance, ffi.NULL, ffi.NULL)
-            if count:
-                handles = ffi.new("WGPUAdapter[]", count)
-                lib.wgpuInstanceEnumerateAdapters(instance, ffi.NULL, handles)
-                return [self._describe(handle) for handle in handles]
+            adapters = self._listed(_instance(backends, dxc))
+            if dxc is not None and not any(adapter.info["backend_type"] == "D3D12" for adapter in adapters):
+                # Where the compiler cannot be loaded, the library leaves out Direct3D 12: too old, or of another CPU.
+                adapters = self._listed(_instance(backends, None))
+            if adapters:
+                return adapters
         return []
+
+    def _listed(self, instance: Handle) -> list[Adapter]:
+        count = lib.wgpuInstanceEnumerateAdapters(instance, ffi.NULL, ffi.NULL)
+        if not count:
+            return []
+        handles = ffi.new("WGPUAdapter[]", count)
+        lib.wgpuInstanceEnumerateAdapters(instance, ffi.NULL, handles)
+        return [self._describe(handle) for handle in handles]
 
     def _describe(self, handle: Handle) -> Adapter:
         limits, _native = _limits(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -90,10 +91,11 @@ def without_accelerator(replacements: Replacements) -> None:
 def devices_of_data_parallel(target: str, replacements: Replacements) -> None:
     """``nn.DataParallel`` moves the module, and the parts of what it is given, to the devices, as it does on CUDA.
 
-    Untranslated, it leaves both where they are, as on MPS and the CPU.
+    Untranslated, it leaves a module of the CPU where it is.
     """
     device_type = None if target in ("mps", "cpu") else target
     replacements.set(sys.modules[DataParallel.__module__], "_get_available_device_type", lambda: device_type)
+    replacements.set(DataParallel, "__init__", inspect.unwrap(DataParallel.__init__))
 
 
 _session: Session | None = None

@@ -21,6 +21,7 @@ SAYS = {
     "wgsl": ["windows ()", "1 | struct Params", "fn main"],
     "plan": ["of 3 operations on webgpu:0", "mul+add+sum (1, 1, 1) x0=b0"],
     "fallback": ["_linalg_eigh", "it has no kernel"],
+    "host": ["flush because a value was read", "plan of 3 operations", "fallback _linalg_eigh: it has no kernel"],
 }
 
 

@@ -7,7 +7,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.guards import guard_for
-from torch_webgpu.aten.dispatch.recipes import GUARDS_PER_SHAPE
+from torch_webgpu.aten.dispatch.recipes import GUARDS_PER_SHAPE, Recipes
 from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import POINTWISE, PointwiseKernel
 
@@ -190,7 +190,10 @@ def test_what_no_guard_can_tell(device):
     assert guard_for((x, x[1:]), {}, False) is None
     assert guard_for((x, (1, x)), {}, False) is None
     assert guard_for((x, [1.0, 2]), {}, False) is None
-    assert guard_for((x, 0.0), {}, False) is None
+    guard = guard_for((x, 0.0), {}, False)
+    assert guard is not None
+    assert guard((x, 0.0), {}) is not None
+    assert guard((x, -0.0), {}) is None
     guard = guard_for((x, 1), {"k": 2}, False)
     assert guard is not None
     assert guard((x, 1), {"k": 2}) == [x.data_ptr()]
@@ -221,3 +224,58 @@ def test_numbers_that_vary(device):
     assert by_name((x,), {"alpha": 3, "out": x}) == [x.data_ptr()] * 2
     assert by_name((x,), {"alpha": 3.0, "out": x}) is None
     assert by_name((x,), {"alpha": 3}) is None
+
+
+def keyed_calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that grows with each call of a recorded kernel that no guard recognises."""
+    seen: list[object] = []
+    get = Recipes.get
+    monkeypatch.setattr(Recipes, "get", lambda self, key: (seen.append(key), get(self, key))[1])
+    return seen
+
+
+def test_lists_of_tensors_are_recognised(device, monkeypatch):
+    on_cpu = torch.arange(24.0).view(2, 3, 4)
+    x = on_cpu.to(device)
+    for _ in range(2):
+        torch.cat([x, x.sin()], 1)
+    seen = keyed_calls(monkeypatch)
+    joined = torch.cat([x, x.sin()], 1)
+    assert seen == []
+    torch.testing.assert_close(joined.cpu(), torch.cat([on_cpu, on_cpu.sin()], 1))
+    for other in (lambda t: [t], lambda t: [t, t], lambda t: [t, t.sin(), t], lambda t: [t[:, :2], t.sin()]):
+        for dim in (1, -2, 1):
+            torch.testing.assert_close(torch.cat(other(x), dim).cpu(), torch.cat(other(on_cpu), dim))
+
+
+def test_zeros_of_either_sign_are_told_apart(device):
+    def filled(x: torch.Tensor, value: float) -> torch.Tensor:
+        return x.copysign(torch.full_like(x, value))
+
+    once = record_once(filled)
+    x = torch.ones(5, device=device)
+    for value in (0.0, 0.0, -0.0, 0.0, -0.0):
+        assert once(x, value).cpu().equal(filled(torch.ones(5), value))
+
+
+def test_attention_that_nobody_looks_into_is_one_recipe(device, monkeypatch):
+    q, k, v = torch.randn(3, 2, 4, 5, 8).unbind()
+    mask = torch.rand(5, 5) > 0.2
+    on_device = [t.to(device) for t in (q, k, v, mask)]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    for _ in range(2):
+        attend(*on_device)
+    seen = keyed_calls(monkeypatch)
+    result = attend(*on_device)
+    assert seen == []
+    torch.testing.assert_close(result.cpu(), attend(q, k, v, mask))
+    for options in ({"attn_mask": mask, "scale": 0.5}, {"is_causal": True}, {}):
+        expected = attend(q, k, v, **options)
+        given = {name: on_device[3] if value is mask else value for name, value in options.items()}
+        for _ in range(2):
+            torch.testing.assert_close(attend(*on_device[:3], **given).cpu(), expected)
+    negated = torch._neg_view(on_device[0])
+    torch.testing.assert_close(attend(negated, *on_device[1:]).cpu(), attend(-q, k, v, mask))
+    grad = on_device[0].clone().requires_grad_()
+    attend(grad, *on_device[1:]).sum().backward()
+    assert grad.grad is not None

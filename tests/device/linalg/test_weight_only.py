@@ -177,3 +177,22 @@ def test_which_layers_are_quantized() -> None:
     alone = torch.webgpu.quantize_(shared)
     assert alone is not shared
     assert {name: t.dtype for name, t in alone.named_buffers()} == {"weight": torch.int8, "scales": torch.float32}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_layers_whose_weight_lies_transposed(device: torch.device, dtype: str) -> None:
+    """Transformers' Conv1D, of which GPT-2 is made, is the linear layer that it computes."""
+    conv = pytest.importorskip("transformers.pytorch_utils").Conv1D(24, 64)
+    torch.nn.init.normal_(conv.bias)
+    linear = torch.nn.Linear(64, 24)
+    with torch.no_grad():
+        linear.weight.copy_(conv.weight.t())
+        linear.bias.copy_(conv.bias)
+    model = torch.nn.Sequential(conv)
+    quantized, expected = torch.webgpu.quantize_(model, dtype)[0], torch.webgpu.quantize_(linear, dtype)
+    assert all(torch.equal(a, b) for a, b in zip(quantized.buffers(), expected.buffers()))
+    x = torch.randn(2, 3, 64)
+    with torch.no_grad():
+        on_cpu = expected(x)
+        assert torch.equal(quantized(x), on_cpu)
+        torch.testing.assert_close(quantized.to(device)(x.to(device)).cpu(), on_cpu, rtol=1e-5, atol=1e-5)

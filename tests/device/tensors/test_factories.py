@@ -134,6 +134,64 @@ def test_long_ranges_are_exact(device: torch.device) -> None:
     assert torch.equal(x.cpu(), torch.arange(0, 2**24, 2**10, dtype=torch.float32))
 
 
+RANGES: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((5,), {}), ((5.0,), {}), ((True,), {}), ((0,), {}), ((-0.0, 2.0), {}), ((7, 1, -2), {}), ((1, 2, 0.25), {}),
+    ((5,), {"dtype": torch.float16}), ((2.9,), {"dtype": torch.int32}), ((3, 260), {"dtype": torch.uint8}),
+    ((5,), {"dtype": torch.complex64}), ((5,), {"layout": torch.sparse_coo}), ((0, 1, 0), {}), ((2, 1), {}),
+    ((0, float("inf")), {}), ((0, float("nan")), {}), ((3,), {"dtype": torch.bool}), ((5,), {"requires_grad": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("numbers", "options"), RANGES, ids=str)
+def test_new_ranges(numbers: tuple[Any, ...], options: dict[str, Any], device: torch.device) -> None:
+    def make(place: torch.device | str) -> Any:
+        try:
+            return torch.arange(*numbers, **options, device=place)
+        except (RuntimeError, NotImplementedError) as error:
+            return error
+
+    want = make("cpu")
+    for _ in range(3):  # the second is made of what the first recorded
+        got = make(device)
+        if isinstance(want, Exception):
+            assert isinstance(got, (RuntimeError, NotImplementedError))
+            continue
+        assert got.requires_grad == want.requires_grad
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got.detach().cpu(), want.detach())
+        if got.dtype != torch.bool:
+            got.detach().add_(1)  # nobody else's memory
+
+
+TOO_LARGE: list[Callable[[Any], torch.Tensor]] = [
+    lambda device: torch.empty(2**62, dtype=torch.int64, device=device),
+    lambda device: torch.zeros(2**61, device=device),
+    lambda device: torch.empty(2**40, 2**40, device=device),
+    lambda device: torch.empty_strided((2, 2), (2**62, 1), device=device),
+    lambda device: torch.arange(2**62, device=device),
+]
+
+
+@pytest.mark.parametrize("make", TOO_LARGE)
+def test_more_bytes_than_a_number_counts_are_refused(make: Callable[[Any], torch.Tensor], device: torch.device) -> None:
+    errors = []
+    for place in ("cpu", device):
+        with pytest.raises(RuntimeError, match="Storage size calculation overflowed") as raised:
+            make(place)
+        errors.append(str(raised.value).splitlines()[0])
+    assert errors[0] == errors[1]
+
+
+def test_new_ranges_have_the_default_dtype(device: torch.device) -> None:
+    for dtype in (torch.float32, torch.float16, torch.float32):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            assert [torch.arange(2.5, device=device).dtype for _ in range(2)] == [dtype, dtype]
+        finally:
+            torch.set_default_dtype(before)
+
+
 FORMATS = [torch.contiguous_format, torch.channels_last, torch.preserve_format]
 OUT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "arange": (torch.arange, (2, 9, 2)),

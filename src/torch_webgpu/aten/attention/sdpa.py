@@ -28,6 +28,7 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     impl,
     in_transform,
     infer,
+    is_modified,
 )
 from torch_webgpu.aten.dispatch.torch_compositions import composite
 from torch_webgpu.aten.random.distributions import draw_key, key_scalars
@@ -106,9 +107,9 @@ def needs_grad(*tensors: Maybe) -> bool:
 def are_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe) -> bool:
     """Whether fused roads know these dtypes and layouts (see :mod:`torch_webgpu.kernels.attention.attention`)."""
     dtype, device = query.dtype, query.device
-    if dtype not in FLOATS or any(t.dtype != dtype or t.device != device or t.dim() != 4 for t in (key, value)):
+    if dtype not in FLOATS or not key.dtype == value.dtype == dtype or not key.device == value.device == device:
         return False
-    if query.dim() != 4 or query.is_nested or key.is_nested or value.is_nested:
+    if not query.dim() == key.dim() == value.dim() == 4 or query.is_nested or key.is_nested or value.is_nested:
         return False
     if query.stride(3) != 1:
         return False  # the result would lie as the query does, and PyTorch's other roads make it contiguous
@@ -140,6 +141,35 @@ def scaled_dot_product_attention(
     """(B, H, L, D) of query (B, H, L, E), key (B, H, S, E) and value (B, H, S, D); key and value have fewer heads with
     ``enable_gqa``.
     """
+    if not dropout_p and is_unobserved(query, key, value, attn_mask) and fused_attention_is_wanted():
+        return attend_once(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def is_unobserved(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe) -> bool:
+    """Whether nobody is told which operators a call is made of: no gradients, no modes, no classes, no flags of
+    tensors.
+    """
+    if not query.__class__ is key.__class__ is value.__class__ is torch.Tensor or needs_grad(query, key, value, mask):
+        return False
+    if query.is_nested or key.is_nested or value.is_nested or query.is_neg() or key.is_neg() or value.is_neg():
+        return False
+    return (mask is None or (mask.__class__ is torch.Tensor and not mask.is_neg())) and not (
+        is_modified() or in_transform()
+    )
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Maybe,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """By the road of the call."""
     grouped = query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]
     if (grouped and not enable_gqa) or road(query, key, value, attn_mask, dropout_p, is_causal) is Road.MATH:
         return composition(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -296,7 +326,7 @@ def fused_attention_backward(
 ) -> tuple[Maybe, ...]:
     """PyTorch's operator for the gradients of :func:`fused_attention`."""
     check(query, key, value, attn_bias, dropout_p)
-    wanted = tuple(grad_input_mask)
+    wanted = list(grad_input_mask)
     given = (grad_out, query, key, value, attn_bias, out, logsumexp, is_causal, scale, wanted)
     return backward_once(*given, dropout_p, *((philox_seed, philox_offset) if dropout_p else (None, None)))
 
@@ -337,6 +367,7 @@ def key_numbers(args: Sequence[Any]) -> tuple[int | float, ...]:
     return tuple([word for _, word in key_scalars(args[0])])
 
 
+attend_once = record_once(attend)
 key_once = record_once(draw_key, key_numbers)
 forward_once = record_once(forward)
 backward_once = record_once(backward)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
 from linecache import getlines
+from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -51,6 +52,14 @@ def called(operator: str) -> Called:
         outermost = next(f for f in reversed(inner) if top_package(f) == OURS)
         function = function_in_source(outermost.f_back)
     return Called(function or public_name(operator), frame)
+
+
+def program_line() -> str:
+    """The line of the program that runs now, as ``train.py:33``; empty in a thread that runs none of it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and top_package(frame) in PYTORCH:
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def module_of(frame: FrameType) -> str:

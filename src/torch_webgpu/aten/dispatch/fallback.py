@@ -20,7 +20,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_webgpu.config import config, print_stage
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.flush_reason import on_cpu, reading
+from torch_webgpu.engine.record import engine
 from torch_webgpu.errors import FallbackError, TraceError
+from torch_webgpu.ir.names import operator_name
+from torch_webgpu.runtime.observer import span
 
 from .call_site import Called, called, public_name
 from .decomps import decomposed
@@ -117,6 +120,13 @@ def run_on_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], re
     check_devices((*args, *kwargs.values()))
     check_allowed(str(op), reason)
     device = _device_of(args, kwargs)
+    with span(engine().device(device.index or 0), "fallback", f"{operator_name(str(op))}: {reason}"):
+        return _on_copies(op, args, kwargs, reason, device)
+
+
+def _on_copies(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str, device: torch.device) -> Any:
+    """:func:`run_on_cpu` of what may run there."""
+    schema = op._schema
     written: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def to_cpu(value: Any) -> Any:

@@ -8,7 +8,9 @@ tells that well enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from functools import reduce
+from math import copysign
+from operator import itemgetter, or_
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch_webgpu.engine.tensor import FIRST_ADDRESS
 from .torch_abi import is_webgpu, list_guard
 
 NUMBERS = (int, float, complex)
+data_ptr = torch.Tensor.data_ptr
 
 Guard = Callable[[tuple[Any, ...], Mapping[str, Any]], list[int] | None]
 """From a call to the addresses of the tensors among its arguments, if it has a certain signature; those given by name
@@ -27,25 +30,30 @@ come last, in their order."""
 def guard_for(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool, reads_flags: bool = False
 ) -> Guard | None:
-    """What recognises calls with the signature of this one, whose first argument is a webgpu tensor; None where no
-    guard can tell it.
+    """What recognises calls with the signature of this one, whose first argument is a webgpu tensor or a list of them;
+    None where no guard can tell it.
 
     A guard can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, and
     plain values. ``numbers_vary``: of the numbers among these (booleans are none) only the classes decide anything.
     ``reads_flags``: PyTorch hands the kernel real tensors that are negated by a flag, too.
     """
+    if args and args[0].__class__ is list:
+        return guard_for_list(args, kwargs, numbers_vary, reads_flags)
     if not args or not is_webgpu(args[0]) or args[0].data_ptr() & 15:
         return None
     arguments, names = (*args, *kwargs.values()), tuple(kwargs)
     tensors = [k for k, v in enumerate(arguments) if is_webgpu(v)]
-    if not are_aligned([arguments[k].data_ptr() for k in tensors]):
+    addresses = [arguments[k].data_ptr() for k in tensors]
+    if min(addresses) < FIRST_ADDRESS or reduce(or_, addresses) & 15:
         return None
     others = [k for k in range(len(arguments)) if k not in tensors]
     fixed = [k for k in others if not (numbers_vary and arguments[k].__class__ in NUMBERS)]
     pick_tensors, pick_others, pick_fixed = picker(tensors), picker(others), picker(fixed)
     values = tuple([v.copy() if isinstance(v, list) else v for v in pick_fixed(arguments)])
-    if not all(map(is_plain, values)) or any(v.__class__ is float and not v for v in values):
-        return None  # 0.0 and -0.0 are equal
+    if not all(map(is_plain, values)):
+        return None
+    zeros = [k for k in fixed if arguments[k].__class__ is float and not arguments[k]]
+    signs = [copysign(1.0, arguments[k]) for k in zeros]
     check, classes, size = look_alike(pick_tensors(arguments)), tuple(map(type, pick_others(arguments))), len(arguments)
     if reads_flags or any(arguments[k].is_complex() for k in tensors):
         check = with_flags(check, pick_tensors(arguments))
@@ -62,13 +70,33 @@ def guard_for(
         # 1, 1.0 and True are equal, but promote differently.
         if len(args) != size or tuple(map(type, pick_others(args))) != classes or pick_fixed(args) != values:
             return None
+        if zeros and [copysign(1.0, args[k]) for k in zeros] != signs:  # 0.0 and -0.0 are equal, too
+            return None
         tensors = pick_tensors(args)
         if not check(*tensors):
             return None
-        addresses = [t.data_ptr() for t in tensors]
-        return addresses if are_aligned(addresses) else None
+        addresses = list(map(data_ptr, tensors))
+        return addresses if min(addresses) >= FIRST_ADDRESS and not reduce(or_, addresses) & 15 else None
 
     return guard
+
+
+def guard_for_list(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool, reads_flags: bool
+) -> Guard | None:
+    """:func:`guard_for` of a call whose first argument is a list: that of a call with its items instead."""
+    count = len(args[0])
+    guard = guard_for((*args[0], *args[1:]), kwargs, numbers_vary, reads_flags) if count else None
+    if guard is None:
+        return None
+
+    def listed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+        first = args[0]
+        if first.__class__ is not list or len(first) != count:
+            return None
+        return guard((*first, *args[1:]), kwargs)
+
+    return listed
 
 
 def guard_for_few(check: Callable[..., bool], tensors: int, classes: tuple[type, ...]) -> Guard | None:
@@ -129,17 +157,10 @@ def with_flags(check: Callable[..., bool], tensors: Sequence[torch.Tensor]) -> C
 
 def picker(indexes: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function that picks these items of a sequence, as a tuple."""
-    if not indexes:
-        return lambda _: ()
-    first = indexes[0]
+    first = indexes[0] if indexes else 0
     if list(indexes) == list(range(first, first + len(indexes))):
         return itemgetter(slice(first, first + len(indexes)))
     return itemgetter(*indexes)
-
-
-def are_aligned(addresses: Sequence[int]) -> bool:
-    """Whether these are the addresses of tensors with elements that start at multiples of 16 bytes."""
-    return min(addresses) >= FIRST_ADDRESS and not any([address & 15 for address in addresses])  # noqa: C419  faster
 
 
 def is_plain(value: Any) -> bool:

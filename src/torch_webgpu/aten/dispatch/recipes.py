@@ -41,7 +41,7 @@ class Statistics:
 
 @dataclass
 class Kept:
-    """What was found out; the first argument's shape, if guards recognise its calls."""
+    """What was found out; the first argument's shape (:func:`first_shape`), if guards recognise its calls."""
 
     found: Any
     shape: Hashable = None
@@ -79,7 +79,7 @@ class Recipes(Generic[Found]):
 
     def guard(self, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers_vary: bool) -> None:
         """Lets a guard recognise calls like this one, whose :class:`Recipe` is kept, if one can and there is room."""
-        shape = getattr(args[0], "shape", None) if args else None
+        shape = first_shape(args[0]) if args else None
         if shape is None:
             return
         guards, kept = self.guarded.get(shape, []), _kept.get((self, key))
@@ -111,7 +111,9 @@ class Recipes(Generic[Found]):
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if args:
-                for guard, run in guarded.get(getattr(args[0], "shape", None), ()):
+                first = args[0]
+                shape = first_shape(first) if first.__class__ is list else getattr(first, "shape", None)
+                for guard, run in guarded.get(shape, ()):
                     starts = guard(args, kwargs)
                     if starts is not None:
                         result = run((*args, *kwargs.values()) if kwargs else args, starts)
@@ -128,6 +130,14 @@ def _drop(key: tuple[Recipes[Any], Hashable], dropped: Kept) -> None:
 
 
 _kept: Cache[tuple[Recipes[Any], Hashable], Kept] = by_default_dtype(Cache("recipes", CACHE_SIZE, evicted=_drop))
+
+
+def first_shape(first: Any) -> Hashable:
+    """The shape of a call's first argument; of a list its length and the shape of its first item. None for others."""
+    if first.__class__ is not list:
+        return getattr(first, "shape", None)
+    shape = getattr(first[0], "shape", None) if first else None
+    return None if shape is None else (len(first), shape)
 
 
 def precision_of(recipe: Recipe) -> str | None:

@@ -9,7 +9,7 @@ override three of them (torch/csrc/acc/Module.cpp), and neither ``resizePrivateU
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from itertools import product
 from typing import Any
@@ -220,15 +220,29 @@ def save_on_cpu_without_pinning(plain: Callable[..., None]) -> Callable[..., Non
     return init
 
 
-def pass_through_data_parallel(plain: Callable[[], str | None]) -> Callable[[], str | None]:
-    """``nn.DataParallel`` uses the module where it is, as it does where there is no accelerator, and on MPS."""
+def copies_between_devices(names: Iterable[str], ours: Callable[..., Any]) -> Callable[[Any], None]:
+    """Gives ``torch._C`` the functions of these names that builds without CUDA lack: ``ours(name, *arguments)``.
 
-    @wraps(plain)
-    def available() -> str | None:
-        device_type = plain()
-        return None if device_type == DEVICE_TYPE else device_type
+    It may return NotImplemented: the arguments are not webgpu's.
+    """
 
-    return available
+    def complete(module: Any) -> None:
+        for name in names:
+            setattr(module, name, _copying(name, ours, getattr(module, name, None)))
+
+    return complete
+
+
+def _copying(name: str, ours: Callable[..., Any], plain: Callable[..., Any] | None) -> Callable[..., Any]:
+    def copy(*args: Any) -> Any:
+        result = ours(name, *args)
+        if result is not NotImplemented:
+            return result
+        if plain is None:
+            raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+        return plain(*args)
+
+    return copy
 
 
 def lay_out_fake_convolutions(memory_format: Callable[[torch.Tensor, torch.Tensor], torch.memory_format]) -> Make:

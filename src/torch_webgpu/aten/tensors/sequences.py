@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
@@ -12,12 +12,16 @@ import torch
 
 from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
+from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
+from torch_webgpu.caches import Cache
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH
+from torch_webgpu.engine.recipe import Excerpt, Recipe
+from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
-from .factories import device_index
+from .factories import check, device_index
 
 Formula = Callable[..., Expr]
 """From this point's row-major number (in the dtype computed in) and the scalars to the value."""
@@ -43,6 +47,8 @@ def computed_in(dtype: torch.dtype) -> str:
 
 def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> torch.Tensor:
     """``start + i * step`` in [start, end)."""
+    if out.dtype == torch.bool or out.dtype.is_complex:
+        raise not_implemented("arange_webgpu", out.dtype)
     size = range_size(start, end, step, out.dtype)
     if out.numel() not in (0, size):
         warnings.warn(
@@ -56,6 +62,43 @@ def arange(start: float, end: float, step: float = 1, *, out: torch.Tensor) -> t
 
 def arange_end(end: float, *, out: torch.Tensor) -> torch.Tensor:
     return arange(0, end, 1, out=out)
+
+
+def new_range(
+    start: float,
+    end: float,
+    step: float = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """:func:`arange` into a new tensor. PyTorch would make it empty, and have it resized."""
+    check(layout, pin_memory)
+    if dtype is None:
+        is_whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
+        dtype = torch.int64 if is_whole else torch.get_default_dtype()
+    index = device_index(device)
+    key = (index, dtype, start, end, step, start.__class__, end.__class__, step.__class__)
+    recipe = _ranges.get(key) or _ranges.promote(key)
+    if recipe is not None:
+        return recipe.run((), [])
+    eng, size = engine(), range_size(start, end, step, dtype)
+    check_numel(size)
+    excerpt = Excerpt(eng, index, [])
+    result = excerpt.run(lambda: arange(start, end, step, out=eng.empty((size,), dtype, index)))
+    recipe = excerpt.recipe((), result)
+    if recipe is not None:
+        _ranges[key] = recipe
+    return result
+
+
+def new_range_to(end: float, **options: Any) -> torch.Tensor:
+    return new_range(0, end, 1, **options)
+
+
+_ranges: Cache[Hashable, Recipe] = Cache("ranges", 1024)
 
 
 def range_size(start: float, end: float, step: float, dtype: torch.dtype) -> int:
@@ -97,9 +140,13 @@ def inclusive_range(start: float, end: float, step: float = 1, *, out: torch.Ten
 
 def with_numel(out: torch.Tensor, size: int) -> torch.Tensor:
     """``out``, in whatever shape if it has ``size`` elements; else made a vector of so many."""
+    check_numel(size)
+    return out if out.numel() == size else out.resize_((size,))
+
+
+def check_numel(size: int) -> None:
     if size >= 1 << 63:
         raise RuntimeError("invalid size, possible overflow?")
-    return out if out.numel() == size else out.resize_((size,))
 
 
 def ramp(name: str, out: torch.Tensor, start: float, step: float) -> torch.Tensor:
@@ -184,6 +231,9 @@ def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0,
 
 def register() -> None:
     for overload, kernel in (
+        (aten.arange.default, new_range_to),
+        (aten.arange.start, new_range),
+        (aten.arange.start_step, new_range),
         (aten.arange.out, arange_end),
         (aten.arange.start_out, arange),
         (aten.range.out, inclusive_range),

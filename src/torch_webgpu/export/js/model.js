@@ -1,4 +1,4 @@
-import {missing, openDevice} from './device.js';
+import {missing, openDevice, requireSecure} from './device.js';
 import {WebGPUError} from './errors.js';
 import {Files, request, sha256} from './files.js';
 import {checkManifest} from './manifest.js';
@@ -27,6 +27,7 @@ export class Model {
    *   {status: 'compile', loaded, total} and {status: 'ready'}
    */
   static async load(url, options = {}) {
+    requireSecure();
     const base = new URL(String(url).replace(/\/?$/, '/'), globalThis.location?.href).href, {signal, progress_callback, integrity} = options;
     const text = await (await request(`${base}plan.json`, signal)).arrayBuffer();
     if (integrity && integrity !== `sha256-${await sha256(text)}`) throw new WebGPUError('format', 'plan.json is not what the page expects');

@@ -62,6 +62,7 @@ function form(model, name, {inputs}, example) {
   const node = element('form', {}, element('h2', {textContent: name}), ...areas, element('div', {className: 'buttons'}, run, check, time), results);
 
   const perform = async work => {
+    const active = document.activeElement;
     run.disabled = check.disabled = true;
     try {
       const start = performance.now(), outputs = await work();
@@ -75,6 +76,7 @@ function form(model, name, {inputs}, example) {
       return null;
     } finally {
       run.disabled = check.disabled = false;
+      if (active === run || active === check) active.focus(); // which a disabled button loses
     }
   };
   node.addEventListener('submit', event => {
@@ -86,7 +88,8 @@ function form(model, name, {inputs}, example) {
     const outputs = await perform(() => model.run(name, example.in));
     if (!outputs) return;
     const worst = difference(outputs, example.out);
-    time.textContent += ` · differs from PyTorch on the CPU by at most ${worst.toPrecision(2)} of the largest number`;
+    time.textContent += worst ? ` · differs from PyTorch on the CPU by at most ${worst.toPrecision(2)} of the largest number`
+      : ' · the same numbers as of PyTorch on the CPU';
     document.documentElement.dataset.difference = String(worst);
   });
   return node;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .messages import ProtocolError
+from .messages import ProtocolError, readable
 
 LIMITS = {
     "maxBufferSize": "max-buffer-size",
@@ -53,7 +53,7 @@ def read_adapter(told: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(limits, dict):
         raise ProtocolError("an adapter without limits")
     known = {name: _limit(name, limits.get(name)) for name in LIMITS}
-    browser = _text(told.get("browser", "")) or "browser"
+    browser = browser_name(told)
     parts = [texts["description"] or texts["device"], texts["vendor"], texts["architecture"]]
     gpu = " ".join(dict.fromkeys(part for part in parts if part)) or "GPU"
     return {
@@ -65,10 +65,15 @@ def read_adapter(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def browser_name(told: dict[str, Any]) -> str:
+    """What the browser calls itself. ProtocolError where that is no text."""
+    return _text(told.get("browser", "")) or "a browser"
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ProtocolError("a description that is no text")
-    return "".join(c for c in value[:MAX_NAME] if c.isprintable())
+    return " ".join(readable(value, MAX_NAME).split())
 
 
 def _limit(name: str, value: object) -> int:

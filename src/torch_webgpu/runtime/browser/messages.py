@@ -17,6 +17,8 @@ MAX_DATA_BYTES = 64 << 20
 """What one staging buffer holds."""
 MAX_MESSAGE_BYTES = MAX_DATA_BYTES + MAX_TEXT_BYTES + HEADER.size
 MAX_ERRORS = 8
+MAX_SAID = 8000
+"""Characters of a text of the browser's that is shown to people."""
 ERROR_KINDS = ("validation", "out of memory", "internal")
 FIELDS: dict[str, dict[str, type]] = {
     "hello": {"version": int, "adapter": dict},
@@ -61,7 +63,12 @@ def _errors(text: bytes) -> tuple[tuple[str, str], ...]:
     for one in listed:
         if not (isinstance(one, list) and len(one) == 2 and one[0] in ERROR_KINDS and isinstance(one[1], str)):
             raise ProtocolError("an error that is no kind and message")
-    return tuple([(kind, message) for kind, message in listed])
+    return tuple([(kind, readable(message)) for kind, message in listed])
+
+
+def readable(text: str, limit: int = MAX_SAID) -> str:
+    """A text of the browser's for terminals and logs: cut, and without control characters but line ends and tabs."""
+    return "".join([c for c in text[:limit] if c.isprintable() or c in "\n\t"])
 
 
 def read_text(message: str) -> dict[str, Any]:
@@ -74,7 +81,7 @@ def read_text(message: str) -> dict[str, Any]:
     for name, kind in FIELDS[told["type"]].items():
         if type(told.get(name)) is not kind:
             raise ProtocolError(f"a message {told['type']!r} without {name}")
-    return told
+    return told | {"message": readable(told["message"])} if "message" in FIELDS[told["type"]] else told
 
 
 def _json(text: str | bytes) -> Any:

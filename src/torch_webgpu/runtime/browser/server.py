@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .adapter import read_adapter
+from .adapter import browser_name, read_adapter
 from .device import BrowserDevice
 from .messages import MAX_MESSAGE_BYTES, ProtocolError, read_text
 from .session import SILENCE_S, Session
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # what strangers send is not the program's to print
 
-PROTOCOL = "torch-webgpu.1"
+VERSION = 1
+PROTOCOL = f"torch-webgpu.{VERSION}"
 """The subprotocol; the page sends the token as a second one, which unlike a path is written to no log."""
 POLICY = (
     "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -49,6 +50,8 @@ WRONG_TOKEN, TAKEN, OTHER_GPU, NO_HELLO = 4401, 4409, 4410, 4400
 """Why a tab is refused, for the page to say in words."""
 CLOSE_S = 3.0
 """For how long a good-bye may take."""
+MAX_REASON_BYTES = 123
+"""Of a close frame (RFC 6455)."""
 MAX_WAITING = 8
 """Connections at a time, of which one has the session."""
 
@@ -183,9 +186,12 @@ class BrowserServer:
             told = read_text(_text(connection.recv(timeout=HELLO_S)))
             if told["type"] != "hello":
                 raise ProtocolError("another message than its hello")
-            facts, browser = read_adapter(told["adapter"]), str(told["adapter"].get("browser", "") or "a browser")
+            if told["version"] != VERSION:
+                raise ProtocolError(f"version {told['version']} of its page, which is not {VERSION}"[:100])
+            facts, browser = read_adapter(told["adapter"]), browser_name(told["adapter"])
         except (ProtocolError, TimeoutError) as error:
-            connection.close(NO_HELLO, f"the program was told {error}"[:110])
+            told_wrong = f"the program was told {error}".encode("ascii", "backslashreplace")
+            connection.close(NO_HELLO, told_wrong[:MAX_REASON_BYTES].decode())
             return
         session = Session(connection, self._silence_s)
         with self._changed:

@@ -17,8 +17,18 @@ WINDOW_BYTES = 32 << 20
 """What may be underway, sent and not acknowledged: more would fill the page's memory."""
 SILENCE_S = 60.0
 """For how long a tab may say nothing while somebody waits for it. It says that it is there every two seconds."""
+REFUSALS = {1002: "what is no WebSocket frame", 1007: "text that is no UTF-8", 1009: "a message that is too long"}
+"""Close codes with which ``websockets`` ends connections by itself."""
 _LOOK_S = 0.5
 _QUIET_S = 3.0
+
+
+def refusal_of(error: Exception) -> str:
+    """Why this side closed a connection, of an error of ``websockets``; empty where the browser, or nobody, did."""
+    sent = getattr(error, "sent", None)
+    if sent is None or sent.code not in REFUSALS or getattr(error, "rcvd_then_sent", False):
+        return ""
+    return f"the browser sent {REFUSALS[sent.code]} ({sent.reason})"
 
 
 class Connection(Protocol):
@@ -43,7 +53,7 @@ class Session:
         self._changed = threading.Condition()
         self._underway: dict[int, int] = {}  # frame → bytes
         self._awaited: dict[int, Reply | None] = {}
-        self._told: dict[int, dict[str, Any]] = {}  # what came of opening a device, by epoch
+        self._told: dict[int, dict[str, Any] | None] = {}  # what came of opening a device, by epoch; None: not yet
         self._sinks: dict[int, tuple[Callable[[str, str], object], Callable[[str], object]]] = {}
         self._wanted: dict[int, int] = {}  # frame → bytes its reply has to have
         self._heard = monotonic()
@@ -69,11 +79,13 @@ class Session:
 
     def open(self, epoch: int, features: list[str], limits: dict[str, int]) -> None:
         """Has the tab make a device. RuntimeError where it refuses, or is gone."""
+        with self._changed:
+            self._told[epoch] = None
         self.tell(type="open", epoch=epoch, features=features, limits=limits)
         with self._changed:
-            self._wait(lambda: epoch in self._told)
-            told = self._told.pop(epoch, {"message": self.closed})
-        if told.get("type") != "opened":
+            self._wait(lambda: self._told[epoch] is not None)
+            told = self._told.pop(epoch) or {"type": "refused", "message": self.closed}
+        if told["type"] != "opened":
             raise RuntimeError(told["message"])
 
     def attach(self, epoch: int, error: Callable[[str, str], object], lost: Callable[[str], object]) -> None:
@@ -148,8 +160,8 @@ class Session:
             why = f"the browser sent {error}"
             self.end(why)
             self._connection.close(4400, "that is no message of this page")
-        except Exception:  # noqa: BLE001 websockets' own: the connection is closed
-            pass
+        except Exception as error:  # noqa: BLE001 websockets' own: the connection is closed
+            why = refusal_of(error) or why
         self.end(why)
 
     def _look_after_sender(self) -> None:
@@ -171,6 +183,8 @@ class Session:
         with self._changed:
             self._heard = monotonic()
             if told["type"] in ("opened", "refused"):
+                if self._told.get(told["epoch"], told) is not None:
+                    raise ProtocolError(f"that device {told['epoch']} is {told['type']}, which nobody asks for"[:200])
                 self._told[told["epoch"]] = told
             elif told["type"] == "lost" and told["epoch"] in self._sinks:
                 self._sinks[told["epoch"]][1](told["message"] or "the browser gave no reason")

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.distributed import device_copies
+from torch_webgpu.distributed.device_copies import filled
+
 from .target import HERE, DeviceLike
 
 Tensors = tuple[torch.Tensor, ...]
@@ -24,23 +27,23 @@ def _either(devices: Any, out: Any) -> None:
         )
 
 
-def _filled(out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return out.copy_(value)
+def local_devices(devices: Iterable[DeviceLike]) -> list[torch.device]:
+    return list(map(HERE.device, devices))
 
 
 def broadcast(tensor: torch.Tensor, devices: Any = None, *, out: Any = None) -> Tensors:
     """Copies of ``tensor`` on ``devices``, or in ``out``. The tensor itself stands for the copy on its own device."""
     _either(devices, out)
     if out is not None:
-        return tuple([_filled(one, tensor) for one in out])
-    return tuple([tensor.to(HERE.device(device)) for device in devices])
+        return tuple([filled(one, tensor) for one in out])
+    return tuple(device_copies.broadcast(tensor, local_devices(devices)))
 
 
-def broadcast_coalesced(tensors: Iterable[torch.Tensor], devices: Any, buffer_size: int = 10485760) -> list[Tensors]:
+def broadcast_coalesced(
+    tensors: Iterable[torch.Tensor], devices: Any, buffer_size: int = 10485760
+) -> list[list[torch.Tensor]]:
     """For each device the copies of all ``tensors``."""
-    tensors = list(tensors)
-    return [tuple([tensor.to(HERE.device(device)) for tensor in tensors]) for device in devices]
+    return device_copies.broadcast_coalesced(list(tensors), local_devices(devices), buffer_size)
 
 
 def reduce_add(inputs: Sequence[torch.Tensor], destination: DeviceLike = None) -> torch.Tensor:
@@ -67,11 +70,8 @@ def scatter(
     """Parts of ``tensor`` along ``dim`` on ``devices``, equal or of ``chunk_sizes``, or in ``out``."""
     _either(devices, out)
     if out is not None:
-        parts = tensor.split([one.size(dim) for one in out], dim)
-        return tuple([_filled(one, part) for one, part in zip(out, parts, strict=True)])
-    devices = list(devices)
-    parts = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
-    return tuple([part.to(HERE.device(device)) for part, device in zip(parts, devices, strict=False)])
+        return tuple(device_copies.scattered_into(tensor, out, dim))
+    return tuple(device_copies.scatter(tensor, local_devices(devices), chunk_sizes, dim))
 
 
 def gather(
@@ -79,12 +79,12 @@ def gather(
 ) -> torch.Tensor:
     """The tensors one after another along ``dim``, on ``destination`` ("cpu" and -1 are the CPU), or in ``out``."""
     if out is not None:
-        return _filled(out, torch.cat([one.to(out.device) for one in tensors], dim))
+        return filled(out, device_copies.gather(tensors, dim, out.device))
     on_cpu = destination == -1 or (
         isinstance(destination, (str, torch.device)) and torch.device(destination).type == "cpu"
     )
     device = torch.device("cpu") if on_cpu else HERE.device(destination)
-    return torch.cat([one.to(device) for one in tensors], dim)
+    return device_copies.gather(tensors, dim, device)
 
 
 def _reduced(inputs: Sequence[torch.Tensor], op: int, device: torch.device) -> torch.Tensor:
@@ -111,7 +111,7 @@ def all_reduce(
     """The reduction of all inputs into every output, or into the inputs."""
     total = _reduced(inputs, op, inputs[0].device).clone()
     for one in inputs if outputs is None else outputs:
-        _filled(one, total)
+        filled(one, total)
 
 
 def reduce(
@@ -120,14 +120,14 @@ def reduce(
 ) -> None:  # fmt: skip
     """The reduction of all inputs into ``output``, or into the input number ``root``."""
     target = inputs[root] if output is None and outputs is None else output if outputs is None else outputs[root]
-    _filled(target, _reduced(inputs, op, target.device))
+    filled(target, _reduced(inputs, op, target.device))
 
 
 def nccl_broadcast(inputs: Sequence[torch.Tensor], root: int = 0, streams: Any = None, comms: Any = None) -> None:
     """The input number ``root`` into the others."""
     for n, one in enumerate(inputs):
         if n != root:
-            _filled(one, inputs[root])
+            filled(one, inputs[root])
 
 
 def all_gather(
@@ -135,7 +135,7 @@ def all_gather(
 ) -> None:
     """All inputs one after another, flat, into every output."""
     for one in outputs:
-        _filled(one.view(-1), torch.cat([part.to(one.device).flatten() for part in inputs]))
+        filled(one.view(-1), torch.cat([part.to(one.device).flatten() for part in inputs]))
 
 
 def reduce_scatter(
@@ -145,4 +145,4 @@ def reduce_scatter(
     """The reduction of all inputs, flat, in equal parts into the outputs."""
     total = _reduced(inputs, op, inputs[0].device).flatten()
     for one, part in zip(outputs, total.chunk(len(outputs)), strict=True):
-        _filled(one.view(-1), part)
+        filled(one.view(-1), part)

@@ -30,7 +30,7 @@ function show(state, text) {
   status.textContent = text;
   status.className = state === 'working' ? 'good' : state === 'failed' || state === 'lost' ? 'bad' : '';
   element('work').hidden = !before && over;
-  element('leave').hidden = over;
+  element('leave').hidden = element('meaning').hidden = over;
   element('again').hidden = !over;
 }
 
