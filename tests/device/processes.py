@@ -8,6 +8,9 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+import torch
+
 SLOW = re.compile(r"webgpu: .* has taken \d+ s so far")
 PRELUDE = "import os, sys, threading, time\nimport pytest, torch, torch_webgpu\n"
 
@@ -32,3 +35,9 @@ def assert_ends_well(script: str, code: int = 0, **environment: str) -> str:
     said = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
     assert (done.returncode, said) == (code, []), done.stderr
     return done.stdout
+
+
+def skip_in_a_browser() -> None:
+    """For what compares a child process's device with this one's, and runs on a browser's (``torch-webgpu serve``)."""
+    if torch.webgpu.get_device_properties(0).implementation == "browser":
+        pytest.skip("child processes do not have a browser's device")

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_webgpu.distributed import shared_slots
+from torch_webgpu.distributed import shared_link, shared_slots
 from torch_webgpu.distributed.groups import known
 from torch_webgpu.distributed.shared_link import Link
 from torch_webgpu.engine.imported import takes_host_memory
@@ -129,6 +129,38 @@ def test_what_is_still_to_be_written_is_not_copied_ahead() -> None:
     assert y[0].item() == 4
     dist.all_reduce(x)
     assert link.copied_ahead - before == 5
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("chunks", [1, 5])
+@on_ranks
+def test_one_submission_copies_and_one_reduces(chunks: int, is_async: bool) -> None:
+    """However many chunks; and no thread but the one that calls, and the one that finishes it, has a part in it."""
+    x = torch.ones(1 if chunks == 1 else chunks << 21, device=DEVICE)
+    dist.all_reduce(x)
+    (x + 1).sum().item()
+    threads, plain_submit, plain_ticket = [], shared_link.submit, Link.ticket  # type: ignore[var-annotated]
+
+    def submit(index: int) -> Callable[[], bool]:
+        threads.append(threading.get_ident())
+        return plain_submit(index)
+
+    def ticket(self: Link) -> int:
+        threads.append(threading.get_ident())
+        return plain_ticket(self)
+
+    shared_link.submit, Link.ticket = submit, ticket  # type: ignore[method-assign]
+    try:
+        work = dist.all_reduce(x, async_op=is_async)
+        if is_async:
+            work.wait()
+    finally:
+        shared_link.submit, Link.ticket = plain_submit, plain_ticket  # type: ignore[method-assign]
+    here = threading.get_ident()
+    assert len(threads) == 3  # the copy, the place in the order, what reduces and reads
+    assert threads[:2] == [here, here]
+    assert (threads[2] == here) == (not is_async)
+    assert x[0].item() == x[-1].item() == 4
 
 
 @contextmanager

@@ -265,6 +265,21 @@ def test_work_is_one_frame_and_reading_one_round_trip() -> None:
     device.close()
 
 
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_copy_that_no_browser_takes_is_told_at_once(place: int) -> None:
+    """And nothing of its submission runs, as with the other implementations."""
+    made, _ = session()
+    device = BrowserDevice(made, 1, idle_s=30.0)
+    encoder, numbers = device.create_encoder(), [0, 4, 8]
+    numbers[place - 1] += 2
+    device.copy_buffer(encoder, 1, numbers[0], 2, numbers[1], numbers[2])
+    assert not device.run(encoder)
+    ((kind, text),) = device.sink.take()
+    assert (kind, device.submissions) == ("validation", 0)
+    assert "multiples of 4 bytes" in text
+    device.close()
+
+
 def test_numbers_are_free_once_nothing_may_name_them() -> None:
     made, _ = session()
     device = BrowserDevice(made, 1, idle_s=30.0)

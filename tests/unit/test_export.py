@@ -187,9 +187,14 @@ class Reads(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Decomposes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svdvals(x)
+
+
 class Transforms(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.fft.rfft(x).abs()
+        return torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[-1])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +202,7 @@ class Transforms(nn.Module):
     [
         (Selects(), "torch.nonzero", "return torch.nonzero(positive)", "use a mask"),
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
-        (Transforms(), "_fft_r2c", "return torch.fft.rfft(x).abs()", ""),
+        (Decomposes(), "_linalg_svd", "return torch.linalg.svdvals(x)", ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -212,6 +217,12 @@ def test_errors_name_operator_line_and_what_to_do(
     for part in (operator, line, instead):
         assert part in message
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("n", [60, 17, 5000])
+def test_fourier_transforms_are_exported(n: int, tmp_path: Path) -> None:
+    export(Transforms(), torch.randn(2, n), tmp_path / "out")
+    assert (tmp_path / "out" / "index.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,10 @@ client = pytest.importorskip("websockets.sync.client", reason="websockets is not
 PAGE = Path(torch_webgpu.__file__).parent / "runtime" / "browser" / "page"
 COMPILER = ROOT / ".web-tools" / "node_modules" / ".bin" / "tsc"
 
-SAMPLE = ("engine/test_reading", "engine/test_events", "tensors/test_copy", "optim/test_mixed_lists")
+SAMPLE = (
+    "engine/test_reading", "engine/test_events", "tensors/test_copy", "optim/test_mixed_lists", "runtime/test_runtime",
+    "runtime/test_bounds", "runtime/test_prepared",
+)  # fmt: skip
 
 Serve = Callable[..., Served]
 

@@ -34,7 +34,6 @@ def pages(folders: Path, examples: Any) -> Path:
         (folders / "pages").mkdir(exist_ok=True)
         shutil.copyfile(examples.PAGES / name, folders / "pages" / name)
     examples.digits_page(folders / "pages" / "digits", "cpu", epochs=2)
-    examples.training_page(folders / "pages" / "training")
     return folders / "pages"
 
 
@@ -60,7 +59,8 @@ def test_drawing_a_digit(page: Any, site: Site, pages: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_in_the_page(page: Any, site: Site, pages: Path) -> None:
+def test_training_in_the_page(page: Any, site: Site, pages: Path, examples: Any) -> None:
+    examples.training_page(pages / "training")
     page.set_viewport_size({"width": 360, "height": 800})
     page.goto(f"{site.url}/exports/pages/training/index.html")
     page.wait_for_selector(READY, timeout=60_000)

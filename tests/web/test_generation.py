@@ -101,6 +101,26 @@ def test_greedy_tokens_and_no_new_buffers(loaded: Any) -> None:
     assert made[0] == made[1]
 
 
+def test_calls_of_a_step(loaded: Any) -> None:
+    """What eight more tokens cost: a submission of one pass each, and nothing new; one read tells all of them."""
+    few, more, dispatches = loaded.evaluate(
+        """async prompt => {
+          const counts = [];
+          for (const max_new_tokens of [7, 15]) { // 1 + 2 + 4 steps ahead, and 8
+            for (const name of Object.keys(counted)) delete counted[name];
+            for await (const token of model.generate(prompt, {max_new_tokens}));
+            counts.push({...counted});
+          }
+          return [...counts, model.manifest.programs.decode.steps.filter(s => s.length === 4).length];
+        }""",
+        PROMPT,
+    )
+    assert {name: n - few.get(name, 0) for name, n in more.items() if n != few.get(name, 0)} == {
+        "submit": 8, "beginComputePass": 8, "writeBuffer": 16, "dispatchWorkgroups": 8 * dispatches,
+        "setPipeline": 8 * dispatches, "setBindGroup": 8 * dispatches, "copyBufferToBuffer": 2, "mapAsync": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.slow
 def test_sampling_is_that_of_python(loaded: Any) -> None:
     options = [{"temperature": 1.5}, {"temperature": 2, "top_k": 50, "top_p": 0.8}]

@@ -38,6 +38,8 @@ class Announcement:
 class AnnouncedExchange(Exchange):
     """Another transport's exchange, in the order of a link's. RefusedError where other ranks call something else."""
 
+    is_issued_at_once = True  # it takes its place
+
     def __init__(self, request: Request, exchange: Exchange, link: Link) -> None:
         self.carried_by, self._exchange, self._link, self._ticket = exchange.carried_by, exchange, link, 0
         self._underway: Underway | None = link.begin(Announcement(request, self._perform))

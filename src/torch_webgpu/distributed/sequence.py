@@ -1,5 +1,7 @@
 """The order of collectives: one thread issues them as they were called, others take the results back as they come.
 
+What never waits to be issued is issued by the thread that calls, where none is to be issued before it.
+
 gloo matches the collectives of a group by their order. So they are issued in the order of the calls, each when its
 inputs are in the host's memory. Results are taken back in any order: an earlier receive may depend on a later result.
 Each is completed in a thread of its own, since what follows may wait for further collectives (PowerSGD does).
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.engine.interrupt import Uninterrupted
 from torch_webgpu.engine.sync import pause
 
 from .groups import forget, known, staging_groups
@@ -52,6 +55,10 @@ class Call:
 
     def __str__(self) -> str:
         return self._what()
+
+    @property
+    def is_issued_at_once(self) -> bool:
+        return self._exchange.is_issued_at_once
 
     def issue(self) -> None:
         """Waits for the inputs and begins to exchange."""
@@ -139,7 +146,7 @@ class Sequence:
         """
         with self._lock:
             self._underway[call] = None
-            is_next = waits and not self._unissued
+            is_next = (waits or call.is_issued_at_once) and not self._unissued
             if not is_next:
                 self._unissued += 1
                 if self._issuing is None:
@@ -147,6 +154,10 @@ class Sequence:
                     self._issuing.start()
         if not is_next:
             self._calls.put(call)
+            return
+        if not waits:
+            with Uninterrupted():
+                self._start(call)
             return
         try:
             call.issue()
@@ -168,15 +179,20 @@ class Sequence:
         while True:
             call = self._calls.get()
             try:
-                call.issue()
-            except BaseException as error:  # noqa: BLE001 it is the work's, and others are to come
-                self._finishing.start(partial(self._complete, call, partial(call.fail, error)))
-            else:
-                self._finishing.start(partial(self._complete, call, call.finish))
+                self._start(call)
             finally:
                 with self._lock:
                     self._unissued -= 1
             del call  # a thread that waits holds no tensors
+
+    def _start(self, call: Call) -> None:
+        """Issues a collective, and has a thread finish it."""
+        try:
+            call.issue()
+        except BaseException as error:  # noqa: BLE001 it is the work's, and others are to come
+            self._finishing.start(partial(self._complete, call, partial(call.fail, error)))
+        else:
+            self._finishing.start(partial(self._complete, call, call.finish))
 
     def _complete(self, call: Call, end: Callable[[], None]) -> None:
         try:

@@ -139,6 +139,7 @@ class SharedExchange(Exchange):
     """A collective through shared memory."""
 
     carried_by = "shared memory"
+    is_issued_at_once = True  # it takes its place
 
     def __init__(self, request: Request, link: Link) -> None:
         self._request, self._name, self._tensors = request, request.collective.name, request.tensors

@@ -96,6 +96,8 @@ class Exchange(ABC):
     """One collective underway in a transport. ``carried_by``: which one, in words."""
 
     carried_by: str
+    is_issued_at_once = False
+    """Whether :meth:`issue` never waits."""
     timeline: Timeline | None = None
     """Where the times of its steps are noted; None if nobody looks."""
 

@@ -157,9 +157,9 @@ class FlushClock:
         return not self._halted_within(0)
 
     def _halted_within(self, seconds: float) -> bool:
-        if sys.platform == "win32":
+        locks_tick = sys.platform == "win32"
+        if locks_tick:
             # There locks time out by the system's ticks, of 16 ms, and a delay of that is two looks. A sleep has a
             # timer of its own; the end of the program waits for one, a quarter of a second at most.
             time.sleep(seconds)
-            return self._halt.acquire(blocking=False)
-        return self._halt.acquire(timeout=seconds)
+        return self._halt.acquire(timeout=0 if locks_tick else seconds)

@@ -19,7 +19,6 @@ def dxcompiler() -> Path | None:
 
     Folders that are relative to the working folder are left out: the library is code.
     """
-    if sys.platform != "win32":
-        return None
     folders = [Path(wgpu.__file__).parent / "resources", *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
-    return next((f / LIBRARY for f in folders if f.is_absolute() and (f / LIBRARY).is_file()), None)
+    found = (f / LIBRARY for f in folders if f.is_absolute() and (f / LIBRARY).is_file())
+    return next(found, None) if sys.platform == "win32" else None

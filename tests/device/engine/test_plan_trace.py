@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.device.processes import assert_ends_well
+from tests.device.processes import assert_ends_well, skip_in_a_browser
 from torch import nn
 
 import torch_webgpu
@@ -143,6 +143,7 @@ def test_random_numbers_go_on_as_in_eager_mode(device: torch.device) -> None:
 
 
 def test_another_process_runs_a_saved_plan(device: torch.device, tmp_path: Path) -> None:
+    skip_in_a_browser()
     torch.manual_seed(0)
     model = Block().to(device)
     tokens = torch.randint(0, 50, (2, 10), device=device)

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from tests.device.processes import skip_in_a_browser
 
 from torch_webgpu.errors import ShaderCompileError, WebGPUError
 from torch_webgpu.plan import size_class
@@ -367,6 +368,7 @@ def test_the_process_ends_cleanly(script):
 
 
 def test_an_adapter_is_chosen_by_name_and_a_wrong_name_is_an_error(device):
+    skip_in_a_browser()
     chosen = in_new_process("print(device.name)", TORCH_WEBGPU_ADAPTER=device.name[:5].upper())
     assert chosen.stdout.strip() == device.name, chosen.stderr
     wrong = in_new_process("", TORCH_WEBGPU_ADAPTER="no such adapter")

@@ -256,13 +256,21 @@ class BrowserDevice:
     def release_pass(words: EncoderWords) -> None:
         """Nothing: it is its encoder."""
 
-    @staticmethod
-    def copy_buffer(words: EncoderWords, source: Handle, start: int, target: Handle, offset: int, size: int) -> None:
+    def copy_buffer(
+        self, words: EncoderWords, source: Handle, start: int, target: Handle, offset: int, size: int
+    ) -> None:
+        self._check_aligned("a copy", start, offset, size)
         words += (c.COPY, source, start, target, offset, size)
 
-    @staticmethod
-    def clear_buffer(words: EncoderWords, buffer: Handle, offset: int, size: int) -> None:
+    def clear_buffer(self, words: EncoderWords, buffer: Handle, offset: int, size: int) -> None:
+        self._check_aligned("a clear", offset, size)
         words += (c.CLEAR, buffer, offset, size)
+
+    def _check_aligned(self, what: str, *numbers: int) -> None:
+        """Leaves an error at once, so that nothing of a wrong submission runs: the page's comes with a later reply."""
+        if any(number % 4 for number in numbers):
+            told = ", ".join(map(str, numbers))
+            self.sink.errors.append(("validation", f"offsets and sizes of {what} are multiples of 4 bytes, not {told}"))
 
     # Timestamps, which the adapter says it has not
 
