@@ -15,7 +15,7 @@ MARK = "RANKS_OF_TEST"
 SHARED_MEMORY = Path("/dev/shm")
 PROCESSES = Path("/proc")
 PATIENCE_S = 20.0
-"""How long a process may take to be gone from the system's list once it has been killed."""
+"""How long a process may take to be gone from the system's list once it has been killed, and a file."""
 
 
 class Remains:
@@ -32,8 +32,9 @@ class Remains:
         until = time.monotonic() + PATIENCE_S
         while (running := list(self.processes())) and time.monotonic() < until:
             time.sleep(0.1)
+        while (shared := self.shared_files() - self.before - held()) and time.monotonic() < until:
+            time.sleep(0.1)  # others make semaphores there, which have names for a moment
         files = sorted(self.folder.rglob("*"))
-        shared = {name for name in self.shared_files() - self.before if not is_held(name)}
         shutil.rmtree(self.folder)
         assert not running, f"these go on: {running}"
         assert not files, f"temporary files: {files}"
@@ -52,16 +53,14 @@ class Remains:
         return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
 
 
-def is_held(name: str) -> bool:
-    """Whether a process has the file of shared memory open or mapped: it is another program's, which runs meanwhile."""
-    path = str(SHARED_MEMORY / name)
-    if not os.path.exists(path):
-        return True
+def held() -> set[str]:
+    """The files of shared memory that a process has open or mapped: another program's, which runs meanwhile."""
+    names: set[str] = set()
     for process in PROCESSES.glob("[0-9]*"):
         try:
-            held = {os.readlink(file) for file in (process / "fd").iterdir()}
-            if path in held or path in (process / "maps").read_text():
-                return True
-        except OSError:
+            paths = [os.readlink(file) for file in (process / "fd").iterdir()]
+            paths += [line.split(maxsplit=5)[-1] for line in (process / "maps").read_text().splitlines()]
+        except OSError:  # it has ended meanwhile, or is somebody else's
             continue
-    return False
+        names |= {Path(path).name for path in paths if path.startswith(f"{SHARED_MEMORY}/")}
+    return names

@@ -65,7 +65,7 @@ def test_ranks_that_call_something_else(transport: str, level: str) -> None:
 
 @pytest.mark.slow
 def test_gloo_without_detail() -> None:
-    """gloo ends a process that receives more than it expects (on the CPU, too). The others say who is missing."""
+    """gloo ends a process that receives more than it expects (on the CPU, too). The others' barrier ends, too."""
     environment = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_WEBGPU_SHARED_MEMORY": "0"}
     ranks = run_ranks(APART, 3, **environment)
     for one in ranks[:2]:
@@ -75,7 +75,8 @@ def test_gloo_without_detail() -> None:
     assert by_gloo
     assert all(one.code < 0 for one in by_gloo)
     for one in ranks:
-        assert one in by_gloo or (one.code == 1 and f"barrier (group '0', rank {ranks.index(one)} of 3)" in one.said)
+        in_barrier = one.code == 1 and ", in barrier" in one.said and "onnection" in one.said
+        assert one in by_gloo or in_barrier, one.said
 
 
 LOST = """

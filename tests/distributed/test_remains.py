@@ -23,9 +23,13 @@ def test_nothing() -> None:
     remains.assert_none()
 
 
-@linux
-def test_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.distributed.remains.PATIENCE_S", 0.0)
+
+
+@linux
+def test_a_process(hurried: None) -> None:
     remains = Remains()
     script = """
 import subprocess, sys
@@ -51,7 +55,7 @@ def test_a_temporary_file() -> None:
 
 
 @linux
-def test_shared_memory() -> None:
+def test_shared_memory(hurried: None) -> None:
     remains = Remains()
     run(f"open('{SHARED_MEMORY}/ranks-of-test', 'w').close()", remains)
     try:

@@ -19,7 +19,7 @@ from tests.distributed.ranks import free_port
 from . import compare
 
 PROGRAMS = Path(__file__).parent / "ranks"
-TIMEOUT_S = 280
+TIMEOUT_S = 420
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "{port}")
 ACCELERATE = (
     "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "2", "--num_machines", "1",
