@@ -13,6 +13,8 @@ FLAGS = (
     "--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--disable-quic", "--disable-sync",
     "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
+PATIENCE_MS = 600_000
+"""For how long a page is waited for: a busy machine is slow, and what hangs is pytest's to end."""
 NO_ADAPTER = tuple(flag for flag in FLAGS if "webgpu" not in flag)
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -13,7 +13,7 @@ from tests.slow import skip_slow
 import torch_webgpu
 from torch_webgpu.export.folder import copy_runtime
 
-from .chromium import FLAGS, executable, missing, tensor_of
+from .chromium import FLAGS, PATIENCE_MS, executable, missing, tensor_of
 from .server import Site
 
 HERE = Path(__file__).parent
@@ -67,6 +67,7 @@ def site(session_site: Site) -> Site:
 @pytest.fixture(scope="session")
 def session_page(browser: Any) -> Iterator[Any]:
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
     yield context.new_page()
     context.close()
 

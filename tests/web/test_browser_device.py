@@ -22,7 +22,7 @@ from torch_webgpu.runtime.browser import commands as c
 from torch_webgpu.runtime.browser.server import BrowserServer
 from torch_webgpu.serve.device import page_files, start
 
-from .chromium import NO_ADAPTER, executable
+from .chromium import NO_ADAPTER, PATIENCE_MS, executable
 from .served import ROOT, WAIT_S, Served, state
 
 client = pytest.importorskip("websockets.sync.client", reason="websockets is not installed: torch-webgpu[serve]")
@@ -143,6 +143,7 @@ def computes(server: BrowserServer) -> bool:
 def tab(browser: Any) -> Iterator[Any]:
     """A tab, in which nothing is refused by the policy and no script fails."""
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
     page, wrong = context.new_page(), []
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -95,6 +95,28 @@ def test_a_missing_file(page: Any, site: Site, lookup: str, name: str) -> None:
     assert f"{name}: 404" in error["message"]
 
 
+def test_nothing_is_told_after_a_failure(page: Any, site: Site, lookup: str) -> None:
+    """Kernels are compiled while weights are on their way: a page may show the error, and nothing else after it."""
+    site.missing.add("model.safetensors")
+    error, told = page.evaluate(
+        """async url => {
+          const prototype = GPUDevice.prototype, compile = prototype.createComputePipelineAsync, events = [];
+          let go;
+          const gate = new Promise(resolve => { go = resolve; });
+          prototype.createComputePipelineAsync = async function (d) { await gate; return compile.call(this, d); };
+          const error = await failure(() => Model.load(url, {progress_callback: e => events.push(e.status)}));
+          const before = events.length;
+          prototype.createComputePipelineAsync = compile;
+          go();
+          await new Promise(resolve => setTimeout(resolve, 1000));
+          return [error.kind, events.slice(before)];
+        }""",
+        lookup,
+    )
+    assert error == "network"
+    assert told == []
+
+
 def test_changed_weights(page: Any, site: Site, lookup: str, folders: Path) -> None:
     data = bytearray((folders / "lookup" / "model.safetensors").read_bytes())
     data[-3] ^= 1

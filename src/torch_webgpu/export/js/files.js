@@ -38,8 +38,15 @@ export class Files {
   /** @param {string} base @param {Record<string, FileSpec>} table @param {FileOptions} options */
   constructor(base, table, options) {
     this.base = base; this.table = table; this.options = options;
+    /** Loading failed: what is still on its way is told to nobody. */
+    this.over = false;
     /** @type {Promise<Cache | null>} */
     this.cache = options.cache !== false && globalThis.caches ? caches.open(CACHE).catch(() => null) : Promise.resolve(null);
+  }
+
+  /** @param {Record<string, any>} event */
+  tell(event) {
+    if (!this.over) this.options.progress_callback?.(event);
   }
 
   /** @param {string} name @param {number} chunk */
@@ -67,13 +74,15 @@ export class Files {
    * @returns {AsyncGenerator<[number, Uint8Array<ArrayBuffer>]>}
    */
   async* chunks(name) {
-    const {bytes, sha256: digest, chunks = [digest]} = this.table[name], url = new URL(name, this.base).href, {signal, progress_callback} = this.options;
-    const tell = (/** @type {number} */ loaded) => progress_callback?.({status: 'progress', file: name, loaded, total: bytes, progress: 100 * loaded / bytes});
+    const {bytes, sha256: digest, chunks = [digest]} = this.table[name], url = new URL(name, this.base).href, {signal} = this.options;
+    const tell = (/** @type {number} */ loaded) => this.tell({status: 'progress', file: name, loaded, total: bytes, progress: 100 * loaded / bytes});
     /** @type {ReadableStreamDefaultReader<Uint8Array> | undefined} */ let reader;
-    let at = 0, rest = new Uint8Array(0); // what the network gave, up to byte `at`, and was not used
+    /** What the network gave, up to byte `at`, and was not used. */
+    let at = 0, rest = new Uint8Array(0);
     try {
       for (let k = 0, from = 0; k < chunks.length; from += CHUNK_BYTES, k++) {
         signal?.throwIfAborted();
+        if (this.over) return;
         const size = Math.min(CHUNK_BYTES, bytes - from);
         let data = reader ? null : await this.kept(name, k);
         if (!data) {

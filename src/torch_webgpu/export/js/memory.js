@@ -47,7 +47,8 @@ export async function fill(device, manifest, buffers, files, wanted) {
   });
   for (const [file, tensors] of places) {
     tensors.sort((a, b) => a.start - b.start);
-    const cut = new Uint8Array(4); // the bytes of a word that a chunk's end cut
+    /** The bytes of a word that a chunk's end cut. */
+    const cut = new Uint8Array(4);
     for await (const [from, data] of files.chunks(file)) {
       for (const {buffer, start, end} of tensors) {
         if (end <= from || start >= from + data.length) continue;

@@ -28,7 +28,7 @@ export class Model {
    */
   static async load(url, options = {}) {
     requireSecure();
-    const base = new URL(String(url).replace(/\/?$/, '/'), globalThis.location?.href).href, {signal, progress_callback, integrity} = options;
+    const base = new URL(String(url).replace(/\/?$/, '/'), globalThis.location?.href).href, {signal, integrity} = options;
     const text = await (await request(`${base}plan.json`, signal)).arrayBuffer();
     if (integrity && integrity !== `sha256-${await sha256(text)}`) throw new WebGPUError('format', 'plan.json is not what the page expects');
     let data;
@@ -50,7 +50,7 @@ export class Model {
       model.params = new Uint32Array(params.buffer);
       Object.assign(model, await allocate(device, manifest, model.params));
       const [modules] = await Promise.all([
-        compile(device, manifest, kernels, progress_callback),
+        compile(device, manifest, kernels, event => files.tell(event)),
         fill(device, manifest, model.buffers, files, () => true),
       ]);
       signal?.throwIfAborted();
@@ -59,11 +59,12 @@ export class Model {
       await device.queue.onSubmittedWorkDone();
       model.check();
     } catch (error) {
+      files.over = true;
       model.dispose();
       throw model.lost ? model.lostError() : error;
     }
     files.tidy().catch(() => {});
-    progress_callback?.({status: 'ready'});
+    files.tell({status: 'ready'});
     return model;
   }
 
