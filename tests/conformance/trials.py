@@ -13,6 +13,8 @@ import torch
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 
+from torch_webgpu.errors import UnsupportedDtypeError
+
 from . import checks, samples
 from .seed_ops import SEED_OPINFOS
 from .target import fallback_stats, synchronize
@@ -87,6 +89,8 @@ class Result:
     samples: int = 0
     failures: list[str] = field(default_factory=list)
     fallbacks: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    """Samples besides, which ask for float64 where the adapter has none."""
 
 
 def supports(op: Any, kind: str, dtype: torch.dtype) -> bool:
@@ -121,7 +125,7 @@ def run(trial: Trial, effort: Effort) -> Result:
 
 def attempt(trial: Trial, labelled_checks: Iterable[tuple[str, Callable[[], None]]]) -> Result:
     """Carry out the checks; the failures name them by their labels."""
-    before, count, failures = fallback_stats(), 0, []
+    before, count, failures, refused = fallback_stats(), 0, [], 0
     for label, check in labelled_checks:
         count += 1
         try:
@@ -130,10 +134,18 @@ def attempt(trial: Trial, labelled_checks: Iterable[tuple[str, Callable[[], None
                 check()
                 synchronize()
         except Exception as error:  # a MismatchError, or the harness itself: either way this sample has not passed
-            failures.append(f"{label}: {checks.summary(error)}")
+            if needs_float64(error.__cause__ or error):
+                count, refused = count - 1, refused + 1
+            else:
+                failures.append(f"{label}: {checks.summary(error)}")
             with suppress(Exception):  # what else it left behind must not be blamed on the next one
                 synchronize()
-    return Result(trial, count, failures, dict(fallback_stats() - before))
+    return Result(trial, count, failures, dict(fallback_stats() - before), refused)
+
+
+def needs_float64(error: BaseException) -> bool:
+    """Whether the device refuses a dtype, in words, because the adapter has no doubles."""
+    return isinstance(error, UnsupportedDtypeError) and "has no 64-bit floats" in str(error)
 
 
 def _checks(case: checks.Case, kind: str, effort: Effort) -> Iterator[tuple[str, Callable[[], None]]]:

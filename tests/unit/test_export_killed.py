@@ -23,6 +23,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 PROGRAM = """
 import os, signal, sys, torch
 from torch_webgpu.export import export, folder as files
+
+pytest.importorskip("safetensors", reason="exports need safetensors")
 where, number, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 owner = os if where == "replace" else files
 original, calls = getattr(owner, where), 0

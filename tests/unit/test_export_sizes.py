@@ -14,6 +14,8 @@ from torch.export import Dim
 from torch_webgpu.errors import ExportError
 from torch_webgpu.export import export
 
+pytest.importorskip("safetensors", reason="exports need safetensors")
+
 BATCH, LENGTH = Dim("batch", max=64), Dim("length", min=2, max=64)
 
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import metadata
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,10 @@ def oldest() -> int:
 
 @pytest.mark.parametrize("library", ["torch", "numpy", "wgpu", "wgpudawn", "cffi", "jinja2"])
 def test_every_dependency_can_be_installed_for_the_oldest_python(library: str) -> None:
-    needs = re.match(r">=3\.(\d+)", metadata(library).get("Requires-Python", ">=3.0"))
+    try:
+        needs = re.match(r">=3\.(\d+)", metadata(library).get("Requires-Python", ">=3.0"))
+    except PackageNotFoundError:
+        pytest.skip(f"{library} is not installed")
     assert needs is not None
     assert int(needs[1]) <= oldest()
 
