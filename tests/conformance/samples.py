@@ -23,6 +23,8 @@ _OVERRUNS = "CPU PyTorch writes past the end of a strided batch of matrices"
 _CONTIGUOUS = "the CPU's kernel takes contiguous inputs only, which is no promise of the operator"
 _WRITES = "it writes to its weight, and what that leaves in elements that share memory is not defined"
 _ACCESSOR = "the CPU's kernel does not resize, and fails in its own arithmetic"
+_MKL = "MKL refuses empty batches as an inconsistent configuration; PyTorch's other libraries give empty results"
+_TRANSFORMS = [f"{kind}{dims}" for kind in "fft ifft rfft irfft hfft ihfft".split() for dims in ("", "2", "n")]
 
 # Where the CPU cannot be asked: for an operator, layouts of the inputs or of ``out=``, and why.
 NO_REFERENCE: dict[str, dict[str, str]] = {
@@ -36,6 +38,7 @@ NO_REFERENCE: dict[str, dict[str, str]] = {
     "triu": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
     "lu_unpack": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
     "linalg.lu": {"transposed": _OVERRUNS, "sliced": _OVERRUNS},
+    **{f"fft.{name}": {"empty": _MKL} for name in _TRANSFORMS},
 }
 
 

@@ -28,7 +28,10 @@ def test_fourier_transforms(page: Any, folders: Path, n: int) -> None:
     x = torch.linspace(-1, 1, 4 * n).square().reshape(4, n)
     export(Filter(), x, folders / f"fourier{n}")
     result = page.evaluate(
-        """async ([url, values]) => packed((await (await Model.load(url)).run({x: new Float32Array(values)})).output)""",
+        """async ([url, values]) => {
+          const model = await Model.load(url);
+          return packed((await model.run({x: new Float32Array(values)})).output);
+        }""",
         [f"/exports/fourier{n}/", x.flatten().tolist()],
     )
     torch.testing.assert_close(tensor_of(result), Filter()(x), rtol=1e-5, atol=1e-5)
