@@ -53,11 +53,11 @@ def gradients_on_meta(
 
 def strategy(op_schema: Any, results: tuple[str | None, ...], is_forward: bool) -> Any:
     """What may be sharded how, on each dimension of a mesh: everything whole, or parts of the batch or of the heads."""
-    named = zip(op_schema.op._schema.arguments, op_schema.args_schema)
-    arguments = {argument.name: value for argument, value in named if isinstance(value, OpStrategy)}
+    given = {a.name: value for a, value in zip(op_schema.op._schema.arguments, op_schema.args_schema)}
+    arguments = {name: value for name, value in given.items() if isinstance(value, OpStrategy)}
     bias = arguments.get("attn_bias")
-    if not is_forward and bias is None:
-        results = (*results[:-1], None)
+    if not is_forward:
+        results = tuple([name if wanted else None for name, wanted in zip(results, given["grad_input_mask"])])
     choices = [[placed(name, None, bias) for name in (*results, *arguments)]]
     choices += [[placed(name, dim, bias) for name in (*results, *arguments)] for dim in (0, 1)]
     return expand_to_full_mesh_op_strategy(op_schema.get_mesh_from_args(), op_schema, choices, input_index=len(results))
