@@ -17,14 +17,13 @@ from torch import nn
 from torch_webgpu.export import export
 from torch_webgpu.export import folder as files
 
+pytest.importorskip("safetensors", reason="exports need safetensors")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 
 # Kills itself as a step of the export begins: `os.replace` or `exchanged` (the last step), or `write_json`.
 PROGRAM = """
 import os, signal, sys, torch
 from torch_webgpu.export import export, folder as files
-
-pytest.importorskip("safetensors", reason="exports need safetensors")
 where, number, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 owner = os if where == "replace" else files
 original, calls = getattr(owner, where), 0

@@ -162,4 +162,5 @@ class FlushClock:
             # There locks time out by the system's ticks, of 16 ms, and a delay of that is two looks. A sleep has a
             # timer of its own; the end of the program waits for one, a quarter of a second at most.
             time.sleep(seconds)
-        return self._halt.acquire(timeout=0 if locks_tick else seconds)
+            return self._halt.acquire(blocking=False)
+        return self._halt.acquire(timeout=seconds)

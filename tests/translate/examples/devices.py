@@ -66,7 +66,7 @@ SDPA = "torch.backends.cuda.SDPAParams(t[None, None], t[None, None], t[None, Non
 
 COMM = {
     "broadcast": "f(c, [0])",
-    "broadcast_coalesced": "f([c, c + 1], [0])",
+    "broadcast_coalesced": "f([t, t + 1], [0])",
     "gather": "f([t, t], 0, 0)",
     "reduce_add": "f([t], 0)",
     "reduce_add_coalesced": "f([[t, t]], 0)",
