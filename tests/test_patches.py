@@ -168,6 +168,10 @@ event.synchronize()
         "assert_current(lambda: torch.ones(2).new_tensor([1], device='webgpu'))",
         "of the first adapter",
     ),
+    "torch.nn.parameter.UninitializedTensorMixin._allowed_methods": (
+        "assert_current(lambda: torch.nn.LazyLinear(2).to('webgpu').weight)",
+        "uninitialized parameter",
+    ),
     "torch.tensor": ("assert_current(lambda: torch.tensor([1], device='webgpu'))", "of the first adapter"),
     "torch.as_tensor": ("assert_current(lambda: torch.as_tensor([1], device='webgpu'))", "of the first adapter"),
     "torch.Tensor.webgpu": ("assert_has_method()", "has no attribute 'twice'"),

@@ -382,7 +382,14 @@ AT_OTHER_ADAPTER = Patches(
             ("asarray", torch_patches.with_current_device),
         )
     ]
-)
+    + [
+        row(
+            "torch.nn.parameter", "UninitializedTensorMixin._allowed_methods", torch_patches.Methods,
+            "Parameters of lazy modules take the methods of a list alone: not `Tensor.to` once it is replaced.",
+            "what the patch of `Tensor.to` needs", "issues/196299",
+        )
+    ]
+)  # fmt: skip
 """Those for when another adapter than the first becomes current, one that is only described too: they cost every
 call.
 """

@@ -197,6 +197,15 @@ def with_current_device(plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class Methods(list[Any]):
+    """Methods of tensors, those that were replaced as they are now."""
+
+    from_torch_webgpu = True
+
+    def __init__(self, methods: Iterable[Any]) -> None:
+        super().__init__([getattr(torch.Tensor, method.__name__, method) for method in methods])
+
+
 def with_own_device(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``Tensor.new_tensor``: on the adapter of the tensor, or with a bare ``"webgpu"`` on the current one."""
     completed = with_current_device(plain)
