@@ -279,3 +279,22 @@ def test_attention_that_nobody_looks_into_is_one_recipe(device, monkeypatch):
     grad = on_device[0].clone().requires_grad_()
     attend(grad, *on_device[1:]).sum().backward()
     assert grad.grad is not None
+
+
+def test_composed_attention_computes_in_the_type_that_is_allowed_now(device):
+    q, k, v = torch.randn(3, 2, 3, 5, 7, dtype=torch.float16).transpose(-1, -2).unbind()  # no fused road takes these
+    on_device = [t.to(device) for t in (q, k, v)]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    results = []
+    try:
+        for allowed in (False, True, False):
+            torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
+            results.append([attend(*on_device).cpu() for _ in range(2)])
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+    (first, again), (halves, halves_again), (last, _) = results
+    assert torch.equal(first, again)
+    assert torch.equal(first, last)
+    assert torch.equal(halves, halves_again)
+    assert not torch.equal(first, halves)

@@ -24,6 +24,7 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     BACKEND_KEY,
     aten,
     below_autograd,
+    composes_attention_in_halves,
     fused_attention_is_wanted,
     impl,
     in_transform,
@@ -141,7 +142,9 @@ def scaled_dot_product_attention(
     """(B, H, L, D) of query (B, H, L, E), key (B, H, S, E) and value (B, H, S, D); key and value have fewer heads with
     ``enable_gqa``.
     """
-    if not dropout_p and is_unobserved(query, key, value, attn_mask) and fused_attention_is_wanted():
+    # Which roads are allowed, and in which type the composition computes, is in no recipe's key.
+    is_usual = fused_attention_is_wanted() and not composes_attention_in_halves()
+    if is_usual and not dropout_p and is_unobserved(query, key, value, attn_mask):
         return attend_once(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
