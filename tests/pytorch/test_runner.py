@@ -110,19 +110,25 @@ class TestRanks(DTensorTestBase):
 """
 
 
-@pytest.mark.slow
-def test_outcomes_of_several_processes(tmp_path: Path) -> None:
-    (tmp_path / "test_ranks.py").write_text(RANKS_SUITE)
+def rows_of_ranks(folder: Path, *arguments: str) -> tuple[dict[str, dict[str, str]], str]:
+    """What came of a folder's tests of several processes, by test, and what the runner printed."""
+    out = folder / "out.json"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.pytorch", str(tmp_path), "--distributed"]
-        + ["--files", "test_ranks", "--json", str(tmp_path / "out.json")],
+        [sys.executable, "-m", "tests.pytorch", str(folder), "--distributed", *arguments, "--json", str(out)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert (tmp_path / "out.json").exists(), done.stdout + done.stderr
-    rows = json.loads((tmp_path / "out.json").read_text())
+    printed = done.stdout + done.stderr
+    assert out.exists(), printed
+    return json.loads(out.read_text()), printed
+
+
+@pytest.mark.slow
+def test_outcomes_of_several_processes(tmp_path: Path) -> None:
+    (tmp_path / "test_ranks.py").write_text(RANKS_SUITE)
+    rows, printed = rows_of_ranks(tmp_path, "--files", "test_ranks")
     assert {k.rpartition("::")[2]: v["verdict"] for k, v in rows.items()} == {
         "test_right": "passed",
         "test_wrong_here": "failed",
@@ -130,7 +136,7 @@ def test_outcomes_of_several_processes(tmp_path: Path) -> None:
         "test_right_after_that": "passed",
         "test_crashes": "failed",
         "test_of_more_devices": "skipped",
-    }, done.stdout + done.stderr
+    }, printed
     assert rows["test_ranks.py::TestRanks::test_wrong_everywhere"]["message"] == "ValueError: of a rank"
 
 
@@ -149,18 +155,9 @@ class TestSpawned(TestDistBackend, DistributedTest._DistTestBase):
 @pytest.mark.slow
 def test_tests_that_are_written_for_cuda_are_translated(tmp_path: Path) -> None:
     (tmp_path / "test_distributed_spawn.py").write_text(SPAWN_SUITE)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.pytorch", str(tmp_path), "--distributed"]
-        + ["--files", "test_distributed_spawn", "-k", "isend_irecv_self_nccl or all_gather_v_cuda"]
-        + ["--json", str(tmp_path / "out.json")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert (tmp_path / "out.json").exists(), done.stdout + done.stderr
-    rows = json.loads((tmp_path / "out.json").read_text())
+    chosen = ["--files", "test_distributed_spawn", "-k", "isend_irecv_self_nccl or all_gather_v_cuda"]
+    rows, printed = rows_of_ranks(tmp_path, *chosen)
     assert {k.rpartition("::")[2]: v["verdict"] for k, v in rows.items()} == {
         "test_all_gather_v_cuda": "passed",
         "test_batch_isend_irecv_self_nccl": "passed",
-    }, done.stdout + done.stderr
+    }, printed
