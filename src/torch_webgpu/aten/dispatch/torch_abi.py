@@ -122,11 +122,8 @@ def fused_attention_is_wanted() -> bool:
     )
 
 
-def composes_attention_in_halves() -> bool:
-    """Whether ``torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp`` lets the composition stay in 16-bit floats."""
-    return torch._C._get_math_sdp_allow_fp16_bf16_reduction()
-
-
+composes_attention_in_halves = torch._C._get_math_sdp_allow_fp16_bf16_reduction
+"""Whether ``torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp`` lets the composition stay in 16-bit floats."""
 below_autograd = torch._C._AutoDispatchBelowAutograd
 """Context manager: operators go past autograd's keys."""
 
