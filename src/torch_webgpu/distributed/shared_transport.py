@@ -16,6 +16,7 @@ from .shared_connect import connect
 from .shared_link import Link, Underway
 from .shared_slots import AllGather, AllReduce, Broadcast, Chunked, ReduceScatter
 from .staging import describe
+from .thread_switches import short_thread_switches
 from .transport import Exchange, Request, flat
 
 _log = logging.getLogger("torch_webgpu")
@@ -153,7 +154,7 @@ class SharedExchange(Exchange):
     def finish(self) -> int:
         underway, self._underway = self._underway, None  # it has this one
         assert underway is not None
-        with torch.no_grad():
+        with torch.no_grad(), short_thread_switches():
             self._link.run(self._ticket, underway)
         return -1
 
