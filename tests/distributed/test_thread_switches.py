@@ -19,6 +19,16 @@ def usual() -> Iterator[float]:
     sys.setswitchinterval(before)
 
 
+def test_many_uses_leave_it_as_it_was(usual: float) -> None:
+    for microseconds in (4100, 5000, 777):
+        sys.setswitchinterval(microseconds / 1e6 + 5e-7)
+        before = sys.getswitchinterval()
+        for _ in range(100):
+            with short_thread_switches():
+                pass
+        assert sys.getswitchinterval() == before
+
+
 def test_it_is_short_inside_and_as_before_afterwards(usual: float) -> None:
     entered, may_leave = threading.Event(), threading.Event()
 
