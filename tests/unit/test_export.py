@@ -189,7 +189,7 @@ class Reads(nn.Module):
 
 class Decomposes(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.svdvals(x)
+        return torch.linalg.eigvals(x.mT @ x)
 
 
 class Prints(nn.Module):
@@ -218,7 +218,7 @@ class Transforms(nn.Module):
     [
         (Selects(), "torch.nonzero", "return torch.nonzero(positive)", "use a mask"),
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
-        (Decomposes(), "_linalg_svd", "return torch.linalg.svdvals(x)", "compute it before"),
+        (Decomposes(), "torch.linalg.eig", "return torch.linalg.eigvals(x.mT @ x)", "compute it before"),
         (Prints(), "of torch.Tensor.to", "print(x)", "the page reads it"),
         (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "Make it an input"),
         (Wide(), "64-bit floats", "return x.double().float()", "convert to torch.float32"),

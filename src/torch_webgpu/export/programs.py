@@ -156,8 +156,8 @@ def check_dtypes(program: Program, held: HeldTensors, target: Target) -> None:
     if wide and not target.float64:
         names = ", ".join(wide[:5]) + (f" and {len(wide) - 5} more" if len(wide) > 5 else "")
         raise ExportError(
-            f"{program.name!r} cannot be exported: {names} {'have' if len(wide) > 1 else 'has'} 64-bit floats, which the "
-            f"target {target.name!r} lacks: convert to float32; dtype=torch.float32 converts model and inputs"
+            f"{program.name!r} cannot be exported: {names} {'have' if len(wide) > 1 else 'has'} 64-bit floats, which "
+            f"the target {target.name!r} lacks: convert to float32; dtype=torch.float32 converts model and inputs"
         )
 
 
