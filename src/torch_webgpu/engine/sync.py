@@ -58,7 +58,7 @@ _UNPOOLED = Words(RuntimeError, "Found an invalid max index: {value}")
 _NOT_FINITE = "The algorithm failed to converge because the input matrix contained non-finite values."
 PYTORCHS_WORDS = {
     "_linalg_svd": Words(
-        torch.linalg.LinAlgError,
+        torch.linalg.LinAlgError,  # type: ignore[attr-defined]
         f"linalg.svd: (Batch element {{value}}): {_NOT_FINITE}",
         of_negative=f"linalg.svd: {_NOT_FINITE}",
     ),

@@ -9,12 +9,11 @@ from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.refusals import check_as_cpu
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten
-from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
-from torch_webgpu.kernels.linalg.svd import lower_svd, small
+from torch_webgpu.kernels.linalg.svd import lower_svd
 
 from .batches import by_columns, matrices, natively, vectors
+from .eigh import largest
 
 MOST_COMPLETED = 64
 """Singular vectors of one matrix that are found without a singular value; more of them are found on the CPU."""
@@ -27,15 +26,13 @@ def svd(
         check_as_cpu(aten._linalg_svd.default, a, full_matrices, compute_uv, driver=driver)  # raises
     *batch, m, n = a.shape
     k = min(m, n)
-    reason = why_not(a, full_matrices and compute_uv, compute_uv)
+    reason = why_not(a, full_matrices and compute_uv)
     if reason:
         return run_on_cpu(aten._linalg_svd.default, (a, full_matrices, compute_uv), {}, reason)
     s = torch.empty((*batch, k), dtype=a.dtype.to_real(), device=a.device)
-    if not compute_uv:
-        u = vh = a.new_empty(0)
-        outputs = []
-        vh = a.new_empty(0)
-    else:
+    outputs = []
+    u = vh = a.new_empty(0)
+    if compute_uv:
         u = by_columns((*batch, m, m if full_matrices else k), a.dtype, a)
         vh = by_columns((*batch, n if full_matrices else k, n), a.dtype, a)
         left, right = matrices(u), matrices(vh).mT
@@ -49,10 +46,10 @@ def svd(
     return u, s, vh
 
 
-def why_not(a: torch.Tensor, full: bool, vectors: bool) -> str:
+def why_not(a: torch.Tensor, full: bool) -> str:
     """Why matrices are decomposed on the CPU; empty if they are not."""
     m, n = max(a.shape[-2:]), min(a.shape[-2:])
-    if not small(dtype_of(a.dtype).name, m, n, vectors).fits(engine().device(a.get_device()).target):
+    if m > largest(a):
         return f"no kernel decomposes matrices of {m} by {n}"
     if full and m - n > MOST_COMPLETED:
         return f"no kernel completes {n} singular vectors of {m} elements to a basis"

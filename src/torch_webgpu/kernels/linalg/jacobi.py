@@ -52,8 +52,12 @@ class Rotations:
         return self.size_bytes <= target.workgroup_bytes and self.threads <= target.workgroup_threads
 
     def text(self) -> str:
-        """WGSL of the rotations: ``round``, ``cross_round`` and what they work on."""
-        rotations = render(
+        """WGSL of sizes and rotations."""
+        return f"{sizes(self.dtype)}\n{self.rotations()}"
+
+    def rotations(self) -> str:
+        """WGSL of ``round``, ``cross_round`` and what they work on."""
+        return render(
             "linalg/jacobi",
             complex=self.dtype == "c64",
             n=self.n,
@@ -64,7 +68,6 @@ class Rotations:
             cross=self.cross,
             negligible=SMALLEST_COSINE[self.dtype],
         )
-        return f"{sizes(self.dtype)}\n{rotations}"
 
 
 def sizes(dtype: str) -> str:

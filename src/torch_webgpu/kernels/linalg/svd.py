@@ -1,4 +1,4 @@
-"""The singular value decomposition: small matrices in workgroup memory, a workgroup each.
+"""The singular value decomposition: small matrices in workgroup memory, a workgroup each; larger ones in blocks.
 
 Kernels decompose matrices (batch, m, n) with m >= n. A wide one is transposed: then its left singular vectors are the
 rows of Vh, and the conjugates of its right ones the columns of U.
@@ -6,6 +6,7 @@ rows of Vh, and the conjugates of its right ones the columns of U.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 from torch_webgpu.ir.operation import Operation, Spec
@@ -15,10 +16,12 @@ from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding
 from torch_webgpu.wgsl.launch import ERRORS, WORKGROUP, Launch, Lowered, grid_for
 
 from .jacobi import ITEM_BYTES, SMALLEST_COSINE, SWEEPS, Rotations, bits_of, sizes
+from .jacobi_blocks import Blocks
 from .matrices import MatrixKernel
 
 A, VALUES, LEFT, RIGHT = 0, 1, 2, 3
 """Bindings: the arguments."""
+ELEMENT = "fn element(matrix: u32, i: u32, j: u32) -> T { return a_load(a_at(matrix, i, j)); }"
 COMPLETE_THREADS = 256
 NULL = {"f32": 1e-15, "c64": 1e-15, "f64": 1e-150}
 """Singular values that are so small beside the largest one have vectors that nothing is known of: the squares of their
@@ -49,6 +52,8 @@ def lower_svd(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     batch, m, n = a.shape
     vectors = len(op.args) > LEFT
     rotations = small(a.dtype, m, n, vectors)
+    if not rotations.fits(target):
+        return in_blocks(op, vectors)
     kernel = MatrixKernel(a.dtype)
     kernel.matrix("a", A, a, written=False)
     kernel.vector("values", VALUES, op.args[VALUES])
@@ -72,11 +77,29 @@ def lower_svd(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     launch = kernel.build("linalg_svd", [rotations.text(), main], rotations.threads, grid_for(batch * WORKGROUP))
     if not vectors:
         return Lowered((launch,))
-    return Lowered((launch, completed(op, len(op.args))), (batch * op.args[LEFT].shape[2] * ITEM_BYTES[a.dtype],))
+    return with_basis(op, Lowered((launch,)))
+
+
+def in_blocks(op: Operation, vectors: bool) -> Lowered:
+    _, m, n = op.args[A].shape
+    blocks = Blocks(op.args, op.id, ELEMENT, True, vectors, bits_of(orthogonal(op.args[A].dtype, m)))
+    lowered = blocks.lowered()
+    if not vectors:
+        return lowered
+    ends = blocks.end("left", LEFT, 0, m), blocks.end("right", RIGHT, blocks.padded, n)
+    return with_basis(op, replace(lowered, launches=(*lowered.launches, *ends)))
+
+
+def with_basis(op: Operation, lowered: Lowered) -> Lowered:
+    """And the launch that makes an orthonormal basis of the left singular vectors."""
+    left, temporaries = op.args[LEFT], lowered.temporaries
+    launch = completed(op, len(op.args) + len(temporaries))
+    more = left.shape[0] * left.shape[2] * ITEM_BYTES[left.dtype]
+    return replace(lowered, launches=(*lowered.launches, launch), temporaries=(*temporaries, more))
 
 
 def completed(op: Operation, temporary: int) -> Launch:
-    """The launch that makes an orthonormal basis of the left singular vectors. ``temporary``: a number for each."""
+    """``temporary``: the binding of a number for each left singular vector."""
     left = op.args[LEFT]
     batch, m, width = left.shape
     kernel = MatrixKernel(left.dtype)
