@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.register_operator import register_operator
+from torch_webgpu.aten.dispatch.results import Strided
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer, outputs_of
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.linalg.cholesky import BLOCK, lower_cholesky
@@ -39,7 +44,7 @@ def factor(out: torch.Tensor, a: torch.Tensor, upper: bool) -> torch.Tensor:
     if out.numel():
         out.copy_(a)
         work = matrices(out)
-        # The transpose of an upper triangle is the lower one of the conjugate, whose factor is the upper one's transpose.
+        # Transposed, an upper triangle is the lower one of the conjugate, whose factor is the upper one's transpose.
         factor_in_place(work.mT if upper else work, info.reshape(-1))
         out.triu_() if upper else out.tril_()
     return info
@@ -89,11 +94,15 @@ def cholesky_inverse(self: torch.Tensor, upper: bool = False) -> torch.Tensor:
     return x
 
 
+STRIDED: dict[Callable[..., Any], tuple[OpOverload, Strided]] = {
+    cholesky_ex: (aten.linalg_cholesky_ex.default, "resized"),
+    cholesky: (aten.cholesky.default, "never"),
+    cholesky_solve_helper: (aten._cholesky_solve_helper.default, "never"),
+    cholesky_inverse: (aten.cholesky_inverse.default, "empty"),
+}
+"""Which operator a function computes, and which of its ``out=`` tensors get a result's strides."""
+
+
 def register() -> None:
-    for target, kernel in (
-        (aten.linalg_cholesky_ex.default, cholesky_ex),
-        (aten.cholesky.default, cholesky),
-        (aten._cholesky_solve_helper.default, cholesky_solve_helper),
-        (aten.cholesky_inverse.default, cholesky_inverse),
-    ):
-        register_operator(target, natively(target, kernel))
+    for kernel, (target, strided) in STRIDED.items():
+        register_operator(target, natively(target, kernel), strided=strided)

@@ -18,16 +18,21 @@ def sign_of(pivots: torch.Tensor) -> torch.Tensor:
     return 1 - 2 * odd
 
 
+def transposed(a: torch.Tensor) -> torch.Tensor:
+    """The matrix that PyTorch factors, whose formulas of derivatives count on it: it need not be transposed first."""
+    return a.mT if a.is_contiguous() and not a.is_complex() else a
+
+
 def det(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     result, lu, pivots = outputs_of(aten._linalg_det.default, A)
-    factor(lu, pivots, A)
+    factor(lu, pivots, transposed(A))
     result.copy_(lu.diagonal(dim1=-2, dim2=-1).prod(-1) * sign_of(pivots))
     return result, lu, pivots
 
 
 def slogdet(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     sign, logabsdet, lu, pivots = outputs_of(aten._linalg_slogdet.default, A)
-    factor(lu, pivots, A)
+    factor(lu, pivots, transposed(A))
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     sign.copy_(diagonal.sgn().prod(-1) * sign_of(pivots))
     logabsdet.copy_(diagonal.abs().log().sum(-1))
@@ -36,4 +41,4 @@ def slogdet(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, 
 
 def register() -> None:
     for target, kernel in ((aten._linalg_det.default, det), (aten._linalg_slogdet.default, slogdet)):
-        register_operator(target, natively(target, kernel))
+        register_operator(target, natively(target, kernel), strided="resized")

@@ -1,4 +1,4 @@
-"""LU factorization with partial pivoting, and what it solves: halves of the columns, down to panels of one workgroup."""
+"""LU factorization with partial pivoting, and what it solves: halves of the columns, down to one workgroup's panels."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def factor_in_place(
     columns = n - first if columns is None else columns
     panel = a[:, first:, first : first + columns]
     if fits(m - first, columns, a.element_size()):
-        record_kernel(
-            "aten::linalg_lu_factor_ex", (panel, pivots, info), (panel, pivots, info), lu_kernel(first, pivot)
-        )
+        written, kernel = (panel, pivots, info), Extern(lower_lu, (first, pivot))
+        record_kernel("aten::linalg_lu_factor_ex", written, written, kernel)
         return
     steps = min(m - first, columns)
     left = steps if steps < columns else half_of(columns, PANEL)
@@ -44,10 +43,6 @@ def factor_in_place(
         factor_in_place(a, pivots, info, pivot, middle, end - middle)
         if pivot:
             interchange(pivots, a[:, middle:, first:middle], middle, min(m, end) - middle)
-
-
-def lu_kernel(first: int, pivot: bool) -> Extern:
-    return Extern(lower_lu, (first, pivot))
 
 
 def interchange(pivots: torch.Tensor, rows: torch.Tensor, first: int, steps: int, backwards: bool = False) -> None:
@@ -188,4 +183,4 @@ def register() -> None:
         (aten._linalg_solve_ex.default, solve_ex),
         (aten.linalg_inv_ex.default, inv_ex),
     ):
-        register_operator(target, natively(target, kernel))
+        register_operator(target, natively(target, kernel), strided="resized")

@@ -68,8 +68,7 @@ def triangular_solve(
 
 
 def register() -> None:
-    for target, kernel in (
-        (aten.linalg_solve_triangular.default, solve_triangular),
-        (aten.triangular_solve.default, triangular_solve),
-    ):
-        register_operator(target, natively(target, kernel))
+    target = aten.linalg_solve_triangular.default
+    register_operator(target, natively(target, solve_triangular))
+    target = aten.triangular_solve.default
+    register_operator(target, natively(target, triangular_solve), strided="resized")
