@@ -15,3 +15,4 @@ fn is_zero(a: T) -> bool { return a.x == 0.0 && a.y == 0.0; }
 fn largest_part(a: T) -> R { return max(abs(a.x), abs(a.y)); }
 // What LAPACK compares elements by.
 fn size_of(a: T) -> R { return abs(a.x) + abs(a.y); }
+fn is_real(a: T) -> bool { return a.y == 0.0; }

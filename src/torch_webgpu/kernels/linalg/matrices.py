@@ -27,7 +27,7 @@ class MatrixKernel(Draft):
         self.locate(name, arg, spec)
 
     def vector(self, name: str, arg: int, spec: Spec, *, written: bool = True) -> None:
-        """Argument ``arg`` of shape (batch, n), or (batch,), dense: element i of a matrix's is ``name_at(batch, i, 0)``."""
+        """Argument ``arg`` of shape (batch, n), or (batch,), dense: element i is ``name_at(batch, i, 0)``."""
         n = prod(spec.shape[1:])
         self.matrix(name, arg, spec._replace(shape=(spec.shape[0], n, 1), strides=(n, 1, 0)), written=written)
 

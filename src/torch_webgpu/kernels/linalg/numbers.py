@@ -9,7 +9,7 @@ DTYPES = (*REAL, "c64")
 
 
 def numbers(dtype: str) -> str:
-    """WGSL over ``T``, the type of an element, and ``R``, that of a real one: arithmetic under names that both have."""
+    """WGSL over ``T``, the type of an element, and ``R``, that of a real one."""
     return wgsl_source(f"linalg/{'complex' if dtype == 'c64' else 'real'}").replace(
         "REAL", "f64" if dtype == "f64" else "f32"
     )

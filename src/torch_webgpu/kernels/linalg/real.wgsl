@@ -15,3 +15,4 @@ fn is_zero(a: T) -> bool { return a == T(0); }
 fn largest_part(a: T) -> R { return abs(a); }
 // What LAPACK compares elements by.
 fn size_of(a: T) -> R { return abs(a); }
+fn is_real(a: T) -> bool { return true; }
