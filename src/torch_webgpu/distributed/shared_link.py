@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Protocol
 
+import torch
+
 from torch_webgpu.engine.imported import release_host_memory, submit, wait_until
 from torch_webgpu.engine.sync import pause
 
 from .shared_board import Board, RefusedError
 from .shared_check import Check
-from .shared_memory import COPIED, READ, REDUCED, Peers, progress
+from .shared_memory import COPIED, READ, REDUCED, Peers, SharedMemory, progress
 from .shared_ring import Ring
 from .shared_slots import Chunked, Slots
 from .timeline import ISSUED
@@ -36,6 +38,10 @@ RELEASE_S = 2.0
 """How long it is tried to unmap memory. Else that is done when nobody has it any more."""
 NOWHERE = 0
 """The slot of a chunk to which this rank gives nothing: nobody reads it."""
+
+
+MoreSlots = Callable[[int], tuple[SharedMemory, torch.Tensor] | None]
+"""By how many there are, those that are added; None if none can be, on all ranks alike."""
 
 
 def is_done() -> bool:
@@ -81,10 +87,16 @@ class Underway:
 
 
 class Link:
-    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn."""
+    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn.
+
+    ``more_slots``: makes as many slots again, and is called by all ranks together when one of them lacks some.
+    """
 
     def __init__(self, board: Board, slots: Slots, peers: Peers, rank: int, index: int) -> None:
         self._board, self._slots, self._peers, self.rank, self.index = board, slots, peers, rank, index
+        self.more_slots: MoreSlots | None = None
+        self._added: list[SharedMemory] = []
+        self._lacks = False
         self.ranks, self.slot_bytes = slots.ranks, slots.slot_bytes
         self._ring = Ring(slots.count, partial(board.least, READ))
         self._at_once = slots.count // 2  # GPUs copy one half while they read the other
@@ -132,6 +144,8 @@ class Link:
             self._copy(one)
             self._compare(one)
             self._exchange(one)
+            if self.more_slots is not None and self._board.any_lacks(self._number):
+                self._grow(self.more_slots)
         except RefusedError:  # by all ranks
             raise
         except BaseException as error:
@@ -158,6 +172,7 @@ class Link:
         chunked, number = one.steps[len(one.slots)]
         slot = self._ring.take(ahead) if chunked.is_given else NOWHERE
         if slot is None:
+            self._lacks |= ahead
             return False
         one.slots.append(slot)
         if chunked.is_given:
@@ -171,6 +186,8 @@ class Link:
             called = one.collective.called()
         except RefusedError as error:
             called, refusal = f"what is refused: {error}", error
+        self._board.tell_lack(self._number, self._lacks)
+        self._lacks = False
         try:
             self._board.compare(self._number, called, self._while_others_are_waited_for)
             if refusal is not None:
@@ -237,6 +254,16 @@ class Link:
             if one.steps[step][0].is_given:
                 self._ring.lend(one.slots[step], progress(number, step + 1))
 
+    def _grow(self, more_slots: MoreSlots) -> None:
+        """Adds slots, up to the most."""
+        self.more_slots = None
+        added = more_slots(self._slots.count)
+        if added is not None:
+            memory, tensor = added
+            self._added.append(memory)
+            self._ring.add(self._slots.add(tensor))
+            self.more_slots = more_slots
+
     def _tell_reads(self) -> None:
         """Tells how far the GPU has read: the others may copy into those slots again."""
         with self._telling:
@@ -274,6 +301,7 @@ class Link:
         del self._slots
         begin = time.perf_counter()
         release_host_memory(self.index)
-        while not self._board.close() and time.perf_counter() - begin < RELEASE_S:
+        memories: list[Board | SharedMemory] = [self._board, *self._added]
+        while (memories := [one for one in memories if not one.close()]) and time.perf_counter() - begin < RELEASE_S:
             pause(begin)  # the adapter says later that it has let the memory go
             release_host_memory(self.index)

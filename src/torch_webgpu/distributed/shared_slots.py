@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 import torch
 
+from .shared_memory import host_bytes
+
 SLOTS, SLOT_BYTES, ALL_BYTES = 16, 8 << 20, 512 << 20
-"""How many slots a rank has, and their size, unless all were more together. Pages cost memory when they are used."""
+"""How many slots a rank has at first, and their size, unless all were more together."""
+MOST_SLOTS, MOST_BYTES, PART_OF_HOST = 64, 4 << 30, 16
+"""How many it has at most, unless all were more together than this, or than such a part of the host's memory."""
 DIRECT_RANKS, DIRECT_BYTES = 3, 1 << 18
 """Up to so many ranks, or bytes, each rank reduces everything; else each its part, which the others read."""
 PART_BYTES = 256
@@ -37,23 +41,33 @@ class Slots:
     """Those of each rank, ``count`` of ``slot_bytes``: the rank alone writes into them, the others read."""
 
     def __init__(self, memory: torch.Tensor, ranks: int) -> None:
-        self.ranks, self.count, self.slot_bytes = ranks, self.count_of(ranks), SLOT_BYTES
-        self._memory = memory
+        self.ranks, self.count, self.slot_bytes = ranks, 0, SLOT_BYTES
+        self._regions: list[tuple[int, int, torch.Tensor]] = []
+        self.add(memory)
+
+    def add(self, memory: torch.Tensor) -> range:
+        """More of them, in other memory; their numbers."""
+        first, count = self.count, memory.numel() // self.slot_bytes // self.ranks
+        self._regions.append((first, count, memory))
+        self.count += count
+        return range(first, self.count)
 
     @staticmethod
-    def count_of(ranks: int) -> int:
-        """How many each rank has, among so many."""
+    def first_count(ranks: int) -> int:
+        """How many each of so many ranks has at first."""
         return max(4, min(SLOTS, ALL_BYTES // SLOT_BYTES // ranks))
 
     @classmethod
-    def size_bytes(cls, ranks: int) -> int:
-        """Of them all."""
-        return ranks * cls.count_of(ranks) * SLOT_BYTES
+    def most(cls, ranks: int) -> int:
+        """How many each of so many ranks may come to have."""
+        all_bytes = min(MOST_BYTES, host_bytes() // PART_OF_HOST)
+        return max(cls.first_count(ranks), min(MOST_SLOTS, all_bytes // SLOT_BYTES // ranks))
 
     def of(self, rank: int, slot: int) -> Slot:
         """One of a rank's."""
-        at = (rank * self.count + slot) * self.slot_bytes
-        return Slot(self._memory[at : at + self.slot_bytes])
+        first, count, memory = next(region for region in reversed(self._regions) if region[0] <= slot)
+        at = (rank * count + slot - first) * self.slot_bytes
+        return Slot(memory[at : at + self.slot_bytes])
 
 
 class Chunked:
