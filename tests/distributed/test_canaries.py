@@ -38,8 +38,9 @@ def test_there_is_no_backend_for_the_device() -> None:
 def test_groups_of_gloo_take_listed_devices() -> None:
     run_without_us("""
     assert dist.Backend.backend_capability["gloo"] == ["cpu", "cuda"]
-    assert "device_type = torch._C._get_accelerator().type" in __import__("inspect").getsource(
-        dist.distributed_c10d.BackendConfig)
+    source = __import__("inspect").getsource(dist.distributed_c10d.BackendConfig)
+    asks = "torch._C._get_accelerator().type", "torch.accelerator.current_accelerator(check_available=True)"
+    assert asks[torch.__version__ >= "2.14"] in source
     """)
 
 

@@ -116,7 +116,8 @@ def new_gloo(
         gloo = gloo_class(store, rank, size, timeout=timeout)
     gloo.options.global_ranks_in_group = list(ranks)
     gloo.options.group_name = name
-    gloo._set_sequence_number_for_group()
+    if torch.__version__ < "2.14":  # from there on they start at 0, and whoever calls this is warned
+        gloo._set_sequence_number_for_group()
     return gloo
 
 

@@ -96,11 +96,12 @@ def cholesky_inverse(self: torch.Tensor, upper: bool = False) -> torch.Tensor:
 
 STRIDED: dict[Callable[..., Any], tuple[OpOverload, Strided]] = {
     cholesky_ex: (aten.linalg_cholesky_ex.default, "resized"),
-    cholesky: (aten.cholesky.default, "never"),
     cholesky_solve_helper: (aten._cholesky_solve_helper.default, "never"),
     cholesky_inverse: (aten.cholesky_inverse.default, "empty"),
 }
 """Which operator a function computes, and which of its ``out=`` tensors get a result's strides."""
+if hasattr(aten, "cholesky"):  # not from PyTorch 2.14 on
+    STRIDED[cholesky] = aten.cholesky.default, "never"
 
 
 def register() -> None:
