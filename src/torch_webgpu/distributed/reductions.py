@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property, partial, reduce
 from typing import Any
 
 import torch
@@ -55,23 +55,40 @@ class Probe:
         self._groups = made  # whose boxes do not keep them
         self._boxes = [group.boxed() for group in made]
 
-    def name_of(self, reduce_op: Any) -> str:
-        """The reduction's name. RefusedError for what gloo cannot do."""
-        with self._lock:
+    def begin(self, reduce_op: Any) -> Callable[[], str]:
+        """Asks for a reduction's name, and tells how to get it. RefusedError there for what gloo cannot do."""
+        try:
+            answer = self._asked(reduce_op, torch.float64)
+        except RuntimeError as error:
+            answer = partial(_raise, error)
+
+        def name() -> str:
             try:
-                return OF_FLOATS[self._result(reduce_op, torch.float64)]
+                return OF_FLOATS[answer()]
             except RuntimeError as error:
                 if "non-integral" not in str(error):
                     raise RefusedError(str(error)) from None
-            return OF_INTEGERS[self._result(reduce_op, torch.int64)]
+            return OF_INTEGERS[self._asked(reduce_op, torch.int64)()]
 
-    def _result(self, reduce_op: Any, dtype: torch.dtype) -> Any:
+        return name
+
+    def _asked(self, reduce_op: Any, dtype: torch.dtype) -> Callable[[], Any]:
+        """Has the two ranks reduce. The result is there when they are done."""
         overload = operator("allreduce_")
         tensors = [torch.tensor([number], dtype=dtype, device="cpu") for number in NUMBERS]
-        works = [unboxed_work(overload([t], box, reduce_op, None, True, -1)) for t, box in zip(tensors, self._boxes)]
-        for work in works:
-            work.wait()
-        return tensors[0].item()
+        with self._lock:
+            boxes = [overload([t], box, reduce_op, None, True, -1) for t, box in zip(tensors, self._boxes, strict=True)]
+
+        def answer() -> Any:
+            for box in boxes:
+                unboxed_work(box).wait()
+            return tensors[0].item()
+
+        return answer
+
+
+def _raise(error: Exception) -> Any:
+    raise error
 
 
 @cache
@@ -100,21 +117,21 @@ def is_mean_of_integers(reduce_op: Any, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
         return False
     try:
-        return probe().name_of(reduce_op) == "avg"
+        return probe().begin(reduce_op)() == "avg"
     except RefusedError:  # gloo says so itself
         return False
 
 
 class Deferred:
-    """The reduction of a collective, looked up when it is first needed: that takes some 100 µs."""
+    """The reduction of a collective. Which one it is takes some 100 µs, in which other things can be done."""
 
     def __init__(self, reduce_op: Any, dtype: torch.dtype) -> None:
-        self._reduce_op, self._dtype = reduce_op, dtype
+        self._asked_name, self._dtype = probe().begin(reduce_op), dtype
 
     @cached_property
     def name(self) -> str:
         """What it is called. RefusedError for what cannot be done with the dtype."""
-        name = probe().name_of(self._reduce_op)
+        name = self._asked_name()
         if name == "avg" and self._dtype == torch.bool:
             raise RefusedError(f"Cannot use ReduceOp.AVG with {self._dtype}")
         reduction(self._of(name), self._stored)

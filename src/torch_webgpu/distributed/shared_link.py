@@ -24,9 +24,9 @@ from torch_webgpu.engine.sync import pause
 
 from .shared_board import Board, RefusedError
 from .shared_check import Check
-from .shared_memory import COPIED, READ, REDUCED, Peers, progress
+from .shared_memory import COPIED, READ, REDUCED, Peers, SharedMemory, progress
 from .shared_ring import Ring
-from .shared_slots import Chunked, Slots
+from .shared_slots import Chunked, Slot, Slots
 from .timeline import ISSUED
 from .timeline import READ as FIRST_COPIED
 from .timeline import REDUCED as ALL_REDUCED
@@ -36,6 +36,10 @@ RELEASE_S = 2.0
 """How long it is tried to unmap memory. Else that is done when nobody has it any more."""
 NOWHERE = 0
 """The slot of a chunk to which this rank gives nothing: nobody reads it."""
+
+
+MoreSlots = Callable[[Slots, int], tuple[SharedMemory, Sequence[Slot]] | None]
+"""By those there are, and the device, more and their memory; None if there can be no more, on all ranks alike."""
 
 
 def is_done() -> bool:
@@ -81,10 +85,16 @@ class Underway:
 
 
 class Link:
-    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn."""
+    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn.
+
+    ``more_slots``: makes as many slots again, and is called by all ranks together when one of them lacks some.
+    """
 
     def __init__(self, board: Board, slots: Slots, peers: Peers, rank: int, index: int) -> None:
         self._board, self._slots, self._peers, self.rank, self.index = board, slots, peers, rank, index
+        self.more_slots: MoreSlots | None = None
+        self._added: list[SharedMemory] = []
+        self._lacks = False
         self.ranks, self.slot_bytes = slots.ranks, slots.slot_bytes
         self._ring = Ring(slots.count, partial(board.least, READ))
         self._at_once = slots.count // 2  # GPUs copy one half while they read the other
@@ -132,6 +142,8 @@ class Link:
             self._copy(one)
             self._compare(one)
             self._exchange(one)
+            if self.more_slots is not None and self._board.any_lacks(self._number):
+                self._grow(self.more_slots)
         except RefusedError:  # by all ranks
             raise
         except BaseException as error:
@@ -158,6 +170,7 @@ class Link:
         chunked, number = one.steps[len(one.slots)]
         slot = self._ring.take(ahead) if chunked.is_given else NOWHERE
         if slot is None:
+            self._lacks |= ahead
             return False
         one.slots.append(slot)
         if chunked.is_given:
@@ -171,6 +184,8 @@ class Link:
             called = one.collective.called()
         except RefusedError as error:
             called, refusal = f"what is refused: {error}", error
+        self._board.tell_lack(self._number, self._lacks)
+        self._lacks = False
         try:
             self._board.compare(self._number, called, self._while_others_are_waited_for)
             if refusal is not None:
@@ -237,6 +252,16 @@ class Link:
             if one.steps[step][0].is_given:
                 self._ring.lend(one.slots[step], progress(number, step + 1))
 
+    def _grow(self, more_slots: MoreSlots) -> None:
+        """Adds slots, up to the most."""
+        self.more_slots = None
+        added = more_slots(self._slots, self.index)
+        if added is not None:
+            memory, slots = added
+            self._added.append(memory)
+            self._ring.add(self._slots.add(slots))
+            self.more_slots = more_slots
+
     def _tell_reads(self) -> None:
         """Tells how far the GPU has read: the others may copy into those slots again."""
         with self._telling:
@@ -274,6 +299,7 @@ class Link:
         del self._slots
         begin = time.perf_counter()
         release_host_memory(self.index)
-        while not self._board.close() and time.perf_counter() - begin < RELEASE_S:
+        memories: list[Board | SharedMemory] = [self._board, *self._added]
+        while (memories := [one for one in memories if not one.close()]) and time.perf_counter() - begin < RELEASE_S:
             pause(begin)  # the adapter says later that it has let the memory go
             release_host_memory(self.index)
