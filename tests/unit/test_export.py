@@ -240,9 +240,14 @@ def test_errors_name_operator_line_and_what_to_do(
 
 
 def test_a_compiled_model_is_exported_as_the_plain_one(tmp_path: Path) -> None:
-    model = nn.Linear(3, 2)
-    export(torch.compile(model), torch.randn(1, 3), tmp_path / "out")
-    assert set(load_file(tmp_path / "out" / "model.safetensors")) == {"weight", "bias"}
+    """Also one of which a part is compiled, and compiled functions."""
+    model, x = nn.Sequential(nn.Linear(3, 2), nn.ReLU()), torch.randn(1, 3)
+    export(torch.compile(model), x, tmp_path / "out", programs={"twice": (torch.compile(lambda x: model(x) * 2), x)})
+    assert set(load_file(tmp_path / "out" / "model.safetensors")) == {"0.weight", "0.bias"}
+    example = load_file(tmp_path / "out" / "example.safetensors")
+    torch.testing.assert_close(example["twice/out/output"], 2 * model(x).detach())
+    model[0] = torch.compile(model[0])
+    export(model, x, tmp_path / "out")
 
 
 @pytest.mark.parametrize("n", [60, 17, 5000])

@@ -119,6 +119,7 @@ class Page:
             listener(message)
 
     def goto(self, url: str) -> None:
+        self.command("browsingContext.activate", context=self._context)  # hidden tabs have no animation frames
         self.command("browsingContext.navigate", context=self._context, url=url, wait="complete")
 
     def evaluate(self, text: str, argument: Any = None) -> Any:

@@ -7,9 +7,10 @@ contiguous, each from the start of its buffer, in the traced function.
 from __future__ import annotations
 
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -47,7 +48,7 @@ class Program:
         remaining = iter(tensors)
         leaves = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(leaves, tree)
-        with torch.set_grad_enabled(self.grad):
+        with torch.set_grad_enabled(self.grad), uncompiled():
             result = self.function(*args, **kwargs)
         return self._outputs(result)
 
@@ -74,6 +75,11 @@ class Program:
                 )
             outputs = dict(zip(self.output_names, outputs.values()))
         return outputs
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Runs what ``torch.compile`` made of functions as the functions: exports have kernels of their own."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @dataclass(frozen=True)
