@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
+from torch_webgpu.compiler.passes.horizontal_fusion import MAX_TEXT, fuse_horizontally
 from torch_webgpu.compiler.passes.require import requirements
 from torch_webgpu.engine.record import engine
 from torch_webgpu.plan import Plan, Step, bind, trace, verify
@@ -75,6 +75,14 @@ def test_writes_through_an_index_into_several_tensors() -> None:
     assert len(plan.steps) == 1
     with pytest.raises(IndexError, match="6"):
         bind(plan)(*caches, *news, place + 3)[0].cpu()
+
+
+def test_long_kernels_stay_apart() -> None:
+    """Compilers would take seconds for eight transforms in one kernel."""
+    lines = [torch.randn(2, 100, dtype=torch.complex64, device="webgpu") for _ in range(8)]
+    plan = run(lambda *lines: [torch.fft.fft(line) for line in lines], *lines)
+    assert 2 < len(plan.steps) <= 8
+    assert all(len(kernel.body) < 2 * MAX_TEXT for kernel in plan.kernels)
 
 
 def test_what_depends_on_another_stays_behind_it() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_webgpu.distributed import shared_link, shared_slots
+from torch_webgpu.distributed import shared_link, shared_ring, shared_slots, shared_transport
 from torch_webgpu.distributed.groups import known
 from torch_webgpu.distributed.shared_link import Link
 from torch_webgpu.engine.imported import takes_host_memory
@@ -62,7 +62,19 @@ def no_turn(begun: list[Any]) -> Iterator[Callable[[], None]]:
         Link.begin, Link.run = begin, run  # type: ignore[method-assign]
 
 
+@contextmanager
+def reduced_by_the_device() -> Iterator[None]:
+    """Small tensors, too."""
+    plain = shared_transport.HOST_BYTES
+    shared_transport.HOST_BYTES = 0
+    try:
+        yield
+    finally:
+        shared_transport.HOST_BYTES = plain
+
+
 @on_ranks
+@reduced_by_the_device()
 def test_buckets_are_copied_before_the_last_backward_kernels_are_recorded() -> None:
     """No bucket's turn comes until the backward pass is before its last layer: the copies are made by then."""
     torch.manual_seed(0)
@@ -100,6 +112,7 @@ def test_buckets_are_copied_before_the_last_backward_kernels_are_recorded() -> N
 
 
 @on_ranks
+@reduced_by_the_device()
 def test_what_is_still_to_be_written_is_not_copied_ahead() -> None:
     x, y, whole = torch.ones(1000, device=DEVICE), torch.ones(10, device=DEVICE), torch.empty(2000, device=DEVICE)
     dist.all_reduce(y)
@@ -134,6 +147,7 @@ def test_what_is_still_to_be_written_is_not_copied_ahead() -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("chunks", [1, 5])
 @on_ranks
+@reduced_by_the_device()
 def test_one_submission_copies_and_one_reduces(chunks: int, is_async: bool) -> None:
     """However many chunks; and no thread but the one that calls, and the one that finishes it, has a part in it."""
     x = torch.ones(1 if chunks == 1 else chunks << 21, device=DEVICE)
@@ -164,14 +178,17 @@ def test_one_submission_copies_and_one_reduces(chunks: int, is_async: bool) -> N
 
 
 @contextmanager
-def small_slots() -> Iterator[None]:
-    """Groups that are made inside have six slots of 64 KiB a rank."""
-    plain = shared_slots.SLOTS, shared_slots.SLOT_BYTES
-    shared_slots.SLOTS, shared_slots.SLOT_BYTES = 6, 1 << 16
+def small_slots(most: int) -> Iterator[None]:
+    """Groups that are made inside have six slots of 64 KiB a rank, and at most so many."""
+    names, values = ("SLOTS", "SLOT_BYTES", "MOST_SLOTS"), (6, 1 << 16, most)
+    plain = [getattr(shared_slots, name) for name in names]
+    for name, value in zip(names, values, strict=True):
+        setattr(shared_slots, name, value)
     try:
         yield
     finally:
-        shared_slots.SLOTS, shared_slots.SLOT_BYTES = plain
+        for name, value in zip(names, plain, strict=True):
+            setattr(shared_slots, name, value)
 
 
 OPERATIONS = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN)
@@ -241,16 +258,7 @@ class refused:  # noqa: N801 a work
             self._work.wait()
 
 
-@pytest.mark.parametrize("seed", range(6))
-@on_ranks
-def test_programs_of_collectives_compute_what_the_cpu_computes(seed: int) -> None:
-    """Two groups, whose calls each rank mixes in an order of its own, and waits for in any."""
-    common, own = random.Random(seed), random.Random(100 * seed + dist.get_rank())
-    with small_slots():
-        groups = [dist.new_group([0, 1]) for _ in range(2)]
-        for group in groups:
-            dist.all_reduce(torch.ones(1, device=DEVICE), group=group)
-            assert link_of(group)._slots.count == 6
+def run_programs(groups: Sequence[Any], common: random.Random, own: random.Random) -> None:
     for _ in range(4):
         programs = [Program(common, group) for group in groups]
         for _ in range(4):
@@ -268,5 +276,59 @@ def test_programs_of_collectives_compute_what_the_cpu_computes(seed: int) -> Non
                 program.compute_on_the_cpu()
                 for t, host in zip(program.tensors, program.hosts, strict=True):
                     assert torch.equal(t.cpu(), host)
+
+
+def copied_ahead(group: Any, count: int) -> int:
+    """Of so many tensors of a slot each, all of which rank 0 calls before any turn comes. Their sums are right."""
+    link, tensors = link_of(group), [torch.full((1 << 14,), float(k), device=DEVICE) for k in range(count)]
+    before, works, begun = link.copied_ahead, [], []  # type: ignore[var-annotated]
+    with no_turn(begun) as may_run:
+        for t in tensors:
+            works.append(dist.all_reduce(t, group=group, async_op=True))
+            if dist.get_rank():
+                may_run()
+                works[-1].wait()
+        copied = link.copied_ahead - before
+        may_run()
+        for work in works:
+            work.wait()
+    assert [t[-1].item() for t in tensors] == [2 * k for k in range(count)]
+    return copied
+
+
+@on_ranks
+@reduced_by_the_device()
+def test_a_group_whose_rank_lacks_slots_gets_more_on_all_ranks() -> None:
+    with small_slots(most=20):
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(1, device=DEVICE), group=group)
+        slots = link_of(group)._slots
+        for calls, before, after in ((2, 6, 6), (30, 6, 12), (30, 12, 20), (30, 20, 20)):
+            assert slots.count == before
+            torch.webgpu.synchronize()
+            dist.all_reduce(torch.ones(1, device=DEVICE), group=group)  # tells that all before it was read
+            copied = copied_ahead(group, calls)
+            if dist.get_rank() == 0:
+                usable = before - shared_ring.KEPT_FREE
+                assert min(calls, usable - 1) <= copied <= min(calls, usable)  # one may be lent still
+            assert slots.count == after
+        whole = torch.arange(1 << 20, device=DEVICE)
+        dist.all_reduce(whole, group=group)
+        assert torch.equal(whole.cpu(), 2 * torch.arange(1 << 20))
+        del slots
+        dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@on_ranks
+def test_programs_of_collectives_compute_what_the_cpu_computes(seed: int) -> None:
+    """Two groups, whose calls each rank mixes in an order of its own, and waits for in any."""
+    common, own = random.Random(seed), random.Random(100 * seed + dist.get_rank())
+    with small_slots(most=(6, 20)[seed % 2]):
+        groups = [dist.new_group([0, 1]) for _ in range(2)]
+        for group in groups:
+            dist.all_reduce(torch.ones(1, device=DEVICE), group=group)
+            assert link_of(group)._slots.count == 6
+        run_programs(groups, common, own)
     for group in groups:
         dist.destroy_process_group(group)

@@ -12,6 +12,7 @@ import torch
 FLAGS = (
     "--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--disable-quic", "--disable-sync",
     "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--disable-gpu-watchdog",  # it ends a process that a busy machine's software adapter keeps waiting
 )  # fmt: skip
 PATIENCE_MS = 600_000
 """For how long a page is waited for: a busy machine is slow, and what hangs is pytest's to end."""

@@ -27,7 +27,7 @@ if (model) {
         text.data = tokenizer.decode(ids);
         first ||= performance.now();
         const seconds = (performance.now() - first) / 1000;
-        if (++count > 1 && seconds) $('speed').textContent = `${count} tokens, ${((count - 1) / seconds).toFixed(0)} a second`;
+        if (++count > 1 && seconds) $('speed').textContent = `${count} tokens, ${((count - 1) / seconds).toFixed(count - 1 < 10 * seconds ? 1 : 0)} a second`;
       }
     } catch (error) {
       if (error.name !== 'AbortError') fail(error);

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from torch_webgpu.engine.sync import pause
 
-from .shared_memory import ARRIVED, FAILED, GONE, SLOT_NUMBERS, STEP_BITS, Peers, SharedMemory
+from .shared_memory import ARRIVED, FAILED, GONE, LACKS, SLOT_NUMBERS, STEP_BITS, Peers, SharedMemory
 
 LOOK_S = 0.02
 """How often a wait looks whether its peers are alive."""
@@ -19,7 +19,7 @@ class RefusedError(RuntimeError):
 
 
 class Board:
-    """What one rank tells and learns. ``chunks``: how many slots it has."""
+    """What one rank tells and learns. ``chunks``: how many slots it has at most."""
 
     def __init__(
         self, memory: SharedMemory, rank: int, size: int, chunks: int, peers: Peers, timeout: timedelta
@@ -43,6 +43,14 @@ class Board:
                 raise RefusedError(
                     f"mismatched collectives: rank {other} calls {theirs}, rank {self._rank} calls {called}"
                 )
+
+    def tell_lack(self, number: int, lacks: bool) -> None:
+        """Whether this rank had no slot for what it would have copied before collective ``number``, its next one."""
+        self._memory.set_number(self._rank, LACKS + number % 2, lacks)
+
+    def any_lacks(self, number: int) -> bool:
+        """Whether any rank has told so. All are in this collective, and get the same answer until the next."""
+        return any(self._memory.number(rank, LACKS + number % 2) for rank in range(self._size))
 
     def tell(self, which: int, value: int) -> None:
         """This rank has got so far."""

@@ -24,9 +24,9 @@ from torch_webgpu.engine.sync import pause
 
 from .shared_board import Board, RefusedError
 from .shared_check import Check
-from .shared_memory import COPIED, READ, REDUCED, Peers, progress
+from .shared_memory import COPIED, READ, REDUCED, Peers, SharedMemory, progress
 from .shared_ring import Ring
-from .shared_slots import Chunked, Slots
+from .shared_slots import Chunked, Slot, Slots
 from .timeline import ISSUED
 from .timeline import READ as FIRST_COPIED
 from .timeline import REDUCED as ALL_REDUCED
@@ -38,19 +38,31 @@ NOWHERE = 0
 """The slot of a chunk to which this rank gives nothing: nobody reads it."""
 
 
+MoreSlots = Callable[[Slots, int], tuple[SharedMemory, Sequence[tuple[Slot, Slot]]] | None]
+"""By those there are, and the device, more and their memory; None if there can be no more, on all ranks alike."""
+
+
 def is_done() -> bool:
     """Of what nothing was submitted for."""
     return True
 
 
 class Chunks(Protocol):
-    """A collective as a link runs it."""
+    """A collective as a link runs it.
+
+    ``is_on_host``: its chunks are copied and reduced by the CPU. That takes less time where there are few bytes.
+    """
+
+    is_on_host: bool
 
     def storages(self, role: str) -> Iterable[int]:
         """Of the tensors that are read (IN), or written (OUT), by numbers that tell them apart."""
 
     def chunked(self) -> Sequence[Chunked]:
         """What it exchanges, tensor by tensor."""
+
+    def read_inputs(self) -> None:
+        """Waits until what is reduced on the host is there."""
 
     def called(self) -> str:
         """What has to be the same on all ranks. RefusedError for what no rank can do."""
@@ -79,12 +91,22 @@ class Underway:
         """Its chunks: of which tensor each is, and its number there."""
         return [(one, number) for one in self.collective.chunked() for number in range(one.chunks)]
 
+    def begin_downloads(self) -> None:
+        """Has the device begin to bring its inputs to the host."""
+        _ = self.steps
+
 
 class Link:
-    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn."""
+    """What one group's ranks, all on one host, exchange through. ``copied_ahead``: chunks, before their turn.
+
+    ``more_slots``: makes as many slots again, and is called by all ranks together when one of them lacks some.
+    """
 
     def __init__(self, board: Board, slots: Slots, peers: Peers, rank: int, index: int) -> None:
         self._board, self._slots, self._peers, self.rank, self.index = board, slots, peers, rank, index
+        self.more_slots: MoreSlots | None = None
+        self._added: list[SharedMemory] = []
+        self._lacks = False
         self.ranks, self.slot_bytes = slots.ranks, slots.slot_bytes
         self._ring = Ring(slots.count, partial(board.least, READ))
         self._at_once = slots.count // 2  # GPUs copy one half while they read the other
@@ -108,7 +130,10 @@ class Link:
         if not waits:
             try:
                 self._tell_reads()
-                self._copy(one, ahead=True)
+                if collective.is_on_host:
+                    one.begin_downloads()
+                else:
+                    self._copy(one, ahead=True)
             except BaseException as error:
                 self._board.give_up(str(error) or type(error).__name__)
                 raise
@@ -132,6 +157,8 @@ class Link:
             self._copy(one)
             self._compare(one)
             self._exchange(one)
+            if self.more_slots is not None and self._board.any_lacks(self._number):
+                self._grow(self.more_slots)
         except RefusedError:  # by all ranks
             raise
         except BaseException as error:
@@ -145,12 +172,14 @@ class Link:
 
     def _copy(self, one: Underway, ahead: bool = False) -> None:
         """Submits the copies of its chunks that are left, while slots are free."""
+        if one.collective.is_on_host and len(one.slots) < len(one.steps):
+            one.collective.read_inputs()
         while len(one.slots) < len(one.steps):
             first = len(one.slots)
             recorded = sum(self._record_copy(one, ahead) for _ in one.steps[first : first + self._at_once])
             if len(one.slots) == first:
                 return
-            one.copies.append((len(one.slots), submit(self.index) if recorded else is_done))
+            one.copies.append((len(one.slots), self._submitted(one) if recorded else is_done))
             self.copied_ahead += recorded if ahead else 0
 
     def _record_copy(self, one: Underway, ahead: bool) -> bool:
@@ -158,11 +187,16 @@ class Link:
         chunked, number = one.steps[len(one.slots)]
         slot = self._ring.take(ahead) if chunked.is_given else NOWHERE
         if slot is None:
+            self._lacks |= ahead
             return False
         one.slots.append(slot)
         if chunked.is_given:
-            chunked.write(self._slots.of(self.rank, slot), number)
+            chunked.write(self._slots.of(self.rank, slot, one.collective.is_on_host), number)
         return chunked.is_given
+
+    def _submitted(self, one: Underway) -> Callable[[], bool]:
+        """Whether what was recorded for it just now is done."""
+        return is_done if one.collective.is_on_host else submit(self.index)
 
     def _compare(self, one: Underway) -> None:
         """Tells what is called. RefusedError if other ranks call another collective, or if this cannot be done."""
@@ -171,11 +205,15 @@ class Link:
             called = one.collective.called()
         except RefusedError as error:
             called, refusal = f"what is refused: {error}", error
+        self._board.tell_lack(self._number, self._lacks)
+        self._lacks = False
         try:
             self._board.compare(self._number, called, self._while_others_are_waited_for)
             if refusal is not None:
                 raise refusal
         except RefusedError:
+            for _, is_copied in one.copies:  # the next to have these slots may be the host
+                wait_until(is_copied, self._while_the_adapter_is_waited_for)
             for slot, (chunked, _) in zip(one.slots, one.steps, strict=False):
                 if chunked.is_given:
                     self._ring.give_back(slot)
@@ -213,16 +251,19 @@ class Link:
 
     def _read(self, one: Underway, first: int, end: int) -> None:
         """Makes the results of chunks that all ranks have copied, in one submission."""
-        number, is_last = self._number, end == len(one.steps)
+        number, is_last, on_host = self._number, end == len(one.steps), one.collective.is_on_host
         chunks = [
-            (*one.steps[step], [self._slots.of(*where) for where in enumerate(self._board.slots(number, step))])
+            (
+                *one.steps[step],
+                [self._slots.of(*where, on_host) for where in enumerate(self._board.slots(number, step))],
+            )
             for step in range(first, end)
         ]
         in_parts = [chunk for chunk in chunks if chunk[0].is_reduced_in_parts]
         for chunked, k, slots in in_parts:
             chunked.reduce_part(slots, k)
         if in_parts:
-            wait_until(submit(self.index), self._while_the_adapter_is_waited_for)
+            wait_until(self._submitted(one), self._while_the_adapter_is_waited_for)
         self._board.tell(REDUCED, progress(number, end))
         if in_parts:
             self._board.wait(REDUCED, progress(number, end), self._while_others_are_waited_for)
@@ -232,10 +273,20 @@ class Link:
             chunked.read(slots, k)
         if is_last:
             one.collective.end()
-        self._reads.append((progress(number + 1, 0) if is_last else progress(number, end), submit(self.index)))
+        self._reads.append((progress(number + 1, 0) if is_last else progress(number, end), self._submitted(one)))
         for step in range(first, end):
             if one.steps[step][0].is_given:
                 self._ring.lend(one.slots[step], progress(number, step + 1))
+
+    def _grow(self, more_slots: MoreSlots) -> None:
+        """Adds slots, up to the most."""
+        self.more_slots = None
+        added = more_slots(self._slots, self.index)
+        if added is not None:
+            memory, slots = added
+            self._added.append(memory)
+            self._ring.add(self._slots.add(slots))
+            self.more_slots = more_slots
 
     def _tell_reads(self) -> None:
         """Tells how far the GPU has read: the others may copy into those slots again."""
@@ -274,6 +325,7 @@ class Link:
         del self._slots
         begin = time.perf_counter()
         release_host_memory(self.index)
-        while not self._board.close() and time.perf_counter() - begin < RELEASE_S:
+        memories: list[Board | SharedMemory] = [self._board, *self._added]
+        while (memories := [one for one in memories if not one.close()]) and time.perf_counter() - begin < RELEASE_S:
             pause(begin)  # the adapter says later that it has let the memory go
             release_host_memory(self.index)

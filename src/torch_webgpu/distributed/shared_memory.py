@@ -28,12 +28,12 @@ poller: Any = select
 PAGE_BYTES = 4096
 ALIGNED_BYTES = 1 << 16
 """Where the slots begin: pages have as many bytes on some machines."""
-TEXT_AT, TEXT_BYTES = 1024, 512
+TEXT_AT, TEXT_BYTES = 2048, 512
 """Where a page has its texts: two of what is called, the last one of why the rank gave up."""
-ARRIVED, COPIED, REDUCED, READ, FAILED, TOKEN, SLOT_NUMBERS = range(7)
+ARRIVED, COPIED, REDUCED, READ, FAILED, TOKEN, LACKS, _, SLOT_NUMBERS = range(9)
 """The numbers of a page: the collective that the rank is in; how far it has copied, has reduced, and has read (see
-:func:`progress`); whether it has given up; in the first page, the number by which the others know the memory; from the
-last one on, in which slots the rank's chunks are."""
+:func:`progress`); whether it has given up; in the first page, the number by which the others know the memory;
+whether the rank lacked slots before a collective, two of them; from the last one on, in which its chunks are."""
 STEP_BITS = 32
 GONE = "rank {rank} is gone: its process {pid} has ended"
 
@@ -129,6 +129,12 @@ class Peers:
             self._watch.unregister(descriptor)
             os.close(descriptor)
         self._ranks = {}
+
+
+def host_bytes() -> int:
+    """The memory of this host."""
+    total: int = linux.sysconf("SC_PAGE_SIZE") * linux.sysconf("SC_PHYS_PAGES")
+    return total
 
 
 def progress(number: int, steps: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 KEPT_FREE = 2
@@ -19,6 +19,12 @@ class Ring:
         self._lock = threading.Lock()
         self._free = list(range(count))
         self._lent: deque[tuple[int, int]] = deque()
+
+    def add(self, slots: Iterable[int]) -> None:
+        """More of them."""
+        with self._lock:
+            for slot in slots:
+                heappush(self._free, slot)
 
     def take(self, ahead: bool) -> int | None:
         """A free slot, the first of them: memory that was never used costs nothing. None if there is none.

@@ -13,8 +13,14 @@ from typing import NamedTuple
 
 import torch
 
+from torch_webgpu.engine.imported import host_memory_tensor
+
+from .shared_memory import host_bytes
+
 SLOTS, SLOT_BYTES, ALL_BYTES = 16, 8 << 20, 512 << 20
-"""How many slots a rank has, and their size, unless all were more together. Pages cost memory when they are used."""
+"""How many slots a rank has at first, and their size, unless all were more together."""
+MOST_SLOTS, MOST_BYTES, PART_OF_HOST = 64, 4 << 30, 16
+"""How many it has at most, unless all were more together than this, or than such a part of the host's memory."""
 DIRECT_RANKS, DIRECT_BYTES = 3, 1 << 18
 """Up to so many ranks, or bytes, each rank reduces everything; else each its part, which the others read."""
 PART_BYTES = 256
@@ -23,7 +29,7 @@ Reduction = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Slot(NamedTuple):
-    """Bytes of host memory, as a tensor of the device."""
+    """Bytes of host memory, as a tensor of the device, or of the CPU."""
 
     memory: torch.Tensor
 
@@ -34,26 +40,48 @@ class Slot(NamedTuple):
 
 
 class Slots:
-    """Those of each rank, ``count`` of ``slot_bytes``: the rank alone writes into them, the others read."""
+    """Those of each rank, of ``slot_bytes``: the rank alone writes into them, the others read.
 
-    def __init__(self, memory: torch.Tensor, ranks: int) -> None:
-        self.ranks, self.count, self.slot_bytes = ranks, self.count_of(ranks), SLOT_BYTES
-        self._memory = memory
+    Each is a tensor with a storage of its own, so that it makes no difference to a plan in which slots chunks are.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks, self.slot_bytes = ranks, SLOT_BYTES
+        self._of_ranks: list[list[tuple[Slot, Slot]]] = [[] for _ in range(ranks)]
+
+    @property
+    def count(self) -> int:
+        """How many each rank has."""
+        return len(self._of_ranks[0])
+
+    def imported(self, index: int, memory: memoryview) -> list[tuple[Slot, Slot]]:
+        """All that host memory has room for, on a device and on the CPU; RuntimeError where that is refused."""
+        parts = [memory[at : at + self.slot_bytes] for at in range(0, memory.nbytes, self.slot_bytes)]
+        return [
+            (Slot(host_memory_tensor(index, part)), Slot(torch.frombuffer(part, dtype=torch.uint8))) for part in parts
+        ]
+
+    def add(self, slots: Sequence[tuple[Slot, Slot]]) -> range:
+        """Adds some: as many of each rank, one rank's after the other's. Their numbers."""
+        first, more = self.count, len(slots) // self.ranks
+        for rank in reversed(range(self.ranks)):  # the first rank's tell the count
+            self._of_ranks[rank] += slots[rank * more : (rank + 1) * more]
+        return range(first, self.count)
 
     @staticmethod
-    def count_of(ranks: int) -> int:
-        """How many each rank has, among so many."""
+    def first_count(ranks: int) -> int:
+        """How many each of so many ranks has at first."""
         return max(4, min(SLOTS, ALL_BYTES // SLOT_BYTES // ranks))
 
     @classmethod
-    def size_bytes(cls, ranks: int) -> int:
-        """Of them all."""
-        return ranks * cls.count_of(ranks) * SLOT_BYTES
+    def most(cls, ranks: int) -> int:
+        """How many each of so many ranks may come to have."""
+        all_bytes = min(MOST_BYTES, host_bytes() // PART_OF_HOST)
+        return max(cls.first_count(ranks), min(MOST_SLOTS, all_bytes // SLOT_BYTES // ranks))
 
-    def of(self, rank: int, slot: int) -> Slot:
-        """One of a rank's."""
-        at = (rank * self.count + slot) * self.slot_bytes
-        return Slot(self._memory[at : at + self.slot_bytes])
+    def of(self, rank: int, slot: int, on_host: bool) -> Slot:
+        """One of a rank's, as a tensor of the device or of the CPU."""
+        return self._of_ranks[rank][slot][on_host]
 
 
 class Chunked:

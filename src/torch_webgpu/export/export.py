@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch_webgpu.errors import ExportError
 from torch_webgpu.quantized_linear import quantize_
 from torch_webgpu.target import Target
+from torch_webgpu.version import VERSION
 
 from . import folder as folders
 from .held import Held, HeldTensors
@@ -81,7 +81,7 @@ def export(
     """
     started = time.perf_counter()
     chosen = target_named(target)
-    model, example_inputs = prepared(model, example_inputs, dtype, quantize, programs)
+    model, example_inputs = prepared(plain(model), example_inputs, dtype, quantize, programs)
     held = HeldTensors(model, state or {})
     all_programs = []
     dynamic = None
@@ -116,7 +116,7 @@ def export(
             if has_values:
                 notes += save_values(new, held, tables, all_programs)
             elif weights:
-                raise ExportError("the model has meta tensors, which have no values: export with weights=False")
+                raise ExportError("the model has meta tensors, without values: give weights=False (--no-weights)")
             for name, text in (files or {}).items():
                 (new / name).write_text(text, "utf-8")
             write_manifest(new, tables, metadata or {})
@@ -124,6 +124,14 @@ def export(
             folders.copy_page(new, page)
             report = report_of(new, Path(folder), tables, notes, started)
     return report
+
+
+def plain(model: Any) -> torch.nn.Module | None:
+    """The module that ``torch.compile`` was given, in the place of what it made: exports have kernels of their own."""
+    model = getattr(model, "_orig_mod", model)
+    if model is None or isinstance(model, torch.nn.Module):
+        return model
+    raise ExportError(f"model is a {type(model).__name__}, not a torch.nn.Module: functions are given as programs=")
 
 
 def prepared(
@@ -222,7 +230,7 @@ def write_manifest(new: Path, tables: Tables, metadata: Mapping[str, Any]) -> No
     names = sorted(p.name for p in new.iterdir() if not p.name.endswith(".index.json"))
     manifest = {
         "format": FORMAT,
-        "producer": f"torch-webgpu {version('torch-webgpu')}",
+        "producer": f"torch-webgpu {VERSION}",
         "requires": needed(tables.requirements, tables.target),
         "metadata": dict(metadata),
         "files": {name: folders.digests(new / name) for name in names},

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
 Maybe = torch.Tensor | None
+Strided = Literal["never", "empty", "resized"]
+"""Which ``out=`` tensors get the strides of results: none; those that were empty; all that are resized, as structured
+kernels do that tell strides.
+"""
 
 
 def check_cast(source: torch.dtype, target: torch.dtype) -> None:
@@ -23,8 +29,11 @@ def not_implemented(function: str, dtype: torch.dtype) -> NotImplementedError:
     return NotImplementedError(f"\"{function}\" not implemented for '{name_of(dtype)}'")
 
 
-def write(value: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def write(value: torch.Tensor, out: torch.Tensor, strided: Strided = "never") -> torch.Tensor:
     """Copies a result into an ``out=`` tensor, resizing it as PyTorch does, with its warning."""
     check_cast(value.dtype, out.dtype)
+    keeps = out.shape != value.shape and (strided == "resized" or (strided == "empty" and not out.numel()))
     _maybe_resize_out(out, value.shape)
+    if keeps:
+        out.as_strided_(value.shape, value.stride())
     return out.copy_(value)

@@ -13,12 +13,14 @@ import torch
 from torch._ops import OpOverload
 
 from .refusals import check_as_cpu
-from .results import check_cast, write
+from .results import Strided, check_cast, write
 from .torch_abi import DEVICE_TYPE, Meta, infer
 
 
-def out_variant(overload: OpOverload, fn: Callable[..., Any], out_decides: bool = True) -> Callable[..., Any]:
-    """The kernel of an ``out=`` overload over the functional kernel ``fn``."""
+def out_variant(
+    overload: OpOverload, fn: Callable[..., Any], out_decides: bool = True, strided: Strided = "never"
+) -> Callable[..., Any]:
+    """The kernel of an ``out=`` overload over the functional kernel ``fn``; for ``strided`` see :data:`Strided`."""
     arguments = overload._schema.arguments
     names = [a.name for a in arguments if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write]
     position = next((i for i, a in enumerate(arguments) if a.name == "dtype" and out_decides), None)
@@ -35,7 +37,7 @@ def out_variant(overload: OpOverload, fn: Callable[..., Any], out_decides: bool 
         if any(out.dtype != value.dtype for out, value in zip(outs, results, strict=True)):
             check_as_cpu(overload, *args, **kwargs, **dict(zip(names, outs)))  # some take no other dtype than theirs
         for out, value in zip(outs, results, strict=True):
-            write(value, out)
+            write(value, out, strided)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return kernel

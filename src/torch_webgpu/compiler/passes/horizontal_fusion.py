@@ -19,6 +19,8 @@ from torch_webgpu.wgsl.kernel import Binding, Kernel
 WINDOW = 16
 """How many dispatches up a step may move: what it writes must be in memory for so much longer."""
 MAX_PARTS = 8
+MAX_TEXT = 30_000
+"""Characters of the parts' WGSL: eight products of a vector have as many. Compilers take seconds for more."""
 FULL_GROUPS = 4096
 """Workgroups that fill a large GPU a few times: beyond, a dispatch takes much longer than it costs."""
 
@@ -105,6 +107,8 @@ def _fit(plan: Plan, group: _Group, new: _Group, target: Target) -> bool:
     if any(replace(group.buffers[b], name="") != replace(new.buffers[b], name="") for b in shared):
         return False
     parts = [plan.kernels[s.kernel] for s in (*group.steps, step) if isinstance(s, Step)]
+    if sum([len(part.body) for part in parts]) > MAX_TEXT:
+        return False
     if len({part.workgroup_size for part in parts}) > 1 or not all(map(merged_kernels.can_be_part, parts)):
         return False
     if len(set(parts)) > 1 and any(map(merged_kernels.has_workgroup_memory, parts)):

@@ -1,0 +1,101 @@
+"""LU factorization of matrices that fit in the memory of a workgroup, and of panels of columns where they are."""
+
+from __future__ import annotations
+
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.kernels.points import constant
+from torch_webgpu.target import Target
+from torch_webgpu.wgsl.launch import Lowered
+
+from .matrices import MatrixKernel, power_above
+
+PANEL = 32
+"""Columns of the largest panel."""
+
+
+def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, pivot: bool) -> Lowered:
+    """Arguments: matrices (batch, rows, columns), from row and column ``first`` on of whole ones, that become their
+    factors; all their pivots (batch, n), infos (batch,).
+    """
+    a, pivots, info = op.outputs
+    batch, rows, columns = a.shape
+    kernel = MatrixKernel(a.dtype)
+    threads = panel_threads(rows, columns, target)
+    kernel.matrix("a", len(op.inputs), a)
+    kernel.vector("pivots", len(op.inputs) + 1, pivots)
+    kernel.vector("info", len(op.inputs) + 2, info)
+    tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
+    kernel.add(constant("PIVOT", pivot), constant("TILED", tiled))
+    kernel.add(constant("LANES", min(power_above(rows), threads)))
+    for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
+        kernel.param(name, value)
+    return Lowered((kernel.launch("lu", batch, threads),))
+
+
+def panel_threads(rows: int, columns: int, target: Target) -> int:
+    """Threads of a workgroup that eliminates."""
+    most = min(target.workgroup_threads, 256 if rows <= 2048 else 1024)
+    return min(max(32, power_above(rows * columns // 16)), most)
+
+
+def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, threads: int, target: Target) -> bool:
+    """Declares ``element``, ``put`` and ``barrier`` for argument "a", in a workgroup's memory if it has room, beside
+    two numbers for each thread; says whether it has.
+    """
+    width = power_above(rows) if rows <= 32 else -(-rows // 8) * 8
+    itemsize = BY_NAME[dtype].itemsize
+    depth = power_above(columns) if columns <= 32 else -(-columns // 8) * 8
+    size = width * depth
+    tiled = (size + 2 * threads) * itemsize <= target.workgroup_bytes
+    kernel.add("var<private> batch: u32;")
+    if tiled:
+        kernel.add(
+            f"var<workgroup> tile: array<T, {size}>;",
+            f"fn element(i: u32, j: u32) -> T {{ return tile[j * {width}u + i]; }}",
+            f"fn put(i: u32, j: u32, value: T) {{ tile[j * {width}u + i] = value; }}",
+            "fn barrier() { workgroupBarrier(); }",
+        )
+    else:
+        kernel.add(
+            "fn element(i: u32, j: u32) -> T { return a_load(a_at(batch, i, j)); }",
+            "fn put(i: u32, j: u32, value: T) { a_store(a_at(batch, i, j), value); }",
+            "fn barrier() { storageBarrier(); workgroupBarrier(); }",
+        )
+    return tiled
+
+
+def fits(rows: int, columns: int, itemsize: int) -> bool:
+    """Whether matrices are factored in one dispatch: they are as wide as a panel, or small."""
+    return columns <= PANEL or rows * columns * itemsize <= 8192
+
+
+def lower_interchange(
+    op: Operation, alias: tuple[int, ...], target: Target, first: int, steps: int, backwards: bool
+) -> Lowered:
+    """Arguments: pivots (batch, n); rows (batch, rows, columns), from row ``first`` of whole matrices on, which are
+    interchanged in place as ``steps`` pivots from ``first`` on say.
+    """
+    pivots, a = op.inputs
+    batch, rows, columns = a.shape
+    kernel = MatrixKernel(a.dtype)
+    kernel.vector("pivots", 0, pivots, written=False)
+    kernel.matrix("a", len(op.inputs), a)
+    kernel.add(constant("BACKWARDS", backwards))
+    for name, value in (("batch", batch), ("first", first), ("rows", rows), ("columns", columns)):
+        kernel.param(name, value)
+    kernel.param("steps", steps)
+    threads = min(64, target.workgroup_threads)
+    return Lowered((kernel.launch("interchange", -(-batch * columns // threads), threads),))
+
+
+def lower_permutation(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
+    """Arguments: pivots (batch, steps), the rows (batch, rows) that they bring to each place."""
+    pivots, rows = op.args
+    kernel = MatrixKernel("f32")
+    kernel.vector("pivots", 0, pivots, written=False)
+    kernel.vector("rows", 1, rows)
+    for name, value in (("batch", rows.shape[0]), ("rows", rows.shape[1]), ("steps", pivots.shape[1])):
+        kernel.param(name, value)
+    threads = min(64, target.workgroup_threads)
+    return Lowered((kernel.launch("permutation", -(-rows.shape[0] // threads), threads),))

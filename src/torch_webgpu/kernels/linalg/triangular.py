@@ -1,0 +1,50 @@
+"""Substitution with triangular blocks that fit in the memory of a workgroup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.kernels.points import constant
+from torch_webgpu.target import Target
+from torch_webgpu.wgsl.launch import Lowered
+
+from .matrices import MatrixKernel, power_above
+
+BLOCK = 32
+"""Rows of the largest block: it and as many columns of complex64 are 16 KiB."""
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """Which triangle of a matrix is solved with; whether its diagonal is ones, and it is conjugated."""
+
+    upper: bool = False
+    unit: bool = False
+    conjugated: bool = False
+
+
+def lower_triangular_solve(op: Operation, alias: tuple[int, ...], target: Target, triangle: Triangle) -> Lowered:
+    """Arguments: triangles (batch, n, n) of at most BLOCK rows, right-hand sides (batch, n, columns) that become the
+    solutions. Both may lie in one storage.
+    """
+    a, x = op.inputs
+    batch, n, columns = x.shape
+    shared = alias[0] == alias[1]
+    kernel = MatrixKernel(a.dtype)
+    size, width = power_above(n, 4), min(power_above(columns), BLOCK)
+    kernel.add(constant("SIZE", size), constant("WIDTH", width))
+    kernel.add(*(constant(name.upper(), getattr(triangle, name)) for name in ("upper", "unit")))
+    kernel.add(constant("CONJUGATE", triangle.conjugated))
+    kernel.matrix("x", len(op.inputs), x)
+    if shared:
+        kernel.locate("a", 0, a)
+        kernel.add("fn a_load(i: u32) -> T { return x_load(i); }")
+    else:
+        kernel.matrix("a", 0, a, written=False)
+    tiles = -(-columns // width)
+    kernel.param("size", n)
+    kernel.param("columns", columns)
+    kernel.param("tiles", tiles)
+    threads = max(min(max(32, size * width // 4), target.workgroup_threads, 256), width)
+    return Lowered((kernel.launch("triangular_solve", batch * tiles, threads),))
