@@ -18,6 +18,7 @@ STAGES_OF_RANKS = {
     "ScheduleLoopedBFS": ROUND,
     "ScheduleInterleavedZeroBubble": ROUND,
     "ScheduleZBVZeroBubble": BACK_AGAIN,
+    "ScheduleDualPipeV": BACK_AGAIN,
 }
 
 
