@@ -142,12 +142,35 @@ def _topk_values(tree: tuple[Any, ...], result: Any) -> Any:
     return values, torch.gather(input, dim, indices) if input.dim() else indices
 
 
+def _eigh_product(tree: tuple[Any, ...], result: Any) -> Any:
+    """Eigenvectors are open up to a phase, and within an eigenspace: what they give back, and that they are a basis."""
+    values, vectors = result
+    return values, vectors * values.unsqueeze(-2) @ vectors.mH, vectors.mH @ vectors
+
+
+def _svd_product(tree: tuple[Any, ...], result: Any) -> Any:
+    """The same of singular vectors."""
+    u, values, vh = result
+    k = values.shape[-1]
+    return values, u[..., :k] * values.unsqueeze(-2) @ vh[..., :k, :], u.mH @ u, vh @ vh.mH
+
+
+def _svd_product_of_v(tree: tuple[Any, ...], result: Any) -> Any:
+    u, values, v = result
+    return _svd_product(tree, (u, values, v.mH))
+
+
 def _same(tree: tuple[Any, ...], result: Any) -> Any:
     return result
 
 
 # What is compared of results that PyTorch leaves open in part.
-SETTLED: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {"topk": _topk_values}
+SETTLED: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {
+    "topk": _topk_values,
+    "linalg.eigh": _eigh_product,
+    "linalg.svd": _svd_product,
+    "svd": _svd_product_of_v,
+}
 
 
 def forward(case: Case, sample: Sample, runs: int = 1) -> None:

@@ -55,7 +55,13 @@ ONE_HOT = Words(RuntimeError, "Class values must be smaller than num_classes.", 
 _TARGET = Words(IndexError, "Target {value} is out of bounds.")
 _TAKEN = Words(IndexError, "out of range: tried to access index {value} on a tensor of {size} elements.")
 _UNPOOLED = Words(RuntimeError, "Found an invalid max index: {value}")
+_NOT_FINITE = "The algorithm failed to converge because the input matrix contained non-finite values."
 PYTORCHS_WORDS = {
+    "_linalg_svd": Words(
+        torch.linalg.LinAlgError,  # type: ignore[attr-defined]
+        f"linalg.svd: (Batch element {{value}}): {_NOT_FINITE}",
+        of_negative=f"linalg.svd: {_NOT_FINITE}",
+    ),
     "masked_scatter": Words(RuntimeError, "Number of elements of source < number of ones in mask"),
     "one_hot": ONE_HOT,
     "nll_loss_forward": _TARGET,
