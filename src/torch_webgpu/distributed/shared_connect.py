@@ -8,16 +8,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import torch
-
 from torch_webgpu.config import config
-from torch_webgpu.engine.imported import host_memory_tensor, release_host_memory, takes_host_memory
+from torch_webgpu.engine.imported import release_host_memory, takes_host_memory
 
 from . import shared_slots
 from .shared_board import Board
 from .shared_link import Link
 from .shared_memory import Peers, Process, SharedMemory, exchanged, processes, why_not
-from .shared_slots import Slots
+from .shared_slots import Slot, Slots
 from .torch_c10d import PrefixStore
 
 _log = logging.getLogger("torch_webgpu")
@@ -50,7 +48,8 @@ def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) ->
         return None, str(error)
     board, problem, link = Board(memory, rank, size, Slots.most(size), peers, timeout), "", None
     try:
-        slots = Slots(host_memory_tensor(index, memory.slots), size)
+        slots = Slots(size)
+        slots.add(slots.imported(index, memory.slots))
         link = Link(board, slots, peers, rank, index)
         del slots
     except RuntimeError as error:
@@ -59,7 +58,7 @@ def connect(store: Any, rank: int, size: int, index: int, timeout: timedelta) ->
     if link is not None:
         try:
             link.check(CHECK_S)
-            link.more_slots = partial(added, store, everybody, rank, index, timeout, peers)
+            link.more_slots = partial(added, store, everybody, rank, timeout, peers)
         except RuntimeError as error:
             problem = f"rank {rank}: the first exchange went wrong: {error}"
     longest = max(timeout, timedelta(seconds=2 * CHECK_S))  # others may have begun later
@@ -82,33 +81,33 @@ def slots_bytes(ranks: int, count: int) -> int:
 
 
 def added(
-    store: Any, everybody: Sequence[Process], rank: int, index: int, timeout: timedelta, peers: Peers, count: int
-) -> tuple[SharedMemory, torch.Tensor] | None:
-    """Memory for as many slots as each rank has, which is ``count``, or for as many as it may yet have.
+    store: Any, everybody: Sequence[Process], rank: int, timeout: timedelta, peers: Peers, slots: Slots, index: int
+) -> tuple[SharedMemory, Sequence[Slot]] | None:
+    """As many slots as each rank has, or as many as it may yet have, and their memory. They are not added.
 
     Every rank calls this at the same place, and all get some or none. The first exchange has shown that the bytes
     which a GPU writes into such memory are those that others read.
     """
     ranks = len(everybody)
-    more = min(count, Slots.most(ranks) - count)
+    more = min(slots.count, Slots.most(ranks) - slots.count)
     if not more:
         return None
-    store, tensor, problem = PrefixStore(f"more/{count}/", store), None, ""
+    store, imported, problem = PrefixStore(f"more/{slots.count}/", store), [], ""
     try:
         memory = SharedMemory.shared(store, everybody, rank, slots_bytes(ranks, more), timeout, peers)
     except OSError as error:
         _log.info("a group that lacks shared memory gets no more: %s", error)
         return None
     try:
-        tensor = host_memory_tensor(index, memory.slots)
+        imported = slots.imported(index, memory.slots)
     except RuntimeError as error:
         problem = f"rank {rank}: {error}"
     told = exchanged(store, "imported", rank, ranks, {"problem": problem}, timeout, peers)
     problems = [one["problem"] for one in told if one["problem"]]
-    if tensor is not None and not problems:
-        return memory, tensor
+    if imported and not problems:
+        return memory, imported
     _log.info("a group that lacks shared memory gets no more: %s", "; ".join(problems))
-    del tensor
+    imported.clear()
     release_host_memory(index)
     memory.close()
     return None

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Protocol
 
-import torch
-
 from torch_webgpu.engine.imported import release_host_memory, submit, wait_until
 from torch_webgpu.engine.sync import pause
 
@@ -28,7 +26,7 @@ from .shared_board import Board, RefusedError
 from .shared_check import Check
 from .shared_memory import COPIED, READ, REDUCED, Peers, SharedMemory, progress
 from .shared_ring import Ring
-from .shared_slots import Chunked, Slots
+from .shared_slots import Chunked, Slot, Slots
 from .timeline import ISSUED
 from .timeline import READ as FIRST_COPIED
 from .timeline import REDUCED as ALL_REDUCED
@@ -40,8 +38,8 @@ NOWHERE = 0
 """The slot of a chunk to which this rank gives nothing: nobody reads it."""
 
 
-MoreSlots = Callable[[int], tuple[SharedMemory, torch.Tensor] | None]
-"""By how many there are, those that are added; None if none can be, on all ranks alike."""
+MoreSlots = Callable[[Slots, int], tuple[SharedMemory, Sequence[Slot]] | None]
+"""By those there are, and the device, more and their memory; None if there can be no more, on all ranks alike."""
 
 
 def is_done() -> bool:
@@ -257,11 +255,11 @@ class Link:
     def _grow(self, more_slots: MoreSlots) -> None:
         """Adds slots, up to the most."""
         self.more_slots = None
-        added = more_slots(self._slots.count)
+        added = more_slots(self._slots, self.index)
         if added is not None:
-            memory, tensor = added
+            memory, slots = added
             self._added.append(memory)
-            self._ring.add(self._slots.add(tensor))
+            self._ring.add(self._slots.add(slots))
             self.more_slots = more_slots
 
     def _tell_reads(self) -> None:

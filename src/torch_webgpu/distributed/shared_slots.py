@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from torch_webgpu.engine.imported import host_memory_tensor
+
 from .shared_memory import host_bytes
 
 SLOTS, SLOT_BYTES, ALL_BYTES = 16, 8 << 20, 512 << 20
@@ -38,18 +40,30 @@ class Slot(NamedTuple):
 
 
 class Slots:
-    """Those of each rank, ``count`` of ``slot_bytes``: the rank alone writes into them, the others read."""
+    """Those of each rank, of ``slot_bytes``: the rank alone writes into them, the others read.
 
-    def __init__(self, memory: torch.Tensor, ranks: int) -> None:
-        self.ranks, self.count, self.slot_bytes = ranks, 0, SLOT_BYTES
-        self._regions: list[tuple[int, int, torch.Tensor]] = []
-        self.add(memory)
+    Each is a tensor with a storage of its own, so that it makes no difference to a plan in which slots chunks are.
+    """
 
-    def add(self, memory: torch.Tensor) -> range:
-        """More of them, in other memory; their numbers."""
-        first, count = self.count, memory.numel() // self.slot_bytes // self.ranks
-        self._regions.append((first, count, memory))
-        self.count += count
+    def __init__(self, ranks: int) -> None:
+        self.ranks, self.slot_bytes = ranks, SLOT_BYTES
+        self._of_ranks: list[list[Slot]] = [[] for _ in range(ranks)]
+
+    @property
+    def count(self) -> int:
+        """How many each rank has."""
+        return len(self._of_ranks[0])
+
+    def imported(self, index: int, memory: memoryview) -> list[Slot]:
+        """All that host memory has room for, on a device; RuntimeError where that is refused."""
+        starts = range(0, memory.nbytes, self.slot_bytes)
+        return [Slot(host_memory_tensor(index, memory[at : at + self.slot_bytes])) for at in starts]
+
+    def add(self, slots: Sequence[Slot]) -> range:
+        """Adds some: as many of each rank, one rank's after the other's. Their numbers."""
+        first, more = self.count, len(slots) // self.ranks
+        for rank in reversed(range(self.ranks)):  # the first rank's tell the count
+            self._of_ranks[rank] += slots[rank * more : (rank + 1) * more]
         return range(first, self.count)
 
     @staticmethod
@@ -65,9 +79,7 @@ class Slots:
 
     def of(self, rank: int, slot: int) -> Slot:
         """One of a rank's."""
-        first, count, memory = next(region for region in reversed(self._regions) if region[0] <= slot)
-        at = (rank * count + slot - first) * self.slot_bytes
-        return Slot(memory[at : at + self.slot_bytes])
+        return self._of_ranks[rank][slot]
 
 
 class Chunked:

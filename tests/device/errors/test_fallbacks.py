@@ -52,8 +52,8 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     ),
     "torch.linalg.eigvalsh": lambda x: eigenvalues(x),
     "torch.lobpcg": lambda x: torch.lobpcg(x.repeat(2, 2) + 9 * torch.eye(4, device=x.device), 1),
-    "torch.Tensor.geqrf": lambda x: x.t().geqrf(),
-    "torch.geqrf": lambda x: list(map(torch.geqrf, [x])),
+    "torch.Tensor.geqrf": lambda x: x.t().to(torch.complex128).geqrf(),
+    "torch.geqrf": lambda x: list(map(torch.geqrf, [x.to(torch.complex128)])),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from .operations import record_kernel
 
 
 def checked(operator: str, result: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
-    """``result``, dense, with an error of ``operator`` if ``code``, a number, is not zero; negative for its other error.
+    """``result``, dense, with an error of ``operator`` if the number ``code`` is not 0; negative: its other error.
 
     The error belongs to what is returned, so that it comes where and only where that is computed.
     """

@@ -1,0 +1,246 @@
+"""Factorizations and what is solved with them, against float64 and beside the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from tests.device.against_cpu import check, layouts
+from torch.utils._pytree import tree_leaves
+
+from torch_webgpu.plan import trace
+from torch_webgpu.target import named
+
+DTYPES = (torch.float32, torch.complex64, torch.float64)
+SIZES = (1, 2, 5, 16, 31, 32, 33, 64, 70)
+SHAPES = ((5, 3), (3, 5), (33, 32), (32, 33), (40, 100), (150, 40))
+WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128, torch.float64: torch.float64}
+
+
+@pytest.fixture(autouse=True)
+def natively():
+    """No test may have run on the CPU; float64 has no logarithm on the device."""
+    before = torch.webgpu.fallback_stats()
+    yield
+    after = torch.webgpu.fallback_stats()
+    assert {k: n for k, n in after.items() if k != "aten.log.default"} == {
+        k: n for k, n in before.items() if k != "aten.log.default"
+    }
+
+
+def bound(dtype: torch.dtype, n: int) -> float:
+    return 100 * torch.finfo(dtype).eps * max(n, 4)
+
+
+def positive(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    x = torch.randn(*shape, dtype=dtype)
+    return x @ x.mH / shape[-1] + torch.eye(shape[-1])
+
+
+def regular(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Condition numbers of a few, and rows that have to be interchanged."""
+    x = torch.randn(*shape, dtype=dtype) / shape[-1] ** 0.5 + 3 * torch.eye(shape[-1])
+    return x.roll(1, -2)
+
+
+def agree(device: torch.device, fn: Callable[..., object], *tensors: torch.Tensor) -> None:
+    """``fn`` gives what it gives in float64, within some roundings, in the layouts of the CPU."""
+    results = tree_leaves(fn(*[t.to(device) for t in tensors]))
+    exact = tree_leaves(fn(*[t.to(WIDE.get(t.dtype, t.dtype)) for t in tensors]))
+    like = tree_leaves(fn(*tensors))
+    for result, x, cpu in zip(results, exact, like, strict=True):
+        assert (result.dtype, result.shape, result.stride()) == (cpu.dtype, cpu.shape, cpu.stride())
+        if x.numel() and x.dtype.is_floating_point | x.dtype.is_complex:
+            n = max(tensors[0].shape[-2:])
+            error = (result.cpu().to(x.dtype) - x).abs().max() / x.abs().max().clamp(min=1e-30)
+            assert error < bound(cpu.dtype, n), (error, tensors[0].shape)
+        elif x.numel():
+            assert torch.equal(result.cpu(), cpu)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky(device, dtype, upper):
+    for n in SIZES:
+        agree(device, lambda a: torch.linalg.cholesky(a, upper=upper), positive(2, n, n, dtype=dtype))
+    a, b = positive(3, 40, 40, dtype=dtype), torch.randn(3, 40, 35, dtype=dtype)
+    agree(device, lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky(a, upper=upper), upper), a, b)
+    agree(device, lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a, upper=upper), upper), a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_triangular_systems(device, dtype, left, upper, unit):
+    def solve(a, b):
+        return torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
+
+    for n in (1, 7, 32, 70):
+        a, b = regular(n, n, dtype=dtype).roll(-1, -2) / (n if unit else 1), torch.randn(2, n, 40, dtype=dtype)
+        agree(device, solve, a, b if left else b.mT)
+        agree(device, solve, a.mT.contiguous().mT, b if left else b.mH)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_lu(device, dtype):
+    for n in SIZES:
+        agree(device, torch.linalg.lu_factor_ex, regular(2, n, n, dtype=dtype))
+    for shape in SHAPES:
+        agree(device, torch.linalg.lu, torch.randn(2, *shape, dtype=dtype))
+        a = torch.randn(2, *shape, dtype=dtype).to(device)
+        factors = torch.linalg.lu_factor_ex(a, pivot=False)
+        p, *_ = torch.lu_unpack(*factors[:2])
+        assert torch.equal(p.cpu(), torch.eye(shape[0], dtype=dtype).expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_systems_inverses_and_determinants(device, dtype):
+    for n in (1, 5, 32, 33, 70):
+        a, b, v = regular(2, n, n, dtype=dtype), torch.randn(2, n, 3, dtype=dtype), torch.randn(2, n, dtype=dtype)
+        agree(device, torch.linalg.solve, a, b)
+        agree(device, torch.linalg.solve, a, v)
+        agree(device, lambda a, b: torch.linalg.solve(a, b, left=False), a, b.mT)
+        agree(device, torch.linalg.inv, a)
+        agree(device, torch.linalg.slogdet, a)
+        agree(device, torch.linalg.det, a[..., :16, :16])
+        for left in (True, False):
+            for adjoint in (True, False):
+                factors = torch.linalg.lu_factor(a)
+
+                def solve(lu, pivots, b, left=left, adjoint=adjoint):
+                    return torch.linalg.lu_solve(lu, pivots, b if left else b.mT, left=left, adjoint=adjoint)
+
+                agree(device, solve, *factors, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (32, 32), (70, 70), *SHAPES], ids=str)
+def test_qr(device, dtype, shape):
+    a = torch.randn(2, *shape, dtype=dtype)
+    exact, limit = a.to(WIDE[dtype]), bound(dtype, max(shape))
+    for mode in ("reduced", "complete"):
+        q, r = torch.linalg.qr(a.to(device), mode)
+        cpu = torch.linalg.qr(a, mode)
+        assert [(t.shape, t.stride()) for t in (q, r)] == [(t.shape, t.stride()) for t in cpu]
+        q, r = q.cpu().to(exact.dtype), r.cpu().to(exact.dtype)
+        assert (q @ r - exact).abs().max() < limit
+        assert (q.mH @ q - torch.eye(q.shape[-1])).abs().max() < limit
+        assert torch.equal(r, r.triu())
+    factors, tau = torch.geqrf(a.to(device))
+    whole = torch.linalg.qr(a.to(device), "complete")[0]
+    c = torch.randn(2, shape[0], 7, dtype=dtype).to(device)
+    for transpose in (False, True):
+        q = whole.mH if transpose else whole
+        for left in (True, False):
+            operand = c if left else c.mT
+            product = torch.ormqr(factors, tau, operand, left, transpose)
+            assert (product - (q @ operand if left else operand @ q)).abs().max() < limit
+
+
+def test_layouts(device):
+    for make in (torch.randn, lambda *s: torch.randn(*s, dtype=torch.complex64)):
+        for x in layouts(make, 3, 40, 40).values():
+            check(device, lambda x: torch.linalg.inv(x + 99 * torch.eye(40, device=x.device)), x, tol=1e-4)
+            check(device, lambda x: torch.linalg.qr(x)[1].abs(), x[:, :, :5], tol=1e-3)
+
+
+def empty_shapes() -> Sequence[tuple[int, ...]]:
+    return ((0, 3, 3), (2, 0, 0), (0, 0))
+
+
+@pytest.mark.parametrize("shape", empty_shapes(), ids=str)
+def test_empty(device, shape):
+    functions = (
+        torch.linalg.cholesky_ex, torch.linalg.lu_factor_ex, torch.linalg.lu, torch.linalg.qr, torch.linalg.inv_ex,
+        torch.linalg.det, torch.linalg.slogdet, torch.geqrf,
+        lambda x: torch.linalg.solve(x, x), lambda x: torch.linalg.qr(x, "complete"),
+    )  # fmt: skip
+    for fn in functions:
+        check(device, fn, torch.randn(shape))
+    check(device, lambda x: torch.linalg.qr(x, "complete"), torch.randn(4, 0))
+
+
+def test_what_cannot_be_factored(device):
+    """Infos, and the words of the errors that checks of them raise."""
+    singular = torch.ones(2, 40, 40)
+    singular[0] += torch.eye(40)
+    indefinite = torch.eye(40).repeat(2, 1, 1)
+    indefinite[1, 35, 35] = -1
+    nan = torch.eye(3)
+    nan[1, 1] = torch.nan
+    for fn, a in (
+        (torch.linalg.cholesky_ex, indefinite),
+        (torch.linalg.cholesky_ex, nan),
+        (torch.linalg.lu_factor_ex, torch.zeros(2, 3, 3)),
+        (torch.linalg.inv_ex, torch.ones(3, 3)),
+    ):
+        assert torch.equal(fn(a.to(device))[-1].cpu(), fn(a)[-1])
+    for fn, a in (
+        (torch.linalg.cholesky, indefinite),
+        (torch.linalg.cholesky, -torch.eye(2)),
+        (torch.linalg.inv, torch.zeros(2, 2)),
+        (torch.linalg.lu_factor, torch.zeros(3, 2, 2)),
+        (torch.cholesky_inverse, torch.zeros(2, 2)),
+        (lambda a: torch.linalg.solve(a, a), torch.zeros(3, 2, 2)),
+        (lambda a: torch.linalg.cholesky_ex(a, check_errors=True), indefinite),
+        (lambda a: torch.linalg.inv_ex(a, check_errors=True), torch.zeros(2, 2)),
+    ):
+        with pytest.raises(RuntimeError) as on_cpu:
+            fn(a)
+        with pytest.raises(RuntimeError) as here:
+            fn(a.to(device))
+        assert (type(here.value), str(here.value)) == (type(on_cpu.value), str(on_cpu.value))
+
+
+def test_nan_spreads_and_ends(device):
+    a = torch.randn(70, 70)
+    a[3, 2] = torch.nan
+    for fn in (torch.linalg.lu_factor_ex, torch.linalg.qr, torch.linalg.inv_ex):
+        assert fn(a.to(device))[0].cpu().isnan().any()
+    pivots = torch.linalg.lu_factor_ex(torch.full((70, 70), torch.nan, device=device))[1].cpu()
+    assert (pivots >= torch.arange(1, 71)).all()
+    assert (pivots <= 70).all()
+
+
+def test_large_and_small_numbers_keep_their_norms(device):
+    for scale in (1e25, 1e-25):
+        a = torch.randn(40, 20)
+        r = torch.linalg.qr((scale * a).to(device))[1].cpu() / scale
+        torch.testing.assert_close(r, torch.linalg.qr(a)[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fn", [torch.linalg.inv, torch.linalg.det, lambda a: torch.linalg.qr(a)[1],
+                                lambda a: torch.linalg.cholesky(a @ a.mT), lambda a: torch.linalg.lu(a)[2],
+                                lambda a: torch.linalg.solve(a, a @ a)])  # fmt: skip
+def test_derivatives(device, fn):
+    a = regular(2, 6, 6)
+    check(device, fn, a, backward=True, tol=1e-3)
+    tangent = torch.randn(2, 6, 6)
+    forward = torch.func.jvp(fn, (a.to(device),), (tangent.to(device),))[1]
+    torch.testing.assert_close(forward.cpu(), torch.func.jvp(fn, (a,), (tangent,))[1], rtol=1e-3, atol=1e-3)
+
+
+def test_nothing_is_read_back(device):
+    """Whole plans, for a browser's limits: no infos are read in functions that return them."""
+    a = torch.empty(100, 100, device="meta")
+    for fn in (torch.linalg.cholesky_ex, torch.linalg.lu_factor_ex, torch.linalg.inv_ex, torch.linalg.qr):
+        assert trace(fn, a, target=named("browser")).steps
+
+
+def test_products_are_precise_whatever_the_program_allows(device):
+    a = positive(150, 150)
+    expected = torch.linalg.inv(a.double()).float()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        torch.testing.assert_close(torch.linalg.inv(a.to(device)).cpu(), expected, rtol=1e-4, atol=1e-4)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_compiled(device):
+    fn = torch.compile(lambda a, b: torch.linalg.solve(a, b) + torch.linalg.det(a))
+    a, b = regular(5, 5), torch.randn(5, 2)
+    torch.testing.assert_close(fn(a.to(device), b.to(device)).cpu(), torch.linalg.solve(a, b) + torch.linalg.det(a))
