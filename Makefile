@@ -68,11 +68,12 @@ dawn: setup swiftshader ## the tests of the device on Dawn, on the software adap
 swiftshader:
 	@scripts/swiftshader.sh
 
-web-setup: setup ## Chromium, playwright and TypeScript, for exported models
+web-setup: setup ## Chromium, Firefox, playwright and TypeScript, for exported models
 	@VENV=$(VENV) scripts/web.sh
 
-web-test: web-setup ## exported models in headless Chromium
+web-test: web-setup ## exported models in headless Chromium; without ARGS also in headless Firefox
 	$(bin)/python -m pytest -q --full tests/web tests/unit/test_export.py $(ARGS)
+	$(if $(ARGS),,WEB_BROWSER=firefox $(bin)/python -m pytest -q tests/web)
 
 web: setup ## train small models, export them, and serve the pages: draw a digit, generate text, train
 	$(bin)/python examples/web.py $(ARGS)

@@ -3,7 +3,7 @@
 An all_reduce in a ring of S bytes on N ranks takes 2 (N-1)/N S/B + 2 (N-1) α. What webgpu adds to gloo is S/D + δ,
 whatever N. Ranks on one host take S/Bₛ + αₛ through shared memory. In a hierarchy the ranks of a host first reduce
 among themselves, then hosts exchange in a ring, and share their network. Exchange hides behind the backward pass, but
-for the last bucket's.
+for the last bucket's, and but for what the GPU itself does of it: it has one queue, and S/Bₛ of shared memory is its own.
 """
 
 from __future__ import annotations
@@ -88,6 +88,11 @@ class Machine:
         return inside + self.network.all_reduce_s(hosts, size) + self.staging.seconds(size)
 
 
+    def on_the_gpu_s(self, size: float, is_flat: bool) -> float:
+        """Seconds of an all_reduce in which the GPU does nothing else."""
+        return 0.0 if is_flat or self.shared is None else size / self.shared.bytes_s
+
+
 @dataclass(frozen=True)
 class Model:
     """A model's gradients. ``matrices``: (rows, columns, how many); ``others``: elements of what has one dimension."""
@@ -137,7 +142,9 @@ def predict(machine: Machine, model: Model, hook: str, ranks: int, alone_s: floa
     messages, size = model.messages(hook), model.exchanged_bytes(hook)
     of_one = (machine.flat_s if is_flat else machine.hierarchical_s)(ranks, size / messages)
     exchange_s = messages * of_one
-    hidden_s = min(exchange_s - of_one, BACKWARD * alone_s)
+    on_the_gpu_s = machine.on_the_gpu_s(size, is_flat)
+    may_hide_s = exchange_s - on_the_gpu_s - (of_one - on_the_gpu_s / messages)
+    hidden_s = min(may_hide_s, BACKWARD * alone_s)
     step_s = alone_s + exchange_s - max(hidden_s, 0.0)
     return Prediction(exchange_s, step_s, alone_s / step_s)
 

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_webgpu.distributed import shared_link, shared_ring, shared_slots
+from torch_webgpu.distributed import shared_link, shared_ring, shared_slots, shared_transport
 from torch_webgpu.distributed.groups import known
 from torch_webgpu.distributed.shared_link import Link
 from torch_webgpu.engine.imported import takes_host_memory
@@ -62,7 +62,19 @@ def no_turn(begun: list[Any]) -> Iterator[Callable[[], None]]:
         Link.begin, Link.run = begin, run  # type: ignore[method-assign]
 
 
+@contextmanager
+def reduced_by_the_device() -> Iterator[None]:
+    """Small tensors, too."""
+    plain = shared_transport.HOST_BYTES
+    shared_transport.HOST_BYTES = 0
+    try:
+        yield
+    finally:
+        shared_transport.HOST_BYTES = plain
+
+
 @on_ranks
+@reduced_by_the_device()
 def test_buckets_are_copied_before_the_last_backward_kernels_are_recorded() -> None:
     """No bucket's turn comes until the backward pass is before its last layer: the copies are made by then."""
     torch.manual_seed(0)
@@ -100,6 +112,7 @@ def test_buckets_are_copied_before_the_last_backward_kernels_are_recorded() -> N
 
 
 @on_ranks
+@reduced_by_the_device()
 def test_what_is_still_to_be_written_is_not_copied_ahead() -> None:
     x, y, whole = torch.ones(1000, device=DEVICE), torch.ones(10, device=DEVICE), torch.empty(2000, device=DEVICE)
     dist.all_reduce(y)
@@ -134,6 +147,7 @@ def test_what_is_still_to_be_written_is_not_copied_ahead() -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("chunks", [1, 5])
 @on_ranks
+@reduced_by_the_device()
 def test_one_submission_copies_and_one_reduces(chunks: int, is_async: bool) -> None:
     """However many chunks; and no thread but the one that calls, and the one that finishes it, has a part in it."""
     x = torch.ones(1 if chunks == 1 else chunks << 21, device=DEVICE)
@@ -283,6 +297,7 @@ def copied_ahead(group: Any, count: int) -> int:
 
 
 @on_ranks
+@reduced_by_the_device()
 def test_a_group_whose_rank_lacks_slots_gets_more_on_all_ranks() -> None:
     with small_slots(most=20):
         group = dist.new_group([0, 1])

@@ -189,7 +189,23 @@ class Reads(nn.Module):
 
 class Decomposes(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.svdvals(x)
+        return torch.linalg.eigvals(x.mT @ x)
+
+
+class Prints(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print(x)
+        return x
+
+
+class OnTheHost(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(3)
+
+
+class Wide(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double().float()
 
 
 class Transforms(nn.Module):
@@ -202,21 +218,31 @@ class Transforms(nn.Module):
     [
         (Selects(), "torch.nonzero", "return torch.nonzero(positive)", "use a mask"),
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
-        (Decomposes(), "_linalg_svd", "return torch.linalg.svdvals(x)", ""),
+        (Decomposes(), "torch.linalg.eig", "return torch.linalg.eigvals(x.mT @ x)", "compute it before"),
+        (Prints(), "of torch.Tensor.to", "print(x)", "the page reads it"),
+        (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "Make it an input"),
+        (Wide(), "64-bit floats", "return x.double().float()", "convert to torch.float32"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_errors_name_operator_line_and_what_to_do(
     model: nn.Module, operator: str, line: str, instead: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(TraceError) as caught:
+    with pytest.raises((TraceError, ExportError)) as caught:
         export(model, torch.randn(2, 3), tmp_path / "out")
     message = str(caught.value)
+    assert "TORCH_WEBGPU_IMPLEMENTATION" not in message
     assert "'forward' cannot be exported" in message
     assert f"{__file__}:" in message
     for part in (operator, line, instead):
         assert part in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_compiled_model_is_exported_as_the_plain_one(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    export(torch.compile(model), torch.randn(1, 3), tmp_path / "out")
+    assert set(load_file(tmp_path / "out" / "model.safetensors")) == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("n", [60, 17, 5000])
@@ -231,6 +257,9 @@ def test_fourier_transforms_are_exported(n: int, tmp_path: Path) -> None:
         ((None, None), {}, "nothing to export"),
         ((None, torch.zeros(1)), {}, "give|programs alone"),
         ((nn.Linear(2, 2), (torch.zeros(2), torch.zeros(2))), {}, "do not fit its arguments"),
+        ((torch.sin, torch.zeros(2)), {}, "not a torch.nn.Module: functions are given as programs="),
+        ((nn.Linear(2, 2).double(), torch.zeros(2)), {}, "weight, bias have 64-bit floats"),
+        ((nn.Identity(), torch.zeros(2, dtype=torch.complex128)), {}, "input has 64-bit floats"),
         ((nn.Linear(2, 2), torch.zeros(2)), {"output_names": ["a", "b"]}, "has 1 outputs"),
         ((nn.Linear(2, 2), torch.zeros(2)), {"input_names": ["a", "b"]}, "needs as many"),
         ((nn.Linear(2, 2), torch.zeros(2)), {"target": "h200-dawn"}, "is no browser"),

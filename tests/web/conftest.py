@@ -1,8 +1,12 @@
-"""A browser for all tests of this folder; all are skipped, with the reason, where there is none."""
+"""A browser for all tests of this folder; all are skipped, with the reason, where there is none.
+
+It is Chromium, or Firefox with ``WEB_BROWSER=firefox``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +17,32 @@ from tests.slow import skip_slow
 import torch_webgpu
 from torch_webgpu.export.folder import copy_runtime
 
+from . import firefox
 from .chromium import FLAGS, PATIENCE_MS, executable, missing, tensor_of
 from .server import Site
 
 HERE = Path(__file__).parent
+NewTab = Callable[[], AbstractContextManager[Any]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_slow(config, items, HERE, "takes long on a software adapter: make web-test")
-    reason = missing()
+    reason = firefox.missing() if firefox.wanted() else missing()
     for item in items:
-        if reason and item.path.is_relative_to(HERE) and "browser" in getattr(item, "fixturenames", ()):
+        if not item.path.is_relative_to(HERE):
+            continue
+        needed = {"browser", "new_tab"} & set(getattr(item, "fixturenames", ()))
+        if needed and reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+        elif firefox.wanted() and not needed:
+            item.add_marker(pytest.mark.skip(reason="is no test of a browser: it runs with Chromium's"))
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """What starts browsers."""
+    if firefox.wanted():
+        pytest.skip("this test starts Chromiums")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -65,11 +78,28 @@ def site(session_site: Site) -> Site:
 
 
 @pytest.fixture(scope="session")
-def session_page(browser: Any) -> Iterator[Any]:
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
-    yield context.new_page()
-    context.close()
+def new_tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewTab]:
+    """What opens tabs, which are closed again after it."""
+    if firefox.wanted():
+        with firefox.firefox(tmp_path_factory.mktemp("firefox")) as opened:
+            yield opened.new_tab
+        return
+    browser = request.getfixturevalue("browser")
+
+    @contextmanager
+    def opening() -> Iterator[Any]:
+        context = browser.new_context()
+        context.set_default_timeout(PATIENCE_MS)
+        yield context.new_page()
+        context.close()
+
+    yield opening
+
+
+@pytest.fixture(scope="session")
+def session_page(new_tab: NewTab) -> Iterator[Any]:
+    with new_tab() as page:
+        yield page
 
 
 @pytest.fixture

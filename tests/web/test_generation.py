@@ -61,17 +61,16 @@ def llama3() -> LlamaForCausalLM:
 
 
 @pytest.fixture(scope="module")
-def loaded(browser: Any, session_site: Site, folders: Path) -> Iterator[Any]:
+def loaded(new_tab: Any, session_site: Site, folders: Path) -> Iterator[Any]:
     """A page with the model in it."""
     words = PreTrainedTokenizerFast(tokenizer_object=trained("gpt2"))
     export_generation(gpt2(), folders / "gpt2", max_length=64, prefill=(1, 8), tokenizer=words)
     session_site.well()
-    opened = browser.new_context().new_page()
-    opened.goto(f"{session_site.url}/empty.html")
-    opened.wait_for_selector("html[data-ready]", state="attached")
-    opened.evaluate("async url => { globalThis.model = await Model.load(url); }", "/exports/gpt2/")
-    yield opened
-    opened.context.close()
+    with new_tab() as opened:
+        opened.goto(f"{session_site.url}/empty.html")
+        opened.wait_for_selector("html[data-ready]", state="attached")
+        opened.evaluate("async url => { globalThis.model = await Model.load(url); }", "/exports/gpt2/")
+        yield opened
 
 
 def greedy(model: Any, count: int, prompt: list[int] = PROMPT) -> list[int]:

@@ -100,6 +100,7 @@ def test_a_sample_of_operators_on_naga(some: Kernels) -> None:
     assert refused_by_naga(some) == []
 
 
+@pytest.mark.timeout(1800)  # a pipeline takes a software adapter seconds
 @pytest.mark.parametrize("every", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_golden_programs(page: Any, every: int) -> None:
     kernels = golden_kernels()
@@ -113,6 +114,7 @@ PARTS = 24
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_operators(page: Any, part: int) -> None:
     kernels = portable_kernels(every=PARTS, first=part)

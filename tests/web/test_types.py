@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -48,22 +46,6 @@ def test_no_evaluation_of_text() -> None:
     assert len(scripts) > 15
     for path in scripts:
         assert not re.search(EVALUATION, path.read_text()), path.name
-
-
-@pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm")
-def test_the_npm_package_has_the_runtime_and_no_more() -> None:
-    """The folder of the runtime is one, as it is."""
-    done = subprocess.run(
-        ["npm", "pack", "--dry-run", "--json", "--ignore-scripts", "--offline"], cwd=RUNTIME, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    (package,) = json.loads(done.stdout)
-    modules = {path.name for path in RUNTIME.glob("*.js")}
-    assert {file["path"] for file in package["files"]} == {"README.md", "package.json", *modules}
-    assert (package["name"], package["version"]) == ("torch-webgpu", torch_webgpu.__version__)
-    about = json.loads((RUNTIME / "package.json").read_text())
-    assert not {"dependencies", "scripts"} & about.keys()
-    assert {path.removeprefix("./") for path in about["exports"].values()} <= modules
 
 
 def test_modules_are_short() -> None:

@@ -18,6 +18,8 @@ class Announcement:
     def __init__(self, request: Request, perform: Callable[[], None]) -> None:
         self._request, self._perform = request, perform
 
+    is_on_host = False
+
     def storages(self, role: str) -> Iterable[int]:
         return self._request.storages(role)
 
@@ -27,6 +29,9 @@ class Announcement:
     def called(self) -> str:
         """Its name alone: ranks may give tensors of other sizes, or none."""
         return f"{self._request.collective.name.strip('_')} through gloo"
+
+    def read_inputs(self) -> None:
+        """What carries it has its own."""
 
     def reached(self, step: str) -> None:
         """What carries it notes the steps."""

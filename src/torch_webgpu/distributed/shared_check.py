@@ -28,6 +28,8 @@ class Check(Chunked):
         self._seen: list[torch.Tensor] = []
         self._known: list[torch.Tensor] = []
 
+    is_on_host = False
+
     def storages(self, role: str) -> Iterable[int]:
         """None that others have."""
         return ()
@@ -39,6 +41,9 @@ class Check(Chunked):
     def called(self) -> str:
         """What the ranks are told."""
         return "the first exchange"
+
+    def read_inputs(self) -> None:
+        """There are none."""
 
     def reached(self, step: str) -> None:
         """Nobody looks on."""

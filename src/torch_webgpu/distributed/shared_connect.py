@@ -82,7 +82,7 @@ def slots_bytes(ranks: int, count: int) -> int:
 
 def added(
     store: Any, everybody: Sequence[Process], rank: int, timeout: timedelta, peers: Peers, slots: Slots, index: int
-) -> tuple[SharedMemory, Sequence[Slot]] | None:
+) -> tuple[SharedMemory, Sequence[tuple[Slot, Slot]]] | None:
     """As many slots as each rank has, or as many as it may yet have, and their memory. They are not added.
 
     Every rank calls this at the same place, and all get some or none. The first exchange has shown that the bytes

@@ -38,7 +38,7 @@ NOWHERE = 0
 """The slot of a chunk to which this rank gives nothing: nobody reads it."""
 
 
-MoreSlots = Callable[[Slots, int], tuple[SharedMemory, Sequence[Slot]] | None]
+MoreSlots = Callable[[Slots, int], tuple[SharedMemory, Sequence[tuple[Slot, Slot]]] | None]
 """By those there are, and the device, more and their memory; None if there can be no more, on all ranks alike."""
 
 
@@ -48,13 +48,21 @@ def is_done() -> bool:
 
 
 class Chunks(Protocol):
-    """A collective as a link runs it."""
+    """A collective as a link runs it.
+
+    ``is_on_host``: its chunks are copied and reduced by the CPU. That takes less time where there are few bytes.
+    """
+
+    is_on_host: bool
 
     def storages(self, role: str) -> Iterable[int]:
         """Of the tensors that are read (IN), or written (OUT), by numbers that tell them apart."""
 
     def chunked(self) -> Sequence[Chunked]:
         """What it exchanges, tensor by tensor."""
+
+    def read_inputs(self) -> None:
+        """Waits until what is reduced on the host is there."""
 
     def called(self) -> str:
         """What has to be the same on all ranks. RefusedError for what no rank can do."""
@@ -82,6 +90,10 @@ class Underway:
     def steps(self) -> list[tuple[Chunked, int]]:
         """Its chunks: of which tensor each is, and its number there."""
         return [(one, number) for one in self.collective.chunked() for number in range(one.chunks)]
+
+    def begin_downloads(self) -> None:
+        """Has the device begin to bring its inputs to the host."""
+        _ = self.steps
 
 
 class Link:
@@ -118,7 +130,10 @@ class Link:
         if not waits:
             try:
                 self._tell_reads()
-                self._copy(one, ahead=True)
+                if collective.is_on_host:
+                    one.begin_downloads()
+                else:
+                    self._copy(one, ahead=True)
             except BaseException as error:
                 self._board.give_up(str(error) or type(error).__name__)
                 raise
@@ -157,12 +172,14 @@ class Link:
 
     def _copy(self, one: Underway, ahead: bool = False) -> None:
         """Submits the copies of its chunks that are left, while slots are free."""
+        if one.collective.is_on_host and len(one.slots) < len(one.steps):
+            one.collective.read_inputs()
         while len(one.slots) < len(one.steps):
             first = len(one.slots)
             recorded = sum(self._record_copy(one, ahead) for _ in one.steps[first : first + self._at_once])
             if len(one.slots) == first:
                 return
-            one.copies.append((len(one.slots), submit(self.index) if recorded else is_done))
+            one.copies.append((len(one.slots), self._submitted(one) if recorded else is_done))
             self.copied_ahead += recorded if ahead else 0
 
     def _record_copy(self, one: Underway, ahead: bool) -> bool:
@@ -174,8 +191,12 @@ class Link:
             return False
         one.slots.append(slot)
         if chunked.is_given:
-            chunked.write(self._slots.of(self.rank, slot), number)
+            chunked.write(self._slots.of(self.rank, slot, one.collective.is_on_host), number)
         return chunked.is_given
+
+    def _submitted(self, one: Underway) -> Callable[[], bool]:
+        """Whether what was recorded for it just now is done."""
+        return is_done if one.collective.is_on_host else submit(self.index)
 
     def _compare(self, one: Underway) -> None:
         """Tells what is called. RefusedError if other ranks call another collective, or if this cannot be done."""
@@ -191,6 +212,8 @@ class Link:
             if refusal is not None:
                 raise refusal
         except RefusedError:
+            for _, is_copied in one.copies:  # the next to have these slots may be the host
+                wait_until(is_copied, self._while_the_adapter_is_waited_for)
             for slot, (chunked, _) in zip(one.slots, one.steps, strict=False):
                 if chunked.is_given:
                     self._ring.give_back(slot)
@@ -228,16 +251,19 @@ class Link:
 
     def _read(self, one: Underway, first: int, end: int) -> None:
         """Makes the results of chunks that all ranks have copied, in one submission."""
-        number, is_last = self._number, end == len(one.steps)
+        number, is_last, on_host = self._number, end == len(one.steps), one.collective.is_on_host
         chunks = [
-            (*one.steps[step], [self._slots.of(*where) for where in enumerate(self._board.slots(number, step))])
+            (
+                *one.steps[step],
+                [self._slots.of(*where, on_host) for where in enumerate(self._board.slots(number, step))],
+            )
             for step in range(first, end)
         ]
         in_parts = [chunk for chunk in chunks if chunk[0].is_reduced_in_parts]
         for chunked, k, slots in in_parts:
             chunked.reduce_part(slots, k)
         if in_parts:
-            wait_until(submit(self.index), self._while_the_adapter_is_waited_for)
+            wait_until(self._submitted(one), self._while_the_adapter_is_waited_for)
         self._board.tell(REDUCED, progress(number, end))
         if in_parts:
             self._board.wait(REDUCED, progress(number, end), self._while_others_are_waited_for)
@@ -247,7 +273,7 @@ class Link:
             chunked.read(slots, k)
         if is_last:
             one.collective.end()
-        self._reads.append((progress(number + 1, 0) if is_last else progress(number, end), submit(self.index)))
+        self._reads.append((progress(number + 1, 0) if is_last else progress(number, end), self._submitted(one)))
         for step in range(first, end):
             if one.steps[step][0].is_given:
                 self._ring.lend(one.slots[step], progress(number, step + 1))

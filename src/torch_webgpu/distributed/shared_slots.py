@@ -29,7 +29,7 @@ Reduction = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Slot(NamedTuple):
-    """Bytes of host memory, as a tensor of the device."""
+    """Bytes of host memory, as a tensor of the device, or of the CPU."""
 
     memory: torch.Tensor
 
@@ -47,19 +47,21 @@ class Slots:
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.slot_bytes = ranks, SLOT_BYTES
-        self._of_ranks: list[list[Slot]] = [[] for _ in range(ranks)]
+        self._of_ranks: list[list[tuple[Slot, Slot]]] = [[] for _ in range(ranks)]
 
     @property
     def count(self) -> int:
         """How many each rank has."""
         return len(self._of_ranks[0])
 
-    def imported(self, index: int, memory: memoryview) -> list[Slot]:
-        """All that host memory has room for, on a device; RuntimeError where that is refused."""
-        starts = range(0, memory.nbytes, self.slot_bytes)
-        return [Slot(host_memory_tensor(index, memory[at : at + self.slot_bytes])) for at in starts]
+    def imported(self, index: int, memory: memoryview) -> list[tuple[Slot, Slot]]:
+        """All that host memory has room for, on a device and on the CPU; RuntimeError where that is refused."""
+        parts = [memory[at : at + self.slot_bytes] for at in range(0, memory.nbytes, self.slot_bytes)]
+        return [
+            (Slot(host_memory_tensor(index, part)), Slot(torch.frombuffer(part, dtype=torch.uint8))) for part in parts
+        ]
 
-    def add(self, slots: Sequence[Slot]) -> range:
+    def add(self, slots: Sequence[tuple[Slot, Slot]]) -> range:
         """Adds some: as many of each rank, one rank's after the other's. Their numbers."""
         first, more = self.count, len(slots) // self.ranks
         for rank in reversed(range(self.ranks)):  # the first rank's tell the count
@@ -77,9 +79,9 @@ class Slots:
         all_bytes = min(MOST_BYTES, host_bytes() // PART_OF_HOST)
         return max(cls.first_count(ranks), min(MOST_SLOTS, all_bytes // SLOT_BYTES // ranks))
 
-    def of(self, rank: int, slot: int) -> Slot:
-        """One of a rank's."""
-        return self._of_ranks[rank][slot]
+    def of(self, rank: int, slot: int, on_host: bool) -> Slot:
+        """One of a rank's, as a tensor of the device or of the CPU."""
+        return self._of_ranks[rank][slot][on_host]
 
 
 class Chunked:

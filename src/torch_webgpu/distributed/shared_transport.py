@@ -15,10 +15,13 @@ from .reductions import REDUCED, Deferred
 from .shared_connect import connect
 from .shared_link import Link, Underway
 from .shared_slots import AllGather, AllReduce, Broadcast, Chunked, ReduceScatter
-from .staging import describe
+from .staging import Staged, describe
+from .thread_switches import short_thread_switches
 from .transport import Exchange, Request, flat
 
 _log = logging.getLogger("torch_webgpu")
+HOST_BYTES = 1 << 16
+"""Collectives of no more are reduced by the CPU: the device would take two submissions, and a wait between them."""
 
 
 def carries(name: str, reduces: bool, tensors: Sequence[Any], ranks: int) -> bool:
@@ -51,6 +54,36 @@ def element_type(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in REDUCED and dtype != torch.bool else torch.uint8
 
 
+class PreparedOnHost:
+    """Tensors of the CPU in one dimension, which come from those of a device, and go back to it."""
+
+    def __init__(self) -> None:
+        self._staged: list[Staged] = []
+
+    def source(self, t: torch.Tensor) -> torch.Tensor:
+        """A tensor that is read."""
+        return self._on_host(t, True, False)
+
+    def target(self, t: torch.Tensor, is_read: bool = False) -> torch.Tensor:
+        """A tensor that is written, and read first perhaps."""
+        return self._on_host(t, is_read, True)
+
+    def _on_host(self, t: torch.Tensor, into: bool, out_of: bool) -> torch.Tensor:
+        memory = torch.empty(t.nbytes, dtype=torch.uint8, device="cpu")
+        self._staged.append(Staged(t, into, out_of, reduces=False, memory=memory))
+        return memory.view(element_type(t.dtype))
+
+    def read(self) -> None:
+        """Waits until those that are read are there."""
+        for staged in self._staged:
+            staged.read()
+
+    def write_back(self) -> None:
+        """Uploads those that are written."""
+        for staged in self._staged:
+            staged.write()
+
+
 class Prepared:
     """Tensors in one dimension for an exchange, and what is to be written back into those that are strided."""
 
@@ -77,6 +110,9 @@ class Prepared:
         """Copies into the strided ones."""
         for t, copy in self._copied:
             t.copy_(copy)
+
+    def read(self) -> None:
+        """Nothing has to come from elsewhere."""
 
 
 class SharedMemoryTransport:
@@ -143,7 +179,9 @@ class SharedExchange(Exchange):
 
     def __init__(self, request: Request, link: Link) -> None:
         self._request, self._name, self._tensors = request, request.collective.name, request.tensors
-        self._rest, self._link, self._ticket, self._prepared = request.rest, link, 0, Prepared()
+        self._rest, self._link, self._ticket = request.rest, link, 0
+        self.is_on_host = sum(t.nbytes for t in flat(self._tensors)) <= HOST_BYTES
+        self._prepared = PreparedOnHost() if self.is_on_host else Prepared()
         self._reducing: Deferred | None = None
         self._underway: Underway | None = link.begin(self)
 
@@ -153,7 +191,7 @@ class SharedExchange(Exchange):
     def finish(self) -> int:
         underway, self._underway = self._underway, None  # it has this one
         assert underway is not None
-        with torch.no_grad():
+        with torch.no_grad(), short_thread_switches():
             self._link.run(self._ticket, underway)
         return -1
 
@@ -161,8 +199,12 @@ class SharedExchange(Exchange):
         """The addresses of those that this rank reads, or writes."""
         return self._request.storages(role)
 
+    def read_inputs(self) -> None:
+        """Waits until what is reduced on the host is there."""
+        self._prepared.read()
+
     def end(self) -> None:
-        """Copies into strided tensors."""
+        """Copies into strided tensors, or from the host."""
         self._prepared.write_back()
 
     def called(self) -> str:
@@ -191,7 +233,7 @@ class SharedExchange(Exchange):
     def _elements(self, t: torch.Tensor) -> int:
         return self._link.slot_bytes // t.itemsize
 
-    def _all_reduce(self, prepared: Prepared) -> list[Chunked]:
+    def _all_reduce(self, prepared: Prepared | PreparedOnHost) -> list[Chunked]:
         here, root = self._link, self._root()
         made: list[Chunked] = []
         for t in self._tensors[0]:
@@ -199,13 +241,13 @@ class SharedExchange(Exchange):
             made.append(AllReduce(whole, here.rank, here.ranks, self._reduction(t), self._elements(whole), reads))
         return made
 
-    def _broadcast(self, prepared: Prepared) -> list[Chunked]:
+    def _broadcast(self, prepared: Prepared | PreparedOnHost) -> list[Chunked]:
         here, root = self._link, self._root()
         assert root is not None
         tensors = [prepared.source(t) if here.rank == root else prepared.target(t) for t in self._tensors[0]]
         return [Broadcast(t, here.rank, root, self._elements(t)) for t in tensors]
 
-    def _all_gather(self, prepared: Prepared) -> list[Chunked]:
+    def _all_gather(self, prepared: Prepared | PreparedOnHost) -> list[Chunked]:
         outputs, inputs = self._tensors
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
@@ -225,7 +267,7 @@ class SharedExchange(Exchange):
             return list(flattened(whole).chunk(self._link.ranks)) if whole.numel() else []
         return [flattened(t) for t in whole]
 
-    def _reduce_scatter(self, prepared: Prepared) -> list[Chunked]:
+    def _reduce_scatter(self, prepared: Prepared | PreparedOnHost) -> list[Chunked]:
         outputs, inputs = self._tensors
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]

@@ -190,6 +190,10 @@ class Store:
         device = self.device(index)
         if not device.target.float64:
             narrow = "torch.complex64" if dtype.is_complex else "torch.float32"
+            if index >= FIRST_DESCRIBED:
+                raise UnsupportedDtypeError(
+                    f"the target {device.name!r} has no 64-bit floats, so it cannot hold {dtype}: convert to {narrow}"
+                )
             wgpu = (
                 ""
                 if device.implementation == "wgpu"

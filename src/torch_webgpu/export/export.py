@@ -81,7 +81,7 @@ def export(
     """
     started = time.perf_counter()
     chosen = target_named(target)
-    model, example_inputs = prepared(model, example_inputs, dtype, quantize, programs)
+    model, example_inputs = prepared(plain(model), example_inputs, dtype, quantize, programs)
     held = HeldTensors(model, state or {})
     all_programs = []
     dynamic = None
@@ -116,7 +116,7 @@ def export(
             if has_values:
                 notes += save_values(new, held, tables, all_programs)
             elif weights:
-                raise ExportError("the model has meta tensors, which have no values: export with weights=False")
+                raise ExportError("the model has meta tensors, without values: give weights=False (--no-weights)")
             for name, text in (files or {}).items():
                 (new / name).write_text(text, "utf-8")
             write_manifest(new, tables, metadata or {})
@@ -124,6 +124,14 @@ def export(
             folders.copy_page(new, page)
             report = report_of(new, Path(folder), tables, notes, started)
     return report
+
+
+def plain(model: Any) -> torch.nn.Module | None:
+    """The module that ``torch.compile`` was given, in the place of what it made: exports have kernels of their own."""
+    model = getattr(model, "_orig_mod", model)
+    if model is None or isinstance(model, torch.nn.Module):
+        return model
+    raise ExportError(f"model is a {type(model).__name__}, not a torch.nn.Module: functions are given as programs=")
 
 
 def prepared(

@@ -143,9 +143,22 @@ def traced(program: Program, held: HeldTensors, target: Target) -> TracedProgram
 
     own = [layout_of(h) for h in held.all]
     inputs = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in program.inputs.values()]
+    check_dtypes(program, held, target)
     with located(program.name):
         plan = trace(function, own, inputs, target=target)
     return TracedProgram(program, plan, (*[h.name for h in held.all], *program.inputs), tuple(outputs))
+
+
+def check_dtypes(program: Program, held: HeldTensors, target: Target) -> None:
+    """ExportError that names what has 64-bit floats, where the target lacks them."""
+    tensors = {**{h.name: h.tensor for h in held.all}, **program.inputs}
+    wide = [name for name, t in tensors.items() if t.dtype in (torch.float64, torch.complex128)]
+    if wide and not target.float64:
+        names = ", ".join(wide[:5]) + (f" and {len(wide) - 5} more" if len(wide) > 5 else "")
+        raise ExportError(
+            f"{program.name!r} cannot be exported: {names} {'have' if len(wide) > 1 else 'has'} 64-bit floats, which "
+            f"the target {target.name!r} lacks: convert to float32; dtype=torch.float32 converts model and inputs"
+        )
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -166,11 +179,13 @@ _INSTEAD = {
     "masked_select": "its shape depends on values: multiply by the mask, or use torch.where",
     "unique": "its shape depends on values: sort, and compare neighbours",
     "to_copy": "return the tensor: the page reads it",
+    "linalg": "it runs on the CPU: compute it before, and make the result an input or a buffer",
     "item": "keep the value in a tensor, and choose with torch.where",
 }
 """Part of an operator's name → what a program can do in its place."""
 _SMALLER = "target='portable-large', which asks GPUs for larger buffers; dtype=torch.float16; or quantize="
-_READS_A_VALUE = "local_scalar_dense"
+_NAMES = {"local_scalar_dense": "item", "to_copy": "to", "unique2": "unique"}
+"""Operators that programs call by another name."""
 _KERNELS = "torch_webgpu.aten."
 
 
@@ -181,7 +196,8 @@ def located(program: str) -> Iterator[None]:
         yield
     except (TraceError, UnsupportedDtypeError, torch.OutOfMemoryError, NotImplementedError) as error:
         kind = TraceError if isinstance(error, (TraceError, NotImplementedError)) else ExportError
-        message = f"{program!r} cannot be exported: {str(error).splitlines()[0]}{origin_of(error)}"
+        origin = origin_of(error) or (origin_of(error.__cause__) if error.__cause__ else "")
+        message = f"{program!r} cannot be exported: {str(error).splitlines()[0]}{origin}"
         if isinstance(error, torch.OutOfMemoryError):
             message += f"\n  instead: {_SMALLER}"
         traceback.clear_frames(error.__traceback__)
@@ -197,10 +213,12 @@ def origin_of(error: BaseException) -> str:
     frame, line = frames[own[-1]]
     (summary,) = traceback.StackSummary.extract([(frame, line)])
     operator = next(filter(None, (operator_of(frame) for frame, _ in frames[own[-1] + 1 :])), "")
-    name = "item" if operator == _READS_A_VALUE else operator
+    name = _NAMES.get(operator, operator)
     where = f"\n  {summary.filename}:{line}, in {summary.name}: {summary.line}"
     function = f"\n  the operator is {name}, of {public_name(f'aten.{name}')}" if operator else ""
-    advice = next((f"\n  instead: {text}" for part, text in _INSTEAD.items() if part in name), "")
+    if isinstance(error, UnsupportedDtypeError):  # says itself what to do
+        return f"{where}{function}"
+    advice = next((f"\n  instead: {text}" for part, text in _INSTEAD.items() if part in f"{operator} {name}"), "")
     return f"{where}{function}{advice}"
 
 

@@ -2,15 +2,15 @@ import {WebGPUError} from './errors.js';
 
 /** @typedef {{features: string[], limits: Record<string, number>}} Requires */
 
-/** Throws where browsers have neither WebGPU nor digests. */
+/** Throws where browsers have neither WebGPU nor digests; what is no browser has no such contexts. */
 export function requireSecure() {
-  if (!globalThis.isSecureContext) throw new WebGPUError('insecure', 'WebGPU needs a page from https:// or localhost.');
+  if (globalThis.isSecureContext === false) throw new WebGPUError('insecure', 'WebGPU needs a page from https:// or localhost.');
 }
 
 /** @param {GPURequestAdapterOptions} [options] @returns {Promise<GPUAdapter>} */
 async function requestAdapter(options) {
   requireSecure();
-  if (!navigator.gpu) throw new WebGPUError('unsupported', 'This browser has no WebGPU: a current Chrome, Edge, Firefox or Safari has.');
+  if (!globalThis.navigator?.gpu) throw new WebGPUError('unsupported', 'This browser has no WebGPU: a current Chrome, Edge, Firefox or Safari has.');
   const adapter = await navigator.gpu.requestAdapter({powerPreference: 'high-performance', ...options});
   if (!adapter) throw new WebGPUError('no-adapter', 'This browser has WebGPU, but no GPU that it may use here.');
   return adapter;

@@ -194,7 +194,7 @@ export class Model {
     try {
       await staging.mapAsync(READ, 0, size);
     } catch (error) {
-      await Promise.race([this.device.lost, new Promise(resolve => setTimeout(resolve, 50))]);
+      await Promise.race([this.device.lost, new Promise(resolve => setTimeout(resolve, 1000))]); // Firefox tells it later
       this.check();
       throw new WebGPUError('gpu', /** @type {Error} */ (error).message, error);
     }
