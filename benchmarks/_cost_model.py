@@ -87,7 +87,6 @@ class Machine:
             return inside if self.shared else inside + self.staging.seconds(size)
         return inside + self.network.all_reduce_s(hosts, size) + self.staging.seconds(size)
 
-
     def on_the_gpu_s(self, size: float, is_flat: bool) -> float:
         """Seconds of an all_reduce in which the GPU does nothing else."""
         return 0.0 if is_flat or self.shared is None else size / self.shared.bytes_s

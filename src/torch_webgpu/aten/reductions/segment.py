@@ -144,7 +144,7 @@ def segment_reduce_backward(
 def of_product(
     segments: Segments, x: torch.Tensor, grad: torch.Tensor, output: torch.Tensor, initial: Number | None
 ) -> torch.Tensor:
-    """The product of a segment's other elements: by division, or for zeros and NaN from the elements that are neither."""
+    """The product of a segment's other elements: by division, but for zeros and NaN."""
     is_nan, special = x.isnan(), x.isnan() | (x == 0)
     others = segments.reduced(torch.where(special, 1, x), "prod") * (1 if initial is None else initial)
     spread, inside = segments.spread(grad)
