@@ -46,6 +46,8 @@ def lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, drive
     if m > n and has_full_ranks:
         difference = a @ solution - columns
         residuals = (difference.abs() if a.is_complex() else difference).square().sum(-2)
+        if not n and driver == "gels":
+            residuals.zero_()  # what LAPACK says of matrices without columns
     if driver == "gels":
         ranks = ranks.new_empty(0)
     return (

@@ -28,7 +28,7 @@ class Segments(NamedTuple):
     inner: int
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         return self.offsets.shape[1] - 1
 
     @property
@@ -41,7 +41,7 @@ class Segments(NamedTuple):
 
     def reduced(self, data: torch.Tensor, reduce: str, checks: bool = False) -> torch.Tensor:
         """(lines, segments, inner) of (lines, length, inner); without elements the reduction's identity."""
-        out = data.new_empty((self.lines, self.count, self.inner))
+        out = data.new_empty((self.lines, self.number, self.inner))
         if out.numel():
             kernel = Extern(lower_segment, (reduce, checks))
             record_kernel("aten::segment_reduce", [data, self.offsets], [out], kernel)
@@ -51,8 +51,8 @@ class Segments(NamedTuple):
         """(lines, segments, inner) as (lines, length, inner): what each element's segment has; where there is one."""
         places = torch.arange(self.length, dtype=torch.int32, device=t.device).expand(self.lines, -1)
         segment = torch.searchsorted(self.offsets[:, 1:].contiguous(), places.contiguous(), right=True)
-        inside = ((segment < self.count) & (places >= self.offsets[:, :1])).unsqueeze(-1)
-        index = segment.clamp_(max=self.count - 1).unsqueeze(-1).expand(-1, -1, self.inner)
+        inside = ((segment < self.number) & (places >= self.offsets[:, :1])).unsqueeze(-1)
+        index = segment.clamp_(max=self.number - 1).unsqueeze(-1).expand(-1, -1, self.inner)
         return t.gather(1, index), inside
 
 
@@ -99,7 +99,7 @@ def segment_reduce(
     if reduce == "mean":
         counts, nothing = segments.lengths, float("nan") if initial is None else initial
         total = torch.where(counts > 0, total / counts, nothing)
-    return total.view(*data.shape[:axis], segments.count, *data.shape[axis + 1 :])
+    return total.view(*data.shape[:axis], segments.number, *data.shape[axis + 1 :])
 
 
 def begun(total: torch.Tensor, reduce: str, initial: Number) -> torch.Tensor:
