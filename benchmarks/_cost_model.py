@@ -3,7 +3,7 @@
 An all_reduce in a ring of S bytes on N ranks takes 2 (N-1)/N S/B + 2 (N-1) α. What webgpu adds to gloo is S/D + δ,
 whatever N. Ranks on one host take S/Bₛ + αₛ through shared memory. In a hierarchy the ranks of a host first reduce
 among themselves, then hosts exchange in a ring, and share their network. Exchange hides behind the backward pass, but
-for the last bucket's, and but for what the GPU itself does of it: it has one queue, and S/Bₛ of shared memory is its own.
+for the last bucket's, and but for what the GPU itself does of it: it has one queue, and S/Bₛ is in that.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ def hooks() -> None:
     def divide(gradient: torch.Tensor) -> None:
         raise ZeroDivisionError
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells ignore Ctrl-C
     for hook, expected in ((divide, ZeroDivisionError), (interrupt, KeyboardInterrupt)):
         x = torch.ones(3, device="webgpu", requires_grad=True)
         y = x * 2

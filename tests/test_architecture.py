@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
 # A module may import its own layer's package and every lower layer. Order: the longest prefix decides.
 LAYERS = {
-    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "patching": 0,
+    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "patching": 0, "version": 0,
     "target": 0,
     "ir": 1,
     "wgsl": 2,

@@ -383,6 +383,18 @@ ELSEWHERE = {
             ),
             ([f"{patches.DDP}.DistributedDataParallel._check_comm_hook"], "test_hooks_for_bfloat16_are_still_refused"),
             (
+                [f"{patches.DDP}.DistributedDataParallel.register_comm_hook"],
+                "test_callbacks_still_run_when_results_are_there",
+            ),
+            (
+                [f"{patches.DDP}.DistributedDataParallel._delayed_all_reduce_hook"],
+                "test_delayed_gradients_are_still_not_waited_for",
+            ),
+            (
+                [f"{patches.FSDP_COLLECTIVES}._get_gradient_divide_factors"],
+                "test_gradients_are_still_divided_in_the_sum",
+            ),
+            (
                 [f"{patches.DDP}.DistributedDataParallel._register_builtin_comm_hook"],
                 "test_builtin_hooks_still_want_a_list_of_tensors",
             ),

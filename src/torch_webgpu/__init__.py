@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 
-__version__ = "0.2.0"
+from .version import VERSION
+
+__version__ = VERSION
 
 _registered = False
 

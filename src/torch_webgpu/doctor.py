@@ -26,6 +26,7 @@ from torch_webgpu.runtime.adapters import survey
 from torch_webgpu.runtime.implementation import Adapter
 from torch_webgpu.runtime.implementations import LOAD_ERRORS, MODULES, advice, entry, implementation, names, registered
 from torch_webgpu.runtime.runtime import devices
+from torch_webgpu.version import VERSION
 
 SETTINGS = ("TORCH_WEBGPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "VK_", "WGPU_", "PYTORCH_")
 """How variables begin that change what happens."""
@@ -134,16 +135,22 @@ def for_issue(report: Diagnosis) -> dict[str, Any]:
     return shortened
 
 
+_MISSING = "not installed"
+
+
 def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return _MISSING
 
 
 def versions() -> dict[str, str]:
     """The versions that decide behaviour, by name."""
-    found = {name: _version(name) for name in ("torch-webgpu", "torch", "wgpu", "wgpudawn", "numpy", "websockets")}
+    found = {"torch-webgpu": VERSION}
+    if _version("torch-webgpu") == _MISSING:  # a checkout on the path
+        found["torch-webgpu"] += f" ({_MISSING}: `import torch` does not load it)"
+    found |= {name: _version(name) for name in ("torch", "wgpu", "wgpudawn", "numpy", "websockets")}
     found["python"] = sys.version.split()[0]
     found["system"] = f"{platform.system()} {platform.release()} ({platform.machine()})"
     return found

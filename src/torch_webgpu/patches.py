@@ -228,6 +228,7 @@ AT_REGISTRATION = Patches([
 C10D = "torch.distributed.distributed_c10d"
 C10D_IN_C = "torch._C._distributed_c10d"
 DDP = "torch.nn.parallel.distributed"
+FSDP_COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 MIXED_PRECISION = "torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks"
 PYTHON_WORKS = "`PyWorkHolder` that forwards all virtual functions of `Work`"
 AT_REGISTRATION += [
@@ -328,15 +329,31 @@ AT_FIRST_GROUP = Patches([
         "pull/63260",
     ),
     row(
+        DDP, "DistributedDataParallel.register_comm_hook", registration.lazily("ddp", "registering_hooks"),
+        "Collectives that a hook's callbacks call have no place among the others, unless futures are complete when "
+        "they are made, as NCCL's are.",
+        "an order of the collectives that callbacks call",
+    ),
+    row(
         DDP, "DistributedDataParallel._register_builtin_comm_hook",
         registration.lazily("ddp", "registering_builtin_hooks"),
         "The hooks in C++ assert that a future has a list of C++'s, which one of Python's has not.",
         "`parseCppCommHookResult` in the hook for float16, as in the reducer",
     ),
     row(
+        DDP, "DistributedDataParallel._delayed_all_reduce_hook", registration.lazily("ddp", "waiting_for_delayed"),
+        "Nobody waits for the gradients of `delay_all_reduce_named_params`: the work is dropped.",
+        "a wait at the end of the backward pass",
+    ),
+    row(
         MIXED_PRECISION, "_reducer_allreduce_and_upcast_hook", registration.lazily("ddp", "filling_first_buckets"),
         "The first backward pass under `mixed_precision` reduces memory that nobody has written, on every device.",
         "`Reducer::set_mixed_precision_param_dtype` that makes the views of its buckets anew",
+    ),
+    row(
+        FSDP_COLLECTIVES, "_get_gradient_divide_factors", registration.lazily("fsdp", "dividing_beside_sums"),
+        "`set_gradient_divide_factor` has sums multiplied by NCCL (`PREMUL_SUM`), which gloo refuses.",
+        "the question to the backend, as MTIA's name is one",
     ),
     row(
         C10D_IN_C, "ProcessGroup._start_coalescing", registration.lazily("coalescing", "start"),

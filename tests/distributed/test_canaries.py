@@ -135,6 +135,51 @@ def test_builtin_hooks_still_want_a_list_of_tensors() -> None:
     run_ddp(script)
 
 
+def test_callbacks_still_run_when_results_are_there() -> None:
+    """A hook returns before its callback has run, and DDP calls the next bucket's."""
+    script = """
+    import threading
+    go, seen = threading.Event(), []
+    def hook(state, bucket):
+        future = torch.futures.Future()
+        threading.Thread(target=lambda: (go.wait(10), future.set_result(bucket.buffer()))).start()
+        seen.append("called")
+        if bucket.is_last():
+            go.set()
+        return future.then(lambda future: (seen.append("done"), future.value())[1])
+    def order(register):
+        model = nn.Sequential(nn.Linear(99, 99), nn.Linear(99, 9)).to("webgpu")
+        model = DistributedDataParallel(model, bucket_cap_mb=0.001)
+        register(model, None, hook)
+        x = torch.ones(1, 99, device="webgpu", requires_grad=True)
+        for _ in range(2):  # the first has one bucket
+            seen.clear()
+            go.clear()
+            model(x).sum().backward()
+        return seen
+    assert order(DistributedDataParallel.register_comm_hook.__wrapped__)[:2] == ["called", "called"], seen
+    go.wait = lambda seconds: None
+    assert order(DistributedDataParallel.register_comm_hook)[:2] == ["called", "done"], seen
+    """
+    run_ddp(script)
+
+
+def test_delayed_gradients_are_still_not_waited_for() -> None:
+    run_without_us("""
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    names = DDP._delayed_all_reduce_hook.__code__.co_names
+    assert {"all_reduce", "div_", "_delay_grad_buffer"} <= set(names) and "wait" not in names, names
+    """)
+
+
+def test_gradients_are_still_divided_in_the_sum() -> None:
+    run_without_us("""
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors as factors
+    assert factors(None, None, torch.float32, "webgpu", 4.0)[2] == dist.ReduceOp.PREMUL_SUM
+    assert factors(None, None, torch.float32, "webgpu", 4.0, True) == (None, 4.0, dist.ReduceOp.SUM, dist.ReduceOp.SUM)
+    """)
+
+
 def test_the_first_buckets_are_still_not_written() -> None:
     script = """
     from torch.distributed.algorithms.ddp_comm_hooks import mixed_precision_hooks
@@ -156,7 +201,7 @@ def run_ddp(script: str) -> None:
     """With a group of one rank, and PyTorch's own log, which goes to stderr, elsewhere."""
     quiet = "import logging; logging.getLogger('torch').addHandler(logging.NullHandler())\n"
     quiet += "logging.disable(logging.WARNING)\n"
-    assert_ends_well(quiet + DDP + textwrap.dedent(script))
+    assert_ends_well(quiet + DDP + textwrap.dedent(script), TORCH_CPP_LOG_LEVEL="ERROR")
 
 
 def test_the_ring_knows_three_attention_operators() -> None:

@@ -91,13 +91,18 @@ def no_timer():
 
 
 @pytest.mark.usefixtures("no_timer")
-def test_uploads_give_back_what_died(device):
+@pytest.mark.parametrize("others", [0, 40], ids=["alone", "beside tensors of other programs"])
+def test_uploads_give_back_what_died(device, others):
     """Each upload is used once and dropped: a batch's worth of them would be twenty."""
     host = torch.ones(4 * MIB // 4 * 2)
     expected = 40 * float(host.sum())
+    # Their buffers are larger than they are: size classes.
+    held = [torch.full(((9 * MIB) // 4 + 1,), 1.0, device=device) for _ in range(others)]
     torch.webgpu.synchronize()
     torch.webgpu.reset_peak_memory_stats()
-    before = torch.webgpu.memory_allocated()
+    # Buffers, of which the peak is one, too: not what tensors hold, which is less.
+    before = torch.webgpu.memory_stats()["active_bytes.all.current"]
+    assert before >= torch.webgpu.memory_allocated() >= sum([t.nbytes for t in held])
     total = torch.zeros((), device=device)
     for _ in range(40):
         total += host.to(device).sum()

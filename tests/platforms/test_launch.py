@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.installed import needs_installation
 
 from torch_webgpu import doctor
 from torch_webgpu.translation import launch
@@ -70,6 +71,7 @@ def test_row_4_on_windows_a_process_waits_for_the_one_that_takes_its_place(
     assert not interrupted
 
 
+@needs_installation
 @pytest.mark.parametrize("flags", [[], ["-P"]], ids=["plain", "-P"])
 def test_rows_4_and_10_a_process_with_another_id_starts_once_and_imports_nothing_of_the_working_folder(
     folder: Path, tmp_path: Path, flags: list[str]

@@ -10,8 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.installed import needs_installation
 
 import torch_webgpu_autoload
+
+pytestmark = needs_installation
 
 BREAK = '''
 import importlib.abc, sys, warnings

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.installed import needs_installation
 
 from torch_webgpu import config
 from torch_webgpu.errors import FlagError, did_you_mean
@@ -108,6 +109,7 @@ def test_every_flag_is_in_the_table_of_the_module() -> None:
     assert all(f"``{config.PREFIX}{name}``" in documented for name in config.FLAGS)
 
 
+@needs_installation
 @pytest.mark.parametrize("name", ["TORCH_WEBGPU_COPIES", "TORCH_WEBGPU_FALBACK"])
 def test_import_torch_and_programs_for_the_cpu_do_not_mind(name: str) -> None:
     value, says = WRONG[name]

@@ -343,7 +343,7 @@ def test_generation_with_packed_weights(tmp_path: Path) -> None:
 
 def test_a_process_without_an_adapter(tmp_path: Path) -> None:
     program = (
-        "import sys, torch\n"
+        "import sys, torch, torch_webgpu\n"
         "assert not torch.webgpu.is_available()\n"
         "print(torch.webgpu.export(torch.nn.Linear(3, 2), torch.zeros(4, 3), sys.argv[1]))\n"
     )

@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 
+from tests.installed import needs_installation
+
 STEP = """
 import sys
 import torch
@@ -32,6 +34,7 @@ def printed(script: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@needs_installation
 def test_an_eager_step_imports_nothing_of_the_compilers() -> None:
     imported = ast.literal_eval(printed(STEP + "print(sorted(set(sys.modules) - before))"))
     assert not [name for name in imported if name.startswith(HEAVY)]
@@ -43,6 +46,7 @@ def test_an_eager_step_imports_nothing_of_the_compilers() -> None:
     assert not {name for name in libraries - known if not name.startswith("_")}
 
 
+@needs_installation
 def test_dynamo_finds_what_it_is_not_to_trace_hidden_as_ever() -> None:
     script = (
         STEP

@@ -28,7 +28,7 @@ COLLECTIVES = (
     Collective("allreduce_coalesced_", "all_reduce_coalesced", (BOTH,), reduces=True),
     Collective("broadcast_", "broadcast", (BOTH,), returns_tensors=True, root=0, root_is=IN),
     Collective("reduce_", "reduce", (BOTH,), reduces=True, root=1, root_is=OUT),
-    Collective("allgather_", "all_gather", (OUT, IN), returns_tensors=True),
+    Collective("allgather_", "all_gather", (OUT, IN), returns_tensors=True, is_stacked=True),
     Collective("_allgather_base_", "all_gather_into_tensor", (OUT, IN), returns_tensors=True, is_flat=True),
     Collective("allgather_coalesced_", "all_gather_coalesced", (OUT, IN)),
     Collective("allgather_into_tensor_coalesced_", "all_gather_into_tensor_coalesced", (OUT, IN), is_flat=True),
@@ -70,7 +70,8 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         waits = asynchronous is not None and len(args) > asynchronous and not args[asynchronous]
         what = partial(describe_call, collective, tensors, group, rest)
         check_devices(tensors, what)
-        work = CollectiveWork(what, list(flat(tensors[0])) if collective.roles != (NOTHING,) else ())
+        results = list(flat(tensors[0])) if collective.roles != (NOTHING,) else ()
+        work = CollectiveWork(what, results, collective.is_stacked)
         request = Request(collective, tensors, group, rest)
         try:
             # Host memory is kept for other calls, also for those outside of inference mode.

@@ -6,10 +6,16 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from torch import distributed
+from torch.autograd import Variable
+
 from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE
 
 COMPRESSING = frozenset(("bf16_compress_hook", "bf16_compress_wrapper_hook"))
 """The names of hooks that PyTorch refuses where there is neither NCCL nor XCCL."""
+CALL_NOTHING_LATER = frozenset(("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "noop_hook"))
+"""PyTorch's hooks whose callbacks call no collective."""
+HOOKS_OF_PYTORCH = "torch.distributed.algorithms.ddp_comm_hooks."
 SEEN = "_webgpu_seen_last_bucket"
 
 
@@ -32,6 +38,41 @@ def checking_hooks(plain: Callable[..., Any]) -> Callable[..., Any]:
     return check_comm_hook
 
 
+def registering_hooks(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """``DistributedDataParallel.register_comm_hook``: a bucket's collectives are all called before the next bucket's.
+
+    Callbacks of a hook may call collectives, as those of PowerSGD and of ZeRO do. They run at once with NCCL, whose
+    futures are complete when they are made, and when the results are there with gloo: on each rank at another time.
+    """
+
+    @wraps(plain)
+    def register_comm_hook(self: Any, state: object, hook: Callable[..., Any]) -> None:
+        plain(
+            self, state, in_order(hook) if self.device_type == DEVICE_TYPE and not calls_nothing_later(hook) else hook
+        )
+
+    return register_comm_hook
+
+
+def calls_nothing_later(hook: Callable[..., Any]) -> bool:
+    """Whether a hook is one of PyTorch's that calls no collective in a callback."""
+    module, name = getattr(hook, "__module__", ""), getattr(hook, "__name__", "")
+    return module.startswith(HOOKS_OF_PYTORCH) and name in CALL_NOTHING_LATER
+
+
+def in_order(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that returns when its future is complete."""
+
+    @wraps(hook)
+    def run(*args: Any) -> Any:
+        future = hook(*args)
+        if hasattr(future, "wait"):  # compiled autograd's hooks return none
+            future.wait()
+        return future
+
+    return run
+
+
 def registering_builtin_hooks(plain: Callable[..., Any]) -> Callable[..., Any]:
     """``DistributedDataParallel._register_builtin_comm_hook``: C++'s hook for float16 takes C++'s futures alone."""
 
@@ -47,6 +88,24 @@ def registering_builtin_hooks(plain: Callable[..., Any]) -> Callable[..., Any]:
             plain(self, comm_hook_type)
 
     return register_builtin_comm_hook
+
+
+def waiting_for_delayed(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """``DistributedDataParallel._delayed_all_reduce_hook``: the backward pass ends when its gradients are there.
+
+    PyTorch drops the work: NCCL's stream has the next bucket's wait for it.
+    """
+
+    @wraps(plain)
+    def delayed_all_reduce_hook(self: Any, grad: Any) -> Any:
+        if self.device_type != DEVICE_TYPE:
+            return plain(self, grad)
+        gradients = self._delay_grad_buffer.div_(distributed.get_world_size(self.process_group))
+        work = distributed.all_reduce(gradients, group=self.process_group, async_op=True)
+        Variable._execution_engine.queue_callback(work.wait)
+        return grad
+
+    return delayed_all_reduce_hook
 
 
 def filling_first_buckets(plain: Callable[..., Any]) -> Callable[..., Any]:

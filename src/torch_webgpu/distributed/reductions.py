@@ -1,24 +1,16 @@
-"""Which reduction a collective asks for: C++ does not tell Python what an operator's argument of ``ReduceOp`` is.
-
-So two ranks of gloo, both in this process, reduce two numbers with it, and the result tells.
-"""
+"""What a collective's reduction computes, on tensors of any device."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from functools import cache, cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
 
 from .shared_board import RefusedError
-from .torch_c10d import HashStore, group_of_one_backend, new_gloo, operator, unboxed_work
+from .torch_c10d import reduction_name
 
-NUMBERS = 6, 3
-OF_FLOATS = {9.0: "sum", 4.5: "avg", 6.0: "max", 3.0: "min", 18.0: "product"}
-OF_INTEGERS = {2: "band", 7: "bor", 5: "bxor"}
 PAIRS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add, "avg": torch.add, "max": torch.maximum, "min": torch.minimum, "product": torch.mul,
     "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor,
@@ -34,67 +26,6 @@ REDUCED = frozenset(
      torch.int64, torch.bool)
 )  # fmt: skip
 """The dtypes that the device reduces."""
-
-
-class Probe:
-    """Two ranks of gloo in this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        store = HashStore()
-
-        def make(rank: int) -> None:
-            gloo = new_gloo(store, rank, 2, timedelta(seconds=60), (0, 1), "reductions")
-            made[rank] = group_of_one_backend(store, rank, 2, gloo)
-
-        made: list[Any] = [None, None]
-        other = threading.Thread(target=make, args=(1,))
-        other.start()
-        make(0)
-        other.join()
-        self._groups = made  # whose boxes do not keep them
-        self._boxes = [group.boxed() for group in made]
-
-    def begin(self, reduce_op: Any) -> Callable[[], str]:
-        """Asks for a reduction's name, and tells how to get it. RefusedError there for what gloo cannot do."""
-        try:
-            answer = self._asked(reduce_op, torch.float64)
-        except RuntimeError as error:
-            answer = partial(_raise, error)
-
-        def name() -> str:
-            try:
-                return OF_FLOATS[answer()]
-            except RuntimeError as error:
-                if "non-integral" not in str(error):
-                    raise RefusedError(str(error)) from None
-            return OF_INTEGERS[self._asked(reduce_op, torch.int64)()]
-
-        return name
-
-    def _asked(self, reduce_op: Any, dtype: torch.dtype) -> Callable[[], Any]:
-        """Has the two ranks reduce. The result is there when they are done."""
-        overload = operator("allreduce_")
-        tensors = [torch.tensor([number], dtype=dtype, device="cpu") for number in NUMBERS]
-        with self._lock:
-            boxes = [overload([t], box, reduce_op, None, True, -1) for t, box in zip(tensors, self._boxes, strict=True)]
-
-        def answer() -> Any:
-            for box in boxes:
-                unboxed_work(box).wait()
-            return tensors[0].item()
-
-        return answer
-
-
-def _raise(error: Exception) -> Any:
-    raise error
-
-
-@cache
-def probe() -> Probe:
-    """That of this process."""
-    return Probe()
 
 
 def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
@@ -113,25 +44,24 @@ def reduction(name: str, dtype: torch.dtype) -> Callable[[Sequence[torch.Tensor]
 
 
 def is_mean_of_integers(reduce_op: Any, dtype: torch.dtype) -> bool:
-    """Whether a reduction is a mean of integers. It is looked up for those alone."""
+    """Whether a reduction is a mean of integers."""
     if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
         return False
-    try:
-        return probe().begin(reduce_op)() == "avg"
-    except RefusedError:  # gloo says so itself
-        return False
+    return reduction_name(reduce_op) == "avg"
 
 
-class Deferred:
-    """The reduction of a collective. Which one it is takes some 100 µs, in which other things can be done."""
+class CollectiveReduction:
+    """That of a collective, for tensors of a dtype. RefusedError for what cannot be done, when it is first asked."""
 
     def __init__(self, reduce_op: Any, dtype: torch.dtype) -> None:
-        self._asked_name, self._dtype = probe().begin(reduce_op), dtype
+        self._reduce_op, self._dtype = reduce_op, dtype
 
     @cached_property
     def name(self) -> str:
-        """What it is called. RefusedError for what cannot be done with the dtype."""
-        name = self._asked_name()
+        """What it is called."""
+        name = reduction_name(self._reduce_op)
+        if name not in PAIRS:
+            raise RefusedError(f"Cannot use ReduceOp.{name.upper()} with webgpu")
         if name == "avg" and self._dtype == torch.bool:
             raise RefusedError(f"Cannot use ReduceOp.AVG with {self._dtype}")
         reduction(self._of(name), self._stored)

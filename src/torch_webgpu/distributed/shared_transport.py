@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .announced import AnnouncedExchange
-from .reductions import REDUCED, Deferred
+from .reductions import REDUCED, CollectiveReduction
 from .shared_connect import connect
 from .shared_link import Link, Underway
 from .shared_slots import AllGather, AllReduce, Broadcast, Chunked, ReduceScatter
@@ -182,7 +182,7 @@ class SharedExchange(Exchange):
         self._rest, self._link, self._ticket = request.rest, link, 0
         self.is_on_host = sum(t.nbytes for t in flat(self._tensors)) <= HOST_BYTES
         self._prepared = PreparedOnHost() if self.is_on_host else Prepared()
-        self._reducing: Deferred | None = None
+        self._reducing: CollectiveReduction | None = None
         self._underway: Underway | None = link.begin(self)
 
     def issue(self) -> None:
@@ -225,9 +225,9 @@ class SharedExchange(Exchange):
         made: list[Chunked] = EXCHANGES[self._name](self, self._prepared)
         return made
 
-    def _reduction(self, t: torch.Tensor) -> Deferred:
+    def _reduction(self, t: torch.Tensor) -> CollectiveReduction:
         if self._reducing is None:
-            self._reducing = Deferred(self._rest[0], t.dtype)
+            self._reducing = CollectiveReduction(self._rest[0], t.dtype)
         return self._reducing
 
     def _elements(self, t: torch.Tensor) -> int:

@@ -67,6 +67,14 @@ def unboxed_work(returned: Any) -> Any:
     return Work.unbox(work) if isinstance(work, torch.ScriptObject) else work
 
 
+_REDUCTIONS = {value.value: name.lower() for name, value in dist.ReduceOp.RedOpType.__members__.items()}
+
+
+def reduction_name(reduce_op: Any) -> str:
+    """That of an argument of ``ReduceOp``: "sum", "avg", "product", "min", "max", "band", "bor", "bxor"; or another."""
+    return _REDUCTIONS[int(reduce_op.op())]
+
+
 class _Holder(ProcessGroup):
     """C++ keeps a work of Python's alive only in a ``PyWorkHolder``, which it makes of what a Python group returns."""
 

@@ -27,7 +27,7 @@ class Collective:
     argument after the group that names the rank which alone reads, or writes (``root_is``: which role it has alone).
     ``returns_tensors``: it returns its first argument beside the work. ``is_flat``: only the number of elements
     matters, and gloo is given one dimension, where it would compare others. ``peer``: "to" or "from", where the first
-    argument after the group is the other rank of a message.
+    argument after the group is the other rank of a message. ``is_stacked``: its future has one tensor of all results.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Collective:
     has_source: bool = False
     is_flat: bool = False
     peer: str = ""
+    is_stacked: bool = False
 
     @property
     def overload(self) -> Any:

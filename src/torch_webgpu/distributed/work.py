@@ -26,11 +26,12 @@ class CollectiveWork(Work):
     """A collective underway. It is complete when its results are on the device, or with an error.
 
     ``tensors`` are its results, which its future has as its value; ``what`` says which collective it is.
+    ``is_stacked``: that future's value is one tensor of all of them, if they are of one size.
     """
 
-    def __init__(self, what: Callable[[], str], tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, what: Callable[[], str], tensors: Sequence[torch.Tensor], is_stacked: bool = False) -> None:
         super().__init__()
-        self._what, self.tensors = what, list(tensors)
+        self._what, self.tensors, self._is_stacked = what, list(tensors), is_stacked
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._source = -1
@@ -75,8 +76,10 @@ class CollectiveWork(Work):
             self._future.wait()
 
     def get_future(self) -> Any:
-        _asked.work = self
-        return self._future
+        if getattr(_asked, "is_asking", False):
+            _asked.work = self
+            return self._future
+        return self._future.then(stacked) if self._is_stacked else self._future
 
     def is_completed(self) -> bool:
         return self._future.done()
@@ -114,15 +117,26 @@ class CollectiveWork(Work):
         return self.end.then(ended)
 
 
+def stacked(future: Any) -> list[torch.Tensor]:
+    """The value of the future of ``all_gather``, as NCCL's has it: hooks of DDP that quantize index it by rank."""
+    tensors: list[torch.Tensor] = future.value()
+    if len({t.shape for t in tensors}) > 1:
+        return tensors
+    with torch.no_grad():
+        return [torch.stack(tensors)]
+
+
 def work_of(handle: Any) -> CollectiveWork | None:
     """The work that a C++ object holds, if it is one of this package."""
     if not is_of_python(handle):
         return None
-    _asked.work = None
+    _asked.work, _asked.is_asking = None, True
     try:
         handle.get_future()
     except RuntimeError:  # works of other Python groups have none
         return None
+    finally:
+        _asked.is_asking = False
     work: CollectiveWork | None = _asked.work
     return work
 

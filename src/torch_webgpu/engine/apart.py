@@ -41,20 +41,28 @@ def upload_apart(target: torch.Tensor, source: torch.Tensor) -> bool:
 def _upload(target: torch.Tensor, source: torch.Tensor) -> bool:
     """:func:`upload_apart` through one block."""
     eng, size = engine(), source.nbytes
-    with Uninterrupted(), eng.lock:
-        allocation, offset = eng.locate(target)
-        if offset % 4 or eng.intake(allocation.device) is not None:
-            return False
-        device = eng.device(allocation.device)
-        opened = device.opened
-        device.raise_errors(opened)
-        uploads = opened.transfer.uploads
-        block = uploads.take(size)
-        if block is None:
-            return False
-    np.copyto(np.frombuffer(block.memory, np.uint8, size), np.frombuffer(host_bytes(source), np.uint8))
+    block = None
+    try:
+        with Uninterrupted(), eng.lock:
+            allocation, offset = eng.locate(target)
+            if offset % 4 or eng.intake(allocation.device) is not None:
+                return False
+            device = eng.device(allocation.device)
+            opened = device.opened
+            device.raise_errors(opened)
+            uploads = opened.transfer.uploads
+            block = uploads.take(size)
+            if block is None:
+                return False
+        np.copyto(np.frombuffer(block.memory, np.uint8, size), np.frombuffer(host_bytes(source), np.uint8))
+    except BaseException:  # a signal's handler may raise here
+        if block is not None:
+            with Uninterrupted(), eng.lock:
+                uploads.drop(block)
+        raise
     with Uninterrupted(), eng.lock:
         if device.opened is not opened:
+            uploads.drop(block)
             raise DeviceLostError(f"webgpu:{device.index} was reset, and what was to be written is lost with it")
         uploads.close_mapping(block)
         try:

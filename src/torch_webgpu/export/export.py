@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch_webgpu.errors import ExportError
 from torch_webgpu.quantized_linear import quantize_
 from torch_webgpu.target import Target
+from torch_webgpu.version import VERSION
 
 from . import folder as folders
 from .held import Held, HeldTensors
@@ -230,7 +230,7 @@ def write_manifest(new: Path, tables: Tables, metadata: Mapping[str, Any]) -> No
     names = sorted(p.name for p in new.iterdir() if not p.name.endswith(".index.json"))
     manifest = {
         "format": FORMAT,
-        "producer": f"torch-webgpu {version('torch-webgpu')}",
+        "producer": f"torch-webgpu {VERSION}",
         "requires": needed(tables.requirements, tables.target),
         "metadata": dict(metadata),
         "files": {name: folders.digests(new / name) for name in names},

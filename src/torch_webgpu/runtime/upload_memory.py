@@ -49,9 +49,13 @@ class UploadMemory:
         block = self._idle(wanted_bytes) or self._new(wanted_bytes)
         if block is None:
             return None
-        block.memory = self._native.map_to_write(block.buffer.handle, size_bytes)
+        try:
+            block.memory = self._native.map_to_write(block.buffer.handle, size_bytes)
+        finally:
+            if block.memory is None:
+                self._release(block)
         if block.memory is None:
-            self._release(block)
+            self._native.sink.take()  # not mapped: there is another way
             return None
         self._used.add(block)
         return block
@@ -67,19 +71,23 @@ class UploadMemory:
         self._used.remove(block)
         self._kept.append(block)
 
+    def drop(self, block: UploadBlock) -> None:
+        """For one that is not copied from: writing into it failed, or the device was closed meanwhile."""
+        block.memory = None
+        self._used.remove(block)
+        self._release(block)
+
     def release_idle(self) -> None:
-        """Gives back those that are not in use."""
+        """Gives back those that are not in use. The library frees each when what was submitted with it is done."""
         for block in self._kept:
             self._release(block)
         self._kept = []
 
     def close(self) -> None:
-        """Gives all back: nobody uploads any more."""
+        """Gives all back but those that somebody may be writing into, who then calls :meth:`drop`."""
         self.release_idle()
-        for block in self._used:
-            if block.memory is None:  # else somebody may be writing into it
-                self._release(block)
-        self._used = set()
+        for block in [block for block in self._used if block.memory is None]:
+            self.drop(block)
 
     def _idle(self, size_bytes: int) -> UploadBlock | None:
         fitting = [block for block in self._kept if block.buffer.size_bytes == size_bytes]
@@ -93,7 +101,7 @@ class UploadMemory:
 
     def _new(self, size_bytes: int) -> UploadBlock | None:
         if self._size_bytes + size_bytes > MOST_BYTES:
-            self.release_idle()
+            self._release_reached()
         if self._size_bytes + size_bytes > MOST_BYTES:
             return None
         handle = self._native.create_buffer(size_bytes, UPLOAD)
@@ -102,6 +110,14 @@ class UploadMemory:
             return None
         self._size_bytes += size_bytes
         return UploadBlock(Buffer(handle, size_bytes))
+
+    def _release_reached(self) -> None:
+        """Gives back those that the GPU has read. The others still take memory, whoever holds them."""
+        self._native.poll(wait=False)
+        reached = [block for block in self._kept if block.mark is not None and block.mark.reached]
+        for block in reached:
+            self._kept.remove(block)
+            self._release(block)
 
     def _release(self, block: UploadBlock) -> None:
         self._size_bytes -= block.buffer.size_bytes

@@ -88,3 +88,22 @@ def test_what_goes_another_way_is_left_alone(target):
     target = target()
     assert not upload_apart(target, torch.ones(target.shape, dtype=target.dtype))
     assert not target.cpu().any()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_fails_while_bytes_are_copied_leaves_no_block_behind(monkeypatch, error):
+    def fail(source):
+        raise error
+
+    x = torch.ones(N, device="webgpu")
+    assert upload_apart(x, torch.full((N,), 5.0))
+    torch.webgpu.synchronize()
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "host_bytes", fail)
+        with pytest.raises(error):
+            upload_apart(x, torch.full((N,), 6.0))
+    assert not uploads()._used
+    torch.webgpu.empty_cache()
+    assert uploads()._size_bytes == 0
+    assert upload_apart(x, torch.full((N,), 7.0))
+    assert x.cpu().eq(7).all()

@@ -139,6 +139,19 @@ def test_qr(device, dtype, shape):
             assert (product - (q @ operand if left else operand @ q)).abs().max() < limit
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_exponential(device, dtype):
+    for n in (2, 5, 40):
+        a = torch.randn(3, n, n, dtype=dtype) / n**0.5 * torch.tensor([0.001, 1, 5]).view(3, 1, 1)
+        for k in range(3):
+            agree(device, torch.linalg.matrix_exp, a[k])
+        exact = torch.linalg.matrix_exp(a.to(WIDE[dtype]))
+        error = (torch.linalg.matrix_exp(a.to(device)).cpu() - exact).abs().amax((1, 2)) / exact.abs().amax((1, 2))
+        assert error.max() < bound(dtype, n)
+    a[1, 0, 0] = torch.nan
+    assert torch.linalg.matrix_exp(a.to(device)).isnan().all((1, 2)).tolist() == [False, True, False]
+
+
 def test_layouts(device):
     for make in (torch.randn, lambda *s: torch.randn(*s, dtype=torch.complex64)):
         for x in layouts(make, 3, 40, 40).values():
@@ -213,7 +226,7 @@ def test_large_and_small_numbers_keep_their_norms(device):
 
 @pytest.mark.parametrize("fn", [torch.linalg.inv, torch.linalg.det, lambda a: torch.linalg.qr(a)[1],
                                 lambda a: torch.linalg.cholesky(a @ a.mT), lambda a: torch.linalg.lu(a)[2],
-                                lambda a: torch.linalg.solve(a, a @ a)])  # fmt: skip
+                                lambda a: torch.linalg.solve(a, a @ a), torch.linalg.matrix_exp])  # fmt: skip
 def test_derivatives(device, fn):
     a = regular(2, 6, 6)
     check(device, fn, a, backward=True, tol=1e-3)

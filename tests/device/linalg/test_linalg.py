@@ -168,6 +168,30 @@ def test_gelu_after_a_product_is_the_exact_one(device):
         check(device, activation, numbers(6), numbers(5, 7), numbers(7, 6), tol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(5, 6), (6,), (1, 6), (5, 1), (1,), ()], ids=str)
+def test_addbmm_in_place_takes_the_shape_it_is_broadcast_to(device, shape):
+    m, a, b = numbers(*shape), numbers(3, 5, 7), numbers(3, 7, 6)
+    ours = m.to(device)
+    expected = torch.addbmm(m, a, b, beta=0.5, alpha=2)
+    assert ours.addbmm_(a.to(device), b.to(device), beta=0.5, alpha=2) is ours
+    torch.testing.assert_close(ours.cpu(), expected, rtol=1e-4, atol=1e-4)
+    if shape != (5, 1):  # the CPU's then reads what it has already written
+        torch.testing.assert_close(m.addbmm_(a, b, beta=0.5, alpha=2), expected)
+        assert ours.stride() == m.stride()
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 5, 6), (7, 6), (1, 6, 6)], ids=str)
+@pytest.mark.parametrize("name", ["addmm", "addmm_", "addbmm", "addbmm_"])
+def test_add_forms_refuse_what_cannot_be_broadcast(device, name, shape):
+    operands = numbers(*shape), numbers(3, 5, 7), numbers(3, 7, 6)
+    if name.startswith("addmm"):
+        operands = operands[0], operands[1][0], operands[2][0]
+    for where in ("cpu", device):
+        m, a, b = (t.to(where) for t in operands)
+        with pytest.raises(RuntimeError, match=r"size|shape|expand"):
+            getattr(m, name)(a, b)
+
+
 def test_add_forms(device):
     m, a, b = numbers(5, 6), numbers(3, 5, 7), numbers(3, 7, 6)
     check(device, lambda m, a, b: torch.baddbmm(m, a, b, beta=0.5, alpha=2), m, a, b, backward=True, tol=1e-4)

@@ -50,6 +50,8 @@ BY_LEAF: Mapping[str, str] = {
     "XPUGraph": "f().reset()",
     "MTIAGraph": "f().reset()",
     "graph": "x.captured(m, f, t)",
+    "export_dot": "f(folder + '/graph.dot')",
+    "export_graph_data": "f(folder + '/graph.pickle')",
     "make_graphed_callables": "f(torch.nn.Linear(4, 4).to(here), (t,))",
     "attach_out_of_memory_observer": "f(print)",
     "lru_cache": "f(maxsize=1)",
@@ -113,7 +115,14 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
     "torch.cuda.jiterator": dict.fromkeys(
         ("_create_jit_fn", "_create_multi_output_jit_fn"), "f('template <typename T> T f(T x) { return x; }')"
     ),
-    "torch.cuda.gds": dict.fromkeys(("GdsFile", "gds_deregister_buffer", "gds_register_buffer"), "f('name')"),
+    "torch.cuda.gds": {
+        **dict.fromkeys(("GdsFile", "gds_deregister_buffer", "gds_register_buffer"), "f('name')"),
+        "is_available": "f()",
+    },
+    "torch.cuda.graphs": {
+        f"register_graph_{part}_hook": "f(print)"
+        for part in ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end", "destroy")
+    },
     "torch.cuda.comm": COMM,
     "torch.nn.parallel.comm": COMM,
     "torch.cuda.nccl": {
@@ -131,12 +140,12 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(
             "enable tuning_enable record_untuned_enable is_enabled tuning_is_enabled record_untuned_is_enabled "
             "get_max_tuning_duration get_max_tuning_iterations get_rotating_buffer_size get_filename get_results "
-            "get_validators".split(),
+            "get_validators get_cublaslt_requested_algo_count".split(),
             "f()",
         ),
         **dict.fromkeys(
             "set_max_tuning_duration set_max_tuning_iterations set_numerical_check_tolerances "
-            "set_rotating_buffer_size".split(),
+            "set_rotating_buffer_size set_cublaslt_requested_algo_count".split(),
             "f(1)",
         ),
         **dict.fromkeys("set_filename read_file tune_gemm_in_file".split(), "f('tunable.csv')"),

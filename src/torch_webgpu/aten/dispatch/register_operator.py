@@ -32,6 +32,7 @@ def register_operator(
     strided: Strided = "never",
     by_mode: bool = False,
     numbers: Callable[[Sequence[Any]], Params] | None = None,
+    in_place: Callable[..., Any] | None = None,
 ) -> None:
     """Registers ``fn`` as the kernel of an operator and derives the kernels of what PyTorch derives from it.
 
@@ -39,9 +40,9 @@ def register_operator(
     arguments and returns new tensors, or arguments; what it records follows from their layouts and plain values. The
     ``out=`` and in-place overloads of a functional one get kernels that check as PyTorch's meta kernels do, call ``fn``
     and copy. ``strict``: what ``out=`` tensors may be, where that is less than PyTorch casts; nothing in place is
-    derived then. ``out_decides``: whether one that takes a dtype computes, unless it is given one, in that of its
-    output. ``strided``: which ``out=`` tensors get the strides of results. For
-    ``by_mode`` and ``numbers`` see :func:`.recorded_once.record_once`.
+    derived then. ``in_place``: the kernel of the in-place overload, where it does more than to copy. ``out_decides``:
+    whether one that takes a dtype computes, unless it is given one, in that of its output. ``strided``: which ``out=``
+    tensors get the strides of results. For ``by_mode`` and ``numbers`` see :func:`.recorded_once.record_once`.
     """
     kernel = record_once(guarded(target, fn), numbers, by_mode=by_mode)
     impl(target, kernel)
@@ -55,7 +56,7 @@ def register_operator(
             else:
                 impl(overload, out_variant(overload, kernel, out_decides, strided))
         elif is_inplace(overload) and not strict:
-            impl(overload, inplace_variant(overload, kernel))
+            impl(overload, in_place or inplace_variant(overload, kernel))
 
 
 def guarded(overload: OpOverload, fn: Callable[..., Any]) -> Callable[..., Any]:

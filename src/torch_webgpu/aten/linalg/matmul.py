@@ -92,6 +92,8 @@ def multiply_add(overload: OpOverload) -> Any:
             a, b, c = plain(a), plain(b), plain(c)
         check_operands(name, a, b, c)
         outputs, kind = infer(overload, c, a, b), dtypes.BY_NAME[opmath(a.dtype)].kind
+        if name == "aten::addmm" and c.dim() > 2:  # PyTorch's meta kernel takes it
+            check_as_cpu(overload, c, a, b, beta=beta, alpha=alpha)
         if beta == 0:
             (out,) = kernel_outputs(name, (a, b), outputs, product(a, outputs, 1), scalars=[(kind, alpha)])
             return out
@@ -120,6 +122,14 @@ def addbmm(
     (b, m, k), n = batch1.shape, batch2.shape[2]
     a = batch1.transpose(0, 1).reshape(m, b * k)
     return torch.addmm(self, a, batch2.reshape(b * k, n), beta=beta, alpha=alpha)
+
+
+def addbmm_in_place(
+    self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> torch.Tensor:
+    """``self`` takes the shape it is broadcast to, as nothing else in place does: PyTorch's resizes it, too."""
+    result = torch.addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
+    return self.resize_(result.shape).copy_(result)
 
 
 def addr_in_place(
@@ -152,6 +162,6 @@ def register() -> None:
         register_operator(overload, multiply_add(overload))
     register_operator(aten._int_mm.default, int_mm)
     register_operator(aten.vdot.default, vdot)
-    register_operator(aten.addbmm.default, addbmm)
+    register_operator(aten.addbmm.default, addbmm, in_place=addbmm_in_place)
     impl(aten.addr_.default, addr_in_place)
     register_operator(aten._addmm_activation.default, addmm_activation)

@@ -40,14 +40,14 @@ def panel_threads(rows: int, columns: int, target: Target) -> int:
 
 
 def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, threads: int, target: Target) -> bool:
-    """Declares ``element``, ``put`` and ``barrier`` for argument "a", in a workgroup's memory if it has room, beside a
-    real number and a place for each thread; says whether it has.
+    """Declares ``element``, ``put`` and ``barrier`` for argument "a", in a workgroup's memory if it has room, beside
+    two numbers for each thread; says whether it has.
     """
     width = power_above(rows) if rows <= 32 else -(-rows // 8) * 8
     itemsize = BY_NAME[dtype].itemsize
     depth = power_above(columns) if columns <= 32 else -(-columns // 8) * 8
     size = width * depth
-    tiled = size * itemsize + threads * (4 + itemsize) <= target.workgroup_bytes
+    tiled = (size + 2 * threads) * itemsize <= target.workgroup_bytes
     kernel.add("var<private> batch: u32;")
     if tiled:
         kernel.add(

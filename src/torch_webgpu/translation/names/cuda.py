@@ -145,6 +145,12 @@ def streams(module: str) -> Iterator[Row]:
     yield from rows(module, "graph_pool_handle is_current_stream_capturing", webgpu=OWN, xpu=OWN, host=one)
     plain = nothing("this device captures no graphs: the callables run as they are", "graphs:{leaf}")
     yield from rows(module, "make_graphed_callables", webgpu=OWN, xpu=OWN, host=plain)
+    if module == "torch.cuda":
+        unlisted = error("captured graphs are no files of CUDA's; torch.webgpu.trace shows what a function becomes")
+        yield from rows(module, "export_dot export_graph_data", unlisted)
+        parts = "capture_start capture_end instantiate replay_start replay_end destroy"
+        hooks = " ".join(f"register_graph_{part}_hook" for part in parts.split())
+        yield from rows(f"{module}.graphs", hooks, error("nothing calls back for all graphs; call it beside each"))
 
 
 def types() -> Iterator[Row]:

@@ -33,6 +33,7 @@ def tools() -> Iterator[Row]:
     yield from rows("torch.cuda.jiterator", "_create_jit_fn _create_multi_output_jit_fn", source)
     files = error("GPUDirect Storage is NVIDIA's; read with torch.from_file or numpy.fromfile and copy to the device")
     yield from rows("torch.cuda.gds", "GdsFile gds_deregister_buffer gds_register_buffer", files)
+    yield from questions("torch.cuda.gds", "is_available", emulated("runtime:no"))
     green = error("the device's processors cannot be divided among contexts; use one stream")
     yield from rows("torch.cuda.green_contexts", "GreenContext", green)
 
@@ -56,11 +57,14 @@ def tunable() -> Iterator[Row]:
     yield from rows("torch.cuda.tunable", names, nothing(TUNED))
     yield from rows("torch.cuda.tunable", "set_numerical_check_tolerances set_rotating_buffer_size", nothing(TUNED))
     yield from rows("torch.cuda.tunable", "tune_gemm_in_file mgpu_tune_gemm_in_file", nothing(TUNED))
+    yield from rows("torch.cuda.tunable", "set_cublaslt_requested_algo_count", nothing(TUNED))
     yield from rows("torch.cuda.tunable", "read_file", nothing(TUNED, "runtime:no"))
     yield from rows(
         "torch.cuda.tunable", "is_enabled tuning_is_enabled record_untuned_is_enabled", emulated("runtime:no")
     )
-    numbers = "get_max_tuning_duration get_max_tuning_iterations get_rotating_buffer_size"
+    numbers = (
+        "get_max_tuning_duration get_max_tuning_iterations get_rotating_buffer_size get_cublaslt_requested_algo_count"
+    )
     yield from rows("torch.cuda.tunable", numbers, emulated("runtime:zero", "nothing is tuned"))
     yield from rows("torch.cuda.tunable", "get_filename", emulated("runtime:no_text", "nothing is tuned"))
     yield from rows("torch.cuda.tunable", "get_results get_validators", emulated("runtime:none_of", "nothing is tuned"))
@@ -76,9 +80,9 @@ def libraries() -> Iterator[Row]:
     names = "allow_fp16_bf16_reduction_math_sdp fp16_bf16_reduction_math_sdp_allowed"
     yield from rows("torch.backends.cuda", names, same("PyTorch keeps the setting; sums are in float32 in any case"))
     names = "can_use_flash_attention can_use_efficient_attention can_use_cudnn_attention is_flash_attention_available"
-    yield from rows(
-        "torch.backends.cuda", f"{names} is_ck_sdpa_available SDPAParams", same("about CUDA's own kernels: no")
-    )
+    # PyTorch's ask the driver in a build for CUDA, which fails where there is none.
+    yield from rows("torch.backends.cuda", names, emulated("runtime:no", "about CUDA's own kernels"))
+    yield from rows("torch.backends.cuda", "is_ck_sdpa_available SDPAParams", same("about CUDA's own kernels: no"))
     names = "preferred_blas_library preferred_linalg_library preferred_rocm_fa_library"
     yield from rows("torch.backends.cuda", names, same("PyTorch keeps the setting; there is one library"))
     names = "blas_workspace_size cublas_workspace_size cublaslt_workspace_size"

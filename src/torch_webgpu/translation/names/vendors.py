@@ -27,11 +27,12 @@ XPU = frozenset(
     "current_stream default_generators device device_count device_memory_used device_of empty_cache get_arch_list "
     "get_device_capability get_device_name get_device_properties get_gencode_flags get_per_process_memory_fraction "
     "get_rng_state get_rng_state_all get_stream_from_external graph graph_pool_handle init initial_seed is_available "
-    "is_bf16_supported is_current_stream_capturing is_initialized is_tf32_supported make_graphed_callables manual_seed "
-    "manual_seed_all max_memory_allocated max_memory_reserved mem_get_info memory_allocated memory_reserved "
-    "memory_snapshot memory_stats memory_stats_as_nested_dict memory_usage power_draw reset_accumulated_memory_stats "
-    "reset_peak_memory_stats seed seed_all set_device set_per_process_memory_fraction set_rng_state set_rng_state_all "
-    "set_stream stream synchronize temperature use_mem_pool utilization".split()
+    "is_bf16_supported is_current_stream_capturing is_initialized is_tf32_supported list_gpu_processes "
+    "make_graphed_callables manual_seed manual_seed_all max_memory_allocated max_memory_reserved mem_get_info "
+    "memory_allocated memory_reserved memory_snapshot memory_stats memory_stats_as_nested_dict memory_usage "
+    "power_draw reset_accumulated_memory_stats reset_peak_memory_stats seed seed_all set_device "
+    "set_per_process_memory_fraction set_rng_state set_rng_state_all set_stream stream synchronize temperature "
+    "use_mem_pool utilization".split()
 )
 """What torch.xpu has of torch.cuda's names."""
 
