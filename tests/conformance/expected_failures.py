@@ -26,7 +26,6 @@ class Expected:
 
 _HALF = ("float16", "bfloat16")
 _DENSE_OUT = "the CPU ignores the strides of the tensor it is given, and writes its memory in order"
-_ROW_MAJOR = "it runs on the CPU through out=, whose results come back row-major; the CPU's are column-major"
 _STATISTICS = "the saved statistics of half-width inputs are float32, as on CUDA; the CPU's have the inputs' dtype"
 _FLOAT64 = "PyTorch's samples ask for float64, in which the device stores but does not compute"
 _EXCHANGED = "PyTorch exchanges its result and out= in a call of conj_physical, which takes a real input here"
@@ -34,8 +33,6 @@ _EXCHANGED = "PyTorch exchanges its result and out= in a call of conj_physical, 
 EXPECTED_FAILURES: tuple[Expected, ...] = (
     Expected("narrow_copy", _DENSE_OUT, ("out",)),
     Expected("fft.ihfftn", _EXCHANGED, ("out",), ("float32",)),
-    Expected("linalg.lstsq", _ROW_MAJOR, ("forward",)),
-    Expected("linalg.lstsq.grad_oriented", _ROW_MAJOR, ("forward",)),
     Expected("native_layer_norm", _STATISTICS, ("forward",), _HALF),
     Expected("native_batch_norm", _STATISTICS, ("forward",), _HALF),
     Expected("_native_batch_norm_legit", _STATISTICS, ("forward",), _HALF),

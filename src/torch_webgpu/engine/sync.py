@@ -70,6 +70,16 @@ PYTORCHS_WORDS = {
     "multilabel_margin_loss": Words(RuntimeError, "argument #2 'target' is out of range"),
     "take": _TAKEN,
     "put": _TAKEN,
+    "multinomial": Words(
+        RuntimeError,
+        "invalid multinomial distribution (sum of probabilities <= 0)",
+        of_negative="probability tensor contains either `inf`, `nan` or element < 0",
+    ),
+    "segment_reduce": Words(
+        RuntimeError,
+        "segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) when !unsafe.",
+        of_negative="lengths contains negative value!",
+    ),
     "max_unpool2d": _UNPOOLED,
     "max_unpool3d": _UNPOOLED,
 }

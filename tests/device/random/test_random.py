@@ -354,7 +354,7 @@ def test_choices_without_replacement(device: torch.device) -> None:
         ([0.0, 0], "sum of probabilities <= 0"),
     ):
         with pytest.raises(RuntimeError, match=message):
-            torch.multinomial(torch.tensor(bad, device=device), 1)
+            torch.multinomial(torch.tensor(bad, device=device), 1).cpu()
     with pytest.raises(RuntimeError, match="cannot sample"):
         torch.multinomial(torch.ones(2, device=device), 3)
 

@@ -9,6 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
+from torch_webgpu.aten.dispatch.checked import checked
 from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import opmath
@@ -138,8 +139,8 @@ def multinomial(
     """Draws row indices with probability proportional to ``self``.
 
     Without replacement: the largest of p / Exp(1) (the exponential race, as PyTorch's own fast path). With replacement:
-    a uniform number looked up in the cumulative distribution. Waits to check the probabilities, as PyTorch does, but
-    not in a plan or a compiled graph, where they are not there yet: as on CUDA, what is drawn then is undefined.
+    a uniform number looked up in the cumulative distribution. What are no probabilities is an error when the host
+    next waits: nothing is read here.
     """
     if not self.is_floating_point():
         raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {name_of(self.dtype)}")
@@ -151,25 +152,26 @@ def multinomial(
     if like.numel() == 0:
         return like
     weights = self.float()
-    if not torch.compiler.is_compiling():  # in a plan there is nothing to read yet
-        check_probabilities(weights)
+    return checked("multinomial", drawn(weights, like.shape, num_samples, replacement, generator), code_of(weights))
+
+
+def drawn(
+    weights: torch.Tensor, shape: torch.Size, num_samples: int, replacement: bool, generator: Any
+) -> torch.Tensor:
     if not replacement or num_samples == 1:
         race = weights / exponential_(torch.empty_like(weights), generator=generator)
         return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, dim=-1).indices
     totals = weights.cumsum(-1)
-    draws = torch.empty(like.shape, dtype=torch.float32, device=self.device)
+    draws = torch.empty(shape, dtype=torch.float32, device=weights.device)
     uniform_(draws, generator=generator)
-    return torch.searchsorted(totals, draws * totals[..., -1:], right=True).clamp_(max=self.shape[-1] - 1)
+    return torch.searchsorted(totals, draws * totals[..., -1:], right=True).clamp_(max=weights.shape[-1] - 1)
 
 
-def check_probabilities(weights: torch.Tensor) -> None:
-    # One download for both questions; NaN fails the comparison.
-    valid = ((weights >= 0) & (weights < float("inf"))).all()
-    possible = (weights.sum(-1) > 0).all()
-    if not bool(valid & possible):
-        if not bool(valid):
-            raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
-        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+def code_of(weights: torch.Tensor) -> torch.Tensor:
+    """0 for probabilities, -1 where one is none, 1 where a row has no positive one."""
+    invalid = ((weights >= 0) & (weights < float("inf"))).logical_not_().any()  # NaN fails the comparison
+    impossible = (weights.sum(-1) <= 0).any()
+    return torch.where(invalid, -1, impossible.to(torch.int32))
 
 
 # Dropout --------------------------------------------------------------------------------------------------------------
