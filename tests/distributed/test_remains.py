@@ -33,8 +33,9 @@ def test_a_process(hurried: None) -> None:
     remains = Remains()
     script = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
-                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"],
+                         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+child.stdout.readline()  # its environment can be read from now on
 print(child.pid)
 """
     started = subprocess.run(
