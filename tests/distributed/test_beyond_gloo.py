@@ -98,3 +98,24 @@ def test_sparse_tensors_are_refused_in_words() -> None:
     y = torch.eye(2).to_sparse()
     dist.all_reduce(y)
     assert torch.equal(y.to_dense(), 2 * torch.eye(2))
+
+
+@on_ranks
+def test_sums_of_complex_tensors() -> None:
+    """Also where the group is called itself, whose gloo takes none."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    mine = torch.arange(12, dtype=torch.float32).view(torch.complex64).view(2, 3) * (rank + 1)
+    x = mine.to(DEVICE)
+    group.allreduce([x]).wait()
+    assert torch.equal(x.cpu(), mine / (rank + 1) * 3)
+    x = mine.to(DEVICE)
+    group.allreduce([x.t()], dist.AllreduceOptions()).wait()
+    assert torch.equal(x.cpu(), mine / (rank + 1) * 3)
+    part = torch.empty(3, dtype=torch.complex64, device=DEVICE)
+    dist.reduce_scatter_tensor(part, mine.to(DEVICE).flatten())
+    assert torch.equal(part.cpu(), (mine / (rank + 1) * 3)[rank])
+    product = dist.AllreduceOptions()
+    product.reduceOp = dist.ReduceOp.PRODUCT
+    with pytest.raises(RuntimeError, match="view_as_real"):
+        group.allreduce([mine.to(DEVICE)], product).wait()

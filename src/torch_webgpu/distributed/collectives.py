@@ -19,8 +19,8 @@ from .groups import StagingGroup, staging_group
 from .sequence import Call, explained, sequence
 from .staging import describe
 from .timeline import Timeline, begun, is_watched
-from .torch_c10d import position, register_kernel
-from .transport import BOTH, IN, NOTHING, OUT, Collective, Exchange, Request, flat
+from .torch_c10d import position, reduction_name, register_kernel
+from .transport import BOTH, IN, NOTHING, OUT, Collective, Exchange, Request, flat, structured
 from .work import CollectiveWork
 
 COLLECTIVES = (
@@ -72,7 +72,7 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         check_devices(tensors, what)
         results = list(flat(tensors[0])) if collective.roles != (NOTHING,) else ()
         work = CollectiveWork(what, results, collective.is_stacked)
-        request = Request(collective, tensors, group, rest)
+        request = Request(collective, sums_as_real(collective, tensors, rest), group, rest)
         try:
             # Host memory is kept for other calls, also for those outside of inference mode.
             with torch.inference_mode(False), torch.no_grad():
@@ -86,6 +86,20 @@ def kernel(collective: Collective) -> Callable[..., Any]:
         return (tensors[0], box) if collective.returns_tensors else box
 
     return run
+
+
+def sums_as_real(collective: Collective, tensors: Sequence[Any], rest: Sequence[Any]) -> Sequence[Any]:
+    """The tensors, complex ones as views of their real and imaginary parts where these are summed, as with NCCL."""
+    if not collective.reduces or not any(t.is_complex() for t in flat(tensors)):
+        return tensors
+    if reduction_name(rest[0]) not in ("sum", "avg"):
+        return tensors
+    return [structured(real_view, value) for value in tensors]
+
+
+def real_view(t: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's parts, as they lie in memory; others as they are."""
+    return torch.view_as_real(t.data) if t.is_complex() and not t.is_conj() else t
 
 
 def refusal_of_sparse(collective: Collective) -> Callable[..., Any]:
