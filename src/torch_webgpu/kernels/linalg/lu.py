@@ -12,6 +12,8 @@ from .matrices import MatrixKernel, power_above
 
 PANEL = 32
 """Columns of the largest panel."""
+SCANNED_ROWS = 32
+"""Of the longest column in which each thread looks for the pivot by itself."""
 
 
 def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, pivot: bool) -> Lowered:
@@ -26,7 +28,7 @@ def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, 
     kernel.vector("pivots", len(op.inputs) + 1, pivots)
     kernel.vector("info", len(op.inputs) + 2, info)
     tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
-    kernel.add(constant("PIVOT", pivot), constant("TILED", tiled))
+    kernel.add(constant("PIVOT", pivot), constant("TILED", tiled), constant("SCANNED", tiled and rows <= SCANNED_ROWS))
     kernel.add(constant("LANES", min(power_above(rows), threads)))
     for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
         kernel.param(name, value)
@@ -43,7 +45,7 @@ def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, thre
     """Declares ``element``, ``put`` and ``barrier`` for argument "a", in a workgroup's memory if it has room, beside
     two numbers for each thread; says whether it has.
     """
-    width = power_above(rows) if rows <= 32 else -(-rows // 8) * 8
+    width = power_above(rows) + 1 if rows <= 32 else -(-rows // 8) * 8  # + 1: rows lie in all banks of the memory
     itemsize = BY_NAME[dtype].itemsize
     depth = power_above(columns) if columns <= 32 else -(-columns // 8) * 8
     size = width * depth

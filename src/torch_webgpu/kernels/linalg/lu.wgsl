@@ -27,25 +27,33 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     var size = R(-1);
     var place = k;
     if (PIVOT) {
-      for (var i = k + lid; i < P.rows; i += THREADS) {
-        let found = comparable(element(i, k));
-        if (found > size) { size = found; place = i; }
-      }
-      sizes[lid] = size;
-      places[lid] = place;
-      workgroupBarrier();
-      for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        if (lid < half) {
-          let other = sizes[lid + half];
-          let there = places[lid + half];
-          if (other > sizes[lid] || (other == sizes[lid] && there < places[lid])) {
-            sizes[lid] = other;
-            places[lid] = there;
-          }
+      if (SCANNED) {  // every thread looks at all of a short column: one barrier, and not seven
+        for (var i = k; i < P.rows; i += 1u) {
+          let found = comparable(element(i, k));
+          if (found > size) { size = found; place = i; }
         }
+        barrier();
+      } else {
+        for (var i = k + lid; i < P.rows; i += THREADS) {
+          let found = comparable(element(i, k));
+          if (found > size) { size = found; place = i; }
+        }
+        sizes[lid] = size;
+        places[lid] = place;
         workgroupBarrier();
+        for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+          if (lid < half) {
+            let other = sizes[lid + half];
+            let there = places[lid + half];
+            if (other > sizes[lid] || (other == sizes[lid] && there < places[lid])) {
+              sizes[lid] = other;
+              places[lid] = there;
+            }
+          }
+          workgroupBarrier();
+        }
+        place = places[0];
       }
-      place = places[0];
       for (var j = lid; place != k && j < P.columns; j += THREADS) {
         let kept = element(k, j);
         put(k, j, element(place, j));
