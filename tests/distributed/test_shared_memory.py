@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.distributed.programs import run_ranks
 
+from torch_webgpu.distributed.shared_slots import SLOTS
 from torch_webgpu.engine.imported import takes_host_memory
 
 pytestmark = pytest.mark.skipif(
@@ -83,8 +84,9 @@ print(*held(), x[0].item())
     for code, out, said in run_ranks(script):
         two, one, none = out.splitlines()
         assert code == 0, said
-        assert two == "2 2 2"
-        assert one == "1 1 1"
+        buffers = 2 * SLOTS  # of two ranks
+        assert two == f"2 2 {2 * buffers}"
+        assert one == f"1 1 {buffers}"
         assert none == "0 0 0 32.0"
 
 
