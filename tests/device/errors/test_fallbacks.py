@@ -13,7 +13,7 @@ import torch
 import torch.linalg as linear_algebra
 import torch.nn.functional as F
 from tests.device.processes import run_script
-from torch.linalg import eigvalsh as eigenvalues
+from torch.linalg import eigvals as eigenvalues
 
 from torch_webgpu.aten.dispatch import fallback
 from torch_webgpu.aten.dispatch.call_site import public_name
@@ -45,13 +45,11 @@ def through_backward(x: torch.Tensor) -> None:
 
 
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "torch.linalg.svd": lambda x: linear_algebra.svd(x),
-    "torch.svd": lambda x: torch.svd(x),
-    "torch.linalg.cond": lambda x: torch.linalg.cond(
+    "torch.linalg.eig": lambda x: linear_algebra.eig(x),
+    "torch.linalg.ldl_factor": lambda x: torch.linalg.ldl_factor(
         x,
     ),
-    "torch.linalg.eigvalsh": lambda x: eigenvalues(x),
-    "torch.lobpcg": lambda x: torch.lobpcg(x.repeat(2, 2) + 9 * torch.eye(4, device=x.device), 1),
+    "torch.linalg.eigvals": lambda x: eigenvalues(x),
     "torch.Tensor.geqrf": lambda x: x.t().to(torch.complex128).geqrf(),
     "torch.geqrf": lambda x: list(map(torch.geqrf, [x.to(torch.complex128)])),
 }  # fmt: skip
@@ -81,8 +79,8 @@ def test_gradients() -> None:
 def test_what_a_function_calls_is_its_own_affair() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.linalg.cond(MATRIX.to("webgpu"))
-        torch.linalg.svd(MATRIX.to("webgpu"))
+        torch.linalg.ldl_factor(MATRIX.to("webgpu"))
+        torch.linalg.ldl_factor_ex(MATRIX.to("webgpu"))
     assert len(caught) == 1
     assert "aten" not in str(caught[0].message)
 
@@ -100,8 +98,8 @@ def test_operators_names() -> None:
 PROGRAM = """
     x = torch.eye(3, device="webgpu")
     for _ in range(3):
-        torch.linalg.svd(x), torch.linalg.svdvals(x)
-        torch.linalg.eigvalsh(x)
+        torch.linalg.ldl_factor(x), torch.linalg.ldl_factor_ex(x)
+        torch.linalg.eigvals(x)
 """
 
 
@@ -110,7 +108,10 @@ def test_one_summary_at_the_end() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("UserWarning") == 2
     summary = done.stderr.splitlines()[-1]
-    assert summary == "webgpu: ran on the CPU for want of a kernel: torch.linalg.svd (6), torch.linalg.eigh (3)"
+    assert (
+        summary
+        == "webgpu: ran on the CPU for want of a kernel: torch.linalg.ldl_factor_ex (6), torch.linalg.eigvals (3)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,10 +124,10 @@ def test_no_summary(program: str, mode: str) -> None:
 
 def test_the_line_is_the_programs(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text("import torch\nx = torch.eye(3, device='webgpu')\n\ntorch.linalg.matrix_norm(x, 2)\n")
+    script.write_text("import torch\nx = torch.eye(3, device='webgpu')\n\ntorch.linalg.ldl_factor(x)\n")
     done = run_script(f"import runpy; runpy.run_path({str(script)!r})")
-    assert f"{script}:4: UserWarning: torch.linalg.matrix_norm runs on the CPU: it has no kernel" in done.stderr
-    assert "\n  torch.linalg.matrix_norm(x, 2)\n" in done.stderr
+    assert f"{script}:4: UserWarning: torch.linalg.ldl_factor runs on the CPU: it has no kernel" in done.stderr
+    assert "\n  torch.linalg.ldl_factor(x)\n" in done.stderr
 
 
 def test_what_is_forbidden_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +135,10 @@ def test_what_is_forbidden_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     forbids = replace(fallback.config(), fallback="error")
     monkeypatch.setattr(fallback, "config", lambda: forbids)
-    with pytest.raises(FallbackError, match=r"torch\.linalg\.cond would run on the CPU \(aten\._linalg_svd\.U: "):
-        torch.linalg.cond(MATRIX.to("webgpu"))
+    with pytest.raises(
+        FallbackError, match=r"torch\.linalg\.ldl_factor would run on the CPU \(aten\.linalg_ldl_factor_ex\.out: "
+    ):
+        torch.linalg.ldl_factor(MATRIX.to("webgpu"))
     assert not fallback.fallback_stats()
 
 

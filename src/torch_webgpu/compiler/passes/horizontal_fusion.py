@@ -19,8 +19,8 @@ from torch_webgpu.wgsl.kernel import Binding, Kernel
 WINDOW = 16
 """How many dispatches up a step may move: what it writes must be in memory for so much longer."""
 MAX_PARTS = 8
-MAX_TEXT = 30_000
-"""Characters of the parts' WGSL: eight products of a vector have as many. Compilers take seconds for more."""
+MAX_TEXT = 48_000
+"""Characters of the parts' WGSL. Compilers take seconds for more."""
 FULL_GROUPS = 4096
 """Workgroups that fill a large GPU a few times: beyond, a dispatch takes much longer than it costs."""
 
