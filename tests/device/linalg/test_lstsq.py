@@ -51,7 +51,7 @@ def test_errors_are_the_cpus(device):
     for b, kwargs in (
         (torch.randn(4, 2), {}),
         (torch.randn(5, 2), {"driver": "x"}),
-        (torch.randn(5, 2).double(), {}),
+        (torch.randn(5, 2).to(torch.complex64), {}),
         (torch.randn(2, 2, 5, 2), {}),
     ):
         with pytest.raises((RuntimeError, ValueError)) as expected:
