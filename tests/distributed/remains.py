@@ -32,8 +32,10 @@ class Remains:
         until = time.monotonic() + PATIENCE_S
         while (running := list(self.processes())) and time.monotonic() < until:
             time.sleep(0.1)
-        while (shared := self.shared_files() - self.before - held()) and time.monotonic() < until:
-            time.sleep(0.1)  # others make semaphores there, which have names for a moment
+        shared = self.shared_files() - self.before - held()
+        while shared and time.monotonic() < until:
+            time.sleep(0.1)
+            shared &= self.shared_files() - held()  # others make semaphores there, which have names for a moment
         files = sorted(self.folder.rglob("*"))
         shutil.rmtree(self.folder)
         assert not running, f"these go on: {running}"
