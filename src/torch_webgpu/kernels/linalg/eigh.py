@@ -44,10 +44,7 @@ def lower_eigh(op: Operation, alias: tuple[int, ...], target: Target, upper: boo
     main = render(
         "linalg/eigh",
         size=n,
-        n=rotations.n,
-        rows=rotations.rows,
-        width=rotations.width,
-        threads=rotations.threads,
+        **rotations.layout,
         sweeps=SWEEPS,
         converged=bits_of(SMALLEST_COSINE[a.dtype]),
     )

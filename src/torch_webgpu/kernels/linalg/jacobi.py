@@ -44,6 +44,11 @@ class Rotations:
         return min(256, power_above((self.n // 2) ** 2, 32))
 
     @property
+    def layout(self) -> dict[str, int]:
+        """What templates are told of the matrices in workgroup memory, and of who rotates them."""
+        return {"n": self.n, "rows": self.rows, "width": self.width, "threads": self.threads}
+
+    @property
     def size_bytes(self) -> int:
         item = ITEM_BYTES[self.dtype]
         return item * (self.width * (self.n + self.rows) + 3 * self.n // 2 + self.more) + UNUSED_BYTES
@@ -60,10 +65,7 @@ class Rotations:
         return render(
             "linalg/jacobi",
             complex=self.dtype == "c64",
-            n=self.n,
-            rows=self.rows,
-            width=self.width,
-            threads=self.threads,
+            **self.layout,
             relative=self.relative,
             cross=self.cross,
             negligible=SMALLEST_COSINE[self.dtype],

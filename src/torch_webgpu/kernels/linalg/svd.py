@@ -67,10 +67,7 @@ def lower_svd(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
         "linalg/svd",
         height=m,
         size=n,
-        n=rotations.n,
-        rows=rotations.rows,
-        width=rotations.width,
-        threads=rotations.threads,
+        **rotations.layout,
         sweeps=SWEEPS,
         converged=bits_of(orthogonal(a.dtype, m)),
     )
