@@ -21,8 +21,7 @@ def lower_householder(op: Operation, alias: tuple[int, ...], target: Target, fir
     threads = panel_threads(rows, columns, target)
     kernel.matrix("a", len(op.inputs), a)
     kernel.vector("tau", len(op.inputs) + 1, tau)
-    tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
-    kernel.add(constant("TILED", tiled))
+    add_elements(kernel, a.dtype, rows, columns, threads, target)
     kernel.add(constant("LANES", max(1, threads // power_above(columns))))
     for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
         kernel.param(name, value)

@@ -11,12 +11,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   if (group >= P.groups) { return; }
   batch = group;
   let lane = lid % LANES;
-  if (TILED) {
-    for (var j = lid / LANES; j < P.columns; j += THREADS / LANES) {
-      for (var i = lane; i < P.rows; i += LANES) { put(i, j, a_load(a_at(batch, i, j))); }
-    }
-    workgroupBarrier();
-  }
+  load_tile(lid);
   for (var k = 0u; k < P.steps; k += 1u) {
     let alpha = element(k, k);
     // The norm of what is below, in units of its largest part: squares stay in range.
@@ -85,9 +80,5 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }
     barrier();
   }
-  if (TILED) {
-    for (var j = lid / LANES; j < P.columns; j += THREADS / LANES) {
-      for (var i = lane; i < P.rows; i += LANES) { a_store(a_at(batch, i, j), element(i, j)); }
-    }
-  }
+  store_tile(lid);
 }

@@ -12,6 +12,19 @@ from .matrices import MatrixKernel, power_above
 
 PANEL = 32
 """Columns of the largest panel."""
+TILE = """\
+fn load_tile(lid: u32) {
+  for (var j = lid / LANES; j < P.columns; j += THREADS / LANES) {
+    for (var i = lid % LANES; i < P.rows; i += LANES) { put(i, j, a_load(a_at(batch, i, j))); }
+  }
+  workgroupBarrier();
+}
+fn store_tile(lid: u32) {
+  for (var j = lid / LANES; j < P.columns; j += THREADS / LANES) {
+    for (var i = lid % LANES; i < P.rows; i += LANES) { a_store(a_at(batch, i, j), element(i, j)); }
+  }
+}"""
+"""Brings a matrix into the workgroup's memory, and back; ``LANES`` threads have a column."""
 SCANNED_ROWS = 32
 """Of the longest column in which each thread looks for the pivot by itself."""
 
@@ -28,7 +41,7 @@ def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, 
     kernel.vector("pivots", len(op.inputs) + 1, pivots)
     kernel.vector("info", len(op.inputs) + 2, info)
     tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
-    kernel.add(constant("PIVOT", pivot), constant("TILED", tiled), constant("SCANNED", tiled and rows <= SCANNED_ROWS))
+    kernel.add(constant("PIVOT", pivot), constant("SCANNED", tiled and rows <= SCANNED_ROWS))
     kernel.add(constant("LANES", min(power_above(rows), threads)))
     for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
         kernel.param(name, value)
@@ -42,8 +55,8 @@ def panel_threads(rows: int, columns: int, target: Target) -> int:
 
 
 def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, threads: int, target: Target) -> bool:
-    """Declares ``element``, ``put`` and ``barrier`` for argument "a", in a workgroup's memory if it has room, beside
-    two numbers for each thread; says whether it has.
+    """Declares ``element``, ``put``, ``barrier``, ``load_tile`` and ``store_tile`` for argument "a", in a workgroup's
+    memory if it has room, beside two numbers for each thread; says whether it has. ``LANES`` is the caller's.
     """
     width = power_above(rows) + 1 if rows <= 32 else -(-rows // 8) * 8  # + 1: rows lie in all banks of the memory
     itemsize = BY_NAME[dtype].itemsize
@@ -57,12 +70,15 @@ def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, thre
             f"fn element(i: u32, j: u32) -> T {{ return tile[j * {width}u + i]; }}",
             f"fn put(i: u32, j: u32, value: T) {{ tile[j * {width}u + i] = value; }}",
             "fn barrier() { workgroupBarrier(); }",
+            TILE,
         )
     else:
         kernel.add(
             "fn element(i: u32, j: u32) -> T { return a_load(a_at(batch, i, j)); }",
             "fn put(i: u32, j: u32, value: T) { a_store(a_at(batch, i, j), value); }",
             "fn barrier() { storageBarrier(); workgroupBarrier(); }",
+            "fn load_tile(lid: u32) {}",
+            "fn store_tile(lid: u32) {}",
         )
     return tiled
 

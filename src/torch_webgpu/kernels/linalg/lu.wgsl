@@ -1,5 +1,5 @@
 // LU factorization with row interchanges of each matrix, or of a panel of columns, in place: a workgroup a matrix. The
-// prelude has element(i, j) and put(i, j, value) of the matrix, in memory of the workgroup's own (TILED) or where it is.
+// prelude has element(i, j) and put(i, j, value) of the matrix, in memory of the workgroup's own or where it is.
 var<workgroup> sizes: array<R, THREADS>;
 var<workgroup> places: array<u32, THREADS>;
 
@@ -16,12 +16,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   if (group >= P.groups) { return; }
   batch = group;
   let lane = lid % LANES;
-  if (TILED) {
-    for (var j = lid / LANES; j < P.columns; j += THREADS / LANES) {
-      for (var i = lane; i < P.rows; i += LANES) { put(i, j, a_load(a_at(batch, i, j))); }
-    }
-    workgroupBarrier();
-  }
+  load_tile(lid);
   var singular = info_load(info_at(batch, 0u, 0u));
   for (var k = 0u; k < P.steps; k += 1u) {
     var size = R(-1);
@@ -77,10 +72,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     }
     barrier();
   }
-  if (TILED) {
-    for (var j = lid / LANES; j < P.columns; j += THREADS / LANES) {
-      for (var i = lane; i < P.rows; i += LANES) { a_store(a_at(batch, i, j), element(i, j)); }
-    }
-  }
+  store_tile(lid);
   if (lid == 0u) { info_store(info_at(batch, 0u, 0u), singular); }
 }
