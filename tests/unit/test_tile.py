@@ -8,9 +8,18 @@ import pytest
 
 from torch_webgpu.kernels.conv import conv
 from torch_webgpu.kernels.matmul import matmul
+from torch_webgpu.kernels.matmul.direct_tile import direct_text
 from torch_webgpu.kernels.matmul.operand import Side
 from torch_webgpu.kernels.matmul.register_tile import block_text
-from torch_webgpu.kernels.matmul.tile import HUGE, MIN_SPLIT_K, RATES, SOFTWARE_RATES, blocking, blocks
+from torch_webgpu.kernels.matmul.tile import (
+    DIRECT,
+    HUGE,
+    MIN_SPLIT_K,
+    RATES,
+    blocking,
+    blocks,
+    software_blocking,
+)
 
 TILES = tuple(RATES)
 WORKGROUP_BYTES = 16 << 10
@@ -31,14 +40,13 @@ def test_tiles_fit_every_device(tile, k_major, runs):
 
 
 def test_every_tile_has_its_costs():
-    assert set(SOFTWARE_RATES) == set(RATES)
     assert set(matmul.TILES) | set(conv.TILES) <= set(RATES)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 @pytest.mark.parametrize("software", [True, False])
 def test_parts_cover_the_sum(m, n, k, software):
-    chosen = blocking(1, m, n, k, TILES, software)
+    chosen = software_blocking(1, m, n, k) if software else blocking(1, m, n, k, TILES)
     assert chosen.chunk % chosen.tile.k == 0
     assert (chosen.splits - 1) * chosen.chunk < k <= chosen.splits * chosen.chunk
 
@@ -52,4 +60,19 @@ def test_small_products_take_small_tiles_and_large_ones_fill_the_gpu():
 
 
 def test_software_adapters_get_one_part():
-    assert all(blocking(1, *size, TILES, software=True).splits == 1 for size in SIZES)
+    assert all(software_blocking(1, *size).splits == 1 for size in SIZES)
+
+
+def test_software_adapters_take_tiles_of_the_product():
+    assert software_blocking(1, 512, 512, 512).tile == DIRECT[0]
+    assert software_blocking(1, 96, 10, 64).tile == DIRECT[-1]
+
+
+@pytest.mark.parametrize("tile", DIRECT, ids=str)
+@pytest.mark.parametrize("k_major", [True, False])
+@pytest.mark.parametrize("runs", [True, False])
+def test_software_adapters_get_no_barriers(tile, k_major, runs):
+    """Nor workgroup memory, which is memory like any other there."""
+    text = direct_text(tile, Side("a", k_major, runs), Side("b", k_major, runs), tail=True, together=4, heavy=False)
+    assert "workgroupBarrier" not in text
+    assert "var<workgroup>" not in text

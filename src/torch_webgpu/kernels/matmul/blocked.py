@@ -13,6 +13,7 @@ from torch_webgpu.target import MatrixConfig
 from torch_webgpu.wgsl.launch import Launch, Lowered
 
 from . import halves, matrix_tile, scaled
+from .direct_tile import direct_text
 from .epilogue import FINISH, NOT_TOGETHER
 from .halves import Halved
 from .matrix_tile import MatrixKernel, MatrixTile, config_for, tiles_for
@@ -21,7 +22,7 @@ from .problem import Problem
 from .register_tile import block_text, in_runs, most_together
 from .scaled import Scaled
 from .store_sums import partials_together, store_sums
-from .tile import Blocking, block_params, blocking
+from .tile import Blocking, block_params, blocking, software_blocking
 
 
 def lower_product(p: Problem) -> Lowered | None:
@@ -40,18 +41,34 @@ def on_registers(p: Problem) -> Lowered | None:
     if p.kind != "f":
         return None
     assert not any(operand.scale for operand in p.operands), "a scale is for types of fewer exponents than float32 has"
-    software, k = p.target.software, p.sizes[3]
-    chosen = blocking(*p.sizes, p.tiles, software)
+    if p.target.software:
+        return on_lanes(p)
+    k = p.sizes[3]
+    chosen = blocking(*p.sizes, p.tiles)
     tile = chosen.tile
-    a, b = sides = in_runs(tile, *p.sides(FOUR.length), software)
+    a, b = sides = in_runs(tile, *p.sides(FOUR.length))
     widths = widths_of(p, chosen.splits, most_together(tile, b))
     kernel = p.kernel()
     add_sums(kernel, p, chosen.splits, widths)
     grid = block_params(kernel.params, chosen, *p.sizes)
-    heavy = software or (p.epilogue.heavy and chosen.splits == 1)
+    heavy = p.epilogue.heavy and chosen.splits == 1
     main = block_text(tile, a, b, k % tile.k != 0, max(widths.values(), default=1), heavy, reads_ahead(p, widths))
     body = [*p.loads(sides, FOUR), *finish_text(widths), main]
     return with_sum(p, chosen.splits, kernel.build(f"{p.name}_{tile.m}x{tile.n}", body, tile.threads, grid))
+
+
+def on_lanes(p: Problem) -> Lowered:
+    """The product by the lanes of a CPU, which have no need of workgroup memory."""
+    chosen = software_blocking(*p.sizes)
+    tile, sides = chosen.tile, p.sides(FOUR.length)
+    widths = widths_of(p, chosen.splits, 4)
+    kernel = p.kernel()
+    add_sums(kernel, p, chosen.splits, widths)
+    grid = block_params(kernel.params, chosen, *p.sizes)
+    together = max(widths.values(), default=1)
+    main = direct_text(tile, *sides, p.sizes[3] % tile.k != 0, together, p.epilogue.heavy)
+    body = [*p.loads(sides, FOUR), *finish_text(widths), main]
+    return Lowered((kernel.build(f"{p.name}_{tile.m}x{tile.n}", body, tile.threads, grid),))
 
 
 def on_matrices(p: Problem) -> Lowered | None:
@@ -147,8 +164,8 @@ def widths_of(p: Problem, splits: int, most: int) -> dict[int, int]:
 
 
 def reads_ahead(p: Problem, widths: Mapping[int, int]) -> bool:
-    """Whether what the epilogue reads is worth asking for ahead: software has nothing to wait for."""
-    return p.reads_ahead and bool(p.epilogue.given(widths)) and not p.target.software
+    """Whether what the epilogue reads is worth asking for ahead."""
+    return p.reads_ahead and bool(p.epilogue.given(widths))
 
 
 def add_sums(kernel: Draft, p: Problem, splits: int = 1, widths: Mapping[int, int] = NOT_TOGETHER) -> None:

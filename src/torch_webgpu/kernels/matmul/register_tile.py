@@ -32,17 +32,16 @@ SPARE_SUMS = 8192
 FEW_SUMS = 4096
 
 
-def in_runs(tile: Tile, a: Side, b: Side, software: bool) -> tuple[Side, Side]:
+def in_runs(tile: Tile, a: Side, b: Side) -> tuple[Side, Side]:
     """The operands as they are loaded best: in runs, where they lie so and that is faster.
 
     On an H200 large tiles lose by it (4096 cubed, 128x128: 44 TFLOPS, in runs 37 to 39), others gain 2 to 15 % of
-    operands that lie across the sum, and lose up to 10 of those along it, but that the smallest win by one. Software
-    adapters always gain.
+    operands that lie across the sum, and lose up to 10 of those along it, but that the smallest win by one.
     """
 
     def gains(side: Side, other: Side) -> bool:
         sums = tile.m * tile.n
-        return software or (sums <= FEW_SUMS and not other.k_major) or (sums <= SPARE_SUMS and not side.k_major)
+        return (sums <= FEW_SUMS and not other.k_major) or (sums <= SPARE_SUMS and not side.k_major)
 
     return replace(a, runs=a.runs and gains(a, b)), replace(b, runs=b.runs and gains(b, a))
 
@@ -55,7 +54,7 @@ def most_together(tile: Tile, b: Side) -> int:
 
 
 @dataclass(frozen=True)
-class _Operand:
+class BlockOperand:
     """How the threads share the loading of one operand, and which of its values each multiplies.
 
     ``size``: rows of the block; ``share``: those that meet in one thread's sums, in quads. In a quad are ``together``
@@ -129,7 +128,7 @@ class _Operand:
         return f"min({at}, k_end - {length}u)" if self.tail else at
 
 
-class _Quads(_Operand):
+class _Quads(BlockOperand):
     """Lies in workgroup memory by positions of the sum, as quads of rows.
 
     A thread loads a quad at one position: as a run, if rows are neighbours in memory, or number by number. Then
@@ -167,7 +166,7 @@ class _Quads(_Operand):
         return f"(({self.quad(part)}) ^ {kk & 7}u)" if self.side.k_major else self.quad(part)
 
 
-class _Lines(_Operand):
+class _Lines(BlockOperand):
     """Lies in workgroup memory as it does in memory: runs along the sum, line by line.
 
     Row ``e`` of a quad is line ``e * quads + quad``, so that neighbouring threads read neighbouring lines whatever is
@@ -225,7 +224,7 @@ def block_text(
     software adapter.)
     """
     a, b = _operand_of(a_side, tile, 1, tail), _operand_of(b_side, tile, together, tail)
-    turns = _Turns(tile, a, b)
+    turns = Turns(tile, a, b)
     text = render(
         "matmul/register_tile",
         tile=tile,
@@ -250,7 +249,7 @@ class _Sum(NamedTuple):
     value: str
 
 
-def _sums(tile: Tile, a: _Operand, b: _Operand, together: int) -> list[_Sum]:
+def _sums(tile: Tile, a: BlockOperand, b: BlockOperand, together: int) -> list[_Sum]:
     """All of a thread's."""
     every = product(range(tile.tm), range(tile.tn // 4), range(0, 4, together))
     return [
@@ -260,12 +259,12 @@ def _sums(tile: Tile, a: _Operand, b: _Operand, together: int) -> list[_Sum]:
 
 
 @dataclass(frozen=True)
-class _Turns:
+class Turns:
     """A loop over the vectors of a thread's sums."""
 
     tile: Tile
-    a: _Operand
-    b: _Operand
+    a: BlockOperand
+    b: BlockOperand
 
     @property
     def count(self) -> int:

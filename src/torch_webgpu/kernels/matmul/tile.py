@@ -57,15 +57,10 @@ RATES = {
     LIGHT: (175, 1.31, 119, 1),
     SMALL: (206, 7.91, 92, 1),
 }
+DIRECT = Tile(8, 128, 4, 8, 16), Tile(8, 64, 4, 8, 8), Tile(4, 32, 4, 4, 4)
+"""Those of software adapters (:mod:`.direct_tile`): eight lanes side by side, which are of the same rows."""
 # On a software adapter (two cores): multiply-adds a nanosecond, and a part of the time it takes to compile the kernel.
-SOFTWARE_RATES = {
-    HUGE: (4.7, 2.5e6),
-    LARGE: (4.5, 2.5e6),
-    HALF: (4.5, 1.2e6),
-    MEDIUM: (4.5, 6e5),
-    LIGHT: (3.2, 4e5),
-    SMALL: (2.4, 2e5),
-}
+SOFTWARE_RATES = dict(zip(DIRECT, ((16.0, 4e5), (14.0, 2e5), (8.0, 1e5)), strict=True))
 
 UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
@@ -120,11 +115,14 @@ def software_cost_ns(tile: Tile, slices: int, m: int, n: int, k: int) -> float:
     return compiling + slices * blocks(tile, m, n) * tile.m * tile.n * k / rate
 
 
-def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile], software: bool = False) -> Blocking[Tile]:
-    """The fastest of ``tiles`` and, on a GPU, of the numbers of partial sums that are powers of two, up to 128."""
-    if software:
-        tile = min(tiles, key=lambda tile: software_cost_ns(tile, slices, m, n, k))
-        return Blocking(tile, 1, -(-k // tile.k) * tile.k)
+def software_blocking(slices: int, m: int, n: int, k: int) -> Blocking[Tile]:
+    """The fastest of the tiles for software adapters, which gain nothing from partial sums."""
+    tile = min(DIRECT, key=lambda tile: software_cost_ns(tile, slices, m, n, k))
+    return Blocking(tile, 1, -(-k // tile.k) * tile.k)
+
+
+def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile]) -> Blocking[Tile]:
+    """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two, up to 128."""
     counts = [1 << s for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
     options = [(tile, splits) for tile in tiles for splits in counts]
     tile, splits = min(options, key=lambda option: cost_ns(RATES[option[0]], option[0], option[1], slices, m, n, k))
