@@ -65,14 +65,23 @@ def test_software_adapters_get_one_part():
 
 def test_software_adapters_take_tiles_of_the_product():
     assert software_blocking(1, 512, 512, 512).tile == DIRECT[0]
-    assert software_blocking(1, 96, 10, 64).tile == DIRECT[-1]
+    assert software_blocking(1, 512, 512, 512, gathers=True).tile.tm == max(tile.tm for tile in DIRECT)
+    assert software_blocking(1, 4, 20, 64).tile == DIRECT[-1]
+    assert software_blocking(1, 8, 512, 2048).tile.m == 8
 
 
 @pytest.mark.parametrize("tile", DIRECT, ids=str)
 @pytest.mark.parametrize("k_major", [True, False])
 @pytest.mark.parametrize("runs", [True, False])
-def test_software_adapters_get_no_barriers(tile, k_major, runs):
+@pytest.mark.parametrize("shared", [True, False])
+def test_software_adapters_get_no_barriers(tile, k_major, runs, shared):
     """Nor workgroup memory, which is memory like any other there."""
-    text = direct_text(tile, Side("a", k_major, runs), Side("b", k_major, runs), tail=True, together=4, heavy=False)
+    sides = Side("a", k_major, runs), Side("b", k_major, runs)
+    text = direct_text(tile, *sides, tail=True, together=4, heavy=False, shared=shared)
     assert "workgroupBarrier" not in text
     assert "var<workgroup>" not in text
+
+
+def test_lanes_that_share_rows_are_a_workgroup():
+    """So a subgroup's first four lanes have what all of it multiplies, however many lanes it has."""
+    assert all((tile.m, tile.k, tile.threads) == (tile.tm, 4, 8) for tile in DIRECT)

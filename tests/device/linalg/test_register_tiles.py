@@ -18,7 +18,7 @@ from tests.device.choices import forget
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul import blocked, matmul
 from torch_webgpu.kernels.matmul.epilogue import Epilogue
-from torch_webgpu.kernels.matmul.tile import Blocking, Tile
+from torch_webgpu.kernels.matmul.tile import DIRECT, Blocking, Tile
 
 from .matrices_emulated import laid_out
 from .matrices_emulated import numbers as numbers_of
@@ -68,6 +68,22 @@ def test_larger_tiles(device, monkeypatch, tile):
     for left, right in product(("rows", "columns"), repeat=2):
         a, b = laid_out(left, tile.m + 4, 20, dtype=torch.float32), laid_out(right, 20, tile.n + 4, dtype=torch.float32)
         check(device, torch.mm, a, b, tol=0)
+
+
+@pytest.mark.parametrize("subgroups", [True, False])
+@pytest.mark.parametrize("tile", DIRECT, ids=str)
+def test_tiles_of_software_adapters(device, monkeypatch, tile, subgroups):
+    """Several blocks, the last of them partly outside; sums that end within a step."""
+    chip = engine().device(0)
+    if subgroups and not chip.target.subgroups:
+        pytest.skip("the adapter has no subgroups")
+    monkeypatch.setattr(chip, "target", replace(chip.target, software=True, subgroups=subgroups))
+    monkeypatch.setattr(blocked, "software_blocking", lambda *sizes, **_: Blocking(tile, 1, -(-sizes[3] // 4) * 4))
+    forget(monkeypatch)
+    for left, right in product(ORDERS, repeat=2):
+        for m, n, k in ((tile.m + 4, tile.n + 4, 12), (tile.m + 3, tile.n + 1, 11)):
+            a, b = laid_out(left, m, k, dtype=torch.float32), laid_out(right, k, n, dtype=torch.float32)
+            check(device, torch.mm, a, b, tol=0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

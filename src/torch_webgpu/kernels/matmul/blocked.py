@@ -58,15 +58,19 @@ def on_registers(p: Problem) -> Lowered | None:
 
 
 def on_lanes(p: Problem) -> Lowered:
-    """The product by the lanes of a CPU, which have no need of workgroup memory."""
-    chosen = software_blocking(*p.sizes)
-    tile, sides = chosen.tile, p.sides(FOUR.length)
+    """The product by the lanes of a CPU, which have no need of workgroup memory. Of an operand that lies along the sum
+    lanes that share it load one number each, a position.
+    """
+    a, b = p.sides(FOUR.length)
+    chosen = software_blocking(*p.sizes, gathers=not b.runs)
+    tile, shared = chosen.tile, p.target.subgroups
+    sides = replace(a, runs=a.runs and not a.k_major) if shared else a, b
     widths = widths_of(p, chosen.splits, 4)
     kernel = p.kernel()
     add_sums(kernel, p, chosen.splits, widths)
     grid = block_params(kernel.params, chosen, *p.sizes)
     together = max(widths.values(), default=1)
-    main = direct_text(tile, *sides, p.sizes[3] % tile.k != 0, together, p.epilogue.heavy)
+    main = direct_text(tile, *sides, p.sizes[3] % tile.k != 0, together, p.epilogue.heavy, shared)
     body = [*p.loads(sides, FOUR), *finish_text(widths), main]
     return Lowered((kernel.build(f"{p.name}_{tile.m}x{tile.n}", body, tile.threads, grid),))
 

@@ -2,8 +2,13 @@
 
 A CPU runs a workgroup as SIMD lanes, one vector of invocations after the other: its workgroup memory is memory like any
 other, and a barrier splits the kernel into coroutines. So each invocation brings its ``tm`` rows of a and ``tn``
-columns of b to registers by itself, and what neighbours load twice is in the cache. Eight neighbouring lanes have the
-same rows. What is asked of operands and of ``finish`` is as in :mod:`.register_tile`.
+columns of b to registers by itself. A load is one for each lane, and costs more than many multiplications.
+
+The eight invocations of a workgroup have the same rows of a. Where there are subgroups, four lanes load a position of
+the sum each, and broadcast it. Subgroups have four threads at least, and all that a workgroup has are of the same rows:
+it does not matter which are together.
+
+What is asked of operands and of ``finish`` is as in :mod:`.register_tile`.
 """
 
 from __future__ import annotations
@@ -53,11 +58,25 @@ class _Direct(BlockOperand):
         if self.along:
             lines = [f"{x}{kk // 4}_{part}_{e}.{'xyzw'[kk % 4]}" for e in range(4)]
             return f"vec4<f32>({', '.join(lines)})"
+        return self.quad_loaded(part, f"{x}_step{kk}", f"{kk}u")
+
+    def quad_loaded(self, part: int, step: str, away: str) -> str:
+        """The four rows of a quad at the position that is ``away`` from the step's first."""
+        x = self.x
         if self.across:
-            value = f"{x}_run({x}_row{part}_0, {x}_step{kk})"
+            value = f"{x}_run({x}_row{part}_0, {step})"
         else:
-            value = f"vec4<f32>({', '.join(f'{x}_value({x}_row{part}_{e}, {x}_step{kk})' for e in range(4))})"
-        return f"select(vec4<f32>(), {value}, k + {kk}u < k_end)" if self.tail else value
+            value = f"vec4<f32>({', '.join(f'{x}_value({x}_row{part}_{e}, {step})' for e in range(4))})"
+        return f"select(vec4<f32>(), {value}, k + {away} < k_end)" if self.tail else value
+
+    @property
+    def shared_step(self) -> str:
+        """The position that this lane loads of each row, for itself and the other three."""
+        return self.inside("(k + lane % 4u)")
+
+    def shared(self, part: int) -> str:
+        """The four rows of a quad at that position."""
+        return self.quad_loaded(part, f"{self.x}_step", "lane % 4u")
 
     def run_loaded(self, part: int, e: int, four: int) -> str:
         """Four positions of row ``e`` of a quad."""
@@ -69,9 +88,9 @@ class _Direct(BlockOperand):
         return self.inside(f"(k + {first}u)", 4 if self.along else 1)
 
 
-def direct_text(tile: Tile, a_side: Side, b_side: Side, tail: bool, together: int, heavy: bool) -> str:
+def direct_text(tile: Tile, a_side: Side, b_side: Side, tail: bool, together: int, heavy: bool, shared: bool) -> str:
     """The ``main`` of the product. ``tail``, ``together``: see :func:`.register_tile.block_text`. ``heavy``:
-    ``finish`` is long, and had better be there but once.
+    ``finish`` is long, and had better be there but once. ``shared``: a is loaded once for all lanes.
     """
 
     def operand(side: Side, together: int) -> _Direct:
@@ -89,6 +108,7 @@ def direct_text(tile: Tile, a_side: Side, b_side: Side, tail: bool, together: in
         together=together,
         lanes_of=lanes_of,
         turns=turns,
+        shared=shared,
         in_turn=heavy or turns.count > FEW_TURNS,
     )
     return f"{text}\n"

@@ -57,10 +57,18 @@ RATES = {
     LIGHT: (175, 1.31, 119, 1),
     SMALL: (206, 7.91, 92, 1),
 }
-DIRECT = Tile(8, 128, 4, 8, 16), Tile(8, 64, 4, 8, 8), Tile(4, 32, 4, 4, 4)
-"""Those of software adapters (:mod:`.direct_tile`): eight lanes side by side, which are of the same rows."""
+DIRECT = (
+    Tile(16, 64, 4, 16, 8),
+    Tile(32, 32, 4, 32, 4),
+    Tile(16, 32, 4, 16, 4),
+    Tile(8, 64, 4, 8, 8),
+    Tile(4, 32, 4, 4, 4),
+)
+"""Those of software adapters (:mod:`.direct_tile`): eight invocations side by side, which are of the same rows."""
 # On a software adapter (two cores): multiply-adds a nanosecond, and a part of the time it takes to compile the kernel.
-SOFTWARE_RATES = dict(zip(DIRECT, ((16.0, 4e5), (14.0, 2e5), (8.0, 1e5)), strict=True))
+SOFTWARE_RATES = dict(zip(DIRECT, ((22, 4e5), (21, 4e5), (19, 2e5), (16, 2e5), (8, 1e5)), strict=True))
+GATHER_NS = 0.2
+"""What a number of b costs there that is gathered, as those of windows are. It serves all rows of an invocation."""
 
 UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
@@ -109,15 +117,18 @@ def cost_ns(rates: Rates, tile: Block, splits: int, slices: int, m: int, n: int,
     return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
 
-def software_cost_ns(tile: Tile, slices: int, m: int, n: int, k: int) -> float:
+def software_cost_ns(tile: Tile, slices: int, m: int, n: int, k: int, gathers: bool) -> float:
     """The time of a product on the CPU, whose threads all work whatever the tile is."""
     rate, compiling = SOFTWARE_RATES[tile]
-    return compiling + slices * blocks(tile, m, n) * tile.m * tile.n * k / rate
+    products = slices * blocks(tile, m, n) * tile.m * tile.n * k
+    return compiling + products * (1 / rate + gathers * GATHER_NS / tile.tm)
 
 
-def software_blocking(slices: int, m: int, n: int, k: int) -> Blocking[Tile]:
-    """The fastest of the tiles for software adapters, which gain nothing from partial sums."""
-    tile = min(DIRECT, key=lambda tile: software_cost_ns(tile, slices, m, n, k))
+def software_blocking(slices: int, m: int, n: int, k: int, gathers: bool = False) -> Blocking[Tile]:
+    """The fastest of the tiles for software adapters, which gain nothing from partial sums. ``gathers``: b does not lie
+    in runs.
+    """
+    tile = min(DIRECT, key=lambda tile: software_cost_ns(tile, slices, m, n, k, gathers))
     return Blocking(tile, 1, -(-k // tile.k) * tile.k)
 
 
