@@ -107,12 +107,15 @@ def test_selected_elements(device, dtype):
             torch.zeros(7, 5, dtype=torch.bool),
             (torch.rand(5, 7) < 0.5).t(),
             (torch.rand(7, 1) < 0.5).expand(7, 5),
+            torch.tensor(True).expand(7, 5),
         ):
+            check(device, torch.nonzero, mask)
             check(device, lambda x, mask: x[mask], x, mask, backward=backward)
             check(device, torch.masked_select, x, mask, backward=backward)
         check(device, torch.masked_select, x, torch.rand(5) < 0.5)
         check(device, torch.masked_select, x[0], torch.rand(3, 1) < 0.5)
         check(device, torch.masked_select, x[2, 3], torch.tensor(True))
+        check(device, torch.masked_select, x, torch.tensor(True))
         check(device, lambda x: x.flatten()[1:][x.flatten()[:-1] != 0], x)
     empty = values(dtype, 0, 3)
     check(device, lambda x, mask: x[mask], empty, torch.ones(0, 3, dtype=torch.bool))

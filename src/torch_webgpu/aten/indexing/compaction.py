@@ -50,15 +50,14 @@ def selected(name: str, self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def running_count(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Which elements are not zero, in row-major order, and how many up to each one, as int32."""
     flat = self.reshape(-1)
-    if flat.dtype != torch.bool:
-        flat = flat.ne(0)
+    flat = flat.contiguous() if flat.dtype == torch.bool else flat.ne(0)  # of an expanded number, it is a view
     return flat, torch.cumsum(flat, 0, dtype=torch.int32)
 
 
 def last_counts(places: Sequence[torch.Tensor]) -> list[int]:
     """The last of each running count, read with one wait; 0 where there is none."""
-    lasts = [place[-1:] for place in places if place.numel()]
-    counts = iter(lasts[0].tolist() if len(lasts) == 1 else torch.cat(lasts).tolist() if lasts else [])
+    lasts = [place[-1] for place in places if place.numel()]
+    counts = iter(torch.stack(lasts).tolist() if len(lasts) > 1 else [int(last) for last in lasts])
     return [next(counts) if place.numel() else 0 for place in places]
 
 
