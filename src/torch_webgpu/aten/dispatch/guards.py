@@ -75,10 +75,7 @@ def guard_for(
         if zeros and [copysign(1.0, args[k]) for k in zeros] != signs:  # 0.0 and -0.0 are equal, too
             return None
         tensors = pick_tensors(args)
-        if not check(*tensors):
-            return None
-        addresses = list(map(data_ptr, tensors))
-        if reduce(or_, addresses) & 15:
+        if not check(*tensors) or reduce(or_, addresses := list(map(data_ptr, tensors))) & 15:
             return None
         for n in empty:  # PyTorch gives their data no address; which storage is whose matters all the same
             addresses[n] = address_of(tensors[n])
