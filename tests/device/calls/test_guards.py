@@ -10,6 +10,7 @@ from torch_webgpu.aten.dispatch.guards import guard_for
 from torch_webgpu.aten.dispatch.recipes import GUARDS_PER_SHAPE, Recipes
 from torch_webgpu.aten.dispatch.recorded_once import record_once
 from torch_webgpu.aten.dispatch.register_pointwise import POINTWISE, PointwiseKernel
+from torch_webgpu.engine.tensor import ADDRESS_BITS
 
 aten = torch.ops.aten
 
@@ -246,6 +247,29 @@ def test_lists_of_tensors_are_recognised(device, monkeypatch):
     for other in (lambda t: [t], lambda t: [t, t], lambda t: [t, t.sin(), t], lambda t: [t[:, :2], t.sin()]):
         for dim in (1, -2, 1):
             torch.testing.assert_close(torch.cat(other(x), dim).cpu(), torch.cat(other(on_cpu), dim))
+
+
+def test_tensors_without_elements_are_recognised(device, monkeypatch):
+    """They have no address, as in the first step of a cache that grows: ``cat([tensor([]), keys], -2)``."""
+    keys = torch.arange(24.0).view(2, 3, 4)
+    x = keys.to(device)
+    none = torch.tensor([], device=device)
+    for _ in range(2):
+        torch.cat([none, x], -2)
+    seen = keyed_calls(monkeypatch)
+    for empty in (none, torch.tensor([], device=device)):
+        assert torch.cat([empty, x], -2).cpu().equal(keys)
+    assert seen == []
+    guard = guard_for((none, x), {}, False)
+    assert guard is not None
+    for other in (none.half(), none.view(0, 1), x, torch.tensor([])):
+        assert guard((other, x), {}) is None
+    whole = torch.zeros(8, device=device)
+    for empty in (x.view(-1)[:0], x.view(-1)[7:7], none):  # in a storage that it shares, or in one of its own
+        first, second = guard((empty, x), {})
+        assert ((first ^ second) >> ADDRESS_BITS == 0) == (empty is not none)
+        for pair in ((empty, whole), (whole, empty), (empty, empty)):
+            assert torch.cat(pair).numel() == sum(t.numel() for t in pair)
 
 
 def test_zeros_of_either_sign_are_told_apart(device):

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("torch_webgpu")
 
 from torch_webgpu.aten.dispatch.recorded_once import record_once
+from torch_webgpu.engine.recipe import Excerpt
 from torch_webgpu.engine.record import engine
 
 
@@ -128,3 +129,20 @@ def test_temporaries_are_fresh_each_time(device):
         torch.sort(x.cpu().index_add(0, index.cpu(), x.cpu()[:2] + k), descending=True)[0].tolist() for k in range(5)
     ]
     assert [r.tolist() for r in results] == expected
+
+
+def test_zeros_without_elements_are_not_looked_for(device, monkeypatch):
+    """As in the gradient of ``cat`` with an empty tensor. What a fill refuses, it refuses without elements, too."""
+    made: list[object] = []
+    recipe = Excerpt.recipe
+    monkeypatch.setattr(Excerpt, "recipe", lambda self, *a: (made.append(a), recipe(self, *a))[1])
+    for shape in ((0,), (3, 0)):
+        x = torch.empty(shape, device=device)
+        assert x.zero_() is x
+        assert torch.zeros(shape, device=device).shape == shape
+    assert made == []
+    small = torch.empty(0, dtype=torch.int8, device=device)
+    for _ in range(2):
+        assert small.fill_(1) is small
+        with pytest.raises(RuntimeError, match="overflow"):
+            small.fill_(300)

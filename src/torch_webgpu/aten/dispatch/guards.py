@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.engine.store import address_of
 from torch_webgpu.engine.tensor import FIRST_ADDRESS
 
 from .torch_abi import is_webgpu, list_guard
@@ -33,19 +34,20 @@ def guard_for(
     """What recognises calls with the signature of this one, whose first argument is a webgpu tensor or a list of them;
     None where no guard can tell it.
 
-    A guard can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, and
-    plain values. ``numbers_vary``: of the numbers among these (booleans are none) only the classes decide anything.
+    A guard can for webgpu tensors that start at multiples of 16 bytes, where every kernel can use its widest loads, or
+    have no elements, and plain values. ``numbers_vary``: of the numbers among these (booleans are none) only the
+    classes decide anything.
     ``reads_flags``: PyTorch hands the kernel real tensors that are negated by a flag, too.
     """
     if args and args[0].__class__ is list:
         return guard_for_list(args, kwargs, numbers_vary, reads_flags)
-    if not args or not is_webgpu(args[0]) or args[0].data_ptr() & 15:
+    if not args or not is_webgpu(args[0]):
         return None
     arguments, names = (*args, *kwargs.values()), tuple(kwargs)
     tensors = [k for k, v in enumerate(arguments) if is_webgpu(v)]
-    addresses = [arguments[k].data_ptr() for k in tensors]
-    if min(addresses) < FIRST_ADDRESS or reduce(or_, addresses) & 15:
+    if not all(map(starts_well, itemgetter(0, *tensors)(arguments))):
         return None
+    empty = [n for n, k in enumerate(tensors) if not arguments[k].numel()]
     others = [k for k in range(len(arguments)) if k not in tensors]
     fixed = [k for k in others if not (numbers_vary and arguments[k].__class__ in NUMBERS)]
     pick_tensors, pick_others, pick_fixed = picker(tensors), picker(others), picker(fixed)
@@ -57,7 +59,7 @@ def guard_for(
     check, classes, size = look_alike(pick_tensors(arguments)), tuple(map(type, pick_others(arguments))), len(arguments)
     if reads_flags or any(arguments[k].is_complex() for k in tensors):
         check = with_flags(check, pick_tensors(arguments))
-    if not names and not fixed and tensors == list(range(len(tensors))):
+    if not names and not fixed and not empty and tensors == list(range(len(tensors))):
         few = guard_for_few(check, len(tensors), classes)
         if few is not None:
             return few
@@ -73,12 +75,18 @@ def guard_for(
         if zeros and [copysign(1.0, args[k]) for k in zeros] != signs:  # 0.0 and -0.0 are equal, too
             return None
         tensors = pick_tensors(args)
-        if not check(*tensors):
+        if not check(*tensors) or reduce(or_, addresses := list(map(data_ptr, tensors))) & 15:
             return None
-        addresses = list(map(data_ptr, tensors))
-        return addresses if min(addresses) >= FIRST_ADDRESS and not reduce(or_, addresses) & 15 else None
+        for n in empty:  # PyTorch gives their data no address; which storage is whose matters all the same
+            addresses[n] = address_of(tensors[n])
+        return addresses if min(addresses) >= FIRST_ADDRESS else None
 
     return guard
+
+
+def starts_well(t: torch.Tensor) -> bool:
+    """Whether a guard can be for a tensor that starts there."""
+    return address_of(t) >= FIRST_ADDRESS and not t.data_ptr() & 15
 
 
 def guard_for_list(

@@ -26,7 +26,7 @@ from .precision import where_precision_is
 
 CACHE_SIZE = 20_000
 """Signatures of all operators."""
-GUARDS_PER_SHAPE = 4
+GUARDS_PER_SHAPE = 6
 """Of one operator's first argument; half of them may be for tensors that share memory in a certain way."""
 
 

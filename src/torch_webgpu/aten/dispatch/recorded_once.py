@@ -27,6 +27,7 @@ def record_once(
     numbers: Callable[[Sequence[Any]], Params] | None = None,
     reads_flags: bool = False,
     by_mode: bool = False,
+    reads: Callable[..., bool] | None = None,
 ) -> OperatorKernel:
     """``fn``, a kernel that records operations as its arguments' layouts and plain values tell it to, and nothing else
     does.
@@ -36,12 +37,15 @@ def record_once(
 
     ``numbers(arguments)``: for a kernel that records one operation, whose parameters these are; the numbers among its
     arguments decide nothing else. ``reads_flags``: it is handed tensors that are negated by a flag, as copies are.
-    ``by_mode``: in deterministic mode it records something else, and so runs each time.
+    ``by_mode``: in deterministic mode it records something else, and so runs each time. ``reads(*arguments)``: for a
+    kernel that reads values back in some calls, whether it may in one that no recipe is known for: none is made then.
     """
     recipes: Recipes[Recipe] = Recipes(reads_flags)
     numbers_vary = numbers is not None
 
     def unrecognised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if reads is not None and reads(*args, **kwargs):
+            return uncast(fn, args, kwargs)
         tensors: list[torch.Tensor] = []
         values = (*args, *kwargs.values())
         precision = float32_matmul_precision() if recipes.by_precision else None
@@ -73,6 +77,11 @@ def record_once(
 
     kernel = recipes.kernel(unrecognised)
     return wraps(fn)(except_in_deterministic_mode(kernel, fn) if by_mode else kernel)
+
+
+def always(*_args: Any, **_kwargs: Any) -> bool:
+    """``reads`` of a kernel that reads values back in every call, as whose results' sizes are values do."""
+    return True
 
 
 def except_in_deterministic_mode(kernel: OperatorKernel, fn: OperatorKernel) -> OperatorKernel:

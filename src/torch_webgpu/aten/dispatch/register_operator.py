@@ -33,6 +33,7 @@ def register_operator(
     by_mode: bool = False,
     numbers: Callable[[Sequence[Any]], Params] | None = None,
     in_place: Callable[..., Any] | None = None,
+    reads: Callable[..., bool] | None = None,
 ) -> None:
     """Registers ``fn`` as the kernel of an operator and derives the kernels of what PyTorch derives from it.
 
@@ -42,9 +43,10 @@ def register_operator(
     and copy. ``strict``: what ``out=`` tensors may be, where that is less than PyTorch casts; nothing in place is
     derived then. ``in_place``: the kernel of the in-place overload, where it does more than to copy. ``out_decides``:
     whether one that takes a dtype computes, unless it is given one, in that of its output. ``strided``: which ``out=``
-    tensors get the strides of results. For ``by_mode`` and ``numbers`` see :func:`.recorded_once.record_once`.
+    tensors get the strides of results. For ``by_mode``, ``numbers`` and ``reads`` see
+    :func:`.recorded_once.record_once`.
     """
-    kernel = record_once(guarded(target, fn), numbers, by_mode=by_mode)
+    kernel = record_once(guarded(target, fn), numbers, by_mode=by_mode, reads=reads)
     impl(target, kernel)
     name = target._schema.name.split("::")[1]
     for overload in (*overloads(name).values(), *overloads(f"{name}_").values()):

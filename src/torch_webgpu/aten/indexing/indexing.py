@@ -1,11 +1,11 @@
-"""Reading through indices (index_select, gather, take, advanced indexing) and finding them (nonzero, masks)."""
+"""Reading through indices: index_select, gather, take, advanced indexing, masks."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,7 @@ from torch_webgpu.aten.dispatch.deterministic import (
 )
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
 from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.recorded_once import always
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable, warn_of_expanded
 from torch_webgpu.aten.dispatch.results import name_of
@@ -24,9 +25,11 @@ from torch_webgpu.aten.dispatch.torch_abi import aten, is_deterministic, is_webg
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import TypedScalar, engine
 from torch_webgpu.ir.operation import Extern
-from torch_webgpu.kernels.indexing import compact, indexed
+from torch_webgpu.kernels.indexing import indexed
 from torch_webgpu.kernels.indexing.indexed import IndexGeometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
+
+from .compaction import coordinates_of, selected
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
 ON_EXPANDED = {"index_fill": "tensor[mask] = scalar", "index_put": "tensor[indices] = tensor"}
@@ -191,6 +194,7 @@ def take(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """``indices`` with boolean masks replaced by the positions of their true elements, one tensor per dimension."""
     expanded: list[torch.Tensor | None] = []
+    masks: list[tuple[int, torch.Tensor]] = []
     for index in indices:
         if index is not None and index.device != self.device and not index.is_cpu:
             raise RuntimeError(
@@ -201,19 +205,32 @@ def expand_masks(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
             expanded.append(index if index is None or is_webgpu(index) else index.to(self.device))
             continue
-        if index.dtype == torch.uint8:
-            warnings.warn(BYTE_MASKS, stacklevel=2)
-        for d, size in enumerate(index.shape):
-            at = len(expanded) + d
-            if at >= self.dim() or self.shape[at] != size:
-                raise IndexError(
-                    f"The shape of the mask {list(index.shape)} at index {d} does not match "
-                    f"the shape of the indexed tensor {list(self.shape)} at index {at}"
-                )
-        expanded += nonzero(index.to(self.device)).unbind(1)
+        check_mask(self, index, len(expanded))
+        masks.append((len(expanded), index.to(self.device)))
+        expanded += [None] * index.dim()
+    found = coordinates_of([mask for _, mask in masks]) if masks else []
+    for (at, mask), coordinates in zip(masks, found, strict=True):
+        expanded[at : at + mask.dim()] = coordinates.unbind(1)
     if len(expanded) > self.dim():
         raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(expanded)})")
     return expanded
+
+
+def check_mask(self: torch.Tensor, mask: torch.Tensor, at: int) -> None:
+    """IndexError unless a mask has the shape of the dimensions from ``at`` on."""
+    if mask.dtype == torch.uint8:
+        warnings.warn(BYTE_MASKS, stacklevel=2)
+    for d, size in enumerate(mask.shape):
+        if at + d >= self.dim() or self.shape[at + d] != size:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {d} does not match "
+                f"the shape of the indexed tensor {list(self.shape)} at index {at + d}"
+            )
+
+
+def has_mask(_self: torch.Tensor, indices: Sequence[torch.Tensor | None], *_args: Any) -> bool:
+    """Whether what is indexed depends on values that have to be read."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 class Indexed(NamedTuple):
@@ -255,6 +272,10 @@ def resolve(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Index
 
 
 def index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    first = indices[0] if len(indices) == 1 else None
+    if first is not None and first.dtype == torch.bool and 0 < first.dim() == self.dim():
+        check_mask(self, first, 0)
+        return selected("index", self, first.to(self.device))
     expanded = expand_masks(self, indices)
     check_devices([self, *(i for i in expanded if i is not None)])
     if all(i is None for i in expanded):
@@ -384,10 +405,9 @@ def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype != torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     check_devices([self, mask])
-    mask, self = torch.broadcast_tensors(mask, self)  # errors name the mask's shape first, as the CPU's do
-    if self.dim() == 0:
-        self, mask = self.unsqueeze(0), mask.unsqueeze(0)
-    return index(self, [mask])
+    if mask.shape != self.shape:
+        mask, self = torch.broadcast_tensors(mask, self)  # errors name the mask's shape first, as the CPU's do
+    return selected("masked_select", self, mask)
 
 
 def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -414,49 +434,13 @@ def masked_scatter_(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     return self.copy_(torch.where(mask, found, self))
 
 
-def nonzero(self: torch.Tensor) -> torch.Tensor:
-    """(n, self.dim()) coordinates, int64, in row-major order. Waits for the device, to learn ``n``.
-
-    Each dimension's coordinates lie together in memory, as on the CPU.
-    """
-    flat = self.reshape(-1).ne(0)
-    place = torch.cumsum(flat, 0, dtype=torch.int32)
-    count = int(place[-1]) if self.numel() else 0
-    out = engine().empty((count, self.dim()), torch.int64, self.device.index, (1, count))
-    return write_coordinates(flat, place, self.shape, out)
-
-
-def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
-    """:func:`nonzero` cut or filled up to ``size`` rows, without waiting."""
-    if size < 0:
-        raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
-    out = self.new_full((size, self.dim()), fill_value, dtype=torch.int64)
-    if self.numel() == 0:
-        return out
-    flat = self.reshape(-1).ne(0)
-    return write_coordinates(flat, torch.cumsum(flat, 0, dtype=torch.int32), self.shape, out)
-
-
-def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
-    if out.numel():
-        record_kernel("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
-    return out
-
-
-def not_long(result: torch.Tensor, out: torch.Tensor) -> Exception:
-    return RuntimeError(
-        f"nonzero: Expected out tensor to have scalar type Long but got scalar type{name_of(out.dtype)}"
-    )
-
-
 def register() -> None:
     register_operator(aten.index_select.default, index_select, strict=Strict(same_scalar_type("index_select")))
     register_operator(aten.gather.default, gather, strict=Strict())
     register_operator(aten.take.default, take, strict=Strict(same_scalar_type("take")))
-    register_operator(aten.index.Tensor, index, strict=Strict())
-    register_operator(aten.masked_select.default, masked_select, strict=Strict(same_scalar_type("masked_select")))
-    register_operator(aten.nonzero.default, nonzero, strict=Strict(not_long))
-    register_operator(aten.nonzero_static.default, nonzero_static, strict=Strict(not_long))
-    register_operator(aten._index_put_impl_.default, index_put_, by_mode=True)
+    register_operator(aten.index.Tensor, index, strict=Strict(), reads=has_mask)
+    strict = Strict(same_scalar_type("masked_select"))
+    register_operator(aten.masked_select.default, masked_select, strict=strict, reads=always)
+    register_operator(aten._index_put_impl_.default, index_put_, by_mode=True, reads=has_mask)
     register_operator(aten.put_.default, put_, by_mode=True)
     register_operator(aten.masked_scatter_.default, masked_scatter_)

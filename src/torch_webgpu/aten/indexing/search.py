@@ -7,6 +7,7 @@ from math import isfinite
 import torch
 
 from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.recorded_once import always
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
@@ -17,7 +18,8 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.ir.ops import MissingKindError
 from torch_webgpu.kernels.indexing.search import lower_search
 
-from .indexing import index_select, nonzero, wrap_dim
+from .compaction import nonzero
+from .indexing import index_select, wrap_dim
 from .sort import first_places
 
 
@@ -302,4 +304,4 @@ def register() -> None:
         (aten.unique_consecutive.default, unique_consecutive),
         (aten.unique_dim_consecutive.default, unique_dim_consecutive),
     ):
-        register_operator(overload, fn, by_mode=True)
+        register_operator(overload, fn, by_mode=True, reads=always)

@@ -142,7 +142,7 @@ def fill_tensor(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def zero_(self: torch.Tensor) -> torch.Tensor:
-    return fill_scalar(self, 0)
+    return fill_scalar(self, 0) if self.numel() else self  # which has no recipe where nothing is recorded
 
 
 def register() -> None:

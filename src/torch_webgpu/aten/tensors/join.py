@@ -100,11 +100,16 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
         return torch.empty_like(repeats)
     ends = torch.cumsum(repeats, 0)
     if output_size is None:
-        if bool((repeats < 0).any()):
+        least, output_size = torch.stack([repeats.min().to(ends.dtype), ends[-1]]).tolist()
+        if least < 0:
             raise RuntimeError("repeats can not be negative")
-        output_size = int(ends[-1])
     places = torch.arange(output_size, device=repeats.device)
     return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
+
+
+def counts_repeats(_repeats: torch.Tensor, *, output_size: int | None = None) -> bool:
+    """Whether the size of the result has to be read."""
+    return output_size is None
 
 
 def register() -> None:
@@ -113,6 +118,6 @@ def register() -> None:
     for overload, fn in (
         (aten.roll.default, roll),
         (aten.flip.default, flip),
-        (aten.repeat_interleave.Tensor, repeat_interleave),
     ):
         register_operator(overload, fn)
+    register_operator(aten.repeat_interleave.Tensor, repeat_interleave, reads=counts_repeats)

@@ -10,7 +10,8 @@ import torch
 from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, outputs_of
-from torch_webgpu.aten.indexing.indexing import nonzero, wrap_dim
+from torch_webgpu.aten.indexing.compaction import nonzero
+from torch_webgpu.aten.indexing.indexing import wrap_dim
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 

@@ -1,4 +1,4 @@
-"""Stream compaction: the coordinates of the true elements of a mask, in row-major order."""
+"""Stream compaction: what lies where a mask is true, or its coordinates, in row-major order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.layout import Shape
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.builder import bind, per_point
+from torch_webgpu.wgsl.builder import bind, per_point, store_mode
 from torch_webgpu.wgsl.indexing import Indexing
 from torch_webgpu.wgsl.launch import Lowered, ParamList, Source
 
@@ -35,5 +35,28 @@ def lower_coordinates(op: Operation, alias: tuple[int, ...], target: Target, sha
         f"  if (row >= {rows}) {{ return; }}",
         *indexing.coordinates(),
         *stores,
+    ]
+    return Lowered((params.launch(op.name, per_point(lines, numel), bindings, order, prod(shape)),))
+
+
+def lower_selected(op: Operation, alias: tuple[int, ...], target: Target, shape: Shape, strides: Shape) -> Lowered:
+    """For arguments (data, mask, its inclusive running count as int32, the selected elements).
+
+    The data has ``strides`` over ``shape``; mask and running count are contiguous with as many elements. Element
+    ``count - 1`` of the selected is written for every true one; what is beyond their number is dropped.
+    """
+    params = ParamList()
+    numel = params.add("numel", prod(shape))
+    rows = params.add("rows", op.args[3].shape[0])
+    mask, count, out = (params.add(name, Source("offset", k)) for k, name in enumerate(("mask", "count", "out"), 1))
+    mode = store_mode(op.args[3], "strided", target.float16)
+    bindings, names, order = bind(op.args, alias, 3, {3: mode})
+    indexing = Indexing(shape, [strides], params)
+    lines = [
+        f"  if (!{names[1]}_load({mask} + i)) {{ return; }}",
+        f"  let row = u32({names[2]}_load({count} + i)) - 1u;",
+        f"  if (row >= {rows}) {{ return; }}",
+        *(indexing.coordinates() if indexing.layout(0) == "strided" else ()),
+        f"  {names[3]}_store({out} + row, {names[0]}_load({indexing.element(0, 0)}));",
     ]
     return Lowered((params.launch(op.name, per_point(lines, numel), bindings, order, prod(shape)),))
