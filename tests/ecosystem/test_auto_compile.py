@@ -60,6 +60,7 @@ def test_training_steps_are_equal(name: str) -> None:
 def test_generation_compiles_the_decoding_step_alone() -> None:
     """A static cache is decoded through one graph; one that grows compiles nothing. The tokens are the same."""
     model = ARCHITECTURES["qwen2"].model().to(DEVICE)
+    assert_on(DEVICE, model.parameters(), "qwen2")
     ids = torch.randint(4, 99, (1, 6)).to(DEVICE)
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     for ways, most in (({}, 0), ({"cache_implementation": "static", "disable_compile": True}, 1)):
@@ -69,4 +70,5 @@ def test_generation_compiles_the_decoding_step_alone() -> None:
             found = model.generate(ids, **options, **ways)
             stats = torch.webgpu.auto_compile_stats()
         assert torch.equal(found.cpu(), expected.cpu())
+        assert sum(row.recompilations for row in stats.modules) == 0
         assert sum(row.signatures for row in stats.modules) == most, [dict(row) for row in stats.modules]

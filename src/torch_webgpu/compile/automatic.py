@@ -32,6 +32,8 @@ MOST_SIGNATURES = 8
 """That a module is compiled for. With others it is eager."""
 MOST_RECOMPILATIONS = 4
 """For signatures that it was compiled for, before a module is eager for good. Below Dynamo's limit, which warns."""
+MOST_LOOKED_AT = 32
+"""Objects, in an argument that is no tensor."""
 SPREADING = ("torch.distributed.", "torch.nn.parallel.")
 """Modules of PyTorch's whose classes spread a model over devices or ranks: DataParallel, DDP, FSDP, pipelines."""
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -193,12 +195,31 @@ def signature_of(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         elif isinstance(leaf, torch.fx.Proxy):
             return None
         else:
-            parts.append(type(leaf))
+            parts.append((type(leaf), size_in(leaf)))
     if not ours and not is_webgpu(next(module.parameters(), None)):
         return None
     autocast = torch.is_autocast_enabled("webgpu") and torch.get_autocast_dtype("webgpu")
     modes = (module.training, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
     return (*parts, str(spec), *modes)
+
+
+def size_in(holder: Any) -> torch.Size | None:
+    """The size of the first tensor that an object holds, such as a cache of keys and values: it tells one that grows.
+
+    Only a few objects are looked at: a call is not to wait for it.
+    """
+    waiting: list[Any] = [holder]
+    for _ in range(MOST_LOOKED_AT):
+        if not waiting:
+            break
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            return value.shape
+        if isinstance(value, (list, tuple)):
+            waiting.extend(value[:1])
+        elif not isinstance(value, (type, Module)):
+            waiting.extend(reversed((value if isinstance(value, dict) else getattr(value, "__dict__", {})).values()))
+    return None
 
 
 def watch_gradients(entry: Entry, result: Any) -> None:
