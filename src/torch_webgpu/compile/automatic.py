@@ -159,6 +159,8 @@ def compiled_call() -> Callable[..., Any]:
 
 def unfit(module: Module) -> str | None:
     """Why a module is not to be compiled, if so: PyTorch's own way of spreading it has hooks between its parts."""
+    if type(module).__module__.startswith("torch._dynamo."):  # ``OptimizedModule``
+        return "it is compiled already"
     for part in module.modules():
         if any(base.__module__.startswith(SPREADING) for base in type(part).__mro__):
             return f"{type(part).__name__} spreads it over devices or ranks"
