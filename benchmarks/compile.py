@@ -202,6 +202,10 @@ def bert(device: Device, quick: bool) -> Case:
 
 
 MODES = ("eager", "compiled")
+AUTO = "auto"
+"""The eager step under ``torch.webgpu.auto_compile()``: on webgpu alone, with ``--auto``."""
+BEFORE_AUTO = 6
+"""Steps after which all that repeats is compiled."""
 CASES: dict[str, Callable[[Device, bool], Case]] = {
     "decode float32": decode(torch.float32),
     "decode float16": decode(torch.float16),
@@ -226,7 +230,11 @@ def figures(name: str, device: Device, effort: Effort, quick: bool, modes: Seque
         steps["compiled"], results = first_step(case, device, "first step", name)
         yield from results
     for mode in modes:
-        step = steps[mode]
+        step = steps.get(mode, case.eager)
+        if mode == AUTO:
+            torch.webgpu.auto_compile()  # type: ignore[attr-defined]
+            for _ in range(BEFORE_AUTO):
+                step()
         reset = getattr(getattr(torch, device.device.type), "reset_peak_memory_stats", None)
         if reset is not None:
             reset()
@@ -242,6 +250,10 @@ def figures(name: str, device: Device, effort: Effort, quick: bool, modes: Seque
         if reset is not None:
             peak = getattr(torch, device.device.type).max_memory_allocated() / MIB
             yield Result("peak memory", peak, "MiB", peak, peak, 1, {"model": name, "mode": mode})
+        if mode == AUTO:
+            for row in torch.webgpu.auto_compile_stats().modules:  # type: ignore[attr-defined]
+                print(f"{name}: {dict(row)}", file=sys.stderr)
+            torch.webgpu.auto_compile(False)  # type: ignore[attr-defined]
 
 
 def first_step(case: Case, device: Device, benchmark: str, name: str) -> tuple[Step, list[Result]]:
@@ -282,6 +294,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="NAMES", help=f"comma-separated, of {','.join(CASES)}")
     parser.add_argument("--mode", choices=MODES, help="only that one, and nothing of a second process")
+    parser.add_argument("--auto", action="store_true", help="on webgpu also eager steps that auto_compile() compiles")
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: does it run")
     parser.add_argument("--packages", action="store_true", help="also the first step where Dynamo's packages are found")
     parser.add_argument("--table", action="store_true", help="a table for people, on standard error")
@@ -301,7 +314,10 @@ def run_device(options: argparse.Namespace) -> int:
         torch._dynamo.reset()
         if options.warm:
             return again(name, device, options.quick)
-        return figures(name, device, effort, options.quick, (options.mode,) if options.mode else MODES)
+        modes = (options.mode,) if options.mode else MODES
+        if options.auto and device.device.type == "webgpu":
+            modes = (*modes, AUTO)
+        return figures(name, device, effort, options.quick, modes)
 
     return int(print_figures(device, options.only.split(",") if options.only else list(CASES), measured))
 
@@ -313,9 +329,10 @@ def main() -> int:
     quick = ["--quick"] * options.quick
     flags = [*quick, *(["--only", options.only] if options.only else [])]
     mode = ["--mode", options.mode] if options.mode else []
+    auto = ["--auto"] * options.auto
     devices = implementations(options.device, options.implementation)
     with caches() as variables:
-        runs = [run_in_processes(__file__, devices, [*flags, *mode], variables)]
+        runs = [run_in_processes(__file__, devices, [*flags, *mode, *auto], variables)]
         if not mode:
             runs.append(run_in_processes(__file__, devices, [*flags, "--warm"], variables))
     for name in (options.only.split(",") if options.only else CASES) if options.packages else ():

@@ -284,10 +284,11 @@ def figures(name: str) -> Figures:
     return Figures(name, found, ours, theirs, statistics.median(ratios), min(ratios), max(ratios))
 
 
-def measured(name: str, delay_ms: float) -> dict[str, Any]:
+def measured(name: str, delay_ms: float, auto: bool) -> dict[str, Any]:
     """One model's row, in this process."""
     torch.set_num_threads(1)
     device = use_null_adapter()
+    torch.webgpu.auto_compile(auto)  # type: ignore[attr-defined]
     torch.webgpu.set_batch_delay(delay_ms)  # type: ignore[attr-defined]
     result = asdict(figures(name))
     row = {**environment(device), **result.pop("counts"), **result, "fallbacks": device.fallbacks()}
@@ -324,6 +325,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="MODELS", help=f"comma-separated, of {','.join(MODELS)}")
     parser.add_argument("--json", action="store_true", help="JSON lines on standard output instead of a table")
     parser.add_argument("--delay", type=float, default=0.0, metavar="MS", help="of the timer (see set_batch_delay)")
+    parser.add_argument("--auto", action="store_true", help="with torch.webgpu.auto_compile()")
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = options.only.split(",") if options.only else list(MODELS)
@@ -331,11 +333,12 @@ def main() -> int:
     if unknown:
         parser.error(f"no such model: {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     if options.in_process:
-        print(json.dumps(measured(names[0], options.delay)), flush=True)
+        print(json.dumps(measured(names[0], options.delay, options.auto)), flush=True)
         return 0
     rows = []
     for name in names:
         command = [sys.executable, __file__, "--in-process", "--only", name, "--delay", str(options.delay)]
+        command += ["--auto"] * options.auto
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             return done.returncode

@@ -22,7 +22,7 @@ def register() -> None:
     _registered = True
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from torch_webgpu.api import host_costs, plans, torch_profiler
+    from torch_webgpu.api import auto_compiling, host_costs, plans, torch_profiler
     from torch_webgpu.aten.dispatch import torch_abi
     from torch_webgpu.compile import register as compiler
     from torch_webgpu.engine import launch_blocking, record
@@ -36,6 +36,7 @@ def register() -> None:
     plan.trace, plan.bind = plans.trace, plans.bind
     launch_blocking.register()
     compiler.register()
+    auto_compiling.register()
     torch_profiler.register()
     host_costs.register()
     integrations.register()

@@ -21,6 +21,7 @@
 ``TORCH_WEBGPU_MAX_BUFFERS``   pretend that a kernel binds no more buffers than this; every adapter has 8
 ``TORCH_WEBGPU_TARGET``        pretend that the adapter offers no more than this description of a GPU, such as ``mali``
 ``TORCH_WEBGPU_SHARED_MEMORY`` ``0``: ranks of one host exchange through gloo, too, not through shared memory
+``TORCH_WEBGPU_AUTO_COMPILE``  ``1``: compile modules by themselves that are called again and again
 ``TORCH_WEBGPU_CACHE_DIR``     where plans of compiled graphs are kept; ``off``: nowhere
 ``TORCH_WEBGPU_INTEGRATIONS``  ``0``: leave libraries as they are, which then need to be told ``device="webgpu"``
 ============================== =========================================================================
@@ -164,6 +165,7 @@ FLOAT64 = Flag("FLOAT64", False, _is("off"))
 IMMEDIATES = Flag("IMMEDIATES", True, _switch)
 INTEGRATIONS = Flag("INTEGRATIONS", True, _switch)
 SHARED_MEMORY = Flag("SHARED_MEMORY", True, _switch)
+AUTO_COMPILE = Flag("AUTO_COMPILE", False, _switch)
 CACHE_DIR = Flag("CACHE_DIR", "", str)
 MAX_BINDING = Flag("MAX_BINDING", 0, _number(0))
 MAX_BUFFERS = Flag("MAX_BUFFERS", 0, _number(0))
@@ -189,6 +191,7 @@ class Config:
     immediates: bool = field(default_factory=IMMEDIATES.read)
     shared_memory: bool = field(default_factory=SHARED_MEMORY.read)
     integrations: bool = field(default_factory=INTEGRATIONS.read)
+    auto_compile: bool = field(default_factory=AUTO_COMPILE.read)
     cache_dir: str = field(default_factory=CACHE_DIR.read)
     max_binding_bytes: int = field(default_factory=MAX_BINDING.read)
     max_buffers: int = field(default_factory=MAX_BUFFERS.read)

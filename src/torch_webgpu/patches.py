@@ -460,6 +460,11 @@ IN_A_CALL = Patches([
         "a function that gives a function the rule of another",
         what="`get_torch_obj_rule_map()`",
     ),
+    row(
+        "torch.nn", "Module._compiled_call_impl", compiler.observe_module_calls,
+        "While `torch.webgpu.auto_compile` is on: nobody tells that a module is called, so that it could be compiled.",
+        "a global hook that takes the place of a module's call",
+    ),
 ])  # fmt: skip
 """What a function of ours changes while it runs, or in one object; ``make`` is that function."""
 

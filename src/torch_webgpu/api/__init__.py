@@ -20,6 +20,7 @@ from torch_webgpu.errors import (
 )
 
 from . import amp
+from .auto_compiling import auto_compile, auto_compile_stats
 from .batching import (
     batch,
     disable_batching,

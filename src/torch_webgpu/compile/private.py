@@ -77,6 +77,12 @@ def suppresses_errors() -> bool:
     return bool(import_module("torch._dynamo.config").suppress_errors)
 
 
+def compiler_failures() -> tuple[type[Exception], ...]:
+    """What Dynamo raises for what it cannot compile as one graph, before anything has run."""
+    errors = import_module("torch._dynamo.exc")
+    return errors.TorchDynamoException, errors.FailOnRecompileLimitHit
+
+
 def settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Inductor's configuration with these. Raises RuntimeError for what it does not know."""
     config: Any = import_module("torch._inductor.config")

@@ -4,18 +4,23 @@ graph with a webgpu tensor in it is ours whichever of the two names is given; al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+import torch
+
 from . import artifacts
 from .private import on_webgpu
 
 TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
 """The modules of ``translation`` that Dynamo traces through."""
+TRACED_FILE = "<torch.webgpu.auto_compile>"
+"""Where Dynamo, which leaves this package's files out, believes that a function is written which it is to trace."""
 
 
 def register() -> None:
@@ -28,6 +33,34 @@ def load_plan(name: str, data: bytes) -> None:
     from .cache import write_loaded  # which loads FX
 
     write_loaded(name, data)
+
+
+def observe_module_calls(call: Callable[[Any, Any, Any], Any] | None) -> None:
+    """From now on modules call ``call(module, args, kwargs)``, but for those that a program compiles; None ends it.
+
+    ``Module.__call__`` stays what it is, which Dynamo tests for: it looks for what ``module.compile()`` leaves in an
+    instance, and so finds this in the class.
+    """
+
+    def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if call is None or torch.compiler.is_compiling():  # Dynamo comes here for a module with hooks
+            return module._call_impl(*args, **kwargs)
+        return call(module, args, kwargs)
+
+    observed.__code__ = observed.__code__.replace(co_filename=TRACED_FILE)
+    torch.nn.Module._compiled_call_impl = None if call is None else observed
+
+
+@contextmanager
+def with_guarded_hooks() -> Iterator[None]:
+    """What Dynamo compiles meanwhile is compiled anew once a module has got a hook, which it skips by default."""
+    config: Any = import_module("torch._dynamo.config")
+    skips = config.skip_nnmodule_hook_guards  # its own ``patch`` would take 100 µs
+    config.skip_nnmodule_hook_guards = False
+    try:
+        yield
+    finally:
+        config.skip_nnmodule_hook_guards = skips
 
 
 def choose_by_name(module: Any) -> None:

@@ -52,3 +52,15 @@ def origin(kernel: Any) -> str:
     """Where a kernel was registered, in C++'s words."""
     text = repr(kernel)
     return text.partition("debug='")[2].rpartition("'")[0] or text
+
+
+def differs_from_a_plain_call() -> bool:
+    """Whether a call is traced or transformed at the moment, or hooks keep what it saves for its backward pass, as in
+    checkpointed parts of models.
+    """
+    return (
+        torch._C._get_tracing_state() is not None
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
