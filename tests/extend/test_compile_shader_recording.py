@@ -175,7 +175,8 @@ def python_calls(call: Callable[[], object]) -> int:
 
 
 def test_a_call_costs_no_more_than_half_again_a_built_in_operators(lib: object) -> None:
-    x, y = inputs()
+    # No other test has this shape: the guards of earlier calls would be asked first.
+    x, y = torch.ones(5, 23, device=DEVICE), torch.ones(5, 23, device=DEVICE)
     built_in = python_calls(lambda: y.add_(x, alpha=0.5))
     own = python_calls(lambda: lib.saxpy(x, y, 0.5))  # type: ignore[attr-defined]
     assert own <= 1.5 * built_in, (own, built_in)
