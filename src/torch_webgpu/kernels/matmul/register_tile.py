@@ -219,9 +219,8 @@ def block_text(
 
     ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how many sums ``finish`` takes, up to
     :func:`most_together`. ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` vectors
-    ahead. ``heavy``: ``finish`` is long, or compiling is slow, and it should be there a few times only:
-    compilers write it out wherever it is called. (128 x 128 sums with a GELU compile in 1.5 instead of 9 seconds on the
-    software adapter.)
+    ahead. ``heavy``: ``finish`` is long, and it should be there a few times only: compilers write it out wherever it is
+    called.
     """
     a, b = _operand_of(a_side, tile, 1, tail), _operand_of(b_side, tile, together, tail)
     turns = Turns(tile, a, b)
