@@ -129,8 +129,8 @@ class Loads:
     x: str = "b"
 
     def is_whole(self) -> bool:
-        """Whether a run is one load of each component, of up to 16 bytes, or of four numbers that are not packed."""
-        if not self.elements.comes_in_runs(self.run) or (self.elements.is_plain() and self.run > 4):
+        """Whether a run is one load of each component, of up to 16 bytes."""
+        if not self.elements.comes_in_runs(self.run):
             return False
         used = self.elements.used(self.elements.number)
         sizes = [(k, self.count(k), self.elements.components[k].itemsize) for k in used]

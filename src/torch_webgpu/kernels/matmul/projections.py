@@ -25,7 +25,7 @@ from torch_webgpu.wgsl.launch import Lowered, grid_for
 from .component_loads import LANES, Component, Elements, Loads, bind_components, load_of
 from .epilogue import Epilogue
 from .matmul import MATVEC_THREADS, STORED
-from .operand import in_groups
+from .operand import RUN_BYTES, in_groups
 from .store_sums import store_sums
 
 COORDINATES = ("n",)
@@ -48,25 +48,26 @@ class Norm:
 
 class Share(NamedTuple):
     """How the sums of a workgroup are shared: ``lanes`` threads have one together, and each has ``rows`` of them; so
-    many loads are ``underway`` at once.
+    many loads are ``underway`` at once, and workgroup memory has a ``chunk`` of the vector, of so many numbers.
     """
 
     lanes: int
     rows: int
     underway: int
+    chunk: int
 
 
-PLAIN = Share(64, 1, 4)
-MANY_OUTPUTS = 1 << 13
-"""Beyond, sums of few lanes keep a large GPU busy. Up to there the number of outputs decides nothing: equal kernels are
-fused horizontally, as of queries, keys and values.
-"""
-LONG_SUM = 128
-"""Loads of a row from which on few outputs are shared by more lanes. (H100, 4 bits: 4096x4096 takes 9.6 µs with 64
-lanes and 10.4 with 32, 14336x4096 takes 23.7 and 21.6.)
-"""
+# Numbers of 4 bits gain by more rows: a lane has more to load of the vector than of a row. WebGPU promises 16 KiB of
+# workgroup memory: 8 for the vector, 5 for sums, 3 for mean and deviation. H100, eight layers of 4096 and 11008, ms:
+#   16 bits 1.34; with 64 lanes 1.34
+#   8 bits  0.90; with two rows 0.97
+#   4 bits  0.82; with one load underway 0.84, and 64 lanes 0.90, and four rows 1.20
+SHARE, SHARE_4_BITS = Share(32, 1, 4, 2048), Share(32, 2, 2, 2048)
+# A few lanes are what software adapters run side by side, and barriers cost them. lavapipe, two cores, two layers of
+# 1024 and 2816, ms: 16 bits 28, as above 55; 8 bits 13, 44; 4 bits 12, 37.
+SOFTWARE_SHARE, SOFTWARE_SHARE_4_BITS = Share(4, 4, 1, 1024), Share(8, 4, 1, 1024)
 RUNS = (32, 16, 8, 4, 2, 1)
-"""Neighbours along the sum that a lane loads at once: four words of a row, or less."""
+"""Neighbours along the sum that a lane loads at once: 16 bytes of a row, or less."""
 
 
 @cache
@@ -95,11 +96,12 @@ def lower_projections(
     firsts = range(len(names), len(names) + matrices * each, each)
     sides = [op.args[first : first + each] for first in firsts]
     run = next(r for r in RUNS if k % r == 0 and all(Loads(elements, specs, r).is_whole() for specs in sides))
-    share = PLAIN if elements.is_plain() else packed_share(n, k // run)
+    share = share_of(run, target)
     outputs = MATVEC_THREADS // share.lanes
     kernel = Draft(COORDINATES)
     kernel.add(f"alias T = {'f32' if matrices == 1 else f'vec{matrices}<f32>'};")
     kernel.add(constant("RUN", run), constant("OUTPUTS", outputs), constant("LANES", share.lanes))
+    kernel.add(constant("CHUNK", share.chunk))
     vector = Vector(names, [op.args[arg] for arg in range(len(names))], run, norm)
     vector.bind(kernel)
     for name, value in (("n", n), ("k", k)):
@@ -116,9 +118,11 @@ def lower_projections(
     return Lowered((launch,))
 
 
-def packed_share(outputs: int, loads: int) -> Share:
-    """For numbers that are packed, of which a load has many: two rows use what a lane has of the vector."""
-    return Share(64 if outputs <= MANY_OUTPUTS and loads >= LONG_SUM else 32, 2, 1)
+def share_of(run: int, target: Target) -> Share:
+    """``run``: how many numbers a lane loads at once."""
+    if run > RUN_BYTES:
+        return SOFTWARE_SHARE_4_BITS if target.software else SHARE_4_BITS
+    return SOFTWARE_SHARE if target.software else SHARE
 
 
 def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share) -> str:
@@ -133,10 +137,10 @@ def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share) -> str:
         matrices=matrices,
         rows=rows,
         unrolled=share.underway,
+        fills=-(-share.chunk // vector.width // MATVEC_THREADS),
         squared=squared,
         sums=sums,
         products=products,
-        norm=f" * inverseSqrt(lane_sums[{sums - 1}][lid] / f32(P.k) + P.eps)" if squared else "",
     )
 
 
@@ -154,7 +158,8 @@ class Vector:
         self.arguments, self.run, self.norm = names, run, norm
         self.specs = [last_dimension(spec) for spec in specs]
         self.fours = run % 4 == 0 and all(in_groups(spec, 0) for spec in self.specs)
-        self.pieces = run // 4 if self.fours else run
+        self.width = 4 if self.fours else 1
+        self.pieces = run // self.width
         self.names = [f"v{piece}" for piece in range(self.pieces)]
         self.with_total = False
 
@@ -164,7 +169,7 @@ class Vector:
 
     def bind(self, kernel: Draft) -> None:
         kernel.add(f"alias Piece = {'vec4<f32>' if self.fours else 'f32'};", "const ONE = Piece(1.0);")
-        kernel.add(f"const PIECE = {4 if self.fours else 1}u;")
+        kernel.add(constant("PIECE", self.width), constant("PIECES", self.pieces))
         kernel.add(f"fn product(a: Piece, b: Piece) -> f32 {{ return {'dot(a, b)' if self.fours else 'a * b'}; }}")
         for arg, (name, spec) in enumerate(zip(self.arguments, self.specs, strict=True)):
             kernel.input(name, arg, spec, COORDINATES)
@@ -179,24 +184,17 @@ class Vector:
         return ["fn prepare(lid: u32) {}"]
 
     @property
-    def loads(self) -> list[str]:
-        value = "(x{0} - mean) * factor" if self.norm and self.norm.centred else "x{0}"
+    def value(self) -> str:
+        """The text of a piece as it is multiplied, of ``x`` at ``step``."""
+        value = "(x - mean) * factor" if self.norm and self.norm.centred else "x"
         for name, sign in (("gain", "*"), ("offset", "+")):
             if name in self.arguments:
-                value += f" {sign} {name}_piece(step + {{1}}u)"
-        width, lines = 4 if self.fours else 1, []
-        for piece, name in enumerate(self.names):
-            lines.append(f"let x{piece} = x_piece(step + {piece * width}u);")
-            lines.append(f"let {name} = {value.format(piece, piece * width)};")
-        return lines
+                value += f" {sign} {name}_piece(step)"
+        return value
 
     @property
     def total(self) -> str:
         return " + ".join(f"product({name}, ONE)" for name in self.names) if self.with_total else "0.0"
-
-    @property
-    def squares(self) -> str:
-        return " + ".join(f"product(x{p}, x{p})" for p in range(self.pieces)) if self.squared else "0.0"
 
     def number(self, at: int) -> str:
         return f"x.v{at // 4}.{LANES[at % 4]}" if self.fours else f"x.v{at}"
