@@ -295,7 +295,7 @@ def test_transforms_captures_and_exports() -> None:
             captured = model(inputs)
         graph.replay()
         program = torch.export.export(model, (inputs,))
-        traced = torch.jit.trace(model, inputs)
+        traced = torch.jit.trace(model, inputs, check_trace=False)  # which compares in float64
         assert torch.webgpu.auto_compile_stats().compiled == 0
         for found in (mapped, captured, program.module()(inputs), traced(inputs)):
             torch.testing.assert_close(found, model(inputs))
