@@ -333,7 +333,7 @@ class Device:
     @property
     def work(self) -> object:
         """Stands for everything submitted until now: another value means that there has been more."""
-        native = (self._opened if self._unusable is None else self.opened).native
+        native = self.opened.native
         return native, native.submissions
 
     @property
