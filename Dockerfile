@@ -2,7 +2,9 @@
 #   docker build -t torch-webgpu . && docker run --rm torch-webgpu
 #   docker run --rm torch-webgpu python examples/digits.py
 # On Linux with a GPU, pass its device on: docker run --rm --device /dev/dri torch-webgpu
-FROM python:3.12-slim-bookworm
+# Another Python or torch, or a mirror of packages: --build-arg PYTHON=3.13, TORCH=2.14.1, TORCH_INDEX=https://…
+ARG PYTHON=3.12
+FROM python:${PYTHON}-slim-bookworm
 
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -10,7 +12,9 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 # A CPU build of torch: webgpu needs none of CUDA's packages.
-RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
+ARG TORCH=2.13.0
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "torch==$TORCH"
 
 WORKDIR /opt/torch-webgpu
 COPY pyproject.toml README.md LICENSE CHANGELOG.md ./

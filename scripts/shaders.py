@@ -4,12 +4,15 @@
     python scripts/shaders.py
 
 The npm package is naga as WebAssembly. Kernels are those of targets that read parameters from a uniform buffer, which
-that naga knows. Nothing compiles the result: DirectX's and Metal's compilers are not had here.
+that naga knows. Where glslang is installed (Debian's glslang-tools) it compiles what is in HLSL. DirectX's and Metal's
+own compilers are not had here.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -41,11 +44,16 @@ const {{ instance }} = await WebAssembly.instantiate(
 naga.__wbg_set_wasm(instance.exports);
 instance.exports.__wbindgen_start?.();
 const said = JSON.parse(readFileSync(process.argv[2])).map(([name, format, source]) => {{
-  try {{ return [name, format, naga.compileShader(source, format).length, '']; }}
-  catch (error) {{ return [name, format, 0, String(error)]; }}
+  try {{ return [name, format, naga.compileShader(source, format), '']; }}
+  catch (error) {{ return [name, format, '', String(error)]; }}
 }});
 writeFileSync(process.argv[3], JSON.stringify(said));
 """
+
+
+GLSLANG = "glslangValidator"
+ZERO = re.compile(r"(return|=) \((\w+)((?:\[\d+\])+)\)0;")
+"""A cast of 0 to an array, which DirectX's compilers take, and glslang does not."""
 
 
 def sources() -> list[tuple[str, str, str]]:
@@ -60,6 +68,28 @@ def sources() -> list[tuple[str, str, str]]:
     return found
 
 
+def complaint(hlsl: str, folder: Path) -> str:
+    """What glslang has against a kernel in HLSL; "" if it compiles it. Arrays of 0 are declared without values."""
+    file = folder / "kernel.hlsl"
+    file.write_text(ZERO.sub(lambda m: f"{m[2]} zero{m[3]}; return zero;" if m[1] == "return" else ";", hlsl), "utf-8")
+    command = [
+        GLSLANG,
+        "-D",
+        "-V",
+        "-S",
+        "comp",
+        "-e",
+        "main",
+        "--target-env",
+        "vulkan1.1",
+        "-o",
+        "/dev/null",
+        str(file),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode else ""
+
+
 def main() -> int:
     kernels = sources()
     with TemporaryDirectory() as folder:
@@ -68,6 +98,8 @@ def main() -> int:
         script.write_text(TRANSLATE, "utf-8")
         subprocess.run(["node", str(script), str(given), str(answer)], check=True)
         said = json.loads(answer.read_text("utf-8"))
+        hlsl = [(name, text) for name, language, text, _ in said if language == "hlsl" and text]
+        compiled = [(name, complaint(text, Path(folder))) for name, text in hlsl] if shutil.which(GLSLANG) else []
     for name, language, _, problem in said:
         if problem and NEWER not in problem:
             print(f"{language}: {name}: {problem[:1500]}")
@@ -76,7 +108,11 @@ def main() -> int:
     for language in FORMATS.values():
         translated, newer, failed = (counts[language, outcome] for outcome in ("translated", "newer", "not"))
         print(f"{language}: {translated} kernels translated, {newer} for a newer naga, {failed} not")
-    return int("not" in outcomes)
+    refused = [(name, words) for name, words in compiled if words]
+    for name, words in refused:
+        print(f"{name}: {words[:1500]}")
+    print(f"hlsl: glslang compiles {len(compiled) - len(refused)} of {len(compiled)}")
+    return int("not" in outcomes or bool(refused))
 
 
 if __name__ == "__main__":

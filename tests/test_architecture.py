@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
 # A module may import its own layer's package and every lower layer. Order: the longest prefix decides.
 LAYERS = {
-    "errors": 0, "config": 0, "caches": 0, "dtypes": 0, "layout": 0, "on_import": 0, "patching": 0, "version": 0,
-    "target": 0,
+    "errors": 0, "config": 0, "caches": 0, "collector": 0, "dtypes": 0, "layout": 0, "on_import": 0, "patching": 0,
+    "version": 0, "target": 0,
     "ir": 1,
     "wgsl": 2,
     "kernels": 3,
@@ -38,7 +38,7 @@ LAYERS = {
 STRANGERS = {frozenset({"compiler", "runtime"})}
 
 WGPU = "runtime"
-RAW_WEBGPU = ("runtime/webgpu_h.py", "runtime/wgpu_native.py", "runtime/dawn.py")
+RAW_WEBGPU = ("runtime/webgpu_h.py", "runtime/wgpu_header.py", "runtime/wgpu_native.py", "runtime/dawn.py")
 # Private modules of PyTorch's that are plain Python and what out-of-tree backends are told to use.
 TORCH_PYTHON = frozenset({
     "torch._ops", "torch._decomp", "torch._prims_common", "torch._prims_common.wrappers",

@@ -20,6 +20,13 @@ def register() -> None:
     if _registered:
         return
     _registered = True
+    from .collector import without_collection
+
+    with without_collection():
+        _register()
+
+
+def _register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from torch_webgpu.api import auto_compiling, host_costs, plans, torch_profiler

@@ -50,7 +50,7 @@ FALLBACK_MODES = ("warn", "silent", "error")
 IMPLEMENTATIONS = ("auto", "wgpu", "dawn")
 IMPLEMENTATIONS_GROUP = "torch_webgpu.implementations"
 """The entry points by which other packages' WebGPU implementations are found."""
-PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback", "host")
+PRINTED_STAGES = ("record", "fuse", "passes", "wgsl", "plan", "fallback", "compile", "host")
 DEBUG_STAGES = (*PRINTED_STAGES, "where", "verify")
 SWITCH = {**dict.fromkeys(("1", "on", "true", "yes"), True), **dict.fromkeys(("0", "off", "false", "no"), False)}
 READ_ELSEWHERE = (

@@ -69,13 +69,18 @@ OPTIONS: dict[str, tuple[dict[str, Any], float]] = {
 }
 
 
+FAILS_ON_THE_CPU = {"hybrid, bfloat16"} if torch.__version__ < (2, 12) else set()
+"""What PyTorch 2.11 itself cannot train: its backward pass finds "dtype Float but expected BFloat16"."""
+
+
 @pytest.mark.parametrize("name", slow_but(["hybrid, bfloat16"], OPTIONS))
 @on_ranks
 def test_options(name: str) -> None:
     options, limit = OPTIONS[name]
     ours = trained(DEVICE, **options)
     assert_same(ours, reference(), max(limit, 1e-2) if "bfloat" in name else limit)
-    assert_alike(ours, trained("cpu", **options), limit)
+    if name not in FAILS_ON_THE_CPU:
+        assert_alike(ours, trained("cpu", **options), limit)
 
 
 @pytest.mark.slow

@@ -52,9 +52,11 @@ def test_training_steps_are_equal(name: str) -> None:
         assert whole.left.startswith(IN_PARTS[name])
     else:
         assert (whole.left, whole.compiled_calls, stats.compiled) == (None, STEPS - 2, 1)
+    # Gradients that are zero but for rounding, such as those of a key's bias, have the rounding of what was added up.
+    largest = max(float(b.abs().max()) for b in expected[STEPS:])
     for a, b in zip(found, expected, strict=True):
         scale = float(b.abs().max())
-        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=0, atol=1e-5 * max(scale, 1e-3))
+        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=0, atol=max(1e-5 * scale, 1e-7 * largest))
 
 
 def test_generation_compiles_the_decoding_step_alone() -> None:

@@ -418,3 +418,12 @@ def test_what_is_asked_in_a_graph_does_not_break_it(webgpu: None) -> None:
         return x * 2 if torch.cuda.is_available() else x
 
     assert doubled(torch.ones(2).cuda()).tolist() == [2, 2]
+
+
+def test_a_type_of_the_device_is_in_the_graph(webgpu: None) -> None:
+    @torch.compile(fullgraph=True)
+    def widened(x: torch.Tensor) -> torch.Tensor:
+        return x.type(torch.cuda.DoubleTensor) * 2
+
+    result = widened(torch.ones(2).cuda())
+    assert (result.device.type, result.dtype, result.tolist()) == ("webgpu", torch.float64, [2, 2])

@@ -31,6 +31,13 @@ def installed(target: str) -> Iterator[Monitor]:
         replacements.restore()
 
 
+NEWER_THAN_2_11 = {
+    "xpu": "torch.xpu.clock_rate torch.xpu.device_memory_used torch.xpu.memory_usage torch.xpu.power_draw "
+    "torch.xpu.temperature torch.xpu.utilization"
+}
+"""Names of targets' own that came with PyTorch 2.12: with older ones the error says that there is no such name."""
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_reply_names_something_that_is_there(target: str) -> None:
     absent = {
@@ -38,7 +45,8 @@ def test_every_reply_names_something_that_is_there(target: str) -> None:
         for row in TABLE.values()
         if (reply := row.replies[target]).by and not table.is_known(reply.by)
     }  # fmt: skip
-    assert not absent
+    newer = NEWER_THAN_2_11.get(target, "").split() if torch.__version__ < (2, 12) else []
+    assert absent == set(newer)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -78,3 +78,37 @@ def test_training(script: str, backend: str) -> None:
     got = json.loads(done.stdout.strip().splitlines()[-1])
     assert (got["gpu"], got["backend"]) == (True, backend)
     assert got["weight"] == pytest.approx(on_the_cpu(), rel=1e-4, abs=1e-5)
+
+
+EXCHANGE = """
+import json, torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+outputs = [torch.zeros(n, 2).cuda() for n in ((1, 3) if rank == 0 else (2, 0))]
+# rank 0 sends itself a row and rank 1 two, of a transposed tensor; rank 1 sends three, and itself none
+sent = torch.arange(6.0).reshape(2, 3).t().cuda() + 10 * rank
+inputs = [sent[:1], sent[1:]] if rank == 0 else [sent, sent[:0]]
+work = dist.all_to_all(outputs, inputs, async_op=True)
+work.wait()
+same = [torch.full((n,), 1 + 1j * rank, dtype=torch.complex64).cuda() for n in (2, 2)]
+swapped = [torch.zeros(2, dtype=torch.complex64).cuda() for _ in range(2)]
+assert dist.all_to_all(swapped, same) is None
+text = json.dumps([[t.tolist() for t in outputs], [str(t.tolist()) for t in swapped]])
+texts = [None, None]
+dist.all_gather_object(texts, text)
+if rank == 0:
+    print(json.dumps(texts))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "webgpu"])
+def test_lists_of_tensors_are_exchanged(tmp_path: Path, target: str) -> None:
+    """Of several sizes, as in NCCL: gloo's own all_to_all takes one, and none before PyTorch 2.12."""
+    (tmp_path / "exchange.py").write_text(EXCHANGE)
+    texts = run_two(str(tmp_path / "exchange.py"), TORCH_WEBGPU_TRANSLATE=target, TORCH_WEBGPU_COPIES="2")
+    assert [json.loads(text) for text in texts] == [
+        [[[[0, 3]], [[10, 13], [11, 14], [12, 15]]], ["[(1+0j), (1+0j)]", "[(1+1j), (1+1j)]"]],
+        [[[[1, 4], [2, 5]], []], ["[(1+0j), (1+0j)]", "[(1+1j), (1+1j)]"]],
+    ]

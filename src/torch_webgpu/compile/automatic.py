@@ -9,6 +9,7 @@ all: Dynamo then fails before anything has run, and the call can be made eagerly
 from __future__ import annotations
 
 import builtins
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -20,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_webgpu.aten.dispatch.torch_dispatcher import differs_from_a_plain_call
+from torch_webgpu.config import print_stage
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.record import engine, started_in
 
@@ -37,6 +39,14 @@ MOST_LOOKED_AT = 32
 SPREADING = ("torch.distributed.", "torch.nn.parallel.")
 """Modules of PyTorch's whose classes spread a model over devices or ranks: DataParallel, DDP, FSDP, pipelines."""
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_log = logging.getLogger("torch_webgpu")
+
+
+def say(text: str) -> None:
+    """Logs what became of a module, and prints it where the stage ``compile`` is asked for."""
+    _log.info("auto_compile: %s", text)
+    print_stage("compile", text)
 
 
 @dataclass
@@ -58,9 +68,10 @@ class Entry:
             self.leave(f"compiled {self.recompilations} times again for inputs that look the same")
 
     def leave(self, reason: str, opened: bool = False) -> None:
-        """Makes the module eager for good."""
+        """Makes the module eager for good, and says so."""
         self.left, self.opened = reason, opened
         self.compiled.clear()
+        say(f"{self.name} stays eager{', its parts are looked at instead' if opened else ''}: {reason}")
 
 
 class AutoCompiler:
@@ -101,6 +112,8 @@ class AutoCompiler:
             function = compiled_call()
             result = self.run(entry, function, module, args, kwargs)
             if entry.left is None:
+                if not entry.compiled:
+                    say(f"{entry.name} is compiled after {entry.in_a_row - 1} calls alike")
                 entry.compiled[signature] = function
             return result
         finally:
@@ -111,7 +124,9 @@ class AutoCompiler:
         key = id(module)
         found = self.entries.get(key)
         if found is None:
-            entry = Entry(type(module).__name__, left=unfit(module))
+            entry = Entry(type(module).__name__)
+            if (reason := unfit(module)) is not None:
+                entry.leave(reason)
             found = self.entries[key] = (weakref.ref(module, lambda _: self.entries.pop(key, None)), entry)
         return found[1]
 
@@ -228,8 +243,8 @@ def watch_gradients(entry: Entry, result: Any) -> None:
     """Leaves a module whose gradients are differentiated, which AOTAutograd refuses: seen in its eager calls."""
 
     def note(gradient: torch.Tensor) -> None:
-        if torch.is_grad_enabled():
-            entry.left = "its gradients are differentiated"
+        if torch.is_grad_enabled() and entry.left is None:
+            entry.leave("its gradients are differentiated")
 
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:

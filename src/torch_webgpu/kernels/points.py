@@ -136,7 +136,7 @@ class Draft:
 class PointKernel(Draft):
     """A kernel that computes each element of its outputs by itself.
 
-    Outputs share one shape; the first must be dense (fresh outputs are), and is visited in memory order.
+    Outputs share one shape. The first is visited in memory order; if it is dense, packed types are stored word by word.
     """
 
     def __init__(
@@ -176,12 +176,12 @@ class PointKernel(Draft):
     def launch(self, body: str) -> Launch:
         """The launch of ``body``: one thread for each element, or for each word of a packed output."""
         first = self.outputs[0][2]
-        assert is_dense(first.shape, first.strides), "the first output of a point kernel must be dense"
+        dense = is_dense(first.shape, first.strides)
         numel = self.params.add("numel", prod(first.shape))
         members, stores, packed, run = [], [], [], 1
         for name, arg, spec in self.outputs:
             members.append(f"{name}: {BY_NAME[spec.dtype].compute}")
-            linear = spec.strides == first.strides
+            linear = dense and spec.strides == first.strides
             mode = store_mode(spec, "linear" if linear else "strided", self.target.float16)
             self.bindings.append(Binding(name, spec.dtype, "read_write", mode))
             self.order.append(arg)

@@ -9,11 +9,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from wgpu.backends.wgpu_native import ffi, lib, lib_version_info
-
 from .dxc import dxcompiler
 from .implementation import Adapter, Handle
 from .webgpu_h import CDevice, Library, limits_by_name
+from .wgpu_header import ffi, lib, lib_version_info
 
 # WGPUInstanceBackend_Primary (Vulkan, Metal, D3D12, browser) and _Secondary: cffi can't read constant expressions.
 _PRIMARY_BACKENDS, _SECONDARY_BACKENDS = 0b101101, 0b10

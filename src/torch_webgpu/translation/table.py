@@ -213,6 +213,11 @@ def counted_class(name: str, reply: Reply, plain: type, make: Callable[..., Any]
         "__doc__": plain.__doc__,
         "__slots__": (),
     }
-    kind: Any = CountedClass if type(plain) is type else type("CountedClass", (CountedClass, type(plain)), {})
+    kind: Any = CountedClass if type(plain) is type else _counted_kind(type(plain))
     made: type = type.__new__(kind, plain.__name__, (plain,), body)
     return made
+
+
+def _counted_kind(kind: type) -> type:
+    """The class of counted classes whose class is ``kind``, under its name, which Dynamo asks for."""
+    return type(kind.__name__, (CountedClass, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})

@@ -25,13 +25,31 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize("stage", PRINTED_STAGES)
+@pytest.mark.parametrize("stage", [stage for stage in PRINTED_STAGES if stage != "compile"])
 def test_a_stage_is_printed_and_no_other(stage: str) -> None:
     done = run_script(PROGRAM, TORCH_WEBGPU_DEBUG=stage, TORCH_WEBGPU_FALLBACK="silent")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert all(text in done.stderr for text in SAYS[stage]), done.stderr
     assert {line.split("]")[0] for line in done.stderr.splitlines() if line.startswith("[")} == {f"[webgpu {stage}"}
+
+
+def test_the_stage_compile_says_what_became_of_modules_once() -> None:
+    program = """
+        class Reads(torch.nn.Module):
+            def forward(self, x):
+                return x * x.sum().tolist()
+        x = torch.ones(4, 4, device="webgpu")
+        with torch.webgpu.auto_compile(after=2), torch.no_grad():
+            for module in (torch.nn.Tanh(), Reads()):
+                for _ in range(6):
+                    module(x)
+    """
+    done = run_script(program, TORCH_WEBGPU_DEBUG="compile")
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stderr.splitlines() if line.startswith("[webgpu compile]"))
+    assert first == "[webgpu compile] Tanh is compiled after 2 calls alike"
+    assert second.startswith("[webgpu compile] Reads stays eager, its parts are looked at instead: ")
 
 
 def test_stages_can_be_combined() -> None:

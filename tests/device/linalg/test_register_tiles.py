@@ -129,6 +129,14 @@ def test_slices_that_start_anywhere(device, dtype):
     )
 
 
+def test_parts_of_sums_into_views(device, monkeypatch):
+    """The trailing matrix of a blocked factorization is a view: the kernel that adds the parts up stores there."""
+    force(monkeypatch, matmul.SMALL, 2)
+    a = torch.randn(2, 100, 100)
+    for fn in (torch.linalg.lu_factor, torch.linalg.inv, torch.linalg.qr, lambda a: torch.linalg.cholesky(a @ a.mT)):
+        check(device, fn, a + 20 * torch.eye(100), tol=1e-5)
+
+
 def test_batches_and_broadcasts(device):
     a, b = numbers(3, 20, 16), numbers(3, 16, 24)
     check(device, torch.bmm, a, b, tol=0)

@@ -33,6 +33,46 @@ def test_max_pool(device, dims, options):
     check(device, lambda x: fn(x, return_indices=True, **options), torch.randn(SHAPES[dims]), backward=True)
 
 
+CELLS = {1: (2, 3, 12), 2: (2, 3, 12, 6), 3: (2, 3, 6, 6, 12)}
+CELL_OPTIONS = [
+    {"kernel_size": 2},
+    {"kernel_size": 2, "stride": 3},
+    {"kernel_size": 2, "stride": 3, "dilation": 2},
+    {"kernel_size": 6},  # in three dimensions more than are written out
+    {"kernel_size": 2, "stride": 1},  # windows overlap
+    {"kernel_size": 2, "padding": 1, "ceil_mode": True},
+]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("options", CELL_OPTIONS, ids=str)
+def test_max_pool_of_whole_cells(device, dims, options):
+    """Where windows are cells of the input, each output's gradient goes to one input of its own cell."""
+    shape = CELLS[dims]
+
+    def pool(x):
+        return of_dims("max_pool", dims)(x, return_indices=True, **options)
+
+    check(device, pool, torch.randn(shape), backward=True)
+    check(device, pool, torch.randn(shape[1:]), backward=True)
+    check(device, pool, torch.randn(shape).transpose(0, 1), backward=True)
+    check(
+        device,
+        lambda x: pool(x)[0] * torch.arange(3.0, device=x.device)[(..., *(None,) * dims)],
+        torch.randn(shape),
+        backward=True,
+    )
+    check(device, lambda x: pool(x)[0].sum(), torch.randn(shape), backward=True)  # an expanded gradient
+
+
+def test_max_pool_of_cells_among_channels(device):
+    x = torch.randn(2, 3, 8, 6).contiguous(memory_format=torch.channels_last)
+    check(device, lambda x: F.max_pool2d(x, 2, return_indices=True), x, backward=True)
+    check(device, lambda x: F.max_pool2d(x[:, 1:, :, 2:], 2), x, backward=True)
+    nan = torch.tensor([[[1.0, float("nan"), 2.0, -0.0], [0.0, float("inf"), 3.0, 3.0]]])
+    check(device, lambda x: F.max_pool2d(x, 2, return_indices=True), nan, backward=True)
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("options", AVERAGE_OPTIONS, ids=str)
 def test_avg_pool(device, dims, options):

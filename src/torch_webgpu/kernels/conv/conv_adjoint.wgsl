@@ -46,6 +46,6 @@ fn window_step(slice: u32, k: u32) -> Window {
   let t = phase_tap(k);
   let none_h = phase_h(slice) + t.h * PH >= KH;
   let none_w = phase_w(slice) + t.w * PW >= KW;
-  let none = none_h || none_w || phase_d(slice) + t.d * PD >= KD;
+  let none = none_h | none_w | (phase_d(slice) + t.d * PD >= KD);
   return Window(y_delta(0u, t.channel, 0u, 0u, 0u), i32(t.d * DD), i32(t.h * DH), select(i32(t.w * DW), FAR, none));
 }

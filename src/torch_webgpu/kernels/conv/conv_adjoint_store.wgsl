@@ -8,7 +8,7 @@ fn spread(slice: u32, n: u32) -> Position {
 
 fn is_element(slice: u32, n: u32) -> bool {
   let p = spread(slice, n);
-  return p.d < x_d() && p.h < x_h() && p.w < x_w();
+  return (p.d < x_d()) & (p.h < x_h()) & (p.w < x_w());
 }
 
 fn element(slice: u32, m: u32, n: u32) -> Place {

@@ -8,7 +8,7 @@ fn x_element(a: Window, b: Window) -> Element {
   let d = u32(a.d + b.d);
   let h = u32(a.h + b.h);
   let w = u32(a.w + b.w);
-  let outside = d >= x_d() || h >= x_h() || w >= x_w();
+  let outside = (d >= x_d()) | (h >= x_h()) | (w >= x_w());
   return Element(!outside, a.base + b.base + x_delta(0u, 0u, d, h, w));
 }
 

@@ -16,7 +16,7 @@ fn values(n: u32, c: u32, d: u32, h: u32, w: u32) -> Values {
       for (var tw = 0; tw < taps(aw, ow); tw += 1) {
         let iw = tap(aw, ow, tw);
         let v = x_load(x_at(n, c, u32(id), u32(ih), u32(iw)));
-        if (t_gt(v, best) || t_isnan(v)) {
+        if (t_gt(v, best) | t_isnan(v)) {
           best = v;
           at = (id * ah.size + ih) * aw.size + iw;
         }

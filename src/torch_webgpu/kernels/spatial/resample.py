@@ -12,17 +12,21 @@ and, for the adjoint, which outputs an input may contribute to. ``axis_<mode>.wg
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.kernels.points import SPATIAL, PointKernel, absent, arithmetic, locator, spatial, wgsl_source
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, ParamType
-from torch_webgpu.wgsl.launch import Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered
 
 AXIS = """struct Axis {
   size: i32, extent: i32, scale: f32, window: i32, stride: i32, pad: i32, dilation: i32
 }"""
+MOST_OF_A_CELL = 16
+"""Inputs of a window up to which a thread's stores are written out."""
 WEIGHTED = frozenset({"interpolate", "antialias"})
 # What of an axis is a parameter, besides its sizes; the rest is constant, so that loops over windows unroll.
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -179,6 +183,9 @@ def lower_max_pool(op: Operation, alias: tuple[int, ...], target: Target, resamp
 
 
 def lower_max_pool_backward(op: Operation, alias: tuple[int, ...], target: Target, resampling: Resampling) -> Lowered:
+    cell = _cell(op, resampling) if target.software else None
+    if cell is not None:
+        return Lowered((_by_cells(op, target, resampling, cell),))
     b = _Builder(f"max_pool_backward_{resampling.mode}", target, resampling, op.args, op.args[2], op.args[0])
     # Which outputs may have chosen an input does not depend on the samples.
     b.kernel.add("fn sample(n: u32, c: u32, k: u32) -> f32 { return 0.0; }")
@@ -187,3 +194,29 @@ def lower_max_pool_backward(op: Operation, alias: tuple[int, ...], target: Targe
     b.kernel.input("indices", 1, b.specs[1])
     b.kernel.output("y", 2, b.specs[2])
     return Lowered((b.kernel.launch(wgsl_source("spatial/max_pool_backward")),))
+
+
+def _cell(op: Operation, r: Resampling) -> tuple[int, ...] | None:
+    """The sizes (D, H, W) of the cells of the input that belong to one window each, if it consists of such cells and
+    they are small.
+    """
+    if r.mode != "pool" or BY_NAME[op.args[2].dtype].is_subword:
+        return None
+    outputs, inputs = (op.args[k].shape[-r.dims :] for k in (0, 2))
+    for axis, extent, size in zip(r.axes, outputs, inputs, strict=True):
+        if axis.pad or extent * axis.stride != size or (axis.window - 1) * axis.dilation >= axis.stride:
+            return None
+    cell = (1,) * (3 - r.dims) + tuple(axis.stride for axis in r.axes)
+    return cell if prod(cell) <= MOST_OF_A_CELL else None
+
+
+def _by_cells(op: Operation, target: Target, r: Resampling, cell: tuple[int, ...]) -> Launch:
+    """A thread for each output. On a CPU loads and comparisons are what a gradient costs, and there are fewer."""
+    grad, _, y = op.args
+    b = _Builder("max_pool_backward_cells", target, r, op.args, y, grad)
+    b.kernel.add(arithmetic(y.dtype))
+    b.kernel.input("x", 0, b.specs[0])
+    b.kernel.input("indices", 1, b.specs[1])
+    b.kernel.binding(Binding("y", y.dtype, "read_write"), 2)
+    b.kernel.locate("y", 2, b.specs[2])
+    return b.kernel.visit(b.specs[0], render("spatial/max_pool_cells", cell=cell))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache, partial, wraps
 from typing import Any
 
+import torch
+
 from torch_webgpu.on_import import when_imported
 
 from .target import HERE, Around, local_name
@@ -98,6 +100,57 @@ def is_backend_available(plain: Callable[[str], bool]) -> Callable[[str], bool]:
         return plain(backend_here(backend))
 
     return is_backend_available
+
+
+@Around
+def all_to_all(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors for, and from, each rank, of any sizes as in NCCL: parts of one tensor in groups of gloo.
+
+    gloo's own takes one size, and came with PyTorch 2.12.
+    """
+    from torch import distributed
+
+    class Copied(distributed.Work):
+        """The work of an exchange whose result is copied into tensors once somebody waits for it."""
+
+        def __init__(self, work: distributed.Work, copy: Callable[[], None]) -> None:
+            super().__init__()
+            self.work, self.copy = work, copy
+            self.is_copied = False
+
+        def wait(self, *args: Any) -> bool:
+            done = self.work.wait(*args)
+            if not self.is_copied:
+                self.copy()
+                self.is_copied = True
+            return done
+
+        def is_completed(self) -> bool:
+            return self.work.is_completed()
+
+    @wraps(plain)
+    def all_to_all(
+        output_tensor_list: list[torch.Tensor],
+        input_tensor_list: list[torch.Tensor],
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        if distributed.get_rank(group) < 0 or distributed.get_backend(group) != "gloo":
+            return plain(output_tensor_list, input_tensor_list, group, async_op)
+        sizes, given = ([t.numel() for t in tensors] for tensors in (output_tensor_list, input_tensor_list))
+        received = output_tensor_list[0].new_empty(sum(sizes))
+        sent = torch.cat([t.reshape(-1) for t in input_tensor_list])
+        work = distributed.all_to_all_single(received, sent, sizes, given, group, async_op=True)
+
+        def copy() -> None:
+            with torch.no_grad():
+                for t, part in zip(output_tensor_list, received.split(sizes)):
+                    t.copy_(part.view(t.shape))
+
+        copied = Copied(work, copy)
+        return copied if async_op else copied.wait() and None
+
+    return all_to_all
 
 
 @Around

@@ -23,7 +23,9 @@ DTYPES = {
 
 
 class TensorType(type):
-    """The class of ``torch.cuda.FloatTensor``."""
+    """The class of ``torch.cuda.FloatTensor``, under the name of PyTorch's: Dynamo puts such a class into a graph."""
+
+    __module__, __qualname__ = "torch", "tensortype"
 
     dtype: torch.dtype
     sparse: bool

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_webgpu.translation.rows import SAME, Row, error, removed, rows, same
+from torch_webgpu.translation.rows import SAME, Row, emulated, error, removed, rows, same
 
 NAMES = {
     "torch.distributed": (
         "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
-        "all_to_all all_to_all_single barrier batch_isend_irecv breakpoint broadcast broadcast_object_list "
+        "all_to_all_single barrier batch_isend_irecv breakpoint broadcast broadcast_object_list "
         "destroy_process_group gather gather_object "
         "get_global_rank get_group_rank get_node_local_rank get_pg_count get_process_group_ranks get_rank "
         "get_world_size irecv is_available is_gloo_available is_initialized is_mpi_available "
@@ -103,6 +103,9 @@ def all_rows() -> Iterator[Row]:
     for name, note in REMOVED.items():
         module, _, leaf = name.rpartition(".")
         yield from removed(module, leaf, note)
+    lists = "by all_to_all_single: gloo takes lists since PyTorch 2.12, of tensors of one size"
+    on_mps = emulated("distributed:{leaf}", f"{GLOO}; {lists}")
+    yield from rows("torch.distributed", "all_to_all", SAME, cpu=emulated("distributed:{leaf}", lists), mps=on_mps)
     yield from rows("torch.distributed", "split_group", error(UNSPLIT), webgpu=SAME, xpu=SAME)
     yield from rows("torch.sparse", "to_sparse_semi_structured", error(SEMI_STRUCTURED))
     yield from rows("torch.utils", "rename_privateuse1_backend generate_methods_for_privateuse1_backend", same(OWNED))
