@@ -77,7 +77,7 @@ class Capture:
             if self.error is None and not cached.is_empty:
                 executable = cached.bind(self.device)
                 executable.check(memory)
-                starts, scalars = recording.starts(cached.lists), recording.scalars
+                starts, scalars = recording.all_starts(cached.lists), recording.scalars
                 made = self.device.with_room(executable.commands, memory, starts, scalars)
                 self._calls.append(GraphCall(executable, made, random_words_of(executable, scalars)))
 

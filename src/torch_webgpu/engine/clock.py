@@ -94,13 +94,16 @@ class FlushClock:
         goes_on: Callable[[Lane], bool],
         flush: Callable[[Lane, Content], None],
     ) -> None:
-        self._delay_s = 0.0  # for how long nothing was added to an idle lane
+        self.delay_s = 0.0
+        """For how long nothing was added to an idle lane."""
         self._pending = pending
         self._pauses = Pauses(goes_on)
         self._flush = flush
         self._thread: threading.Thread | None = None
         self._wake = _thread.allocate_lock()  # locked while the thread sleeps; an Event would have a lock of its own,
         self._wake.acquire()  # which the handler of a signal that comes meanwhile, and records, would wait for
+        self.wants_arming = self._wake.locked
+        """Whether a batch that begins has to :meth:`arm` it."""
         self._halt = _thread.allocate_lock()  # free from when the thread is to end
         self._halt.acquire()
 
@@ -108,7 +111,7 @@ class FlushClock:
         """A batch has begun, which is flushed when nothing was added to it for ``delay_ms``; 0 for never."""
         if delay_ms <= 0:
             return
-        self._delay_s = delay_ms / 1000
+        self.delay_s = delay_ms / 1000
         if self._thread is None:
             with Uninterrupted():
                 thread = threading.Thread(target=self._tick, name="webgpu-flush", daemon=True)
@@ -117,7 +120,7 @@ class FlushClock:
                 except RuntimeError:  # the interpreter is shutting down
                     return
                 self._thread = thread
-        if self._wake.locked():
+        if self.wants_arming():
             self._ring()
 
     def _ring(self) -> None:
@@ -135,8 +138,8 @@ class FlushClock:
     def _tick(self) -> None:
         while self._begun():
             while lanes := self._pending():
-                look_s = min(max(self._delay_s / LOOKS_A_DELAY, SHORTEST_LOOK_S), PATIENCE_S)
-                idle_looks = ceil(self._delay_s / look_s)
+                look_s = min(max(self.delay_s / LOOKS_A_DELAY, SHORTEST_LOOK_S), PATIENCE_S)
+                idle_looks = ceil(self.delay_s / look_s)
                 for lane, content in self._pauses.look(lanes, idle_looks, max(idle_looks, ceil(PATIENCE_S / look_s))):
                     self._flush(lane, content)
                 if self._halted_within(look_s):
@@ -151,7 +154,7 @@ class FlushClock:
         for _ in range(WAITS):
             if self._wake.acquire(blocking=False):
                 return True
-            if self._halted_within(min(self._delay_s, WAIT_S)):
+            if self._halted_within(min(self.delay_s, WAIT_S)):
                 return False
         self._wake.acquire()
         return not self._halted_within(0)

@@ -173,7 +173,10 @@ class Executable:
         On an exception nothing has happened, unless the encoder says that it was submitted.
         """
         device, submitted = self._device, opened.encoder.submissions
-        before = buffers = self._buffers_of(opened, allocations) if memory is None else memory.buffers
+        if memory is None:
+            before = buffers = [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
+        else:
+            before = buffers = memory.buffers
         if self._gives_back or not all(before):
             missing = self._missing_of(allocations, before) if memory is None else memory.missing
             buffers = self._exchange(opened, allocations, before, missing)
@@ -191,7 +194,10 @@ class Executable:
                 is_same = starts is made_for or starts == made_for
                 self._write(prepared.params, None if is_same else starts, scalars, stream)
                 prepared.made_for = starts
-                device.submit_prepared(opened, prepared, last)
+                opened.encoder.submit_prepared(prepared, last)
+                sink = opened.native.sink
+                if sink.errors or sink.lost is not None:
+                    device.raise_errors(opened)
         except BaseException:
             if opened.encoder.submissions == submitted:
                 self._undo_memory(allocations, before, buffers)
@@ -238,12 +244,8 @@ class Executable:
 
     def memory(self, opened: Opened, allocations: Sequence[Allocation]) -> BoundMemory:
         """What these allocations have."""
-        buffers = self._buffers_of(opened, allocations)
+        buffers = [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
         return BoundMemory(buffers, self._missing_of(allocations, buffers))
-
-    def _buffers_of(self, opened: Opened, allocations: Sequence[Allocation]) -> list[Buffer | None]:
-        """The buffers of all slots over these allocations, as far as they have memory."""
-        return [*map(_buffer_of, allocations), *self._no_temporaries, opened.error_buffer]
 
     def _exchange(
         self,

@@ -60,11 +60,13 @@ def run(device: Device, cached: CachedPlan, recording: Recording, trailing: Trai
         opened = device.opened
         submitted = opened.encoder.submissions
         executable, lists = cached.executable or cached.bind(device), cached.lists
-        allocations = recording.memory(lists) if lists else recording.allocations
+        allocations, starts = recording.allocations, recording.starts
+        if lists:
+            allocations, starts = recording.memory(lists), recording.all_starts(lists)
         if any(map(_error_of, allocations)):
             executable.check(allocations)
         last = None if trailing is None else trailing.commands
-        executable.run(opened, allocations, recording.starts(lists), recording.scalars, last)
+        executable.run(opened, allocations, starts, recording.scalars, last)
         if trailing is not None:
             trailing.submitted = True
     except (DeviceLostError, ForkError):
@@ -79,7 +81,7 @@ def run(device: Device, cached: CachedPlan, recording: Recording, trailing: Trai
 
 def run_apart(device: Device, cached: CachedPlan, recording: Recording) -> None:
     """Runs each fused call of a plan in a submission of its own; raises the first error at the end."""
-    memory, starts = recording.memory(cached.lists), recording.starts(cached.lists)
+    memory, starts = recording.memory(cached.lists), recording.all_starts(cached.lists)
     failures = Failures(cached, memory)
     for number, step in enumerate(cached.compilation.fused):
         try:

@@ -54,7 +54,7 @@ def full(threshold: int) -> Cause:
 
 
 def cut(op: Operation) -> Cause:
-    """A batch ends early, before ``op``: see :func:`.record.ends_batch`."""
+    """A batch ends early, before ``op``: see :meth:`.settings.Settings.ends_before`."""
     if isinstance(op.body, Extern):
         return Cause("a batch that is half full ends before a hand-written kernel, here {}", op.name)
     return Cause("a batch that is nearly full ends where it would in a loop's next round, here before {}", op.name)

@@ -41,10 +41,6 @@ def print_recording(recording: Recording, device: Device, cause: Cause) -> None:
     print_stage("record", f"{len(calls)} operations on webgpu:{device.index}, now because {cause}", *calls)
 
 
-def is_watched(device: Device) -> bool:
-    return device.observer is not None or profiler._is_profiler_enabled
-
-
 def run_watched(device: Device, recording: Recording, cause: Cause, look_up: LookUp) -> None:
     """Plans and runs a recording, telling the observers."""
     nodes = recording.nodes()

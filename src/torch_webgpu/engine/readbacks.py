@@ -31,7 +31,7 @@ class Readbacks:
     """The downloads of each device that are not finished. Callers hold the engine's lock."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[_Pending]] = {}
+        self.waiting: dict[int, deque[_Pending]] = {}
         self._begun: dict[int, int] = {}
 
     def begun(self, index: int) -> int:
@@ -40,19 +40,19 @@ class Readbacks:
 
     def make_room(self, device: Device, size_bytes: int) -> None:
         """Before a download of so many bytes begins: waits for old ones while too much is under way."""
-        waiting = self._waiting.get(device.index)
+        waiting = self.waiting.get(device.index)
         while waiting and sum([download.size_bytes for download in waiting]) + size_bytes > MAX_PENDING_BYTES:
             self._finish_oldest(device, waiting)
 
     def begin(self, device: Device, parts: list[Readback], target: torch.Tensor) -> None:
         """A download into ``target`` has been submitted."""
         size_bytes = sum([readback.size_bytes for readback in parts])
-        self._waiting.setdefault(device.index, deque()).append(_Pending(parts, target, size_bytes))
+        self.waiting.setdefault(device.index, deque()).append(_Pending(parts, target, size_bytes))
         self._begun[device.index] = self.begun(device.index) + 1
 
     def finish(self, device: Device, before: int | None = None) -> None:
         """Waits for those ``begun`` before a point of the device's queue, by default for all."""
-        waiting = self._waiting.get(device.index)
+        waiting = self.waiting.get(device.index)
         if not waiting:
             return
         last = self.begun(device.index) if before is None else before
@@ -61,7 +61,7 @@ class Readbacks:
 
     def forget(self, index: int) -> None:
         """The device was opened anew: what it had not delivered is lost."""
-        self._waiting.pop(index, None)
+        self.waiting.pop(index, None)
 
     @staticmethod
     def _finish_oldest(device: Device, waiting: deque[_Pending]) -> None:

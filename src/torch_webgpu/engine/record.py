@@ -18,12 +18,13 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.autograd import profiler
 
 from torch_webgpu.caches import Cache
 from torch_webgpu.compiler.fuse.patterns import Pattern
 from torch_webgpu.config import is_printed
 from torch_webgpu.errors import DeviceLostError, WebGPUError
-from torch_webgpu.ir.operation import Body, Extern, Operation
+from torch_webgpu.ir.operation import Body, Operation
 from torch_webgpu.ir.values import check_function, check_values
 from torch_webgpu.wgsl.expr import split_scalar
 
@@ -39,7 +40,7 @@ from .interrupt import Uninterrupted
 from .lane import NOTHING, Lane, Lanes, numbers_of
 from .large import record_divided
 from .layouts import copy_body, layout_key, spec_of, tangled
-from .observed import is_watched, print_recording, run_watched
+from .observed import print_recording, run_watched
 from .plan_cache import CachedPlan, FusionCounts, PlanCache
 from .readbacks import Readbacks
 from .recorded_lists import bury
@@ -60,17 +61,6 @@ EXIT_S = 0.05
 OPERATION_CACHE_SIZE = 20_000
 
 
-def ends_batch(op: Operation, fullness: float) -> bool:
-    """Whether a batch that is at least half full is better submitted before ``op``.
-
-    Batches cut by their length alone would end at another place in every iteration of a loop, and hardly two would
-    have the same plan. So they are cut by what is recorded, as in content-defined chunking: before a hand-written
-    kernel, such as a product, which needs its operands in memory anyway, or else before a few operations that a hash
-    picks. Wherever a loop's first batch began, the later ones soon end at the same places every time.
-    """
-    return isinstance(op.body, Extern) or (fullness >= 0.75 and op.id & 7 == 0)
-
-
 class Engine(Store):
     """What is recorded, and when it is flushed. One per process; every method is thread-safe."""
 
@@ -82,6 +72,7 @@ class Engine(Store):
         """How often living tensors that had memory got other memory, or an error instead: what was known of theirs is
         known as long as this number."""
         self.settings = Settings()
+        self.prints_recordings = is_printed("record")
         self.plans = PlanCache()
         self.backpressure = Backpressure()
         self.capture: Intake | None = None  # what takes in the flushes of its device, which do not run
@@ -167,6 +158,8 @@ class Engine(Store):
             finally:
                 self.settings = new
                 self.plans.settings_changed()
+                if new.delay_ms > 0:
+                    self.clock.delay_s = new.delay_ms / 1000
 
     @contextmanager
     def using(self, **settings: Any) -> Iterator[None]:
@@ -263,11 +256,15 @@ class Engine(Store):
         lane = lanes.current.get(device)
         if lane is None or lane.thread != get_ident():
             lane = self.lane(device)
-        busy, may_end = lanes.busy, len(lane.entries) >= self.settings.unended
-        if may_end:
-            self._end_before(lane, op)
+        busy, recorded = lanes.busy, len(lane.entries)
+        may_end = recorded >= self.settings.unended
+        if may_end and self.settings.ends_before(op, recorded):
+            self.flush_lane(lane, flush_reason.cut(op))
         if not lane.entries:
-            self.begin(lane)
+            if busy or self.error is not None or self.clock.wants_arming():
+                self.begin(lane)
+            else:  # nearly always
+                busy.append(lane)
         if len(busy) > 1:
             self.settle(lane, numbers_of(addresses[: op.n_inputs]), numbers_of(addresses[op.n_inputs :]))
         lane.entries.append((op, addresses, params))
@@ -275,12 +272,6 @@ class Engine(Store):
             busy.append(lane)
         if may_end and (len(lane.entries) >= self.settings.threshold or not self.settings.batching):
             self._end_after(lane)
-
-    def _end_before(self, lane: Lane, op: Operation) -> None:
-        """Flushes a lane that is better submitted without ``op``."""
-        recorded, threshold = len(lane.entries), self.settings.threshold
-        if 2 * recorded >= threshold and ends_batch(op, recorded / threshold):
-            self.flush_lane(lane, flush_reason.cut(op))
 
     def _end_after(self, lane: Lane) -> None:
         """Flushes a lane that is full, or any with batching off."""
@@ -298,7 +289,8 @@ class Engine(Store):
             self.raise_pending()  # what follows would build on what a flush in the background could not do
         if lane not in self.lanes.busy:
             self.lanes.busy.append(lane)
-        self.clock.arm(self.settings.delay_ms)
+        if self.clock.wants_arming():
+            self.clock.arm(self.settings.delay_ms)
 
     def settle(self, lane: Lane, read: Sequence[int], written: Sequence[int]) -> None:
         """Submits what other threads recorded and what comes next depends on; the caller holds the lock."""
@@ -334,6 +326,10 @@ class Engine(Store):
         with Uninterrupted(), self.lock:
             if self.is_forked:
                 self.check_process()
+            busy = self.lanes.busy
+            if len(busy) == 1 and device in (None, busy[0].device):
+                self._flush_whole(busy[0], cause, trailing)
+                return
             lanes = self.lanes.on(device)
             for lane in lanes:
                 self._flush_whole(lane, cause, trailing if lane is lanes[-1] else None)
@@ -371,6 +367,9 @@ class Engine(Store):
         busy = self.lanes.busy
         if busy:
             device, number, thread = allocation.device, allocation.number, get_ident()
+            if len(busy) == 1 and busy[0].thread == thread and busy[0].device == device:
+                self._flush_whole(busy[0], cause, trailing)
+                return
             lanes = [n for n in busy if n.device == device and (n.thread == thread or number in n.writes)]
             for lane in lanes:
                 self._flush_whole(lane, cause, trailing if lane is lanes[-1] else None)
@@ -383,25 +382,29 @@ class Engine(Store):
     def _flush_whole(self, lane: Lane, cause: Cause, trailing: Trailing | None) -> None:
         index = lane.device
         device = self.devices[index] if index < FIRST_DESCRIBED else self.described[index]
-        self.collect()
+        busy = self.lanes.busy
+        if self.graphs.discarded:
+            self.graphs.collect()
+        Store.collect(self)  # not by the method above, nor by super(): both take longer than what there is to do
         try:
             if lane.entries:
-                needed = self.lanes.needed_beside(lane)
+                needed = NOTHING if len(busy) == 1 and busy[0] is lane else self.lanes.needed_beside(lane)
                 recording = Recording(lane.take(), self.mailbox.allocations, needed)
                 if self.dying:  # what died and this does not use gives back its memory, which this may take
                     self.sweep(NOTHING if all(recording.alive) and not recording.lists else recording.in_use, needed)
-                if is_printed("record"):
+                if self.prints_recordings:
                     print_recording(recording, device, cause)
                 if self.capture is not None and self.capture.device is device:
                     self.capture.run(recording)
-                elif is_watched(device):
+                elif device.observer is not None or profiler._is_profiler_enabled:
                     run_watched(device, recording, cause, self.plan_of)
                 else:
-                    run(device, self.plan_of(recording, device), recording, trailing)
+                    cached = None if recording.lists else self.plans.look_up(recording, device, self.settings)
+                    run(device, cached or self.plan_of(recording, device), recording, trailing)
                     self.backpressure.submitted(device)
         finally:
-            if lane in self.lanes.busy:
-                self.lanes.busy.remove(lane)
+            if lane in busy:
+                busy.remove(lane)
             if self.dying:
                 self.sweep()
 
@@ -454,7 +457,8 @@ class Engine(Store):
 
     def waited(self, device: Device) -> None:
         """Everything that was submitted to the device is done."""
-        self.readbacks.finish(device)
+        if self.readbacks.waiting.get(device.index):
+            self.readbacks.finish(device)
         self.backpressure.done(device)
         self._waited_for[device.index] = device.work
 

@@ -20,8 +20,9 @@ class Recording:
     """Operations taken from a lane, and what their addresses stand for.
 
     ``distinct``: the different addresses of arguments, in the order of first appearance, those of ``lists`` last.
-    ``allocations``: what the others lie in. ``scalars``: those of each operation. ``alive``: whether it can still
-    be read when these operations have run, for each allocation, then for each list.
+    ``allocations``: what the others lie in; ``starts``: how many bytes after the start of that. ``scalars``: those of
+    each operation. ``alive``: whether it can still be read when these operations have run, for each allocation, then
+    for each list.
 
     ``key`` is what recordings with the same plan have in common, all but offsets and scalars, which are parameters:
     ``ops``; ``numbered``, of every argument the number of its address, one operation's after the other's; ``owners``,
@@ -30,7 +31,7 @@ class Recording:
     those of lists if none but lists use it).
     """
 
-    __slots__ = ("allocations", "distinct", "key", "lists", "scalars")
+    __slots__ = ("allocations", "distinct", "key", "lists", "scalars", "starts")
 
     scalars: tuple[tuple[int | float, ...], ...]
 
@@ -52,6 +53,7 @@ class Recording:
         owners = tuple([order.setdefault(address >> ADDRESS_BITS, len(order)) for address in singles])
         self.distinct, self.lists = distinct, lists
         self.allocations = allocations = [known[number] for number in order]
+        self.starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in singles]
         alive = tuple([a.alive for a in allocations])
         if needed:
             alive = tuple([lives or a.number in needed for lives, a in zip(alive, allocations)])
@@ -95,17 +97,12 @@ class Recording:
             return self.allocations
         return [*self.allocations, *chain.from_iterable([self.lists[n].allocations for n in lists])]
 
-    def starts(self, lists: Sequence[int] = ()) -> list[int]:
-        """How many bytes after the start of its allocation each address is; then the same of each tensor of these
-        lists. Lists whose tensors all start where their allocations do are left out.
+    def all_starts(self, lists: Sequence[int]) -> list[int]:
+        """``starts``, then the same of each tensor of these lists. Lists whose tensors all start where their
+        allocations do are left out.
         """
-        starts = [(address & OFFSET_MASK) - FIRST_BYTE for address in self.distinct]
-        if self.lists:
-            del starts[self.first_list :]
-            for n in lists:
-                if not self.lists[n].is_aligned:
-                    starts += self.lists[n].starts
-        return starts
+        unaligned = [self.lists[n] for n in lists if not self.lists[n].is_aligned]
+        return [*self.starts, *chain.from_iterable([tensor_list.starts for tensor_list in unaligned])]
 
     @property
     def in_use(self) -> set[int]:

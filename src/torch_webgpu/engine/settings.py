@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch_webgpu.config import config
+from torch_webgpu.ir.operation import Extern, Operation
 
 UNBOUNDED = 1 << 30
 """A threshold that no batch reaches."""
@@ -47,3 +48,15 @@ class Settings:
     def planning(self) -> tuple[object, ...]:
         """Those that decide what recorded operations become."""
         return self.fusion, self.fusion_window, self.fusion_min_size, self.horizontal_fusion
+
+    def ends_before(self, op: Operation, recorded: int) -> bool:
+        """Whether a batch of so many operations is better submitted before ``op``: at least half full it may be.
+
+        Batches cut by their length alone would end at another place in every iteration of a loop, and hardly two would
+        have the same plan. So they are cut by what is recorded, as in content-defined chunking: before a hand-written
+        kernel, such as a product, which needs its operands in memory anyway, or else before a few operations that a
+        hash picks. Wherever a loop's first batch began, the later ones soon end at the same places every time.
+        """
+        if op.body.__class__ is Extern:
+            return 2 * recorded >= self.threshold
+        return op.id & 7 == 0 and 4 * recorded >= 3 * self.threshold

@@ -92,7 +92,8 @@ class Store:
         return opened
 
     def device(self, index: int) -> Device:
-        self.check_process()
+        if self.is_forked:
+            self.check_process()
         if index >= FIRST_DESCRIBED:
             return self.described[index]
         try:

@@ -19,6 +19,8 @@ from . import flush_reason
 from .flush import materialise
 from .interrupt import Uninterrupted
 from .record import engine
+from .store import address_of
+from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
 
 if TYPE_CHECKING:
     from torch_webgpu.runtime.commands import Command
@@ -214,11 +216,11 @@ def _source(eng: Engine, t: torch.Tensor) -> tuple[torch.Tensor, Allocation, int
     if eng.capture is not None:
         eng.refuse("a tensor's values cannot be read on the host", t.device.index)
     eng.handovers += 1
-    allocation, offset = eng.locate(t)
-    if offset & 3 or not t.is_contiguous():
+    address = t.data_ptr() or address_of(t)
+    if address & 3 or not t.is_contiguous():
         t = eng.copy_of(t)
-        allocation, offset = eng.locate(t)
-    return t, allocation, offset
+        address = t.data_ptr() or address_of(t)
+    return t, eng.mailbox.allocations[address >> ADDRESS_BITS], (address & OFFSET_MASK) - FIRST_BYTE
 
 
 class _Read:
@@ -241,7 +243,7 @@ class _Read:
         """The copies, if the allocation has its memory by now."""
         if self._allocation is not None and self._allocation.buffer is None:
             return ()
-        readback = self._readback = self._device.begin_readback(*self._requests())
+        readback = self._readback = self._device.opened.transfer.begin(*self._requests())
         return () if readback is None else readback.copies
 
     def finish(self) -> None:
@@ -296,11 +298,13 @@ def synchronize(index: int) -> None:
     """Waits for everything recorded for a device; raises what went wrong so far."""
     eng = engine()
     with Uninterrupted(), eng.lock:
-        eng.refuse("a device cannot be waited for", index)
+        if eng.capture is not None:
+            eng.refuse("a device cannot be waited for", index)
         device = eng.device(index)
         read = _Read(device)
         eng.flush(flush_reason.SYNCHRONIZED, index, read)
-        eng.raise_pending()
+        if eng.error is not None:
+            eng.raise_pending()
         if read.submitted or eng.has_work(device):
             read.finish()
             eng.waited(device)

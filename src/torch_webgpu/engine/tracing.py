@@ -146,7 +146,7 @@ class Tracing:
             )
         order = {a: k for k, a in enumerate(inputs_at)}
         owners = [memory[owner] for owner in layout.owners]
-        starts = [(order.get(a, -1), start) for a, start in zip(owners, recording.starts(lists), strict=True)]
+        starts = [(order.get(a, -1), start) for a, start in zip(owners, recording.all_starts(lists), strict=True)]
         views = [[self._view(t, number) for t in some] for some in ([one.tensor for one in inputs], outputs)]
         contents = {n: self._contents(a) for n, a in constants.items()}
         interface = Interface(tuple(views[0]), tuple(views[1]), starts, structure, contents, self.drawn)

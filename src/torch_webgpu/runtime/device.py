@@ -271,22 +271,22 @@ class Device:
         self.raise_errors(opened)
         return results
 
-    def begin_readback(self, requests: Sequence[Request], into: Sequence[HostMemory]) -> Readback | None:
-        """A :meth:`download` whose copies the caller puts at the end of a submission of its own; None if too large.
-
-        It ends with :meth:`finish_readback`, before any other begins.
-        """
-        return self.opened.transfer.begin(requests, into)
-
     def begin_readbacks(self, request: Request, into: HostMemory) -> list[Readback]:
-        """:meth:`begin_readback` of any size, in parts, with any others before they end."""
+        """A :meth:`download` of any size, in parts whose copies the caller submits. Each ends with
+        :meth:`finish_readback`; there may be any others before.
+        """
         return self.opened.transfer.begin_apart(request, into)
 
     def finish_readback(self, readback: Readback) -> None:
         """Waits until a part of a download that was submitted is there."""
         opened = self.opened
-        self._wait(opened, "download", opened.transfer.finish, readback)
-        self.raise_errors(opened)
+        if self.observer is None and not opened.pipelines.first_runs:
+            opened.transfer.finish(readback)
+        else:
+            self._wait(opened, "download", opened.transfer.finish, readback)
+        sink = opened.native.sink
+        if sink.errors or sink.lost is not None:
+            self.raise_errors(opened)
 
     def _wait(
         self,

@@ -99,7 +99,7 @@ class PipelineCache:
             "bind groups", bind_groups, evicted=self._release
         )
         self._slow = SlowWatch()
-        self._first_runs: list[str] | None = [] if target.software else None
+        self.first_runs: list[str] | None = [] if target.software else None
         self.edition = 0
         """Goes up when any pipeline or bind group is released: what was looked up before may be gone."""
         self._outdated = outdated
@@ -226,8 +226,8 @@ class PipelineCache:
     def _build(self, kernel: Kernel, source: _Source) -> tuple[Any, Any]:
         """A shader and a pipeline; what is wrong with them is in the sink."""
         immediate_bytes = source.param_bytes if source.uses_immediates else 0
-        if self._first_runs is not None:
-            self._first_runs.append(kernel.name)
+        if self.first_runs is not None:
+            self.first_runs.append(kernel.name)
         with self._slow(f"webgpu: compiling the kernel {operator_name(kernel.name)}"):
             shader = self._native.create_shader(source.text, kernel.name, kernel.trusted)
             return shader, self._native.create_pipeline(shader, source.layout, immediate_bytes, kernel.name)
@@ -239,10 +239,10 @@ class PipelineCache:
 
     def waiting(self) -> AbstractContextManager[None] | None:
         """What is to surround waiting for the device. Software adapters compile a kernel when it first runs."""
-        if not self._first_runs:
+        if not self.first_runs:
             return None
-        names = list(dict.fromkeys(map(operator_name, self._first_runs)))
-        self._first_runs.clear()
+        names = list(dict.fromkeys(map(operator_name, self.first_runs)))
+        self.first_runs.clear()
         more = f" and {len(names) - SHOWN_KERNELS} more" if len(names) > SHOWN_KERNELS else ""
         shown = ", ".join(names[:SHOWN_KERNELS])
         return self._slow(f"webgpu: the first run of {shown}{more}, which the software adapter compiles now,")

@@ -48,7 +48,8 @@ class Readback:
         if nbytes:
             at, skipped = self.size_bytes, offset & 3
             words = (skipped + nbytes + 3) & ~3
-            self.copies.append(CopyBuffer(buffer, offset - skipped, self.staging, at, words))
+            # Without the named tuple's own constructor, a function of Python's.
+            self.copies.append(tuple.__new__(CopyBuffer, (buffer, offset - skipped, self.staging, at, words)))
             self._targets.append((at + skipped, target))
             self.size_bytes = at + words
 
@@ -110,8 +111,11 @@ class Transfer:
         Those of the first requests go ``into`` memory of the right sizes instead.
         """
         results = [np.empty(max(nbytes, 0), np.uint8) for _, _, nbytes in requests[len(into) :]]
-        for readback in self._plan(requests, [*into, *results]):
-            readback.stage(self._staging_buffer(readback.size_bytes))
+        targets = [*into, *results]
+        small = self.begin(requests, targets)
+        for readback in self._plan(requests, targets) if small is None else (small,):
+            if small is None:
+                readback.stage(self._staging_buffer(readback.size_bytes))
             encoder = self._native.create_encoder()
             encode(self._native, encoder, readback.copies)
             if self._native.run(encoder):
@@ -153,10 +157,13 @@ class Transfer:
 
     def finish(self, readback: Readback) -> None:
         """Waits until a part of a download is there, and writes it where it belongs."""
-        mapped = self.map(readback)
+        staging = readback.staging
+        mapped = self._native.map(staging.handle, readback.size_bytes)
         if mapped is not None:  # else the reason is among the device's errors, which the caller raises
             readback.take(mapped)
-            self.unmap(readback)
+            self._native.unmap(staging.handle)
+            if self._underway:
+                self._take_back(staging)
 
     def map(self, readback: Readback) -> Any:
         """Waits until a part of a download is there; its staging buffer's memory until :meth:`unmap`; None on errors.
@@ -167,9 +174,12 @@ class Transfer:
 
     def unmap(self, readback: Readback) -> None:
         """Takes the staging buffer back."""
-        staging = readback.staging
-        self._native.unmap(staging.handle)
-        if self._underway and staging in self._underway:
+        self._native.unmap(readback.staging.handle)
+        self._take_back(readback.staging)
+
+    def _take_back(self, staging: Buffer) -> None:
+        """A staging buffer is free for the next download that has one of its own."""
+        if staging in self._underway:
             self._underway.remove(staging)
             self._spare.append(staging)
 

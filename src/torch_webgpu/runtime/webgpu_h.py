@@ -241,13 +241,11 @@ class CDevice:
         view = self.ffi.from_buffer(data)
         self.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset, view, len(view))
 
-    def map(self, buffer: Handle, size_bytes: int) -> Any:
-        return self._map(buffer, size_bytes, *self._for_reading)
-
     def map_to_write(self, buffer: Handle, size_bytes: int) -> Any:
-        return self._map(buffer, size_bytes, *self._for_writing)
+        return self.map(buffer, size_bytes, is_read=False)
 
-    def _map(self, buffer: Handle, size_bytes: int, mode: int, mapped_range: Callable[..., Handle]) -> Any:
+    def map(self, buffer: Handle, size_bytes: int, is_read: bool = True) -> Any:
+        mode, mapped_range = self._for_reading if is_read else self._for_writing
         reply = self._map_reply
         reply.clear()
         self._wait(reply, self._map_async(buffer, mode, 0, size_bytes, self._map_info))

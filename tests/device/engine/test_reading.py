@@ -75,13 +75,14 @@ def test_flags_are_read_only_where_a_kernel_may_have_raised_some(
     gpu = engine().device(device.index or 0)
     x, index = torch.arange(4.0, device=device), torch.tensor([1, 2], device=device)
     torch.webgpu.synchronize()
-    begin, sizes = gpu.begin_readback, []
+    transfer = gpu.opened.transfer
+    begin, sizes = transfer.begin, []
 
     def counted(requests, into):  # type: ignore[no-untyped-def]
         sizes.append([size for _, _, size in requests])
         return begin(requests, into)
 
-    monkeypatch.setattr(gpu, "begin_readback", counted)
+    monkeypatch.setattr(transfer, "begin", counted)
     assert x.add_(1).sum().item() == 10
     assert x[index].sum().item() == 5
     assert x.add_(1).sum().item() == 14

@@ -33,7 +33,7 @@ def test_a_slow_first_run_is_named_where_the_adapter_compiles_then(device, log: 
     on_device = x.to(device)
     torch.webgpu.synchronize()
     opened = engine().device(0).opened
-    monkeypatch.setattr(opened.pipelines, "_first_runs", [])
+    monkeypatch.setattr(opened.pipelines, "first_runs", [])
     finish, waited = opened.transfer.finish, []
 
     def slow(readback):
@@ -45,5 +45,5 @@ def test_a_slow_first_run_is_named_where_the_adapter_compiles_then(device, log: 
     y = torch.cos(on_device * 0.321) - torch.asin(on_device)
     torch.testing.assert_close(y.cpu(), torch.cos(x * 0.321) - torch.asin(x))
     assert waited == [True]
-    opened.pipelines._first_runs.clear()
+    opened.pipelines.first_runs.clear()
     assert opened.pipelines.waiting() is opened.pipelines.waiting(), "nothing is watched where nothing is new"

@@ -149,7 +149,7 @@ def test_transfers_outside_the_buffer_are_refused(device: Device, offset: int, s
     for refused in (
         lambda: device.upload(buffer, offset, bytes(size)),
         lambda: device.download([(buffer, offset, size)]),
-        lambda: device.begin_readback([(buffer, offset, size)], [np.empty(size, np.uint8)]),
+        lambda: device.opened.transfer.begin([(buffer, offset, size)], [np.empty(size, np.uint8)]),
         lambda: device.begin_readbacks((buffer, offset, size), np.empty(size, np.uint8)),
     ):
         with pytest.raises(WebGPUError, match="load of"):
@@ -159,7 +159,7 @@ def test_transfers_outside_the_buffer_are_refused(device: Device, offset: int, s
 def test_readbacks_at_the_end_of_submissions(device: Device) -> None:
     x, y = filled(device, [1] * N), device.allocate(4 * N)
     targets = [np.empty(4 * N, np.uint8) for _ in range(4)]
-    first = device.begin_readback([(y, 0, 4 * N)], targets[:1])
+    first = device.opened.transfer.begin([(y, 0, 4 * N)], targets[:1])
     assert first is not None
     device.submit([add(x, y, N, 1), *first.copies])
     device.finish_readback(first)
