@@ -176,6 +176,28 @@ def test_what_is_no_export_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    export(nn.Linear(2, 2), torch.zeros(2), tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    export(nn.Linear(3, 2), torch.zeros(3), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert manifest(tmp_path / "real")["programs"]["forward"]["inputs"][0]["shape"] == [3]
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
+def test_files_of_a_page_are_new(tmp_path: Path) -> None:
+    """A browser that has those of an earlier export is told so by their times; any server may read them."""
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "index.html").write_text("mine")
+    (page / "index.html").chmod(0o600)
+    os.utime(page / "index.html", (0, 0))
+    export(nn.Linear(2, 2), torch.zeros(2), tmp_path / "out", page=page)
+    status = (tmp_path / "out" / "index.html").stat()
+    assert status.st_mtime > 1e9
+    assert status.st_mode & 0o444 == 0o444
+
+
 class Selects(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         positive = x > 0
@@ -196,6 +218,11 @@ class Prints(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         print(x)
         return x
+
+
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0]
 
 
 class OnTheHost(nn.Module):
@@ -220,6 +247,7 @@ class Transforms(nn.Module):
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
         (Decomposes(), "torch.linalg.eig", "return torch.linalg.eigvals(x.mT @ x)", "compute it before"),
         (Prints(), "of torch.Tensor.to", "print(x)", "the page reads it"),
+        (Masked(), "torch.Tensor.index", "return x[x > 0]", "multiply by the mask"),
         (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "Make it an input"),
         (Wide(), "64-bit floats", "return x.double().float()", "convert to torch.float32"),
     ],
@@ -270,12 +298,26 @@ def test_fourier_transforms_are_exported(n: int, tmp_path: Path) -> None:
         ((nn.Linear(2, 2), torch.zeros(2)), {"target": "h200-dawn"}, "is no browser"),
         ((nn.Linear(2, 2), torch.zeros(2)), {"state": {"cache": 3}}, "without tensors"),
         ((nn.Linear(2, 2, device="meta"), torch.zeros(2)), {}, "weights=False"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"metadata": {"loss": float("nan")}}, "metadata is no JSON"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"metadata": {"classes": torch.zeros(2)}}, "metadata is no JSON"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"files": {"../outside.txt": "x"}}, "files has '../outside.txt'"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"files": {".hidden": "x"}}, "files has '.hidden'"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"files": {"plan.json": "x"}}, "which the export writes itself"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"files": {"model.safetensors": "x"}}, "which the export writes itself"),
+        ((nn.Linear(2, 2), torch.zeros(2)), {"files": {"index.html": "x"}}, "the page has index.html"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments: Any, options: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=message):
         export(*arguments, tmp_path / "out", **options)
     assert not os.listdir(tmp_path)
+
+
+def test_what_the_model_itself_raises_has_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+        export(nn.Linear(2, 2), torch.zeros(1, 3), tmp_path / "out")
+    assert "while 'forward' was exported" in caught.value.__notes__[0]
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_target(tmp_path: Path) -> None:
@@ -315,6 +357,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "did you mean 'make_model'" in capsys.readouterr().err
     assert main(["export", "my_models:make_model", "out", "--input", "1,2"]) == 1
     assert "is no shape" in capsys.readouterr().err
+    assert main(["export", "my_models:make_model", "out", "--input", "1x3x28x28"]) == 1
+    assert "to have 1 channels, but got 3 channels" in capsys.readouterr().err
+    for name, message in (("nn:Conv2d", "needs arguments (missing"), ("nn:__name__", "is a str: name a model")):
+        assert main(["export", f"torch.{name}", "out", "--input", "1"]) == 1
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("dtype", "packed"), [("int8", "I8"), ("int4", "I32")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import re
 import sys
 
@@ -15,6 +16,7 @@ from torch_webgpu.quantized_linear import DTYPES
 from .export import export
 from .targets import VARIANTS
 
+_MAKES = "name a model, or a function that makes one without arguments"
 _INPUT = re.compile(r"(?P<shape>scalar|\d+(x\d+)*)(:(?P<dtype>\w+))?")
 
 
@@ -49,6 +51,12 @@ def run(options: argparse.Namespace) -> int:
         )  # fmt: skip
     except (WebGPUError, ValueError, OSError) as error:
         print(f"torch-webgpu: {error}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:  # PyTorch's, of a model that such inputs do not fit
+        notes = getattr(error, "__notes__", None)
+        if not notes:
+            raise
+        print("\n".join([f"torch-webgpu: {error}", *notes]), file=sys.stderr)
         return 1
     print(report)
     return 0
@@ -86,7 +94,17 @@ def model_of(where: str) -> torch.nn.Module:
     if not hasattr(module, name):
         raise ValueError(f"{module_name} has no {name!r}{did_you_mean(name, vars(module))}")
     value = getattr(module, name)
-    model = value if isinstance(value, torch.nn.Module) else value()
+    if isinstance(value, torch.nn.Module):
+        return value
+    if not callable(value):
+        raise ValueError(f"{where} is a {type(value).__name__}: {_MAKES}")
+    try:
+        inspect.signature(value).bind()
+    except TypeError as error:
+        raise ValueError(f"{where} needs arguments ({error}): {_MAKES}") from None
+    except ValueError:  # a function of C has no signature
+        pass
+    model = value()
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"{where} makes a {type(model).__name__}, not a torch.nn.Module")
     return model

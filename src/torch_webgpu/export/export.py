@@ -112,13 +112,12 @@ def export(
         if dynamic is not None:
             tables.dynamic[FORWARD] = describe(dynamic, variants, held, has_values)
         with folders.replacing(Path(folder)) as new:
+            folders.write_texts(new, files or {})
             notes = [*warnings_of(model, tables)]
             if has_values:
                 notes += save_values(new, held, tables, all_programs)
             elif weights:
                 raise ExportError("the model has meta tensors, without values: give weights=False (--no-weights)")
-            for name, text in (files or {}).items():
-                (new / name).write_text(text, "utf-8")
             write_manifest(new, tables, metadata or {})
             folders.copy_runtime(new / folders.RUNTIME)
             folders.copy_page(new, page)
@@ -240,7 +239,10 @@ def write_manifest(new: Path, tables: Tables, metadata: Mapping[str, Any]) -> No
         "programs": tables.programs,
         **({"dynamic": tables.dynamic} if tables.dynamic else {}),
     }
-    folders.write_json(new / folders.MANIFEST, manifest)
+    try:
+        folders.write_json(new / folders.MANIFEST, manifest)
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"metadata is no JSON: {error}") from None
 
 
 def report_of(new: Path, folder: Path, tables: Tables, notes: Sequence[str], started: float) -> ExportReport:

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -30,6 +30,10 @@ RUNTIME = "torch-webgpu"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2
 _DOCUMENTATION = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _BLANK_LINES = re.compile(r"\n\s*\n")
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]+")
+"""What a page takes as the name of a file: see js/manifest.js."""
+_WEIGHTS = re.compile(r"(model|state)(-.*)?\.safetensors")
+_OWN = (KERNELS, PARAMS, CONSTANTS, EXAMPLE, RUNTIME)
 _COMPRESSED = (".json", ".js", ".html", ".css", ".bin")
 
 
@@ -37,8 +41,10 @@ _COMPRESSED = (".json", ".js", ".html", ".css", ".bin")
 def replacing(folder: Path) -> Iterator[Path]:
     """A new folder to fill, which takes the place of ``folder`` at the end, or vanishes if anything is raised.
 
-    ExportError if there is something in its place that is no export: it is not deleted.
+    ExportError if there is something in its place that is no export: it is not deleted. What a link leads to is
+    replaced, and the link stays.
     """
+    folder = folder.resolve()
     if folder.exists() and not _is_export(folder):
         raise ExportError(f"{folder} exists and is no export of torch-webgpu: delete it, or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -105,22 +111,39 @@ def _is_export(folder: Path) -> bool:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Compact JSON."""
-    path.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False), "utf-8")
+    """Compact JSON, as browsers read it: ValueError for numbers that are infinite or none."""
+    path.write_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False), "utf-8")
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Writes files of the user's into a folder that has no file yet. ExportError for names that pages refuse, and for
+    those of the export's own files.
+    """
+    for name, text in texts.items():
+        if not _NAME.fullmatch(name):
+            raise ExportError(f"files has {name!r}: names are of letters, digits, '_', '-' and '.', which none begins")
+        if name in (*_OWN, MANIFEST) or _WEIGHTS.match(name):
+            raise ExportError(f"files has {name!r}, which the export writes itself")
+        (folder / name).write_text(text, "utf-8")
 
 
 def copy_page(destination: Path, page: bool | str | os.PathLike[str]) -> None:
     """Copies ``index.html`` and what belongs to it: this package's, or what is in the folder ``page``."""
-    if isinstance(page, bool):
-        if page:
-            with as_file(files("torch_webgpu.export") / "page") as folder:
-                shutil.copytree(folder, destination, dirs_exist_ok=True)
+    if page is False:
         return
-    if not Path(page).is_dir():
+    if page is not True and not Path(page).is_dir():
         raise ExportError(f"page is {str(page)!r}, which is no folder")
-    if clash := sorted({p.name for p in Path(page).iterdir()} & {p.name for p in destination.iterdir()}):
-        raise ExportError(f"{page} has {', '.join(clash)}, which the export writes")
-    shutil.copytree(page, destination, dirs_exist_ok=True)
+    with as_file(files("torch_webgpu.export") / "page") if page is True else nullcontext(Path(page)) as folder:
+        if clash := sorted({p.name for p in folder.iterdir()} & {p.name for p in destination.iterdir()}):
+            raise ExportError(f"the page has {', '.join(clash)}, which the export writes")
+        _copy(folder, destination)
+
+
+def _copy(folder: Path, destination: Path) -> None:
+    """Copies a folder's contents as new files: a browser that asks a server what has changed gets them, and any server
+    may read them.
+    """
+    shutil.copytree(folder, destination, dirs_exist_ok=True, copy_function=shutil.copyfile)
 
 
 def copy_runtime(destination: Path) -> None:

@@ -182,6 +182,11 @@ def layout_of(held: Held) -> torch.Tensor:
 
 _INSTEAD = {
     "nonzero": "its shape depends on values: use a mask, or torch.where with three arguments",
+    "index": "its shape depends on values: a mask as index selects; multiply by the mask, or use torch.where",
+    "repeat_interleave": "its shape depends on values: give output_size, or repeats as a number",
+    "bincount": "its shape depends on values: one_hot with a number of classes, and its sum",
+    "histc": "its limits depend on values: give min and max",
+    "assert_async": "a page cannot raise for values: return the condition, and check it there",
     "masked_select": "its shape depends on values: multiply by the mask, or use torch.where",
     "unique": "its shape depends on values: sort, and compare neighbours",
     "to_copy": "return the tensor: the page reads it",
@@ -208,6 +213,9 @@ def located(program: str) -> Iterator[None]:
             message += f"\n  instead: {_SMALLER}"
         traceback.clear_frames(error.__traceback__)
         raise kind(message) from error
+    except Exception as error:  # the program's own, such as shapes that do not fit
+        error.add_note("\n".join([f"while {program!r} was exported", *origin_of(error).splitlines()[1:2]]))
+        raise
 
 
 def origin_of(error: BaseException) -> str:

@@ -33,22 +33,29 @@ def target_named(which: str | Target) -> Target:
     """The target of an export by its name. ExportError for one that no browser is, ValueError for an unknown name."""
     browser = named(BROWSER)
     if which == PORTABLE:
-        return browser
+        return replace(browser, name=PORTABLE)
     if which == "f16":
         return replace(browser, float16=True, name="f16")
     if which == "portable-large":
         return replace(browser, max_buffer_bytes=_LARGE_BYTES, name="portable-large")
     if isinstance(which, str):
-        known = [*VARIANTS, *names()]
-        if which not in known:
-            raise ValueError(f"there is no target {which!r}{did_you_mean(which, known)}: {', '.join(known)}")
+        if which not in names():
+            usable = [*VARIANTS, *[name for name in names() if is_browser(named(name))]]
+            known = [*VARIANTS, *names()]
+            raise ValueError(f"there is no target {which!r}{did_you_mean(which, known)}: {', '.join(usable)}")
         which = named(which)
-    if which.dialect != "tint" or which.int64 or which.float64 or which.matrices or which.float32_atomics:
+    if not is_browser(which):
         raise ExportError(
             f"the target {which.name or which} is no browser: WGSL there has no 64-bit numbers, atomic floats or "
             f"matrices. Use one of {', '.join(VARIANTS)}"
         )
     return replace(which, immediates_bytes=0)
+
+
+def is_browser(target: Target) -> bool:
+    """Whether its WGSL is what browsers take."""
+    beyond = target.int64 or target.float64 or target.matrices or target.float32_atomics
+    return target.dialect == "tint" and not beyond
 
 
 def needs(requirements: Iterable[Requirements], target: Target) -> dict[str, object]:

@@ -58,7 +58,7 @@ FLAT = {
     "mask": lambda x, mask: x[mask],
     "mask of rows": lambda x, mask: x.view(12, 5)[mask[:12]],
     "two masks": lambda x, mask: x.view(6, 10)[mask[:6], mask[3:13]],
-    "written under a mask": lambda x, mask: x.index_put((mask,), x[:1]),
+    "written under a mask": lambda x, mask: x.index_put((mask,), x[: int(MASK.sum())]),
     "unique": lambda x, mask: x.unique(),
     "unique, all": lambda x, mask: x.unique(return_inverse=True, return_counts=True),
     "unique rows": lambda x, mask: x.view(12, 5).unique(dim=0),
@@ -144,3 +144,21 @@ def test_several_masks(device):
         same(x.to(device)[moved], x[index])
     with pytest.raises(IndexError, match="shape of the mask"):
         x.to(device)[rows.to(device), rows.to(device)]
+
+
+def test_what_a_mask_selects_is_overwritten_without_a_wait(device, waits):
+    x, mask = torch.arange(60.0, device=device).view(12, 5), MASK.to(device)
+
+    def overwrite():
+        x[mask.view(12, 5)] = 3.0
+        x[mask[:12]] = torch.arange(5.0, device=device)
+        x[:, mask[:5]] = torch.tensor(2.0)
+        x.index_put_((mask[:12],), torch.ones(1, 5, device=device), accumulate=True)
+
+    assert waits(overwrite)[0] == 0
+    expected = torch.arange(60.0).view(12, 5)
+    expected[MASK.view(12, 5)] = 3.0
+    expected[MASK[:12]] = torch.arange(5.0)
+    expected[:, MASK[:5]] = 2.0
+    expected[MASK[:12]] += 1
+    assert torch.equal(x.cpu(), expected)

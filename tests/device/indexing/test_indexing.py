@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from tests.device.against_cpu import HALF_TYPES, layouts, same
@@ -9,6 +11,7 @@ from tests.device.indexing.inputs import check, indices, values
 from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+aten = torch.ops.aten
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
 
@@ -97,6 +100,39 @@ def test_writes(device, dtype):
         check(device, lambda x, i, s: x.put(i[:, 0], s[:, 0]), x, index, source, backward=backward)
         check(device, lambda x, i, s: x[:, 1:].scatter_(0, i[:, :2], s), x.clone(), index, source)
         check(device, lambda x, m: x.index_put_((m,), torch.ones((), dtype=x.dtype)), x.clone(), x != 0)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64], ids=str)
+def test_one_value_through_a_mask(device, dtype):
+    """Values that are broadcast over what a mask selects, in every place that they can have."""
+    whole = values(dtype, 3, 4, 5)
+    for at, dims in ((0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (2, 1)):
+        mask = values(torch.bool, *whole.shape[at : at + dims])
+        slices, before, after = [None] * at, whole.shape[:at], whole.shape[at + dims :]
+
+        def put(x, m, v, accumulate=False, slices=slices):
+            return aten.index_put(x, [*slices, m], v, accumulate)
+
+        for shape in {(), (1,), after, (1, *after), (*before, 1, *after), (*before, 1, *[1] * len(after))}:
+            value = values(dtype, *shape)
+            for x in (whole, whole.mT.contiguous().mT):
+                check(device, put, x, mask, value, backward=dtype.is_floating_point)
+                if dtype != torch.bool:
+                    check(device, partial(put, accumulate=True), x, mask, value)
+    empty = values(dtype, 3, 0)
+    check(device, lambda x, m, v: x.index_put((m,), v), empty, values(torch.bool, 3), values(dtype, 1))
+    check(device, lambda x, m, v: x.index_put((m,), v), empty, values(torch.bool, 3, 0), values(dtype))
+
+
+def test_what_does_not_fit_a_mask(device):
+    x = torch.zeros(3, 4)
+    mask = torch.tensor([True, False, True])
+    for value in (torch.ones(3), torch.ones(3, 1), torch.ones(2, 1, 4)):
+        for where in ("cpu", device):
+            with pytest.raises(RuntimeError, match="shape mismatch"):
+                x.to(where).index_put_((mask.to(where),), value.to(where))
+    with pytest.raises(IndexError, match="shape of the mask"):
+        x.to(device)[torch.ones(4, dtype=torch.bool, device=device)] = 1.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

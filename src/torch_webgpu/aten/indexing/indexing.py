@@ -30,6 +30,7 @@ from torch_webgpu.kernels.indexing.indexed import IndexGeometry, Term
 from torch_webgpu.layout import Shape, broadcast_strides
 
 from .compaction import coordinates_of, selected
+from .masked_write import only_mask, put_by_mask
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
 ON_EXPANDED = {"index_fill": "tensor[mask] = scalar", "index_put": "tensor[indices] = tensor"}
@@ -292,6 +293,11 @@ def index_put_(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> torch.Tensor:
+    is_at_hand = values.device == self.device or (values.is_cpu and not values.dim())
+    if is_at_hand and values.dtype == self.dtype and (mask := only_mask(indices)) is not None:
+        check_mask(self, mask[1], mask[0])
+        if put_by_mask(self, *mask, values, accumulate):
+            return self
     if accumulate and self.dtype == torch.float64:
         return run_on_cpu(aten._index_put_impl_.default, (self, indices, values, accumulate, unsafe), {}, NO_ATOMICS)
     expanded = expand_masks(self, indices)
