@@ -16,10 +16,6 @@ from .portable_kernels import Kernels, golden_kernels, portable_kernels
 AT_ONCE = 1
 """Kernels that the browser is given together: of 40 large ones its GPU process did not come back, of 4 it was slow."""
 FIXED_SIZE = re.compile(r"@workgroup_size\(([\d, ]+)\)")
-TOO_LARGE = frozenset({"attention_tiles: flash_attention"})
-"""What becomes no pipeline: SwiftShader's compiler took more than 10 GB of memory for it, and did not end in minutes.
-Its text is checked as the others' are, by the browser and by naga.
-"""
 SOME_PIPELINES = 12
 """Of a sample's kernels every so-manieth becomes a pipeline: a software adapter takes a second or more for one."""
 COMPILE = """async sources => {
@@ -51,14 +47,9 @@ def refused_by_the_browser(page: Any, kernels: Kernels, every: int = 1) -> list[
     """What the browser says against texts, and against pipelines: of each text that has memory of a workgroup or
     computes its size, both of which are checked there alone, and of every so-manieth other; 0: of none.
     """
-
-    def is_built(place: int, text: str, label: str) -> bool:
-        if not every or label in TOO_LARGE:
-            return False
-        return place % every == 0 or "var<workgroup>" in text or not FIXED_SIZE.search(text)
-
     sources = [
-        [text, label, is_built(place, text, label)] for place, (text, label) in enumerate(kernels.sources.items())
+        [text, label, every and (place % every == 0 or "var<workgroup>" in text or not FIXED_SIZE.search(text))]
+        for place, (text, label) in enumerate(kernels.sources.items())
     ]
     return [
         " | ".join(said)
