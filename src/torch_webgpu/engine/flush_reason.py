@@ -60,6 +60,11 @@ def cut(op: Operation) -> Cause:
     return Cause("a batch that is nearly full ends where it would in a loop's next round, here before {}", op.name)
 
 
+def many_kernels(operator: str) -> Cause:
+    """A batch ends before an operator of many kernels: see :meth:`.record.Engine.begin_batch`."""
+    return Cause("an operator of many kernels begins a batch of its own, here {}", operator)
+
+
 def on_cpu(operator: str) -> Cause:
     """An operator without a kernel reads its arguments."""
     return Cause("{} ran on the CPU", operator)

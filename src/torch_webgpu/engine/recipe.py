@@ -56,6 +56,10 @@ class Instruction(NamedTuple):
         return tuple([starts[p] + o for p, o in zip(self.slots, self.offsets)])
 
 
+MANY_INSTRUCTIONS = 32
+"""From here on a recipe begins a batch of its own (:meth:`.record.Engine.begin_batch`)."""
+
+
 @dataclass(eq=False, slots=True)
 class Recipe:
     """What a call records. What operations lie in is numbered: the call's tensors, then the fresh ones.
@@ -92,7 +96,7 @@ def _any(recipe: Recipe) -> RunFunction:
     results, several, overlapping = recipe.results, recipe.several, recipe.overlapping
     instructions = [(i.op, i.pick or i.addresses, i.params) for i in recipe.instructions]
     single = results[0] if len(results) == 1 and not several else None
-    fresh = recipe.fresh
+    fresh, is_long = recipe.fresh, len(instructions) >= MANY_INSTRUCTIONS
 
     def run(values: Sequence[Any], starts: list[int]) -> Any:
         if aliasing is not None and aliasing_of(starts) != aliasing:
@@ -100,6 +104,8 @@ def _any(recipe: Recipe) -> RunFunction:
         varying = None if numbers is None else numbers(values)
         created = []
         with eng.lock:
+            if is_long:
+                eng.begin_batch(device, instructions[-1][0].name)
             for template in fresh:
                 tensor, allocation = eng.make_with(template)
                 created.append(tensor)

@@ -23,6 +23,8 @@ from torch_webgpu.layout import contiguous_strides
 
 DTYPES = (torch.float32, torch.float64, torch.complex64)
 """What kernels of linear algebra compute with."""
+FEW_BLOCKS = 4
+"""Up to here an operator is a few kernels."""
 ON_CPU = (torch.complex128,)
 """What the CPU computes in their place."""
 
@@ -37,6 +39,12 @@ def by_columns(shape: Sequence[int], dtype: torch.dtype, like: torch.Tensor) -> 
 def copied_by_columns(a: torch.Tensor) -> torch.Tensor:
     """A copy of matrices in which each lies column after column."""
     return by_columns(a.shape, a.dtype, a).copy_(a)
+
+
+def begin_blocked(a: torch.Tensor, operator: str, block: int) -> None:
+    """What follows is an operator of many kernels, if the matrices ``a`` have many blocks."""
+    if min(a.shape[-2:]) > FEW_BLOCKS * block:
+        engine().begin_batch(a.get_device(), operator)
 
 
 def matrices(a: torch.Tensor) -> torch.Tensor:
