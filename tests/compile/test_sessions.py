@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
+from tests.device.processes import assert_ends_well
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from torch_webgpu.aten.dispatch.torch_abi import compiling
@@ -252,3 +253,18 @@ def test_threads_that_trace_and_compile_put_the_flag_of_compiling_back() -> None
         for thread in [pool.submit(trace), pool.submit(compile_one)]:
             thread.result()
     assert not torch.compiler.is_compiling()
+
+
+def test_functions_replaced_for_another_adapter_are_part_of_graphs() -> None:
+    """Dynamo knows functions by what they were when it began."""
+    script = """
+import torch, torch_webgpu
+from torch_webgpu import plan
+compiled = torch.compile(lambda x: x * torch.tensor(2.0), fullgraph=True)
+x = torch.ones(3, device="webgpu")
+print(compiled(x).tolist())
+plan.trace(lambda t: t + 1, torch.empty(4, device="meta"), target="browser")
+torch._dynamo.reset()
+print(compiled(x).tolist())
+"""
+    assert assert_ends_well(script) == "[2.0, 2.0, 2.0]\n" * 2

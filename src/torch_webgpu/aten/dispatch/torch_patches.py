@@ -9,6 +9,7 @@ override three of them (torch/csrc/acc/Module.cpp), and neither ``resizePrivateU
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from itertools import product
@@ -194,7 +195,19 @@ def with_current_device(plain: Callable[..., Any]) -> Callable[..., Any]:
             kwargs = {k: complete(v, index) for k, v in kwargs.items()}
         return plain(*args, **kwargs)
 
+    know_replacement(plain, call)
     return call
+
+
+def know_replacement(plain: Callable[..., Any], ours: Callable[..., Any]) -> None:
+    """Gives Dynamo's rule for a function to the one in its place: it looks for functions by their names once, and
+    would break graphs at one that was replaced later.
+    """
+    trace_rules = sys.modules.get("torch._dynamo.trace_rules")
+    if trace_rules is not None:
+        rules = trace_rules.get_torch_obj_rule_map()
+        if plain in rules:
+            rules[ours] = rules[plain]
 
 
 class Methods(list[Any]):
