@@ -61,7 +61,7 @@ def cut(op: Operation) -> Cause:
 
 
 def many_kernels(operator: str) -> Cause:
-    """A batch ends before an operator of many kernels: see :meth:`.record.Engine.begin_batch`."""
+    """A batch ends before an operator of many kernels: see :func:`.recipe.begin_batch`."""
     return Cause("an operator of many kernels begins a batch of its own, here {}", operator)
 
 

@@ -15,8 +15,10 @@ import torch
 from torch_webgpu.ir.operation import ForEach, Operation
 from torch_webgpu.layout import extent
 
+from . import flush_reason
 from .generators import RandomState
 from .record import engine
+from .settings import UNBOUNDED
 from .store import address_of
 from .tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK, Template
 
@@ -57,7 +59,19 @@ class Instruction(NamedTuple):
 
 
 MANY_INSTRUCTIONS = 32
-"""From here on a recipe begins a batch of its own (:meth:`.record.Engine.begin_batch`)."""
+"""From here on a recipe begins a batch of its own (:func:`begin_batch`)."""
+
+
+def begin_batch(eng: Engine, device: int, operator: str) -> None:
+    """Ends the calling thread's batch before an operator of many kernels, unless the program says where batches end.
+
+    Its kernels are much alike, so that nothing in them tells where a batch ended in the last call. Begun at its start,
+    batches end at the same places every time, and have plans.
+    """
+    with eng.lock:
+        lane = eng.lane(device)
+        if lane.entries and eng.settings.threshold < UNBOUNDED:
+            eng.flush_lane(lane, flush_reason.many_kernels(operator))
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +119,7 @@ def _any(recipe: Recipe) -> RunFunction:
         created = []
         with eng.lock:
             if is_long:
-                eng.begin_batch(device, instructions[-1][0].name)
+                begin_batch(eng, device, instructions[-1][0].name)
             for template in fresh:
                 tensor, allocation = eng.make_with(template)
                 created.append(tensor)

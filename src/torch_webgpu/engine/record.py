@@ -45,7 +45,7 @@ from .plan_cache import CachedPlan, FusionCounts, PlanCache
 from .readbacks import Readbacks
 from .recorded_lists import bury
 from .recording import Recording
-from .settings import UNBOUNDED, Settings
+from .settings import Settings
 from .store import FIRST_DESCRIBED, Store, templates
 from .tensor import ADDRESS_BITS, Allocation
 
@@ -277,17 +277,6 @@ class Engine(Store):
         """Flushes a lane that is full, or any with batching off."""
         settings = self.settings
         self.flush_lane(lane, flush_reason.full(settings.threshold) if settings.batching else flush_reason.UNBATCHED)
-
-    def begin_batch(self, device: int, operator: str) -> None:
-        """Ends the calling thread's batch before an operator of many kernels, unless the program says where they end.
-
-        Its kernels are much alike, so that nothing in them tells where a batch ended in the last call. Begun at its
-        start, batches end at the same places every time, and have plans.
-        """
-        with self.lock:
-            lane = self.lane(device)
-            if lane.entries and self.settings.threshold < UNBOUNDED:
-                self.flush_lane(lane, flush_reason.many_kernels(operator))
 
     def lane(self, device: int) -> Lane:
         """The calling thread's lane of a device; the caller holds the lock."""

@@ -17,6 +17,7 @@ from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import infer
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.engine.recipe import begin_batch
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul.matmul import extern
 from torch_webgpu.layout import contiguous_strides
@@ -44,7 +45,7 @@ def copied_by_columns(a: torch.Tensor) -> torch.Tensor:
 def begin_blocked(a: torch.Tensor, operator: str, block: int) -> None:
     """What follows is an operator of many kernels, if the matrices ``a`` have many blocks."""
     if min(a.shape[-2:]) > FEW_BLOCKS * block:
-        engine().begin_batch(a.get_device(), operator)
+        begin_batch(engine(), a.get_device(), operator)
 
 
 def matrices(a: torch.Tensor) -> torch.Tensor:
