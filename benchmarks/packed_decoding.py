@@ -2,21 +2,18 @@
 
 python benchmarks/packed_decoding.py --layers 8 [--size 4096 --inner 11008] [--weights float16 int8 int4] [--cuda]
 
-``--cuda`` adds the float16 model on CUDA, in a CUDA graph. A step's time is the median of runs of ``--steps`` steps
-that are waited for together, after the GPU's clock has risen.
+``--cuda`` adds the float16 model on CUDA, in a CUDA graph. A step's time is the median of runs of steps that are
+waited for together, after the GPU's clock has risen.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from _harness import Device, Effort, measure
 from torch import Tensor, nn
-
-import torch_webgpu  # noqa: F401
 
 
 class Layer(nn.Module):
@@ -43,18 +40,10 @@ def model(options: argparse.Namespace, device: str) -> nn.Module:
     return nn.Sequential(*layers).half().requires_grad_(False)
 
 
-def milliseconds(step: Callable[[], object], wait: Callable[[], None], options: argparse.Namespace) -> float:
-    """A step's median time, over the second half of ``options.seconds``."""
-    step()
-    wait()
-    runs, end = [], time.perf_counter() + options.seconds
-    while time.perf_counter() < end or not runs:
-        begin = time.perf_counter()
-        for _ in range(options.steps):
-            step()
-        wait()
-        runs.append((time.perf_counter() - begin) / options.steps)
-    return statistics.median(runs[len(runs) // 2 :]) * 1e3
+def milliseconds(step: Callable[[], object], device: Device, seconds: float) -> float:
+    """A step's median time, of seven runs of so many seconds; what they return is small."""
+    effort = Effort(warm_up_s=2 * seconds, repeats=7, repeat_s=seconds)
+    return measure(step, device, effort, small=True).median_s * 1e3
 
 
 @torch.no_grad()
@@ -64,8 +53,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--inner", type=int, default=11008)
     parser.add_argument("--weights", nargs="+", default=["float16", "int8", "int4"])
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a run")
     parser.add_argument("--cuda", action="store_true")
     options = parser.parse_args()
     if options.cuda:
@@ -74,15 +62,16 @@ def main() -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             plain(x)
-        print(f"CUDA, float16: {milliseconds(graph.replay, torch.cuda.synchronize, options):.3f} ms")
+        print(f"CUDA, float16: {milliseconds(graph.replay, Device.of('cuda'), options.seconds):.3f} ms")
         del graph, plain
+    device = Device.of("webgpu")
     x = torch.randn(1, options.size, dtype=torch.half, device="webgpu")
     for weights in options.weights:
         packed = model(options, "webgpu")
         if weights != "float16":
             packed = torch.webgpu.quantize_(packed, weights)
         step = torch.compile(packed)
-        print(f"{weights}: {milliseconds(lambda step=step: step(x), torch.webgpu.synchronize, options):.3f} ms")
+        print(f"{weights}: {milliseconds(lambda step=step: step(x), device, options.seconds):.3f} ms")
 
 
 if __name__ == "__main__":

@@ -293,6 +293,18 @@ assert original not in rules
     run_without_us(script)
 
 
+def dynamo_does_not_know_what_is_replaced_later() -> None:
+    script = """
+import torch
+from torch._dynamo import trace_rules
+rules, original = trace_rules.get_torch_obj_rule_map(), torch.tensor
+assert original in rules
+torch.tensor = lambda *args, **kwargs: original(*args, **kwargs)
+assert torch.tensor not in trace_rules.get_torch_obj_rule_map()
+"""
+    run_without_us(script)
+
+
 # Row → what is asserted of PyTorch.
 PROPERTIES: dict[str, Callable[[], None]] = {
     "torch._C: `_accelerator_*`": accelerator_hooks_fail,
@@ -303,6 +315,9 @@ PROPERTIES: dict[str, Callable[[], None]] = {
     "weakref.finalize._registry": libraries_unregister_at_exit,
     "torch._C: the device guard of an absent device": an_absent_device_has_no_guard,
     "torch._dynamo.trace_rules: `get_torch_obj_rule_map()`": dynamo_loses_rules_of_functions_that_are_replaced,
+    "torch._dynamo.trace_rules: `get_torch_obj_rule_map()` of functions that are replaced": (
+        dynamo_does_not_know_what_is_replaced_later
+    ),
     f"{STORAGE}._cdata": sizes_of_storages_cannot_be_set,
 }
 

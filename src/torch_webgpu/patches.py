@@ -461,6 +461,13 @@ IN_A_CALL = Patches([
         what="`get_torch_obj_rule_map()`",
     ),
     row(
+        "torch._dynamo.trace_rules", "", torch_patches.know_replacement,
+        "Once another adapter than the first is current: Dynamo looks for functions by their names once, and breaks "
+        "graphs at those that are replaced later.",
+        "a function that gives a function the rule of another",
+        what="`get_torch_obj_rule_map()` of functions that are replaced",
+    ),
+    row(
         "torch.nn", "Module._compiled_call_impl", compiler.observe_module_calls,
         "While `torch.webgpu.auto_compile` is on: nobody tells that a module is called, so that it could be compiled.",
         "a global hook that takes the place of a module's call",

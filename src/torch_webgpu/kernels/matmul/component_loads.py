@@ -64,10 +64,6 @@ class Elements:
         one = self.components[k]
         return [a.name for a in self.arguments].index(one.pair_of or one.name)
 
-    def is_plain(self) -> bool:
-        """Whether the numbers lie in memory as they are, not packed."""
-        return all(one.elements == 1 and one.itemsize > 1 for one in self.components)
-
     def used(self, *roots: Expr | None) -> list[int]:
         """The components that expressions load."""
         found = {e.args[0] for e in walk([r for r in roots if r is not None]) if e.op == "load"}
