@@ -47,10 +47,11 @@ def row(name: str, wgsl: Mapping[str, str], result: str = "same", wraps: bool = 
 
 
 def _float(*names: str) -> None:
-    """Rows that are a library function of f32: ``exp`` → ``exp_f``."""
+    """Rows that are a library function of f32, ``exp`` → ``exp_f``, and perhaps one of f64, ``exp_d``."""
     for name in names:
         operands = "{0}, {1}" if name in BINARY_FLOAT else "{0}"
-        row(name, {"f": f"{name}_f({operands})"})
+        kinds = "fd" if name in DOUBLE else "f"
+        row(name, {kind: f"{name}_{kind}({operands})" for kind in kinds})
 
 
 BINARY_FLOAT = frozenset(
@@ -60,6 +61,12 @@ BINARY_FLOAT = frozenset(
     "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
     "shifted_chebyshev_polynomial_w".split()
 )
+
+DOUBLE = frozenset(
+    "atan2 hypot copysign nextafter sinc erf erfc erfinv erfcx ndtr ndtri log_ndtr lgamma digamma polygamma "
+    "zeta".split()
+)
+"""Of the names that :func:`_float` takes, those that are functions of f64, too."""
 
 # fmt: off
 # Arithmetic. Integer division by zero, which CPU PyTorch refuses, gives 0.
@@ -71,23 +78,28 @@ row("neg", {"fdci": "(-{0})", "u": "(0u - {0})", "l": "i64_neg({0})"}, wraps=Tru
 row("abs", {"fdi": "abs({0})", "u": "{0}", "l": "i64_abs({0})"}, wraps=True)
 row("abs_complex", {"c": "c_abs({0})"}, result="f32")
 row("sign", {
-    "f": "(select(0.0, 1.0, {0} > 0.0) - select(0.0, 1.0, {0} < 0.0))", "d": "sign({0})", "i": "sign({0})",
+    "f": "(select(0.0, 1.0, {0} > 0.0) - select(0.0, 1.0, {0} < 0.0))", "d": "sign_d({0})", "i": "sign({0})",
     "u": "min({0}, 1u)", "l": "i64_sign({0})", "b": "{0}", "c": "c_sgn({0})",
 })
 row("reciprocal", {"f": "div_f(1.0, {0})", "d": "(1.0lf / {0})", "c": "c_reciprocal({0})"})
 row("floordiv", {
-    "f": "floor_divide_f({0}, {1})", "i": "i32_floordiv({0}, {1})", "u": "u32_div({0}, {1})",
-    "l": "i64_floordiv({0}, {1})",
+    "f": "floor_divide_f({0}, {1})", "d": "floor_divide_d({0}, {1})", "i": "i32_floordiv({0}, {1})",
+    "u": "u32_div({0}, {1})", "l": "i64_floordiv({0}, {1})",
 }, wraps=True)
 row("truncdiv", {
     "f": "trunc_divide_f({0}, {1})", "i": "i32_div({0}, {1})", "u": "u32_div({0}, {1})", "l": "i64_div({0}, {1})",
 }, wraps=True)
-row("fmod", {"f": "fmod_f({0}, {1})", "i": "i32_rem({0}, {1})", "u": "u32_rem({0}, {1})", "l": "i64_rem({0}, {1})"})
+row("fmod", {
+    "f": "fmod_f({0}, {1})", "d": "fmod_d({0}, {1})", "i": "i32_rem({0}, {1})", "u": "u32_rem({0}, {1})",
+    "l": "i64_rem({0}, {1})",
+})
 row("remainder", {
-    "f": "remainder_f({0}, {1})", "i": "i32_mod({0}, {1})", "u": "u32_rem({0}, {1})", "l": "i64_mod({0}, {1})",
+    "f": "remainder_f({0}, {1})", "d": "remainder_d({0}, {1})", "i": "i32_mod({0}, {1})", "u": "u32_rem({0}, {1})",
+    "l": "i64_mod({0}, {1})",
 })
 row("pow", {
-    "f": "pow_f({0}, {1})", "i": "i32_pow({0}, {1})", "l": "i64_pow({0}, {1})", "c": "c_pow({0}, {1})",
+    "f": "pow_f({0}, {1})", "d": "pow_d({0}, {1})", "i": "i32_pow({0}, {1})", "l": "i64_pow({0}, {1})",
+    "c": "c_pow({0}, {1})",
 }, wraps=True)
 row("gcd", {"i": "i32_gcd({0}, {1})", "l": "i64_gcd({0}, {1})"}, wraps=True)
 row("lcm", {"i": "i32_lcm({0}, {1})", "l": "i64_lcm({0}, {1})"}, wraps=True)
@@ -108,8 +120,10 @@ row("minimum", {"f": "min_f({0}, {1})", "d": "min_d({0}, {1})", "iu": "min({0}, 
                 "b": "({0} && {1})"})
 # The cheapest maximum: either operand where one is NaN.
 row("larger", {"f": "max({0}, {1})", "d": "max_d({0}, {1})"})
-row("fmax", {"f": "fmax_f({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})", "b": "({0} || {1})"})
-row("fmin", {"f": "fmin_f({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})", "b": "({0} && {1})"})
+row("fmax", {"f": "fmax_f({0}, {1})", "d": "fmax_d({0}, {1})", "iu": "max({0}, {1})", "l": "i64_max({0}, {1})",
+             "b": "({0} || {1})"})
+row("fmin", {"f": "fmin_f({0}, {1})", "d": "fmin_d({0}, {1})", "iu": "min({0}, {1})", "l": "i64_min({0}, {1})",
+             "b": "({0} && {1})"})
 row("isnan", {
     "f": "isnan_f({0})", "d": "(!({0} == {0}))", "c": "(isnan_f({0}.x) || isnan_f({0}.y))", "iulb": "false",
 }, result="bool")
@@ -117,7 +131,7 @@ row("isinf", {
     "f": "isinf_f({0})", "d": "isinf_d({0})", "c": "(isinf_f({0}.x) || isinf_f({0}.y))", "iulb": "false",
 }, result="bool")
 row("signbit", {
-    "f": "signbit_f({0})", "i": "({0} < 0)", "ub": "false", "l": "i64_lt({0}, i64_from_i32(0))",
+    "f": "signbit_f({0})", "d": "signbit_d({0})", "i": "({0} < 0)", "ub": "false", "l": "i64_lt({0}, i64_from_i32(0))",
 }, result="bool")
 
 # Logic and bits
@@ -144,15 +158,15 @@ row("rsqrt", {"f": "(1.0 / sqrt({0}))", "d": "(1.0lf / sqrt({0}))", "c": "c_reci
 for _name in (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid".split()
 ):
-    row(_name, {"f": f"{_name}_f({{0}})", "c": f"c_{_name}({{0}})"})
+    row(_name, {"f": f"{_name}_f({{0}})", "d": f"{_name}_d({{0}})", "c": f"c_{_name}({{0}})"})
 _float("erf", "erfc", "erfinv", "erfcx", "lgamma", "digamma", "sinc", "i0", "i0e", "i1", "i1e")
 _float("ndtr", "ndtri", "log_ndtr")
 _float("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1")
 _float("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1")
 _float("spherical_bessel_j0", "airy_ai", *sorted(BINARY_FLOAT))
-row("ldexp", {"f": "ldexp_f({0}, {1})"})
-row("frexp_mantissa", {"f": "frexp_mantissa_f({0})"})
-row("frexp_exponent", {"f": "frexp_exponent_f({0})"}, result="i32")
+row("ldexp", {"f": "ldexp_f({0}, {1})", "d": "ldexp_d({0}, {1})"})
+row("frexp_mantissa", {"f": "frexp_mantissa_f({0})", "d": "frexp_mantissa_d({0})"})
+row("frexp_exponent", {"f": "frexp_exponent_f({0})", "d": "frexp_exponent_d({0})"}, result="i32")
 row("nextafter_bf16", {"f": "nextafter_bf16({0}, {1})"})
 row("nextafter_f16", {"f": "nextafter_f16({0}, {1})"})
 

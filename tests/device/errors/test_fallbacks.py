@@ -63,9 +63,10 @@ def test_the_function_that_was_called_is_named(name: str) -> None:
 
 @pytest.mark.float64
 def test_functions_that_are_decomposed_or_called_by_modules() -> None:
-    assert said(lambda x: torch.nn.GELU()(x.double()), MATRIX) == ["torch.nn.functional.gelu"]
-    assert said(lambda x: x.double() ** 2.5, MATRIX) == ["torch.Tensor.pow"]
-    assert said(lambda x: torch.compile(lambda y: y.double().cos())(x), MATRIX) == ["torch.cos"]
+    upsample = torch.nn.Upsample(scale_factor=2, mode="linear")
+    assert said(lambda x: upsample(x.double()[None]), MATRIX) == ["torch.nn.functional.interpolate"]
+    assert said(lambda x: x.double().i0(), MATRIX) == ["torch.Tensor.i0"]
+    assert said(lambda x: torch.compile(lambda y: torch.special.i1(y.double()))(x), MATRIX) == ["torch.special.i1"]
 
 
 @pytest.mark.float64
