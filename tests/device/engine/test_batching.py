@@ -148,3 +148,21 @@ def test_operators_of_many_kernels_find_their_plans_again(
         made.append(engine().plans.misses - before)
     assert made[0] > 2
     assert max(made[2:]) <= 1
+
+
+@pytest.mark.parametrize("factor", [torch.linalg.inv_ex, torch.linalg.qr, torch.linalg.lu_factor_ex])
+def test_factorizations_are_recorded_from_their_recipes(
+    device: torch.device, factor: Callable[[torch.Tensor], object]
+) -> None:
+    """What a call uploads, reads or resizes makes it no recipe: it would be composed again each time."""
+    a = (torch.eye(40) * 60 + torch.ones(40, 40)).to(device)
+    factor(a)
+    handovers = engine().handovers
+    factor(a)
+    assert engine().handovers == handovers
+
+
+def test_new_identities_are_not_resized(device: torch.device) -> None:
+    handovers = engine().handovers
+    torch.eye(3, 5, device=device)
+    assert engine().handovers == handovers

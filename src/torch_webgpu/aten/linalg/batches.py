@@ -17,15 +17,12 @@ from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import infer
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.engine.recipe import begin_batch
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul.matmul import extern
 from torch_webgpu.layout import contiguous_strides
 
 DTYPES = (torch.float32, torch.float64, torch.complex64)
 """What kernels of linear algebra compute with."""
-FEW_BLOCKS = 4
-"""Up to here an operator is a few kernels."""
 ON_CPU = (torch.complex128,)
 """What the CPU computes in their place."""
 
@@ -40,12 +37,6 @@ def by_columns(shape: Sequence[int], dtype: torch.dtype, like: torch.Tensor) -> 
 def copied_by_columns(a: torch.Tensor) -> torch.Tensor:
     """A copy of matrices in which each lies column after column."""
     return by_columns(a.shape, a.dtype, a).copy_(a)
-
-
-def begin_blocked(a: torch.Tensor, operator: str, block: int) -> None:
-    """What follows is an operator of many kernels, if the matrices ``a`` have many blocks."""
-    if min(a.shape[-2:]) > FEW_BLOCKS * block:
-        begin_batch(engine(), a.get_device(), operator)
 
 
 def matrices(a: torch.Tensor) -> torch.Tensor:

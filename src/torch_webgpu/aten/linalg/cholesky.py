@@ -16,7 +16,7 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.linalg.cholesky import BLOCK, lower_cholesky
 from torch_webgpu.kernels.linalg.triangular import Triangle
 
-from .batches import begin_blocked, by_columns, infos, matrices, natively, subtract_product
+from .batches import by_columns, infos, matrices, natively, subtract_product
 from .triangular import half_of, solve_in_place, solve_into
 
 
@@ -42,7 +42,6 @@ def factor(out: torch.Tensor, a: torch.Tensor, upper: bool) -> torch.Tensor:
     """Writes the factor of ``a`` into a new tensor by columns; returns the infos."""
     info = infos(a.shape[:-2], a)
     if out.numel():
-        begin_blocked(a, "aten::linalg_cholesky_ex", BLOCK)
         out.copy_(a)
         work = matrices(out)
         # Transposed, an upper triangle is the lower one of the conjugate, whose factor is the upper one's transpose.

@@ -13,7 +13,7 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.linalg.lu import PANEL, fits, lower_interchange, lower_lu, lower_permutation
 from torch_webgpu.kernels.linalg.triangular import Triangle
 
-from .batches import begin_blocked, by_columns, infos, matrices, natively, subtract_product, vectors
+from .batches import by_columns, infos, matrices, natively, subtract_product, vectors
 from .triangular import half_of, solve_in_place
 
 LOWER, UPPER = Triangle(unit=True), Triangle(upper=True)
@@ -56,7 +56,6 @@ def factor(lu: torch.Tensor, pivots: torch.Tensor, a: torch.Tensor, pivot: bool 
     """Writes the factors of ``a`` and their pivots into new tensors; returns the infos."""
     info = infos(a.shape[:-2], a)
     if lu.numel():
-        begin_blocked(a, "aten::linalg_lu_factor_ex", PANEL)
         lu.copy_(a)
         factor_in_place(matrices(lu), vectors(pivots), info.reshape(-1), pivot)
     return info

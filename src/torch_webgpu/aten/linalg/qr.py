@@ -16,7 +16,6 @@ from torch_webgpu.kernels.linalg.householder import lower_householder, lower_ref
 from torch_webgpu.kernels.linalg.lu import PANEL, fits
 
 from .batches import (
-    begin_blocked,
     by_columns,
     copied_by_columns,
     matrices,
@@ -80,7 +79,6 @@ def factor_in_place(a: torch.Tensor, tau: torch.Tensor) -> None:
 
 def factor(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The triangle and the vectors of ``a``, by columns, and tau."""
-    begin_blocked(a, "aten::geqrf", PANEL)
     factors = copied_by_columns(a)
     *batch, m, n = a.shape
     tau = engine().empty((*batch, min(m, n)), a.dtype, a.get_device())

@@ -200,15 +200,26 @@ def eye(n: int, *, out: torch.Tensor) -> torch.Tensor:
 
 def eye_m(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
     """Ones on the diagonal of an n × m matrix, zeros elsewhere."""
-    for name, size in (("n", n), ("m", m)):
-        if size < 0:
-            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    check_sides(n, m)
     out.resize_((n, m))
     if out.dtype not in BY_TORCH:
         return out.copy_(torch.eye(n, m, dtype=out.dtype, device="cpu"))
     check_writable(out.shape, out.stride())
     record_pointwise("aten.eye", [], [out], on_diagonal)
     return out
+
+
+def new_eye(n: int, m: int | None = None, **options: Any) -> torch.Tensor:
+    """:func:`eye_m` into a new tensor. PyTorch would make it empty, and have it resized."""
+    m = n if m is None else m
+    check_sides(n, m)
+    return eye_m(n, m, out=torch.empty((n, m), **options))
+
+
+def check_sides(n: int, m: int) -> None:
+    for name, size in (("n", n), ("m", m)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
 
 
 def on_diagonal() -> Expr:
@@ -239,6 +250,8 @@ def register() -> None:
         (aten.range.out, inclusive_range),
         (aten.linspace.out, linspace),
         (aten.logspace.out, logspace),
+        (aten.eye.default, new_eye),
+        (aten.eye.m, new_eye),
         (aten.eye.out, eye),
         (aten.eye.m_out, eye_m),
         (aten.kaiser_window.default, kaiser_window),
