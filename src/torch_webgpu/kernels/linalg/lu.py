@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.kernels.points import constant
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.launch import Lowered
+from torch_webgpu.wgsl.launch import WORKGROUP, Lowered, grid_for
 
 from .matrices import MatrixKernel, power_above
 
@@ -25,6 +28,10 @@ fn store_tile(lid: u32) {
   }
 }"""
 """Brings a matrix into the workgroup's memory, and back; ``LANES`` threads have a column."""
+STEPS_AT_ONCE = 32
+"""Interchanges of rows that a workgroup does at once."""
+MOST_HELD = 8
+"""Elements that a thread holds meanwhile. With 32 SwiftShader compiles for minutes."""
 SCANNED_ROWS = 32
 """Of the longest column in which each thread looks for the pivot by itself."""
 
@@ -36,16 +43,41 @@ def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, 
     a, pivots, info = op.outputs
     batch, rows, columns = a.shape
     kernel = MatrixKernel(a.dtype)
-    threads = panel_threads(rows, columns, target)
     kernel.matrix("a", len(op.inputs), a)
     kernel.vector("pivots", len(op.inputs) + 1, pivots)
     kernel.vector("info", len(op.inputs) + 2, info)
+    layout = registers(a.dtype, rows, columns, target)
+    if layout is not None:
+        for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
+            kernel.param(name, value)
+        kernel.param("groups", batch)
+        text = render("linalg/lu_registers", pivot=pivot, **layout)
+        return Lowered((kernel.build("linalg_lu", [text], layout["threads"], grid_for(batch * WORKGROUP)),))
+    threads = panel_threads(rows, columns, target)
     tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
     kernel.add(constant("PIVOT", pivot), constant("SCANNED", tiled and rows <= SCANNED_ROWS))
     kernel.add(constant("LANES", min(power_above(rows), threads)))
     for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
         kernel.param(name, value)
     return Lowered((kernel.launch("lu", batch, threads),))
+
+
+def registers(dtype: str, rows: int, columns: int, target: Target) -> dict[str, int] | None:
+    """How a panel lies in a workgroup's registers: the values of its template; None if it is too large for them.
+
+    The largest number of a column is looked for by each thread among all of them; or first by subgroups, or some
+    threads, and then by each among those of the ``groups``. Subgroups have no numbers of 64 bits.
+    """
+    threads = min(power_above(rows), target.workgroup_threads)
+    held = {"rows": power_above(-(-rows // threads)), "columns": power_above(columns, 4)}
+    words = held["rows"] * held["columns"] * BY_NAME[dtype].itemsize // 4
+    if columns > PANEL or words > (64 if threads <= 512 else 32):
+        return None
+    subgroup = target.subgroup_size if target.subgroup_sizes and dtype != "f64" else 0
+    if subgroup and threads % subgroup == 0 and threads <= subgroup**2:
+        return {**held, "threads": threads, "groups": threads // subgroup, "subgroup": subgroup}
+    groups = threads if threads <= 32 else power_above(isqrt(threads))
+    return {**held, "threads": threads, "groups": groups, "subgroup": 0}
 
 
 def panel_threads(rows: int, columns: int, target: Target) -> int:
@@ -99,12 +131,24 @@ def lower_interchange(
     kernel = MatrixKernel(a.dtype)
     kernel.vector("pivots", 0, pivots, written=False)
     kernel.matrix("a", len(op.inputs), a)
-    kernel.add(constant("BACKWARDS", backwards))
-    for name, value in (("batch", batch), ("first", first), ("rows", rows), ("columns", columns)):
+    at_once = min(power_above(steps), STEPS_AT_ONCE)
+    slots, width = 2 * at_once, min(power_above(columns), 32)
+    threads = min(slots * width, target.workgroup_threads, 256)
+    width = min(width, MOST_HELD * threads // slots)
+    tiles = -(-columns // width)
+    for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", steps), ("tiles", tiles)):
         kernel.param(name, value)
-    kernel.param("steps", steps)
-    threads = min(64, target.workgroup_threads)
-    return Lowered((kernel.launch("interchange", -(-batch * columns // threads), threads),))
+    kernel.param("groups", batch * tiles)
+    text = render(
+        "linalg/interchange",
+        steps=at_once,
+        threads=threads,
+        width=width,
+        held=slots * width // threads,
+        by_rows=a.strides[2] == 1,
+        backwards=backwards,
+    )
+    return Lowered((kernel.build("linalg_interchange", [text], threads, grid_for(batch * tiles * WORKGROUP)),))
 
 
 def lower_permutation(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from torch_webgpu.ir.operation import Operation
-from torch_webgpu.kernels.points import constant
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.launch import Lowered
+from torch_webgpu.wgsl.launch import WORKGROUP, Lowered, grid_for
 
 from .matrices import MatrixKernel, power_above
 
@@ -32,19 +32,30 @@ def lower_triangular_solve(op: Operation, alias: tuple[int, ...], target: Target
     batch, n, columns = x.shape
     shared = alias[0] == alias[1]
     kernel = MatrixKernel(a.dtype)
-    size, width = power_above(n, 4), min(power_above(columns), BLOCK)
-    kernel.add(constant("SIZE", size), constant("WIDTH", width))
-    kernel.add(*(constant(name.upper(), getattr(triangle, name)) for name in ("upper", "unit")))
-    kernel.add(constant("CONJUGATE", triangle.conjugated))
     kernel.matrix("x", len(op.inputs), x)
     if shared:
         kernel.locate("a", 0, a)
         kernel.add("fn a_load(i: u32) -> T { return x_load(i); }")
     else:
         kernel.matrix("a", 0, a, written=False)
+    size, width = power_above(n, 4), min(power_above(columns), BLOCK)
     tiles = -(-columns // width)
-    kernel.param("size", n)
-    kernel.param("columns", columns)
-    kernel.param("tiles", tiles)
-    threads = max(min(max(32, size * width // 4), target.workgroup_threads, 256), width)
-    return Lowered((kernel.launch("triangular_solve", batch * tiles, threads),))
+    for name, value in (("size", n), ("columns", columns), ("tiles", tiles), ("groups", batch * tiles)):
+        kernel.param(name, value)
+    threads = (
+        BLOCK
+        if target.software
+        else BLOCK
+        if target.software
+        else min(max(BLOCK, size * width // 4), target.workgroup_threads)
+    )
+    text = render(
+        "linalg/triangular_solve",
+        size=size,
+        width=width,
+        threads=threads,
+        a_by_rows=a.strides[2] == 1,
+        x_by_rows=x.strides[2] == 1,
+        **asdict(triangle),
+    )
+    return Lowered((kernel.build("linalg_triangular_solve", [text], threads, grid_for(batch * tiles * WORKGROUP)),))
