@@ -48,7 +48,7 @@ def test_what_is_reported_is_what_happens() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, dtype in pairs:
-            overload = torch.ops.aten.__getattr__(name.removeprefix("aten::"))
+            overload = getattr(torch.ops.aten, name.removeprefix("aten::"))
             overload = next(getattr(overload, one) for one in overload.overloads() if "out" not in one)
             if not told[name]:
                 continue
@@ -63,7 +63,7 @@ def test_what_is_reported_is_what_happens() -> None:
             if found != told[name][str(dtype).removeprefix("torch.")]:
                 wrong.append((name, dtype, told[name][str(dtype).removeprefix("torch.")], found))
     assert not wrong
-    assert min(found_all[one] for one in ("native", "CPU", None)) > (3 if torch.float64 in dtypes else 0)
+    assert all(found_all[one] for one in ("native", "CPU", None))
 
 
 def test_the_report_as_text_and_json() -> None:

@@ -88,7 +88,8 @@ def test_a_call_that_records_a_gradient_goes_through_python(define: Callable[...
     parameter = torch.nn.Parameter(torch.randn(8, 8, device=device))
     built_in = calls(lambda: torch.ops.aten.hardswish.default(parameter))
     assert calls(lambda: one(parameter)) <= 2.2 * built_in
-    assert calls(lambda: one(parameter)) <= 0.8 * calls(lambda: library(parameter))
+    # Before 2.14 PyTorch calls at least a quarter more functions for an operator of torch.library; 2.14 a tenth.
+    assert calls(lambda: one(parameter)) < calls(lambda: library(parameter))
 
 
 @pytest.mark.usefixtures("no_timer")
