@@ -120,8 +120,10 @@ def tokenizer_of(text: str) -> Tokenizer:
     return tokenizer
 
 
-def trained_gpt2(ids: Tensor, device: str, steps: int) -> tuple[Any, float]:
-    """A small GPT-2 that learned the tokens ``ids`` [n], on the CPU; and its loss, a mean of the last steps'."""
+def trained_gpt2(ids: Tensor, device: str, steps: int) -> tuple[Any, float | None]:
+    """A small GPT-2 that learned the tokens ``ids`` [n], on the CPU; and its loss, a mean of the last steps' if there
+    were any.
+    """
     sizes = {"n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT, "vocab_size": VOCABULARY}
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)  # there is more text than it can learn
     model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=None, eos_token_id=None)).to(device)
@@ -141,7 +143,7 @@ def trained_gpt2(ids: Tensor, device: str, steps: int) -> tuple[Any, float]:
         recent.lerp_(loss.detach(), max(1 / 50, 1 / (step + 1)))
         if step % 100 == 99:
             print(f"  text: step {step + 1} of {steps}, loss {recent.item():.2f}", flush=True)
-    return model.cpu().eval(), recent.item() if steps else float("nan")
+    return model.cpu().eval(), recent.item() if steps else None
 
 
 def text_page(folder: Path, device: str, steps: int) -> str:
@@ -163,7 +165,7 @@ def text_page(folder: Path, device: str, steps: int) -> str:
         model, folder, max_length=CONTEXT, prefill=(1, 8), eos_token_id=[], tokenizer=tokenizer, page=PAGES / "text",
         metadata=metadata,
     )  # fmt: skip
-    return f"trained on {trained}, loss {final:.2f}\n{report}"
+    return f"trained on {trained}{'' if final is None else f', loss {final:.2f}'}\n{report}"
 
 
 class Training:

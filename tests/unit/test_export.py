@@ -230,6 +230,12 @@ class OnTheHost(nn.Module):
         return x + torch.ones(3)
 
 
+class PositionsOnTheHost(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(x.shape[1]).float()
+        return x @ positions
+
+
 class Wide(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.double().float()
@@ -248,7 +254,8 @@ class Transforms(nn.Module):
         (Decomposes(), "torch.linalg.eig", "return torch.linalg.eigvals(x.mT @ x)", "compute it before"),
         (Prints(), "of torch.Tensor.to", "print(x)", "the page reads it"),
         (Masked(), "torch.Tensor.index", "return x[x > 0]", "multiply by the mask"),
-        (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "Make it an input"),
+        (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "device=x.device"),
+        (PositionsOnTheHost(), "but on cpu", "return x @ positions", "torch.arange(n, device=x.device)"),
         (Wide(), "64-bit floats", "return x.double().float()", "convert to torch.float32"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

@@ -51,10 +51,11 @@ class Kernels:
             self.sources.setdefault(link(kernel, self.target).source, f"{op.name}: {kernel.name}")
 
 
-def golden_kernels() -> Kernels:
-    """Of the programs of ``tests/golden``, which have the kernels that samples of operators are too small for."""
+def golden_kernels(names: Iterable[str] = PROGRAMS) -> Kernels:
+    """Of programs of ``tests/golden``, which have the kernels that samples of operators are too small for."""
     kernels = Kernels(target_named("portable"))
-    for name, program in PROGRAMS.items():
+    for name in names:
+        program = PROGRAMS[name]
         meta = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in program.inputs]
         for kernel in trace(program.run, *meta, target=kernels.target).kernels:
             kernels.sources.setdefault(link(kernel, kernels.target).source, f"{name}: {kernel.name}")

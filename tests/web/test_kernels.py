@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 
 from torch_webgpu.engine.record import engine
 
+from .chromium import FLAGS, executable
 from .portable_kernels import Kernels, golden_kernels, portable_kernels
+from .server import Site
 
 AT_ONCE = 1
 """Kernels that the browser is given together: of 40 large ones its GPU process did not come back, of 4 it was slow."""
@@ -109,6 +112,32 @@ def test_golden_programs(page: Any, every: int) -> None:
     check_limits(kernels)
     assert refused_by_naga(kernels) == []
     assert refused_by_the_browser(page, kernels, every) == []
+
+
+MOST_MIB, MOST_MS = 1200, 300_000
+"""What a software adapter's compiler may take for a kernel: 530 MiB and 3 s were seen of the largest below."""
+WITHIN = """([compile, sources, ms]) => Promise.race([
+  eval(compile)(sources), new Promise(resolve => setTimeout(() => resolve(['takes too long']), ms)),
+])"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
+@pytest.mark.parametrize("program", ["attention_tiles", "attention_few", "sort_integers"])
+def test_a_large_kernel_compiles_in_little_memory(chromium: Any, site: Site, program: str) -> None:
+    """A compiler that a kernel's text makes take gigabytes ends the GPU process of a small machine."""
+    kernels = [[text, label, True] for text, label in golden_kernels([program]).sources.items()]
+    browser = chromium.launch(executable_path=executable(), args=[*FLAGS])
+    try:
+        tab = browser.new_page()
+        tab.goto(f"{site.url}/empty.html")
+        assert tab.evaluate(WITHIN, [COMPILE, kernels, MOST_MS]) == []
+        told = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")
+        (process,) = [found["id"] for found in told["processInfo"] if found["type"] == "GPU"]
+        most = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process}/status").read_text("utf-8"))
+        assert most is not None
+        assert int(most[1]) / 1024 < MOST_MIB
+    finally:
+        browser.close()
 
 
 PARTS = 24

@@ -7,6 +7,7 @@ have to be known meanwhile (a value that is read, memory that is resized) makes 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -230,9 +231,16 @@ def trace(
             if isinstance(error, WebGPUError) or not str(error).startswith(ON_ONE_DEVICE):
                 raise
             raise TraceError(
-                f"what is traced {tracing.where} uses a tensor that is neither one of its inputs nor made in it: "
-                f"{error} Make it an input (a module's parameters by torch.func.functional_call), or in the function"
+                f"what is traced {tracing.where} uses a tensor that is neither one of its inputs nor on their device, "
+                f"but on {_other_device(error, index)}. Make it there, as in torch.arange(n, device=x.device); or make "
+                "it a buffer of the module, or an input (a module's parameters by torch.func.functional_call)"
             ) from error
+
+
+def _other_device(error: RuntimeError, index: int) -> str:
+    """The device in an error of :func:`.errors.different_devices` that is not webgpu:``index``."""
+    named = re.findall(r"[a-z]+(?::\d+)?", str(error).rpartition("devices, ")[2])
+    return next((name for name in named if name not in ("and", f"webgpu:{index}")), "another device")
 
 
 def stand_ins(engine: Engine, index: int, args: Sequence[Any], names: Sequence[str]) -> dict[int, Input]:

@@ -243,4 +243,5 @@ def operator_of(frame: FrameType) -> str:
         return op._opname
     module = module_of(frame)
     is_kernel = module.startswith(_KERNELS) and not module.startswith(f"{_KERNELS}dispatch")
-    return frame.f_code.co_name if is_kernel else ""
+    name = frame.f_code.co_name
+    return name if is_kernel and any(hasattr(torch.ops.aten, prefix + name) for prefix in ("", "_")) else ""

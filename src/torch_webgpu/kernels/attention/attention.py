@@ -222,7 +222,7 @@ def output_row(p: AttentionProblem, params: ParamList) -> list[str]:
 def visibility(p: AttentionProblem, draft: Draft) -> list[str]:
     """``is_visible`` and ``biased``: which scores count, and what is added to them. The mask is argument 3."""
     names = "b: u32, h: u32, l: u32, s: u32"
-    conditions, score, rules = ["s <= l"] if p.attention.causal else [], "score", p.attention.rules
+    conditions, score, rules = ["(s <= l)"] if p.attention.causal else [], "score", p.attention.rules
     text = []
     if p.mask is not None:
         shape = (*p.q.shape[:3], p.k.shape[2])
@@ -233,13 +233,13 @@ def visibility(p: AttentionProblem, draft: Draft) -> list[str]:
         if mask.dtype != "bool":
             score = rounded(f"score + {value}", rules.rounded)
         elif isinf(rules.fill):
-            conditions.append(f"{value} != {str(rules.hides).lower()}")
+            conditions.append(f"({value} != {str(rules.hides).lower()})")
         else:
             draft.param("fill", rules.fill, "f32")
             score = f"select(score, P.fill, {value} == {str(rules.hides).lower()})"
     return [
         *text,
-        f"fn is_visible({names}) -> bool {{ return {' && '.join(conditions) or 'true'}; }}",
+        f"fn is_visible({names}) -> bool {{ return {' & '.join(conditions) or 'true'}; }}",
         f"fn biased({names}, score: f32) -> f32 {{ return {score}; }}",
     ]
 

@@ -88,7 +88,11 @@ def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, target: Ta
 
 
 def begin(p: Flash, declare: Declare) -> Draft:
-    """A kernel over what is multiplied, which ``declare`` gives it, that knows which scores count."""
+    """A kernel over what is multiplied, which ``declare`` gives it, that knows which scores count.
+
+    The function that says so is inlined for every score of a thread. With ``&&`` in it, which branches, SwiftShader's
+    compiler, Chromium's where there is no GPU, took over 10 GB.
+    """
     draft = Draft(QUERY)
     for name, arg, spec in p.multiplied:
         declare(draft, name, arg, spec)

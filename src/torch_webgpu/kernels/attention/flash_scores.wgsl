@@ -1,9 +1,10 @@
 // Scores of queries and keys, whose positions may lie outside: minus infinity for those that do not count.
+// No &&: it branches.
 
 fn score_of(b: u32, h: u32, l: u32, s: u32, score: f32) -> f32 {
   let query = min(l, P.queries - 1u);
   let key = min(s, P.keys - 1u);
-  let counts = l < P.queries && s < P.keys && is_visible(b, h, query, key);
+  let counts = (l < P.queries) & (s < P.keys) & is_visible(b, h, query, key);
   return select(-inf_f(), biased(b, h, query, key, score), counts);
 }
 
