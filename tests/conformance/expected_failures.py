@@ -29,7 +29,6 @@ class Expected:
 _HALF = ("float16", "bfloat16")
 _DENSE_OUT = "the CPU ignores the strides of the tensor it is given, and writes its memory in order"
 _STATISTICS = "the saved statistics of half-width inputs are float32, as on CUDA; the CPU's have the inputs' dtype"
-_FLOAT64 = "PyTorch's samples ask for float64, in which the device stores but does not compute"
 _EXCHANGED = "PyTorch exchanges its result and out= in a call of conj_physical, which takes a real input here"
 
 _CPU_KERNEL = "PyTorch's own decomposition, which runs here, gives other strides than the CPU's kernel"
@@ -47,10 +46,7 @@ EXPECTED_FAILURES: tuple[Expected, ...] = (
 )
 
 # Operators of the seed lists that may run on the CPU.
-EXPECTED_FALLBACKS: tuple[Expected, ...] = (
-    Expected("softmax.with_dtype", _FLOAT64),
-    Expected("log_softmax.with_dtype", _FLOAT64),
-)
+EXPECTED_FALLBACKS: tuple[Expected, ...] = ()
 
 
 def reason(trial: Trial) -> str | None:

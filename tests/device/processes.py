@@ -12,6 +12,8 @@ import pytest
 import torch
 
 SLOW = re.compile(r"webgpu: .* has taken \d+ s so far")
+NO_TRITON = "triton not found; flop counting will not work for triton kernels"
+"""PyTorch 2.14 says so on systems without Triton, when Dynamo is imported."""
 PRELUDE = "import os, sys, threading, time\nimport pytest, torch, torch_webgpu\n"
 
 
@@ -29,10 +31,10 @@ def run_script(script: str, timeout_s: int = 120, **environment: str) -> subproc
 def assert_ends_well(script: str, code: int = 0, **environment: str) -> str:
     """Runs ``script``, which must end with that status and say nothing on stderr; what it printed.
 
-    How long compiling takes, which is said when it is long, is the machine's business.
+    How long compiling takes, which is said when it is long, is the machine's business; so is a lack of Triton.
     """
     done = run_script(script, **environment)
-    said = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
+    said = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line) and not line.endswith(NO_TRITON)]
     assert (done.returncode, said) == (code, []), done.stderr
     return done.stdout
 

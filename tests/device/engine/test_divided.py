@@ -1,6 +1,7 @@
 """Tensors of more elements than kernels can number: the answer is right, or there is none, and words say why.
 
-The limit is lowered to a thousand. That it is where 32 bits end: tests/device/errors/test_addressing.py.
+The limit is lowered to a thousand. That it is where 32 bits end: tests/device/errors/test_addressing.py. Every operator
+of PyTorch's database: test_divided_operators.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.target import DEVICE
+from tests.device.engine.few_numbers import few_numbers
 
-from torch_webgpu import layout
-from torch_webgpu.engine import record, recorded_lists
+from torch_webgpu.engine import record
 from torch_webgpu.errors import AddressError
 from torch_webgpu.plan import trace
 
@@ -25,16 +26,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_numbers() -> Iterator[None]:
-    """Kernels number a thousand elements, and no more, or so it seems."""
-    torch.zeros(1, device=DEVICE).cpu()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "MAX_INDEX", LIMIT)
-        patch.setattr(recorded_lists, "MAX_INDEX", LIMIT)
-        record.engine().on_huge()
+def a_thousand() -> Iterator[None]:
+    with few_numbers(LIMIT):
         yield
-        torch.webgpu.synchronize()
-        vars(record.engine()).pop("append", None)
 
 
 def again(x: torch.Tensor, fn: Callable[[torch.Tensor], object]) -> torch.Tensor:

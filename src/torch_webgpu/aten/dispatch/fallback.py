@@ -21,7 +21,7 @@ from torch_webgpu.config import config, print_stage
 from torch_webgpu.engine.current import current_device
 from torch_webgpu.engine.flush_reason import on_cpu, reading
 from torch_webgpu.engine.record import engine
-from torch_webgpu.errors import FallbackError, TraceError
+from torch_webgpu.errors import AddressError, FallbackError, TraceError
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.runtime.observer import span
 
@@ -43,7 +43,7 @@ def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has none: runs its decomposition, else the CPU's kernel."""
     try:
         result = decomposed(op, args, kwargs)
-    except (NotImplementedError, FallbackError, TraceError, torch.OutOfMemoryError):
+    except (NotImplementedError, AddressError, FallbackError, TraceError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, AssertionError) as own:
         check_devices((*args, *kwargs.values()))  # a decomposition may trip over tensors of two devices anywhere
