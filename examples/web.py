@@ -157,7 +157,7 @@ def text_page(folder: Path, device: str, steps: int) -> str:
     trained = (
         f"{len(text) / 1e6:.1f} million characters: the docstrings of Python {platform.python_version()}'s standard "
         f"library, its language reference, and the docstrings of PyTorch {torch.__version__.partition('+')[0]}; "
-        f"{steps:,} steps in {seconds:.0f} s on {device}"
+        f"{steps:,} steps in {seconds:.0f} s on {'the CPU' if device == 'cpu' else device}"
     )
     numbers = sum(p.numel() for p in model.parameters())
     metadata = {"title": "A small GPT-2", "trained": trained, "loss": final, "parameters": numbers}

@@ -46,7 +46,7 @@ class Style:
 
 
 def print_list(title: str, entries: Sequence[str]) -> None:
-    text = f"{title}: " + ", ".join(entries)
+    text = f"{title}: " + (", ".join(entries) or "none")
     print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    "))
 
 

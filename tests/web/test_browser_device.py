@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import shutil
 import subprocess
 from base64 import b64encode
@@ -164,6 +165,17 @@ def test_it_computes_trains_and_compiles(serve: Serve, tab: Any) -> None:
     assert state(tab, "ended") == "The program has ended. Thank you."
     assert not tab.is_visible("#meaning")
     assert int(tab.inner_text("#frames").replace(",", "")) > 10
+
+
+@pytest.mark.slow
+def test_doctor_names_it(serve: Serve, tab: Any) -> None:
+    program = serve(None, "-m", "torch_webgpu.cli", "doctor")
+    tab.goto(program.link)
+    told = program.end().partition("\nwebgpu:0  ")[2].partition("\nwebgpu:1  ")[0]
+    assert re.match(r".* in (Chrome|Firefox) \d+\n", told)
+    assert "Browser, a browser at http://127.0.0.1:" in told
+    assert told.count("\n  right  ") == 5
+    assert "WRONG" not in told
 
 
 def test_a_closed_tab_is_a_lost_device_and_an_opened_one_goes_on(serve: Serve, browser: Any) -> None:

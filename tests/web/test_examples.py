@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from .server import Site
 
@@ -76,7 +77,8 @@ def test_training_in_the_page(page: Any, site: Site, pages: Path, examples: Any)
 
 @pytest.mark.slow
 def test_generating_text(page: Any, site: Site, pages: Path, examples: Any) -> None:
-    examples.text_page(pages / "text", "cpu", steps=1)
+    assert 5 < examples.trained_gpt2(torch.arange(examples.CONTEXT + 2), "cpu", steps=1)[1] < 10
+    examples.text_page(pages / "text", "cpu", steps=0)
     page.goto(f"{site.url}/exports/pages/text/index.html")
     page.wait_for_selector(READY)
     page.focus("#go")

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const SHOWN = 36, AHEAD = 4; // steps that are encoded before the loss of the last one is read
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 
-/** The losses as a curve, the axis labelled at powers of ten. */
+/** The losses as a curve: the axes are labelled at powers of ten, and at round numbers of steps. */
 function plot(losses) {
   const canvas = $('plot'), ratio = devicePixelRatio, [width, height] = [canvas.clientWidth, canvas.clientHeight];
   Object.assign(canvas, {width: width * ratio, height: height * ratio});
@@ -13,7 +13,8 @@ function plot(losses) {
   pen.scale(ratio, ratio);
   const [least, most] = losses.reduce(([a, b], loss) => [loss < a ? loss : a, loss > b ? loss : b], [1, 4]);
   const high = Math.log10(Math.min(most, 1e5)), low = Math.min(-2, Math.floor(Math.log10(Math.max(1e-5, least))));
-  const x = k => 44 + (width - 56) * k / Math.max(losses.length - 1, 50), y = value => 12 + (height - 24) * (high - value) / (high - low);
+  const last = Math.max(losses.length - 1, 50), x = k => 44 + (width - 60) * k / last;
+  const y = value => 12 + (height - 40) * (high - value) / (high - low);
   Object.assign(pen, {font: '12px system-ui, sans-serif', textBaseline: 'middle', textAlign: 'right', lineWidth: 1});
   for (let power = Math.floor(high); power >= low; power--) {
     pen.fillStyle = colour('--quiet');
@@ -24,6 +25,9 @@ function plot(losses) {
     pen.lineTo(width - 12, y(power));
     pen.stroke();
   }
+  const power = 10 ** Math.floor(Math.log10(last / 4)), apart = [5, 2, 1].find(n => n * power <= last / 4) * power;
+  pen.textAlign = 'center';
+  for (let k = 0; k <= last; k += apart) pen.fillText(String(k), x(k), height - 12);
   Object.assign(pen, {strokeStyle: colour('--accent'), lineWidth: 1.75, lineJoin: 'round'});
   pen.beginPath();
   const every = Math.ceil(losses.length / width); // of many losses, one a pixel

@@ -147,7 +147,7 @@ class Session:
 
     def listen(self) -> None:
         """Takes messages until the tab is gone. On a thread of its own."""
-        why = "its tab was closed, or left the page"
+        why = "its tab was closed, or left the page. Open the link again; torch.webgpu.reset_device() begins anew there"
         try:
             while self.closed is None:
                 try:
