@@ -143,3 +143,27 @@ def test_other_tensors(device):
         for _ in range(2):
             assert type(linear(sub, x)) is Sub
             assert type(linear(x, x)) is torch.Tensor
+
+
+def test_flags(device):
+    """Tensors that are negated or conjugated by a flag, before and after ones that are not."""
+    x, weight = torch.randn(2, 3, 6), torch.randn(5, 6)
+    z, w = torch.randn(3, 6, dtype=torch.complex64), torch.randn(5, 6, dtype=torch.complex64)
+
+    def negated(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        return [linear(a, b) for a in (x, torch._neg_view(x), x) for b in (weight, torch._neg_view(weight))]
+
+    def conjugated(z: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [linear(a, b) for a in (z, z.conj(), z) for b in (w, w.conj())]
+
+    for _ in range(2):
+        check(device, negated, x, weight)
+        check(device, conjugated, z, w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32], ids=str)
+def test_dtypes(device, dtype):
+    x, weight = torch.randint(-3, 4, (2, 3, 6)).to(dtype), torch.randint(-3, 4, (5, 6)).to(dtype)
+    for _ in range(2):
+        check(device, linear, x, weight)
+        check(device, matmul, x, weight.t())
