@@ -390,7 +390,8 @@ class Engine(Store):
             if lane.entries:
                 needed = NOTHING if len(busy) == 1 and busy[0] is lane else self.lanes.needed_beside(lane)
                 recording = Recording(lane.take(), self.mailbox.allocations, needed)
-                if self.dying:  # what died and this does not use gives back its memory, which this may take
+                if len(self.dying) != recording.alive.count(False) or recording.lists:
+                    # What died and this does not use gives back its memory, which this may take.
                     self.sweep(NOTHING if all(recording.alive) and not recording.lists else recording.in_use, needed)
                 if self.prints_recordings:
                     print_recording(recording, device, cause)

@@ -292,11 +292,15 @@ class Store:
         """Learns which storages have died; their memory follows when nothing recorded needs it."""
         if self._gone_bytes:
             self._gone_bytes.clear()
-        for allocation in self.mailbox.dead():
-            device, size = allocation.device, allocation.size_bytes
-            self.live_bytes[device] -= size
-            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size
-            self.dying.append(allocation)
+        dead = self.mailbox.dead()
+        if dead:
+            sizes: dict[int, int] = {}
+            for allocation in dead:
+                sizes[allocation.device] = sizes.get(allocation.device, 0) + allocation.size_bytes
+            for device, size in sizes.items():
+                self.live_bytes[device] -= size
+                self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size
+            self.dying += dead
         for device, size in self.live_bytes.items():
             if size > self.peak_bytes[device]:
                 self.peak_bytes[device] = size

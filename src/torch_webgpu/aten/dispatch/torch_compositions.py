@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.autograd import forward_ad
 
-from .torch_abi import AUTOGRAD_KEY, BACKEND_KEY, has_kernel, is_composite, is_inplace, library
+from .recorded_once import record_once
+from .torch_abi import AUTOGRAD_KEY, BACKEND_KEY, has_kernel, is_composite, is_inplace, is_webgpu, library
 
 COMPOSITIONS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
@@ -27,8 +29,43 @@ def recompose(overload: OpOverload, composition: Callable[..., Any]) -> None:
         library(key).impl(overload, composition, key, allow_override=True)
 
 
+ORDINARY = (torch.Tensor, torch.nn.Parameter)
+
+
+def record_composition(overload: OpOverload) -> None:
+    """Lets what PyTorch composes of operators of tensors, into a new one, be one recipe where nobody sees the parts.
+
+    Each part would pass the dispatcher and Python by itself: a linear layer is a transposition, a view, a product and
+    a view. Derivatives, transforms and modes see the parts, and tensors of other kinds have parts of their own.
+    """
+    parts = autograd_kernel(overload)
+    recorded = record_once(parts, reads=is_extraordinary)
+    grad_is_enabled, modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
+    transform = torch._C._functorch.peek_interpreter_stack
+
+    def kernel(*args: Any) -> torch.Tensor:
+        if (
+            (grad_is_enabled() and any([t is not None and t.requires_grad for t in args]))  # noqa: C419  faster
+            or modes()
+            or transform() is not None
+            or forward_ad._current_level >= 0
+        ):
+            return parts(*args)
+        return recorded(*args)
+
+    recompose(overload, kernel)
+
+
+def is_extraordinary(*args: torch.Tensor | None) -> bool:
+    """Whether one of these tensors is not an ordinary one on webgpu."""
+    return any(
+        t is not None and (t.__class__ not in ORDINARY or t.layout is not torch.strided or not is_webgpu(t))
+        for t in args
+    )
+
+
 def autograd_kernel(overload: OpOverload) -> Callable[..., Any]:
-    """PyTorch's kernel with the operator's derivative, whatever is registered for it afterwards."""
+    """PyTorch's kernel with the operator's derivative, or its composition, whatever is registered for it afterwards."""
     kernel = torch.library.get_kernel(overload, AUTOGRAD_KEY)
     names = (AUTOGRAD_KEY, "ADInplaceOrView", BACKEND_KEY) if is_inplace(overload) else (AUTOGRAD_KEY, BACKEND_KEY)
     keys = [torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names]

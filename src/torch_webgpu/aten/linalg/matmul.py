@@ -18,6 +18,7 @@ from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.strict import CPP_NAMES
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, impl, infer
+from torch_webgpu.aten.dispatch.torch_compositions import record_composition
 from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.matmul.halves import is_worth
@@ -165,3 +166,5 @@ def register() -> None:
     register_operator(aten.addbmm.default, addbmm, in_place=addbmm_in_place)
     impl(aten.addr_.default, addr_in_place)
     register_operator(aten._addmm_activation.default, addmm_activation)
+    for overload in (aten.linear.default, aten.matmul.default):
+        record_composition(overload)
