@@ -60,7 +60,8 @@ class Lowering:
 
     def end(self, function: Literal["source", "sink"], kind: str, binding: int, form: Form = "complex") -> End:
         pairs = self.transform.real == "f64" and form != "real"
-        return End(function, kind, binding, form, pairs=pairs)  # type: ignore[arg-type]
+        halved = self.geometry.halved and function == "source"
+        return End(function, kind, binding, form, pairs=pairs, halved=halved)  # type: ignore[arg-type]
 
     def chain(self, source: End, sink: End, lines: int) -> None:
         """The passes of one transform of each of so many lines, from ``source`` to ``sink``."""

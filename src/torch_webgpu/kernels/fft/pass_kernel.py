@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +12,8 @@ from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Source, grid_for
 
 from .numbers import Numbers, cosines, sines
-from .planner import Pass, Stage
+from .planner import Pass, has_roots, parts, place
+from .stage_text import Split, Tile, anchor, stage_texts
 from .transform import FILTER, OUT, Form, Geometry, X
 
 
@@ -21,6 +22,7 @@ class End:
     """Where a pass reads or writes: a tensor's lines, a temporary's, or the chirp that the filter is made of.
 
     ``kind`` "product": the temporary, times the filter. ``chirped``: the tensor's elements are multiplied by a chirp.
+    ``halved``: two real numbers are one complex number.
     """
 
     function: Literal["source", "sink"]
@@ -29,6 +31,7 @@ class End:
     form: Form = "complex"
     chirped: bool = False
     pairs: bool = False
+    halved: bool = False
     base: str = "0u"
     step: str = ""
 
@@ -43,6 +46,8 @@ class End:
         """WGSL of element ``i`` of the line that starts at ``base``."""
         at = self.at(i)
         if self.kind == "tensor" and self.form == "real":
+            if self.halved:
+                return f"C(x_load({self.at(f'2u * ({i})')}), x_load({self.at(f'2u * ({i}) + 1u')}))"
             return f"C(x_load({at}), 0)"
         return f"C(x_load({at}), x_load({at} + 1u))" if self.pairs else f"x_load({at})"
 
@@ -60,68 +65,6 @@ class End:
         return f"out_store({at}, {value});"
 
 
-@dataclass(frozen=True)
-class StageText:
-    """A stage as the template writes it: butterflies of a workgroup in ``rounds`` of one a thread.
-
-    ``along``: neighbouring threads take neighbouring butterflies of one column; otherwise neighbouring columns.
-    """
-
-    stage: Stage
-    fft: Pass
-    columns: int
-    threads: int
-    along: bool
-    numbers: Numbers
-
-    @property
-    def radix(self) -> int:
-        return self.stage.radix
-
-    @property
-    def before(self) -> int:
-        return self.stage.before
-
-    @property
-    def per(self) -> int:
-        """Butterflies of a column."""
-        return self.fft.radix // self.radix
-
-    @property
-    def count(self) -> int:
-        return self.columns * self.per
-
-    @property
-    def rounds(self) -> int:
-        return -(-self.count // self.threads)
-
-    @property
-    def reads(self) -> bool:
-        return self.before == 1
-
-    @property
-    def writes(self) -> bool:
-        return self.before * self.radix == self.fft.radix
-
-    @property
-    def column(self) -> str:
-        return f"/ {self.per}u" if self.along else f"% {self.columns}u"
-
-    @property
-    def place(self) -> str:
-        return f"% {self.per}u" if self.along else f"/ {self.columns}u"
-
-    def names(self, round_: int) -> list[str]:
-        return [f"v{round_}_{i}" for i in range(self.radix)]
-
-    def twiddled(self, round_: int, i: int) -> str:
-        v = f"v{round_}_{i}"
-        if not i:
-            return v
-        root = self.numbers.root_of(self.before * self.radix, f"k{round_} * {i}u")
-        return f"times({v}, {root})"
-
-
 class PassKernel:
     """One pass as a dispatch."""
 
@@ -131,7 +74,9 @@ class PassKernel:
         self.draft = Draft()
         self.numbers = Numbers(self.transform.real, self.draft)
         self.step = whole.length // fft.radix
-        self.apart = whole.apart and self.step > 1 and lines > 1
+        first = whole.room.wide and source.kind == "tensor" and whole.lines.adjacent(X)
+        self.apart = (whole.apart or first) and self.step > 1 and lines > 1
+        """Whether neighbouring columns are of neighbouring lines."""
         self.source, self.sink = self.bound(source, 0), self.bound(sink, 1)
 
     def bound(self, end: End, tensor: int) -> End:
@@ -184,20 +129,16 @@ class PassKernel:
             ends = (self.source.kind == "tensor", X), (self.sink.kind == "tensor", OUT)
             read, written = [not (lines.adjacent(tensor) if is_tensor else whole.apart) for is_tensor, tensor in ends]
             return read, written
-        return False, self.fft.before == 1 and not self.apart
-
-    def stages(self, columns: int, threads: int) -> Iterator[StageText]:
-        read, written = self.along()
-        for stage in self.fft.stages:
-            text = StageText(stage, self.fft, columns, threads, True, self.numbers)
-            along = read if text.reads else written if text.writes else True
-            yield replace(text, along=along)
+        return False, self.fft.before == 1 and not (whole.apart and self.apart)
 
     def launch(self) -> Launch:
         fft, draft, whole, t = self.fft, self.draft, self.whole, self.transform
         count = self.lines * self.step
         columns = fft.columns(count, whole.room, not all(self.along()))
         threads = fft.threads(columns, whole.room)
+        tile = Tile.of(fft, columns, whole.room, self.along())
+        split = Split(fft, tile, threads, self.along()[1], self.numbers) if whole.halved else None
+        stages = stage_texts(fft, tile, threads, self.along(), whole.room.wide, self.numbers, whole.halved)
         draft.param("columns", count)
         if self.step > 1:
             draft.param("step", self.step)
@@ -218,8 +159,11 @@ class PassKernel:
             sink=self.sink,
             apart=self.apart,
             steps=self.step > 1,
-            stages=list(self.stages(columns, threads)),
-            columns=columns,
+            stages=stages,
+            anchor=anchor,
+            wide=whole.room.wide,
+            tile=tile,
+            split=split,
             threads=threads,
             **self.values(),
         )
@@ -235,15 +179,29 @@ class PassKernel:
         return {
             "constant": numbers.constant,
             "weighted": numbers.weighted,
+            "turned": numbers.turned,
+            "parts": parts,
+            "has_roots": has_roots,
+            "placed": placed,
             "cosines": cosines,
             "sines": sines,
             "root": self.root,
+            "root_less_one": self.root_less_one,
             "sign": numbers.param("sign", sign) if is_tensor["source"] else "",
             "scale": numbers.param("scale", scale) if is_tensor["sink"] else "",
             "signed_scale": numbers.param("signed_scale", sign * scale) if is_tensor["sink"] else "",
         }
 
-    def root(self, name: Literal["chirp", "turn"], k: str) -> str:
-        """WGSL of a root of unity: of the chirp, or of this pass."""
+    def root(self, name: Literal["chirp", "turn"], k: str, twice: bool = False) -> str:
+        """WGSL of a root of unity: of the chirp, or of this pass; ``twice``: and of what rounding lost of it."""
         n = 2 * self.transform.n if name == "chirp" else self.fft.before * self.fft.radix
-        return self.numbers.root_param(name, n, k)
+        return self.numbers.root_param(name, n, k, twice)
+
+    def root_less_one(self, k: str) -> str:
+        """The same of this pass, less 1, at most an eighth of a turn from 1."""
+        return self.numbers.root_less_one_param("turn", self.fft.before * self.fft.radix, k)
+
+
+def placed(v: list[str], radix: int, parts: Iterable[int], elements: Iterable[int]) -> list[str]:
+    """The variables of some elements of some parts of a large butterfly."""
+    return [v[place(radix, i, j)] for i in parts for j in elements]

@@ -48,11 +48,24 @@ class Geometry:
         self.transform = transform
         self.lines = Lines.of(op.args, transform.dim, transform.dims)
         self.count = prod(self.lines.sizes)
-        self.room = Room.of(target.workgroup_bytes, target.workgroup_threads, transform.itemsize)
-        self.length = transform.n if is_direct(transform.n) else convolution_length(transform.n, self.room)
+        wide = transform.real == "f32" and not target.software
+        threads = target.workgroup_threads
+        room = Room.of(target.workgroup_bytes, threads, transform.itemsize, wide)
+        self.adjacent = self.count > 1 and (self.lines.adjacent(X) or self.lines.adjacent(OUT))
+        self.length = transform.n if is_direct(transform.n) else convolution_length(transform.n, room)
+        self.room = room.for_length(self.length, self.count, threads)
+        self.halved = self.can_halve()
+        """Whether lines are real ones, of whose elements two are one complex number."""
+        if self.halved:
+            self.length //= 2
         self.apart = self.lines.adjacent(X) and self.lines.adjacent(OUT)
         """Whether temporaries have neighbouring lines, rather than neighbouring elements, together."""
 
+    def can_halve(self) -> bool:
+        t, half = self.transform, self.transform.n // 2
+        real = self.room.wide and (t.source, t.sink, t.inverse) == ("real", "half", False)
+        return real and t.n % 2 == 0 and self.length == t.n and len(passes(half, self.room, self.adjacent)) == 1
+
     @property
     def steps(self) -> Sequence[Pass]:
-        return passes(self.length, self.room)
+        return passes(self.length, self.room, self.adjacent)

@@ -15,7 +15,38 @@ fn root_of_unity_f(k: u32, n: u32, quarters: f32, angle: f32, rest: f32) -> vec2
   return vec2<f32>(select(x, -x, ((quarter + 1u) & 2u) != 0u), select(-y, y, (quarter & 2u) != 0u));
 }
 
-// The same in float64.
+// exp(-2 pi i k / n) as above, and what rounding it lost.
+fn root_of_unity_twice_f(k: u32, n: u32, quarters: f32, angle: f32, rest: f32) -> vec4<f32> {
+  let quarter = u32(f32(k) * quarters + 0.5);
+  let r = f32(bitcast<i32>(4u * k - quarter * n));
+  let t = r * angle;
+  let missing = fma(r, angle, -t) + r * rest;
+  let z = t * t;
+  let more = missing + t * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4));
+  let rest_of_versine = 4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5);
+  let versine = 0.5 * z - z * z * rest_of_versine + t * missing;
+  let sine = t + more;
+  let cosine = 1.0 - versine;
+  let sines = vec2<f32>(sine, (t - sine) + more);
+  let cosines = vec2<f32>(cosine, (1.0 - cosine) - versine);
+  let odd = (quarter & 1u) == 1u;
+  let x = select(1.0, -1.0, ((quarter + 1u) & 2u) != 0u) * select(cosines, sines, odd);
+  let y = select(-1.0, 1.0, (quarter & 2u) != 0u) * select(sines, cosines, odd);
+  return vec4<f32>(x.x, y.x, x.y, y.y);
+}
+
+// exp(-2 pi i k / n) - 1 for 8 k <= n: small numbers, of which the 1 takes no digits. angle + rest: 2 pi / n.
+fn root_of_unity_less_one_f(k: u32, angle: f32, rest: f32) -> vec2<f32> {
+  let r = f32(k);
+  let t = r * angle;
+  let missing = fma(r, angle, -t) + r * rest;
+  let z = t * t;
+  let sine = t + (missing + t * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4)));
+  let versine = 0.5 * z - z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5));
+  return vec2<f32>(-versine, -sine);
+}
+
+// The first one in float64.
 fn root_of_unity_d(k: u32, n: u32, quarters: f32, angle: f64, rest: f64) -> vec2<f64> {
   let quarter = u32(f32(k) * quarters + 0.5);
   let r = f64(bitcast<i32>(4u * k - quarter * n));
