@@ -31,7 +31,6 @@ _DENSE_OUT = "the CPU ignores the strides of the tensor it is given, and writes 
 _STATISTICS = "the saved statistics of half-width inputs are float32, as on CUDA; the CPU's have the inputs' dtype"
 _EXCHANGED = "PyTorch exchanges its result and out= in a call of conj_physical, which takes a real input here"
 
-_CPU_KERNEL = "PyTorch's own decomposition, which runs here, gives other strides than the CPU's kernel"
 _META = "from 2.14 on PyTorch's meta function gives other strides than the CPU's kernel; the device takes the former"
 
 EXPECTED_FAILURES: tuple[Expected, ...] = (
@@ -41,7 +40,6 @@ EXPECTED_FAILURES: tuple[Expected, ...] = (
     Expected("native_batch_norm", _STATISTICS, ("forward",), _HALF),
     Expected("_native_batch_norm_legit", _STATISTICS, ("forward",), _HALF),
     Expected("_batch_norm_with_update", _STATISTICS, ("forward",), _HALF),
-    Expected("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", _CPU_KERNEL, ("forward",)),
     *([Expected("native_group_norm", _META, ("forward",), ("float32",))] if torch.__version__ >= (2, 14) else []),
 )
 

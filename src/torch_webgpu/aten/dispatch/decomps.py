@@ -17,11 +17,12 @@ from torch._ops import OpOverload
 from .results import write
 from .torch_abi import aten, functional_of, is_inplace
 
-# Decompositions that are right but a poor trade here, with the reason.
+# Decompositions that are a poor trade here, or wrong, with the reason.
 EXCLUDED: dict[str, str] = {
     "aten::_to_copy": "the composite kernel (empty_strided + copy_) is one operation",
     "aten::copy": "functionalisation only",
     "aten::nonzero": "data-dependent",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "it gives weights where the CPU gives logarithms of sums",
 }
 
 # Operators that PyTorch implements per device and has no decomposition for, by others of its operators.
