@@ -167,3 +167,60 @@ def test_dtypes(device, dtype):
     for _ in range(2):
         check(device, linear, x, weight)
         check(device, matmul, x, weight.t())
+
+
+@pytest.mark.parametrize(
+    "wanted", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
+)
+def test_linear_backward(device, wanted):
+    """As of the parts, of whichever arguments; the layouts of gradients, too."""
+    results = {}
+    for where in ("cpu", device):
+        torch.manual_seed(0)
+        tensors = [torch.randn(2, 3, 6), torch.randn(5, 6), torch.randn(5)]
+        copies = [t.to(where).requires_grad_(needed) for t, needed in zip(tensors, wanted)]
+        for _ in range(3):
+            out = linear(*copies)
+            found = torch.autograd.grad(out.sum(), [t for t in copies if t.requires_grad])
+        results[where] = found
+    for ours, theirs in zip(results[device], results["cpu"], strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_transforms_of_the_backward(device):
+    x, weight, bias = torch.randn(2, 3, 6), torch.randn(5, 6), torch.randn(5)
+
+    def batched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        out = linear(*tensors).sum((0, 1))
+        return torch.autograd.grad(out, tensors, torch.eye(5, device=x.device), is_grads_batched=True)
+
+    def mixed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        first = torch.autograd.grad(linear(*tensors).pow(3).sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum([g.pow(2).sum() for g in first]), tensors)
+
+    def checkpointed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        out = torch.utils.checkpoint.checkpoint(lambda *t: linear(*t).relu(), *tensors, use_reentrant=False)
+        return torch.autograd.grad(out.sum(), tensors)
+
+    def on_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        with torch.autograd.graph.save_on_cpu():
+            out = linear(*tensors)
+        return torch.autograd.grad(out.sum(), tensors)
+
+    for function in (batched, mixed, checkpointed, on_cpu):
+        check(device, function, x, weight, bias, tol=1e-4)
+
+
+def test_modes_see_the_parts_of_what_they_record(device):
+    names = {}
+    for where in (device, "cpu"):
+        x, weight = torch.randn(2, 3, 6).to(where), torch.randn(5, 6).to(where).requires_grad_()
+        with Names() as seen:
+            linear(x, weight).sum().backward()
+        names[where] = seen.names
+    assert names[device] == names["cpu"]
