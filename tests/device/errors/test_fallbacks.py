@@ -45,11 +45,11 @@ def through_backward(x: torch.Tensor) -> None:
 
 
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "torch.linalg.eig": lambda x: linear_algebra.eig(x),
+    "torch.linalg.eig": lambda x: linear_algebra.eig(x.to(torch.complex128)),
     "torch.linalg.ldl_factor": lambda x: torch.linalg.ldl_factor(
-        x,
+        x.to(torch.complex128),
     ),
-    "torch.linalg.eigvals": lambda x: eigenvalues(x),
+    "torch.linalg.eigvals": lambda x: eigenvalues(x.to(torch.complex128)),
     "torch.Tensor.geqrf": lambda x: x.t().to(torch.complex128).geqrf(),
     "torch.geqrf": lambda x: list(map(torch.geqrf, [x.to(torch.complex128)])),
 }  # fmt: skip
@@ -80,8 +80,8 @@ def test_gradients() -> None:
 def test_what_a_function_calls_is_its_own_affair() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.linalg.ldl_factor(MATRIX.to("webgpu"))
-        torch.linalg.ldl_factor_ex(MATRIX.to("webgpu"))
+        torch.linalg.ldl_factor(MATRIX.to("webgpu", torch.complex128))
+        torch.linalg.ldl_factor_ex(MATRIX.to("webgpu", torch.complex128))
     assert len(caught) == 1
     assert "aten" not in str(caught[0].message)
 
@@ -97,7 +97,7 @@ def test_operators_names() -> None:
 
 
 PROGRAM = """
-    x = torch.eye(3, device="webgpu")
+    x = torch.eye(3, dtype=torch.complex128, device="webgpu")
     for _ in range(3):
         torch.linalg.ldl_factor(x), torch.linalg.ldl_factor_ex(x)
         torch.linalg.eigvals(x)
@@ -125,9 +125,14 @@ def test_no_summary(program: str, mode: str) -> None:
 
 def test_the_line_is_the_programs(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text("import torch\nx = torch.eye(3, device='webgpu')\n\ntorch.linalg.ldl_factor(x)\n")
+    script.write_text(
+        "import torch\nx = torch.eye(3, dtype=torch.complex128, device='webgpu')\n\ntorch.linalg.ldl_factor(x)\n"
+    )
     done = run_script(f"import runpy; runpy.run_path({str(script)!r})")
-    assert f"{script}:4: UserWarning: torch.linalg.ldl_factor runs on the CPU: it has no kernel" in done.stderr
+    assert (
+        f"{script}:4: UserWarning: torch.linalg.ldl_factor runs on the CPU: no kernel computes with a dtype"
+        in done.stderr
+    )
     assert "\n  torch.linalg.ldl_factor(x)\n" in done.stderr
 
 
@@ -137,9 +142,9 @@ def test_what_is_forbidden_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     forbids = replace(fallback.config(), fallback="error")
     monkeypatch.setattr(fallback, "config", lambda: forbids)
     with pytest.raises(
-        FallbackError, match=r"torch\.linalg\.ldl_factor would run on the CPU \(aten\.linalg_ldl_factor_ex\.out: "
+        FallbackError, match=r"torch\.linalg\.ldl_factor would run on the CPU \(aten\.linalg_ldl_factor_ex\.default: "
     ):
-        torch.linalg.ldl_factor(MATRIX.to("webgpu"))
+        torch.linalg.ldl_factor(MATRIX.to("webgpu", torch.complex128))
     assert not fallback.fallback_stats()
 
 

@@ -112,6 +112,45 @@ def test_systems_inverses_and_determinants(device, dtype):
                 agree(device, solve, *factors, b)
 
 
+def indefinite(*shape: int, dtype: torch.dtype, hermitian: bool) -> torch.Tensor:
+    """Matrices with pivots of one row and of two."""
+    x = torch.randn(*shape, dtype=dtype)
+    return x + (x.mH if hermitian else x.mT)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_ldl(device, dtype, hermitian):
+    """The pivots are LAPACK's, where rounding decides nothing; systems are solved as well as the CPU solves them."""
+    for n in (1, 2, 3, 5, 16, 33, 70):
+        a = indefinite(3, n, n, dtype=dtype, hermitian=hermitian)
+        b = torch.randn(3, n, 4, dtype=dtype)
+        cpu = torch.linalg.ldl_factor_ex(a, hermitian=hermitian)
+        found = torch.linalg.ldl_factor_ex(a.to(device), hermitian=hermitian)
+        for here, there in zip(found, cpu, strict=True):
+            assert (here.dtype, here.shape, here.stride()) == (there.dtype, there.shape, there.stride())
+        assert torch.equal(found.pivots.cpu(), cpu.pivots)
+        assert torch.equal(found.info.cpu(), cpu.info)
+        error = (found.LD.cpu() - cpu.LD).abs().max() / cpu.LD.abs().max()
+        assert error < bound(dtype, n)
+        x = torch.linalg.ldl_solve(found.LD, found.pivots, b.to(device), hermitian=hermitian)
+        exact = torch.linalg.ldl_solve(cpu.LD, cpu.pivots, b, hermitian=hermitian)
+        assert x.stride() == exact.stride()
+        residual = (a @ x.cpu() - b).abs().max() / (a.abs().max() * x.cpu().abs().max())
+        assert residual < bound(dtype, n)
+
+
+def test_ldl_without_a_pivot(device):
+    """Zero columns are told in the info, and skipped."""
+    for a in (torch.zeros(4, 4), torch.diag(torch.tensor([1.0, 0, 2])), torch.zeros(70, 70), torch.eye(2).flip(0)):
+        cpu, found = torch.linalg.ldl_factor_ex(a), torch.linalg.ldl_factor_ex(a.to(device))
+        for here, there in zip(found, cpu, strict=True):
+            assert torch.equal(here.cpu(), there)
+    nan = torch.linalg.ldl_factor_ex(torch.full((70, 70), torch.nan, device=device))
+    assert nan.LD.cpu().tril().isnan().any()
+    assert nan.info.item() > 0
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (16, 16), (32, 32), (70, 70), *SHAPES], ids=str)
 def test_qr(device, dtype, shape):
@@ -164,7 +203,7 @@ def empty_shapes() -> Sequence[tuple[int, ...]]:
 def test_empty(device, shape):
     functions = (
         torch.linalg.cholesky_ex, torch.linalg.lu_factor_ex, torch.linalg.lu, torch.linalg.qr, torch.linalg.inv_ex,
-        torch.linalg.det, torch.linalg.slogdet, torch.geqrf,
+        torch.linalg.det, torch.linalg.slogdet, torch.geqrf, torch.linalg.ldl_factor_ex,
         lambda x: torch.linalg.solve(x, x), lambda x: torch.linalg.qr(x, "complete"),
     )  # fmt: skip
     for fn in functions:
@@ -235,7 +274,8 @@ def test_derivatives(device, fn):
 def test_nothing_is_read_back(device):
     """Whole plans, for a browser's limits: no infos are read in functions that return them."""
     a = torch.empty(100, 100, device="meta")
-    for fn in (torch.linalg.cholesky_ex, torch.linalg.lu_factor_ex, torch.linalg.inv_ex, torch.linalg.qr):
+    for fn in (torch.linalg.cholesky_ex, torch.linalg.lu_factor_ex, torch.linalg.inv_ex, torch.linalg.qr,
+               torch.linalg.ldl_factor_ex):  # fmt: skip
         assert trace(fn, a, target=named("browser")).steps
 
 

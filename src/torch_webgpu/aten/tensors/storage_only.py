@@ -22,7 +22,9 @@ from torch_webgpu.aten.quantized.float8 import NAMES as FLOAT8
 from torch_webgpu.dtypes import BY_TORCH
 from torch_webgpu.engine.store import Store
 
-SERVE_THEMSELVES = frozenset({"copy", "factories", "fft", "join", "scaled_mm", "storage", "storage_only", "views"})
+SERVE_THEMSELVES = frozenset(
+    {"copy", "factories", "fft", "hash", "join", "scaled_mm", "storage", "storage_only", "views"}
+)
 """Families of operators whose kernels take these dtypes."""
 
 MOVES = frozenset(

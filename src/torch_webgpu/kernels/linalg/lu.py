@@ -90,11 +90,8 @@ def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, thre
     """Declares ``element``, ``put``, ``barrier``, ``load_tile`` and ``store_tile`` for argument "a", in a workgroup's
     memory if it has room, beside two numbers for each thread; says whether it has. ``LANES`` is the caller's.
     """
-    width = power_above(rows) + 1 if rows <= 32 else -(-rows // 8) * 8  # + 1: rows lie in all banks of the memory
-    itemsize = BY_NAME[dtype].itemsize
-    depth = power_above(columns) if columns <= 32 else -(-columns // 8) * 8
-    size = width * depth
-    tiled = (size + 2 * threads) * itemsize <= target.workgroup_bytes
+    width, depth = tile_of(rows, columns)
+    size, tiled = width * depth, is_tiled(dtype, rows, columns, threads, target)
     kernel.add("var<private> batch: u32;")
     if tiled:
         kernel.add(
@@ -113,6 +110,19 @@ def add_elements(kernel: MatrixKernel, dtype: str, rows: int, columns: int, thre
             "fn store_tile(lid: u32) {}",
         )
     return tiled
+
+
+def tile_of(rows: int, columns: int) -> tuple[int, int]:
+    """Elements between two columns of a matrix in a workgroup's memory, and columns there."""
+    width = power_above(rows) + 1 if rows <= 32 else -(-rows // 8) * 8  # + 1: rows lie in all banks of the memory
+    depth = power_above(columns) if columns <= 32 else -(-columns // 8) * 8
+    return width, depth
+
+
+def is_tiled(dtype: str, rows: int, columns: int, threads: int, target: Target) -> bool:
+    """Whether a workgroup's memory has room for a matrix, beside two numbers for each thread."""
+    width, depth = tile_of(rows, columns)
+    return (width * depth + 2 * threads) * BY_NAME[dtype].itemsize <= target.workgroup_bytes
 
 
 def fits(rows: int, columns: int, itemsize: int) -> bool:
