@@ -56,7 +56,7 @@ class Served:
 
     def end(self) -> str:
         """Waits for the program; all it said."""
-        status = self.process.wait(WAIT_S * 4)
+        status = self.process.wait(WAIT_S * 8)
         while (line := self._queue.get(timeout=WAIT_S)) is not None:
             self.lines.append(line)
         told = "".join(self.lines)

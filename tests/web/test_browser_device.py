@@ -351,6 +351,7 @@ def test_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # on two busy cores it took five minutes
 def test_tests_of_devices_pass(serve: Serve, tab: Any) -> None:
     chosen = [f"tests/device/{name}.py" for name in SAMPLE]
     program = serve(None, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *chosen)
