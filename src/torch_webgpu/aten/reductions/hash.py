@@ -44,16 +44,19 @@ def wide_bits(x: torch.Tensor) -> torch.Tensor:
         return x.long()
     if x.dtype == torch.float64:
         return x.view(torch.int64)
-    bits = x.float().view(torch.int32).long()
+    # In halves of 32 bits: where 64-bit integers are emulated, SwiftShader took over a minute to compile it otherwise.
+    bits = x.float().view(torch.int32)
     exponent, mantissa = (bits >> MANTISSA) & LARGEST, bits & ((1 << MANTISSA) - 1)
     # A subnormal number is its mantissa, an integer that float32 normalises, times the smallest number.
-    normal = mantissa.float().view(torch.int32).long()
+    normal = mantissa.float().view(torch.int32)
     is_small = (exponent == 0) & (mantissa != 0)
     exponent = torch.where(is_small, (normal >> MANTISSA) + LEAST, exponent) + (WIDE_BIAS - BIAS)
     exponent = torch.where((bits & 0x7FFFFFFF) == 0, 0, exponent)
     exponent = torch.where(exponent == LARGEST + WIDE_BIAS - BIAS, WIDE_LARGEST, exponent)
     mantissa = torch.where(is_small, normal & ((1 << MANTISSA) - 1), mantissa)
-    return (bits & -(1 << 31)) << 32 | exponent << 52 | mantissa << WIDER
+    high = bits & -(1 << 31) | exponent << 20 | mantissa >> 32 - WIDER
+    low = (mantissa << WIDER).long() & 0xFFFFFFFF
+    return high.long() << 32 | low
 
 
 def register() -> None:
