@@ -1,7 +1,7 @@
-"""Accuracy of float64's functions: ``python benchmarks/float64.py --device webgpu``.
+"""Accuracy of elementary functions: ``python benchmarks/accuracy.py --device webgpu --dtype float64``.
 
-The largest error among random arguments against mpmath's values, in units of 2⁻⁵² of the value, on the device and on
-the CPU.
+The largest error among random arguments against mpmath's values, in units of the dtype's epsilon of the value (2⁻⁵² in
+float64, 2⁻²³ in float32), on the device and on the CPU.
 """
 
 from __future__ import annotations
@@ -42,28 +42,34 @@ EXACT: dict[str, tuple[Callable[..., mpmath.mpf], tuple[float, float]]] = {
     "pow": (lambda x, y: x**y, (0.01, 20)),
 }
 """By the name in torch: mpmath's function, and the interval of the (first) argument."""
-EXPONENTS = (-50.0, 50.0)
+NARROW: dict[str, tuple[float, float]] = {"exp": (-80, 80), "exp2": (-120, 120), "erfc": (-4, 8)}
+"""Intervals of float32, where those of float64 go beyond its range."""
+EXPONENTS = {torch.float64: (-50.0, 50.0), torch.float32: (-15.0, 15.0)}
 
 
-def uniform(interval: tuple[float, float]) -> torch.Tensor:
+def uniform(interval: tuple[float, float], dtype: torch.dtype) -> torch.Tensor:
     low, high = interval
-    return torch.rand(COUNT, dtype=torch.float64) * (high - low) + low
+    return (torch.rand(COUNT, dtype=torch.float64) * (high - low) + low).to(dtype)
 
 
 def largest_error(values: torch.Tensor, exact: Sequence[mpmath.mpf]) -> float:
     pairs = zip(values.tolist(), exact, strict=True)
-    return max(float(abs(mpmath.mpf(value) - e) / abs(e) * 2**52) for value, e in pairs if e != 0)
+    return max(float(abs(mpmath.mpf(v) - e) / abs(e)) for v, e in pairs if e != 0) / torch.finfo(values.dtype).eps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="webgpu")
-    device = parser.parse_args().device
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    options = parser.parse_args()
+    device, dtype = options.device, getattr(torch, options.dtype)
     torch.manual_seed(0)
     mpmath.mp.prec = 200
     print("| function | arguments | error | CPU's error |\n|---|---|---|---|")
     for name, (function, interval) in EXACT.items():
-        arguments = [uniform(interval)] + ([uniform(EXPONENTS)] if name == "pow" else [])
+        if dtype == torch.float32:
+            interval = NARROW.get(name, interval)
+        arguments = [uniform(interval, dtype)] + ([uniform(EXPONENTS[dtype], dtype)] if name == "pow" else [])
         exact = [function(*map(mpmath.mpf, point)) for point in zip(*(a.tolist() for a in arguments), strict=True)]
         fn = getattr(torch, name)
         own = largest_error(fn(*(a.to(device) for a in arguments)).cpu(), exact)
