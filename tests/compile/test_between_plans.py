@@ -134,10 +134,10 @@ def test_constants_from_the_host() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_operators_that_run_on_the_cpu() -> None:
     with counting() as stats:
-        check(lambda x: torch.linalg.ldl_factor_ex(x @ x.t())[0] * 2, torch.randn(4, 4), tolerance=1e-4, cpu=None)
+        check(lambda x: torch.linalg.eigvals(x).abs().sum() * 2, torch.randn(4, 4), tolerance=1e-4, cpu=None)
     assert len(stats.between) == 1
     (entry,) = stats.between
-    assert "ldl_factor" in entry
+    assert "linalg_eig" in entry
     assert "cannot be read on the host" in entry
     assert "\n" not in entry
 

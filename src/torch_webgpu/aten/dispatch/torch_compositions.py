@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
 
 from .recorded_once import record_once
 from .torch_abi import AUTOGRAD_KEY, BACKEND_KEY, has_kernel, is_composite, is_inplace, is_webgpu, library
@@ -36,7 +36,8 @@ def record_composition(overload: OpOverload) -> None:
     """Lets what PyTorch composes of operators of tensors, into a new one, be one recipe where nobody sees the parts.
 
     Each part would pass the dispatcher and Python by itself: a linear layer is a transposition, a view, a product and
-    a view. Derivatives, transforms and modes see the parts, and tensors of other kinds have parts of their own.
+    a view. Derivatives, transforms, modes and profilers see the parts, and tensors of other kinds have parts of their
+    own.
     """
     parts = autograd_kernel(overload)
     recorded = record_once(parts, reads=is_extraordinary)
@@ -49,6 +50,7 @@ def record_composition(overload: OpOverload) -> None:
             or modes()
             or transform() is not None
             or forward_ad._current_level >= 0
+            or profiler._is_profiler_enabled
         ):
             return parts(*args)
         return recorded(*args)
