@@ -60,7 +60,7 @@ def test_the_runtime_is_small() -> None:
         loaded[name] = without_documentation((RUNTIME / name).read_text())
         waiting += set(re.findall(r"from './([\w.]+)';", loaded[name])) - loaded.keys()
     assert "model.js" in loaded
-    text = "".join(loaded.values())
+    text = "".join(loaded[name] for name in sorted(loaded))  # the order changes the size by 1 %
     assert len(gzip.compress(text.encode(), 9)) < MAX_RUNTIME_BYTES
 
 

@@ -20,7 +20,8 @@ export async function allocate(device, manifest, params) {
     for (const {name, bytes} of manifest.buffers) buffers.push(device.createBuffer({label: name, size: bytes, usage: STORAGE | COPY_SRC | COPY_DST}));
     buffers.push(device.createBuffer({label: 'parameters', size: Math.max(256, params.byteLength), usage: UNIFORM | COPY_DST}));
   } catch (error) {
-    thrown = error; // some browsers raise for sizes that no device has
+    /** Some browsers raise for sizes that no device has. */
+    thrown = error;
   }
   const scopes = await Promise.all([device.popErrorScope(), device.popErrorScope()]), error = scopes[0] ?? scopes[1] ?? thrown;
   if (error) {

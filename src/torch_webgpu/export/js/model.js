@@ -194,7 +194,7 @@ export class Model {
     try {
       await staging.mapAsync(READ, 0, size);
     } catch (error) {
-      await Promise.race([this.device.lost, new Promise(resolve => setTimeout(resolve, 1000))]); // Firefox tells it later
+      await Promise.race([this.device.lost, new Promise(resolve => setTimeout(resolve, 1000))]); /** Firefox tells it later. */
       this.check();
       throw new WebGPUError('gpu', /** @type {Error} */ (error).message, error);
     }
@@ -213,7 +213,7 @@ export class Model {
     const [operator, ...dims] = (this.manifest.operators[flags.getUint32(4, true)] ?? 'an_operator').replace(/^aten::/, '').split(' ');
     const value = flags.getBigInt64(8, true), size = flags.getBigInt64(16, true);
     const numbers = new Set(dims.filter(dim => dim.endsWith(`:${size}`)).map(dim => dim.split(':')[0]));
-    this.device.queue.writeBuffer(this.buffers[this.flags], 0, new Uint8Array(FLAG_BYTES)); // they stay until they are cleared
+    this.device.queue.writeBuffer(this.buffers[this.flags], 0, new Uint8Array(FLAG_BYTES)); /** They stay until cleared. */
     if (code === INDEX_OUT_OF_RANGE) throw new WebGPUError('index', `${operator}: index ${value} is out of bounds for dimension ${[...numbers].join(' or ')} with size ${size}`.replace('  ', ' '));
     throw new WebGPUError('gpu', `${operator}: a kernel flagged error ${code} (values ${value}, ${size})`);
   }
