@@ -9,7 +9,7 @@ from torch_webgpu.ir.operation import Operation
 from torch_webgpu.kernels.points import constant
 from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.launch import WORKGROUP, Lowered, grid_for
+from torch_webgpu.wgsl.launch import Lowered
 
 from .matrices import MatrixKernel, power_above
 
@@ -46,19 +46,16 @@ def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, 
     kernel.matrix("a", len(op.inputs), a)
     kernel.vector("pivots", len(op.inputs) + 1, pivots)
     kernel.vector("info", len(op.inputs) + 2, info)
+    for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
+        kernel.param(name, value)
     layout = registers(a.dtype, rows, columns, target)
     if layout is not None:
-        for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
-            kernel.param(name, value)
-        kernel.param("groups", batch)
         text = render("linalg/lu_registers", pivot=pivot, **layout)
-        return Lowered((kernel.build("linalg_lu", [text], layout["threads"], grid_for(batch * WORKGROUP)),))
+        return Lowered((kernel.launch_text("lu", text, batch, layout["threads"]),))
     threads = panel_threads(rows, columns, target)
     tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
     kernel.add(constant("PIVOT", pivot), constant("SCANNED", tiled and rows <= SCANNED_ROWS))
     kernel.add(constant("LANES", min(power_above(rows), threads)))
-    for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", min(rows, columns))):
-        kernel.param(name, value)
     return Lowered((kernel.launch("lu", batch, threads),))
 
 
@@ -148,7 +145,6 @@ def lower_interchange(
     tiles = -(-columns // width)
     for name, value in (("first", first), ("rows", rows), ("columns", columns), ("steps", steps), ("tiles", tiles)):
         kernel.param(name, value)
-    kernel.param("groups", batch * tiles)
     text = render(
         "linalg/interchange",
         steps=at_once,
@@ -158,7 +154,7 @@ def lower_interchange(
         by_rows=a.strides[2] == 1,
         backwards=backwards,
     )
-    return Lowered((kernel.build("linalg_interchange", [text], threads, grid_for(batch * tiles * WORKGROUP)),))
+    return Lowered((kernel.launch_text("interchange", text, batch * tiles, threads),))
 
 
 def lower_permutation(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:

@@ -33,9 +33,13 @@ class MatrixKernel(Draft):
 
     def launch(self, name: str, groups: int, threads: int) -> Launch:
         """The dispatch of ``kernels/linalg/<name>.wgsl`` in ``groups`` workgroups, which is the parameter too."""
-        self.param("groups", groups)
         self.add(f"const THREADS = {threads}u;")
         body = wgsl_source(f"linalg/{name}").replace("@workgroup_size(THREADS)", f"@workgroup_size({threads})")
+        return self.launch_text(name, body, groups, threads)
+
+    def launch_text(self, name: str, body: str, groups: int, threads: int) -> Launch:
+        """The same of a text that is rendered already."""
+        self.param("groups", groups)
         return self.build(f"linalg_{name}", [body], threads, grid_for(groups * WORKGROUP))
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from torch_webgpu.ir.operation import Operation
 from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.launch import WORKGROUP, Lowered, grid_for
+from torch_webgpu.wgsl.launch import Lowered
 
 from .matrices import MatrixKernel, power_above
 
@@ -40,7 +40,7 @@ def lower_triangular_solve(op: Operation, alias: tuple[int, ...], target: Target
         kernel.matrix("a", 0, a, written=False)
     size, width = power_above(n, 4), min(power_above(columns), BLOCK)
     tiles = -(-columns // width)
-    for name, value in (("size", n), ("columns", columns), ("tiles", tiles), ("groups", batch * tiles)):
+    for name, value in (("size", n), ("columns", columns), ("tiles", tiles)):
         kernel.param(name, value)
     threads = (
         BLOCK
@@ -58,4 +58,4 @@ def lower_triangular_solve(op: Operation, alias: tuple[int, ...], target: Target
         x_by_rows=x.strides[2] == 1,
         **asdict(triangle),
     )
-    return Lowered((kernel.build("linalg_triangular_solve", [text], threads, grid_for(batch * tiles * WORKGROUP)),))
+    return Lowered((kernel.launch_text("triangular_solve", text, batch * tiles, threads),))
