@@ -72,16 +72,9 @@ fn two_over_pi_window(word: u32, shift: u32) -> u32 {
   return select((high << shift) | (two_over_pi_long(word + 1u) >> (32u - shift)), high, shift == 0u);
 }
 
+// The first words are those that float needs.
 fn two_over_pi_long(word: u32) -> u32 {
   switch word {
-    case 1u: { return 0xa2f9836eu; }
-    case 2u: { return 0x4e441529u; }
-    case 3u: { return 0xfc2757d1u; }
-    case 4u: { return 0xf534ddc0u; }
-    case 5u: { return 0xdb629599u; }
-    case 6u: { return 0x3c439041u; }
-    case 7u: { return 0xfe5163abu; }
-    case 8u: { return 0xdebbc561u; }
     case 9u: { return 0xb7246e3au; }
     case 10u: { return 0x424dd2e0u; }
     case 11u: { return 0x06492eeau; }
@@ -114,7 +107,7 @@ fn two_over_pi_long(word: u32) -> u32 {
     case 38u: { return 0xfc7b6babu; }
     case 39u: { return 0xf0cfbc20u; }
     case 40u: { return 0x9af4361du; }
-    default: { return 0u; }
+    default: { return two_over_pi_word(word); }
   }
 }
 
