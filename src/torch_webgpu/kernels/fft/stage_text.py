@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,18 +51,46 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class StageText:
-    """A stage as the template writes it: butterflies of a workgroup in ``rounds`` of one a thread.
+class Rounds(ABC):
+    """What a workgroup does with the columns of its tile, ``per`` times each, in ``rounds`` of one a thread.
 
-    ``along``: neighbouring threads take neighbouring butterflies of one column; otherwise neighbouring columns.
-    ``reads``, ``writes``: memory rather than the tile. ``wide``: most roots are products of two.
+    ``along``: neighbouring threads take neighbours of one column; otherwise neighbouring columns.
     """
 
-    stage: Stage
     fft: Pass
     tile: Tile
     threads: int
     along: bool
+
+    @property
+    @abstractmethod
+    def per(self) -> int: ...
+
+    @property
+    def count(self) -> int:
+        return self.tile.columns * self.per
+
+    @property
+    def rounds(self) -> int:
+        return -(-self.count // self.threads)
+
+    @property
+    def column(self) -> str:
+        return f"/ {self.per}u" if self.along else f"% {self.tile.columns}u"
+
+    @property
+    def place(self) -> str:
+        return f"% {self.per}u" if self.along else f"/ {self.tile.columns}u"
+
+
+@dataclass(frozen=True)
+class StageText(Rounds):
+    """A stage as the template writes it: the butterflies of a workgroup.
+
+    ``reads``, ``writes``: memory rather than the tile. ``wide``: most roots are products of two.
+    """
+
+    stage: Stage
     reads: bool
     writes: bool
     wide: bool
@@ -81,25 +110,9 @@ class StageText:
         return self.fft.radix // self.radix
 
     @property
-    def count(self) -> int:
-        return self.tile.columns * self.per
-
-    @property
-    def rounds(self) -> int:
-        return -(-self.count // self.threads)
-
-    @property
     def even(self) -> bool:
         """Whether every thread has a butterfly in every round."""
         return self.count == self.rounds * self.threads
-
-    @property
-    def column(self) -> str:
-        return f"/ {self.per}u" if self.along else f"% {self.tile.columns}u"
-
-    @property
-    def place(self) -> str:
-        return f"% {self.per}u" if self.along else f"/ {self.tile.columns}u"
 
     def at(self, u: int) -> str:
         """WGSL of the butterfly that a thread does in a round."""
@@ -214,36 +227,16 @@ def moved(root: str, e: str, steps: int) -> str:
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Rounds):
     """What comes after the last stage where a column is a real line, its even elements' and odd ones' parts of complex
     numbers: the half of the line's spectrum. A thread makes two elements of it, of two that mirror each other.
     """
 
-    fft: Pass
-    tile: Tile
-    threads: int
-    along: bool
     numbers: Numbers
 
     @property
     def per(self) -> int:
         return self.fft.radix // 2 + 1
-
-    @property
-    def count(self) -> int:
-        return self.tile.columns * self.per
-
-    @property
-    def rounds(self) -> int:
-        return -(-self.count // self.threads)
-
-    @property
-    def column(self) -> str:
-        return f"/ {self.per}u" if self.along else f"% {self.tile.columns}u"
-
-    @property
-    def place(self) -> str:
-        return f"% {self.per}u" if self.along else f"/ {self.tile.columns}u"
 
     def taken(self, k: str) -> str:
         """WGSL of the place in the tile of element ``k`` of column ``c``."""
@@ -273,6 +266,6 @@ def stage_texts(
             ways.insert(0, True)
     last = len(stages) - 1
     return [
-        StageText(stage, fft, tile, threads, way, k == 0, k == last and not split, wide, numbers)
+        StageText(fft, tile, threads, way, stage, k == 0, k == last and not split, wide, numbers)
         for k, (stage, way) in enumerate(zip(stages, ways, strict=True))
     ]
