@@ -201,9 +201,12 @@ def eye(n: int, *, out: torch.Tensor) -> torch.Tensor:
 def eye_m(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
     """Ones on the diagonal of an n × m matrix, zeros elsewhere."""
     check_sides(n, m)
-    out.resize_((n, m))
+    return fill_eye(out.resize_((n, m)))
+
+
+def fill_eye(out: torch.Tensor) -> torch.Tensor:
     if out.dtype not in BY_TORCH:
-        return out.copy_(torch.eye(n, m, dtype=out.dtype, device="cpu"))
+        return out.copy_(torch.eye(*out.shape, dtype=out.dtype, device="cpu"))
     check_writable(out.shape, out.stride())
     record_pointwise("aten.eye", [], [out], on_diagonal)
     return out
@@ -213,7 +216,7 @@ def new_eye(n: int, m: int | None = None, **options: Any) -> torch.Tensor:
     """:func:`eye_m` into a new tensor. PyTorch would make it empty, and have it resized."""
     m = n if m is None else m
     check_sides(n, m)
-    return eye_m(n, m, out=torch.empty((n, m), **options))
+    return fill_eye(torch.empty((n, m), **options))
 
 
 def check_sides(n: int, m: int) -> None:
