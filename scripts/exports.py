@@ -29,6 +29,8 @@ LIBRARIES = {
 """The libraries that are looked at, and what the names that are kept contain."""
 GUARD_INTERFACE = "??_7DeviceGuardImplInterface@impl@c10@@6B@"
 """MSVC's name of the interface's table of virtual functions."""
+GUARD_TYPE = b".?AUDeviceGuardImplInterface@impl@c10@@\0"
+"""MSVC's name of the interface in the descriptor of its type."""
 
 
 def exported(content: bytes, wanted: str) -> list[str]:
@@ -50,14 +52,45 @@ def _all(binary: lief.Binary) -> Iterator[lief.Symbol]:
 def pure_functions(content: bytes) -> list[int]:
     """Which entries of the guards' interface are pure virtual functions: those that all point to the same place."""
     binary = lief.PE.parse(content)
-    (start,) = [entry.address for entry in binary.get_export().entries if str(entry.name) == GUARD_INTERFACE]
-    entries = struct.unpack("<20Q", bytes(binary.get_content_from_virtual_address(start, 160)))
+    entries = struct.unpack("<20Q", _content(binary, _guard_interface(binary), 160))
     ((pure, _),) = Counter(entries).most_common(1)
     return [n for n, entry in enumerate(entries) if entry == pure]
 
 
+def entries_before(content: bytes) -> int:
+    """How many entries before the interface's first function are its own: those that locate the object and its type."""
+    binary = lief.PE.parse(content)
+    start, count = _guard_interface(binary), 0
+    while _is_locator(binary, start - 8 * (count + 1)):
+        count += 1
+    return count
+
+
+def _is_locator(binary: lief.PE.Binary, entry: int) -> bool:
+    """Whether the entry at this address points to MSVC's RTTICompleteObjectLocator of the interface.
+
+    Which is: a signature, two offsets, and the addresses of the type's descriptor, of its hierarchy and of itself.
+    """
+    (address,) = struct.unpack("<Q", _content(binary, entry, 8))
+    address -= binary.optional_header.imagebase
+    signature, _, _, descriptor, _, itself = struct.unpack("<6I", _content(binary, address, 24) or bytes(24))
+    return (signature, itself) == (1, address) and _content(binary, descriptor + 16, len(GUARD_TYPE)) == GUARD_TYPE
+
+
+def _guard_interface(binary: lief.PE.Binary) -> int:
+    (start,) = [entry.address for entry in binary.get_export().entries if str(entry.name) == GUARD_INTERFACE]
+    return int(start)
+
+
+def _content(binary: lief.PE.Binary, address: int, size_bytes: int) -> bytes:
+    """What lies at an address; empty where it is in no section of the library."""
+    if not 0 <= address < binary.optional_header.sizeof_image:
+        return b""
+    return bytes(binary.get_content_from_virtual_address(address, size_bytes))
+
+
 def main(wheels: list[str]) -> None:
-    found: dict[str, list[str] | list[int]] = {}
+    found: dict[str, list[str] | list[int] | int] = {}
     for wheel in sorted(map(Path, wheels)):
         name, version, *_, platform = wheel.stem.split("-")
         with ZipFile(wheel) as archive:
@@ -66,6 +99,7 @@ def main(wheels: list[str]) -> None:
                 found[key] = exported(archive.read(path), LIBRARIES[path])
                 if path.endswith("c10.dll"):
                     found[f"{key} pure"] = pure_functions(archive.read(path))
+                    found[f"{key} entries before"] = entries_before(archive.read(path))
     FILE.write_text(json.dumps(found, indent=0) + "\n", "utf-8")
 
 
