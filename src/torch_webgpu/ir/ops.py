@@ -149,8 +149,8 @@ row("bitwise_right_shift", {"i": "i32_shr({0}, {1})", "l": "i64_shr({0}, {1})"})
 # Rounding
 row("floor", {"fd": "floor({0})"})
 row("ceil", {"fd": "ceil({0})"})
-row("trunc", {"fd": "trunc({0})"})
-row("round", {"f": "round_half_even_f({0})", "d": "round({0})"})
+row("trunc", {"f": "trunc({0})", "d": "trunc_d({0})"})
+row("round", {"f": "round_half_even_f({0})", "d": "round_d({0})"})
 
 # Floating-point functions
 row("sqrt", {"fd": "sqrt({0})", "c": "c_sqrt({0})"})

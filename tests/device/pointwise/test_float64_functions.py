@@ -18,6 +18,7 @@ UNARY = {
     "exp": 2, "exp2": 2, "expm1": 2, "log": 2, "log2": 2, "log10": 2, "log1p": 2, "sin": 2, "cos": 2, "tan": 3,
     "asin": 3, "acos": 2, "atan": 2, "sinh": 3, "cosh": 3, "tanh": 3, "asinh": 3, "acosh": 3, "atanh": 3, "sigmoid": 3,
     "sinc": 3, "erf": 2, "erfinv": 3, "sign": 0, "frexp": 0,
+    "floor": 0, "ceil": 0, "trunc": 0, "round": 0, "frac": 0,
 }  # fmt: skip
 BINARY = {"atan2": 2, "hypot": 2, "copysign": 0, "pow": 4, "floor_divide": 0, "fmax": 0, "fmin": 0, "nextafter": 0}
 
@@ -30,10 +31,13 @@ def natively() -> Iterator[None]:
 
 
 def numbers() -> Iterator[torch.Tensor]:
-    """Around one, within one, larger, of every magnitude short of the ends of the range, and special ones."""
+    """Around one, within one, larger, of every magnitude short of the ends of the range, halves, and special ones."""
     draw = torch.randn(COUNT, dtype=torch.float64)
     yield from (draw, torch.rand(COUNT, dtype=torch.float64) * 2 - 1, draw * 50)
     yield draw.sign() * torch.exp2(torch.rand(COUNT, dtype=torch.float64) * 1400 - 700)
+    yield torch.cat(
+        [torch.exp2(torch.arange(54.0, dtype=torch.float64)) * 1.5 + part for part in (-1, -0.5, 0.25, 0.5)]
+    )
     yield torch.tensor(SPECIAL, dtype=torch.float64)
 
 

@@ -43,13 +43,14 @@ def add(self: Expr, other: Expr, alpha: Expr) -> Expr:
 def check_sub(self: Any, other: Any, alpha: Any = 1) -> None:
     """Raises for booleans, which have no difference. PyTorch's meta kernel does so for tensors only."""
     booleans = [(x.dtype == torch.bool) if isinstance(x, torch.Tensor) else isinstance(x, bool) for x in (self, other)]
+    error = RuntimeError if torch.__version__ < "2.14" else NotImplementedError
     if all(booleans):
-        raise RuntimeError(
+        raise error(
             "Subtraction, the `-` operator, with two bool tensors is not supported. "
             "Use the `^` or `logical_xor()` operator instead."
         )
     if any(booleans):
-        raise RuntimeError(
+        raise error(
             "Subtraction, the `-` operator, with a bool tensor is not supported. "
             "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
         )

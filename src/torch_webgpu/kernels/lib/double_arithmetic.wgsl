@@ -1,5 +1,18 @@
 // Remainders, neighbours and parts of doubles.
 
+// Mesa's lavapipe takes doubles from 2^24 on for whole, as floats are, on processors without AVX-512: in round and trunc.
+fn trunc_d(x: f64) -> f64 { return copysign_d(floor(abs(x)), x); }
+
+// Halves to the even one.
+fn round_d(x: f64) -> f64 {
+  let magnitude = abs(x);
+  if (!(magnitude < 4503599627370496.0lf)) { return x; }
+  var rounded = floor(magnitude);
+  let rest = magnitude - rounded;
+  if (rest > 0.5lf || (rest == 0.5lf && 2.0lf * floor(0.5lf * rounded) != rounded)) { rounded += 1.0lf; }
+  return copysign_d(rounded, x);
+}
+
 // C's fmod, exact: the divisor, doubled until it is as large as the dividend and halved again, is taken off where it can
 // be. Each difference is one of numbers whose ratio is below two, which has no error.
 fn fmod_d(a: f64, b: f64) -> f64 {

@@ -134,7 +134,7 @@ fn lgamma_d(x: f64) -> f64 {
   if (x >= 0.0lf || a < 1e-17lf) { return positive; }
   if (floor(a) == a) { return inf_d(); }
   // The reflection formula; sin(pi * x) from the exact distance to the nearest integer.
-  let distance = abs(a - round(a));
+  let distance = abs(a - round_d(a));
   let near_half = distance > 0.25lf;
   let angle = 3.141592653589793lf * select(distance, 0.5lf - distance, near_half);
   let sine = select(sin_polynomial_d(angle), cos_polynomial_d(angle), near_half);
@@ -227,7 +227,7 @@ fn digamma_d(x: f64) -> f64 {
   var result = 0.0lf;
   var y = x;
   if (x < 0.0lf) {
-    let fraction = x - round(x);
+    let fraction = x - round_d(x);
     if (fraction == 0.0lf) { return nan_d(); }
     result = -3.141592653589793lf / tan_d(3.141592653589793lf * fraction);
     y = 1.0lf - x;
@@ -253,7 +253,7 @@ fn trigamma_d(x: f64) -> f64 {
   var sign = 1.0lf;
   var y = x;
   if (x < 0.5lf) {
-    let sine = sin_d(3.141592653589793lf * abs(x - round(x)));
+    let sine = sin_d(3.141592653589793lf * abs(x - round_d(x)));
     if (sine == 0.0lf) { return inf_d(); }
     let ratio = 3.141592653589793lf / sine;
     result = -ratio * ratio;

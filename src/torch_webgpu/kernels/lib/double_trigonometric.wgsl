@@ -6,7 +6,7 @@ struct Quadrant_d { rest: f64, quadrant: u32 }
 
 fn reduce_quadrant_d(x: f64) -> Quadrant_d {
   if (abs(x) >= 67108864.0lf) { return reduce_quadrant_large_d(x); }
-  let n = round(x * 0.6366197723675814lf);
+  let n = round_d(x * 0.6366197723675814lf);
   // pi/2 in four parts, the first three so short that their products with n are exact.
   let high = less_d(less_d(x, n, 1.5707963109016418lf), n, 1.5893254712295857e-08lf);
   let rest = less_d(high, n, 6.123233932053594e-17lf) - n * 6.36831716351095e-25lf;
