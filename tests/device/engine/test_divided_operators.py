@@ -1,4 +1,5 @@
-"""PyTorch's operator database on tensors of more elements than kernels can number: right as on the CPU, or refused.
+"""PyTorch's operator database on tensors of more elements than kernels can number, with gradients: right as on the CPU,
+or refused.
 
 The limit is lowered to thirty elements, so that about half of PyTorch's samples are beyond it.
 """
@@ -18,7 +19,9 @@ LIMIT = 30
 SAMPLES = 4
 QUICK = 12
 """One operator of so many runs without ``--full``."""
-TRIALS = [one for one in trials(opinfos(), ("forward",), ("float32",)) if reason(one) is None]
+TRIALS = [
+    one for kind in ("forward", "backward") for one in trials(opinfos(), (kind,), ("float32",)) if reason(one) is None
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +32,7 @@ def thirty() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = TRIALS if metafunc.config.getoption("full") else TRIALS[::QUICK]
-    metafunc.parametrize("trial", chosen, ids=str)
+    metafunc.parametrize("trial", chosen, ids=lambda trial: f"{trial.kind}-{trial}")
 
 
 def test_an_operator_is_right_or_refused(trial: Trial) -> None:
