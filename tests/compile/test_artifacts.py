@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.compile.test_cache import PROGRAM
+from tests.installed import needs_installation
 
 from torch_webgpu.compile import artifacts, cache
 from torch_webgpu.errors import WebGPUError
@@ -52,6 +53,7 @@ def run(program: str, folder: Path, carried: Path) -> tuple[str, str]:
     return made, results
 
 
+@needs_installation
 def test_another_machine_makes_no_plan(tmp_path: Path) -> None:
     carried = tmp_path / "artifacts"
     made, results = run(PROGRAM + SAVE, tmp_path / "first", carried)

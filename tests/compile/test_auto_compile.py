@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.installed import needs_installation
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -347,6 +348,7 @@ print(torch.webgpu.auto_compile_stats().compiled)
 """
 
 
+@needs_installation
 @pytest.mark.parametrize(("value", "printed"), [("1", "True False 1"), ("0", "True True 0")])
 def test_the_environment_turns_it_on_at_first_use(value: str, printed: str) -> None:
     environment = os.environ | {
