@@ -15,6 +15,7 @@ from torch_webgpu.kernels.matmul.tile import (
     DIRECT,
     HUGE,
     MIN_SPLIT_K,
+    NARROW_SLICED,
     RATES,
     blocking,
     blocks,
@@ -57,6 +58,16 @@ def test_small_products_take_small_tiles_and_large_ones_fill_the_gpu():
     deep = blocking(1, 128, 128, 16_384, TILES)
     assert deep.splits * blocks(deep.tile, 128, 128) >= 64
     assert deep.chunk >= MIN_SPLIT_K
+
+
+def test_products_of_few_blocks_share_their_sums_among_threads():
+    """BERT-base's: 192 blocks of 64 x 64 leave most of a GPU's threads idle where one thread has the whole of a sum."""
+    assert blocking(1, 1024, 768, 768, matmul.TILES).tile == NARROW_SLICED
+
+
+@pytest.mark.parametrize("tile", [tile for tile in TILES if tile.parts > 1], ids=str)
+def test_parts_of_sums_fit_in_the_memory_of_the_operands(tile):
+    assert tile.m * tile.n <= (tile.m + tile.n) * tile.k * tile.buffers
 
 
 def test_software_adapters_get_one_part():

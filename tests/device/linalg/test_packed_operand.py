@@ -23,7 +23,7 @@ from torch_webgpu.kernels.matmul.blocked import lower_product
 from torch_webgpu.kernels.matmul.epilogue import Epilogue
 from torch_webgpu.kernels.matmul.matmul import MatrixProblem, lift
 from torch_webgpu.kernels.matmul.operand import COORDINATES, FOUR, Run, Side, Strided
-from torch_webgpu.kernels.matmul.tile import Blocking, Tile
+from torch_webgpu.kernels.matmul.tile import HUGE, MEDIUM, NARROW_SLICED, SMALL, Blocking, Tile
 from torch_webgpu.kernels.points import Draft, wgsl_source
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
@@ -160,7 +160,7 @@ def test_matrix_times_vector(device, monkeypatch, m, k, order):
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("tile", [matmul.SMALL, matmul.MEDIUM, matmul.HUGE], ids=str)
+@pytest.mark.parametrize("tile", [SMALL, MEDIUM, NARROW_SLICED, HUGE], ids=str)
 def test_tiles_as_on_a_gpu(device, monkeypatch, without_matrices, tile, splits):
     """By numbers or, of small tiles whose other operand lies across the sum, in runs."""
 

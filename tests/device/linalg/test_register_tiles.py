@@ -16,14 +16,28 @@ from tests.device.against_cpu import check
 from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels.matmul import blocked, matmul
+from torch_webgpu.kernels.matmul import blocked
 from torch_webgpu.kernels.matmul.epilogue import Epilogue
-from torch_webgpu.kernels.matmul.tile import DIRECT, Blocking, Tile
+from torch_webgpu.kernels.matmul.tile import (
+    DIRECT,
+    HALF,
+    HUGE,
+    LARGE,
+    LIGHT,
+    MEDIUM,
+    NARROW_SLICED,
+    SMALL,
+    SMALL_SLICED,
+    Blocking,
+    Tile,
+)
 
 from .matrices_emulated import laid_out
 from .matrices_emulated import numbers as numbers_of
 
 ORDERS = ("rows", "columns", "strided")
+SLICED = (NARROW_SLICED, SMALL_SLICED)
+OTHERS = (Tile(32, 32, 8, 4, 4, buffers=2), Tile(32, 32, 32, 4, 4, parts=4))
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -52,7 +66,7 @@ def force(monkeypatch: pytest.MonkeyPatch, tile: Tile, splits: int = 1) -> None:
 
 @pytest.mark.parametrize("right", ["rows", "columns"])
 @pytest.mark.parametrize("left", ["rows", "columns"])
-@pytest.mark.parametrize("tile", [matmul.SMALL, matmul.MEDIUM, Tile(32, 32, 8, 4, 4, buffers=2)], ids=str)
+@pytest.mark.parametrize("tile", [*SLICED, SMALL, MEDIUM, *OTHERS], ids=str)
 def test_orders_of_tiles(device, monkeypatch, tile, left, right):
     """Several blocks, the last of them partly outside; several steps, the last of them partly beyond the sum's end."""
     for splits in (1, 2):
@@ -62,7 +76,7 @@ def test_orders_of_tiles(device, monkeypatch, tile, left, right):
             check(device, torch.mm, a, b, tol=0)
 
 
-@pytest.mark.parametrize("tile", [matmul.HUGE, matmul.LARGE, matmul.HALF, matmul.LIGHT], ids=str)
+@pytest.mark.parametrize("tile", [HUGE, LARGE, HALF, LIGHT], ids=str)
 def test_larger_tiles(device, monkeypatch, tile):
     force(monkeypatch, tile)
     for left, right in product(("rows", "columns"), repeat=2):
@@ -131,7 +145,7 @@ def test_slices_that_start_anywhere(device, dtype):
 
 def test_parts_of_sums_into_views(device, monkeypatch):
     """The trailing matrix of a blocked factorization is a view: the kernel that adds the parts up stores there."""
-    force(monkeypatch, matmul.SMALL, 2)
+    force(monkeypatch, SMALL, 2)
     a = torch.randn(2, 100, 100)
     for fn in (torch.linalg.lu_factor, torch.linalg.inv, torch.linalg.qr, lambda a: torch.linalg.cholesky(a @ a.mT)):
         check(device, fn, a + 20 * torch.eye(100), tol=1e-5)
@@ -153,7 +167,7 @@ def test_epilogues(device, monkeypatch, n, road):
     place its own.
     """
     if road != "software":
-        force(monkeypatch, matmul.SMALL)
+        force(monkeypatch, SMALL)
     if road == "turns":
         monkeypatch.setattr(Epilogue, "heavy", True)
     bias, c = numbers(n), numbers(40, n)

@@ -22,9 +22,19 @@ from .epilogue import Epilogue
 from .operand import COORDINATES, FOUR, Sides, Strided, matrix_draft
 from .problem import Problem
 from .store_sums import accumulator, add_partials
-from .tile import HALF, HUGE, LARGE, LIGHT, MEDIUM, SMALL, Blocking, Tile, block_params
+from .tile import (
+    HALF,
+    HUGE,
+    LARGE,
+    MEDIUM,
+    NARROW_SLICED,
+    SMALL_SLICED,
+    Blocking,
+    Tile,
+    block_params,
+)
 
-TILES = (HUGE, LARGE, HALF, MEDIUM, LIGHT, SMALL)
+TILES = (HUGE, LARGE, HALF, MEDIUM, NARROW_SLICED, SMALL_SLICED)
 ANY_TILE = 16
 ROW_LANES = 64
 COLUMN_LANES = 8
