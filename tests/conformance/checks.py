@@ -148,6 +148,25 @@ def _eigh_product(tree: tuple[Any, ...], result: Any) -> Any:
     return values, vectors * values.unsqueeze(-2) @ vectors.mH, vectors.mH @ vectors
 
 
+def _in_order(values: torch.Tensor) -> torch.Tensor:
+    """Eigenvalues by real part and, where that is the same but for roundings, by imaginary part."""
+    imaginary = values.imag.sort(dim=-1, stable=True).indices
+    values = values.gather(-1, imaginary)
+    digits = 4 if values.dtype == torch.complex64 else 10
+    return values.gather(-1, values.real.round(decimals=digits).sort(dim=-1, stable=True).indices)
+
+
+def _eigenvalues(tree: tuple[Any, ...], result: Any) -> Any:
+    """Of general matrices: roundings decide which is found first."""
+    return _in_order(result)
+
+
+def _eig_product(tree: tuple[Any, ...], result: Any) -> Any:
+    """The same, the vectors' lengths, and that the matrix takes each to its multiple: there may be no basis of them."""
+    (values, vectors), matrix = result, tree[0].to(result[0].dtype)
+    return _in_order(values), vectors.norm(dim=-2), matrix + matrix @ vectors - vectors * values.unsqueeze(-2)
+
+
 def _svd_product(tree: tuple[Any, ...], result: Any) -> Any:
     """The same of singular vectors."""
     u, values, vh = result
@@ -167,6 +186,8 @@ def _same(tree: tuple[Any, ...], result: Any) -> Any:
 # What is compared of results that PyTorch leaves open in part.
 SETTLED: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {
     "topk": _topk_values,
+    "linalg.eig": _eig_product,
+    "linalg.eigvals": _eigenvalues,
     "linalg.eigh": _eigh_product,
     "linalg.svd": _svd_product,
     "svd": _svd_product_of_v,

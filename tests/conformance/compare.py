@@ -35,6 +35,11 @@ _INEXACT = (
 _VALUE_TESTS = frozenset({None, "TestCommon"})
 
 
+# Derivatives of eigenvectors are divided by differences of eigenvalues: of a tenth of the database's random matrices
+# the CPU's own are wrong by more than 3e-6 of the largest.
+_ILL_CONDITIONED = {"linalg.eig": 1e-5}
+
+
 class MismatchError(AssertionError):
     """The device and the CPU disagree."""
 
@@ -48,6 +53,8 @@ class Tolerance:
 def tolerance_of(info: Any, dtype: torch.dtype) -> dict[torch.dtype, Tolerance]:
     """The tolerances for what an OpInfo, ModuleInfo or OptimizerInfo gives in ``dtype``, by dtype of the result."""
     tolerances = {d: Tolerance(*default_tolerances(d)) for d in _INEXACT}
+    if dtype == torch.float32 and (least := _ILL_CONDITIONED.get(info.name)):
+        tolerances |= {d: Tolerance(least, least) for d in (torch.float32, torch.complex64)}
     for decorator in info.decorators:
         if getattr(decorator, "cls_name", None) not in _VALUE_TESTS:
             continue

@@ -58,9 +58,20 @@ _TARGET = Words(IndexError, "Target {value} is out of bounds.")
 _TAKEN = Words(IndexError, "out of range: tried to access index {value} on a tensor of {size} elements.")
 _UNPOOLED = Words(RuntimeError, "Found an invalid max index: {value}")
 _NOT_FINITE = "The algorithm failed to converge because the input matrix contained non-finite values."
+_NOT_CONVERGED = (
+    "(Batch element {value}): The algorithm failed to converge because the input matrix is ill-conditioned or has too "
+    "many repeated eigenvalues."
+)
+_LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 PYTORCHS_WORDS = {
+    "_linalg_eigvals": Words(_LinAlgError, f"torch.linalg.eigvals: {_NOT_CONVERGED}"),
+    "linalg_eig": Words(
+        _LinAlgError,
+        f"torch.linalg.eig: {_NOT_CONVERGED}",
+        of_negative="torch.linalg.eig: input tensor should not contain infs or NaNs.",
+    ),
     "_linalg_svd": Words(
-        torch.linalg.LinAlgError,  # type: ignore[attr-defined]
+        _LinAlgError,
         f"linalg.svd: (Batch element {{value}}): {_NOT_FINITE}",
         of_negative=f"linalg.svd: {_NOT_FINITE}",
     ),
