@@ -180,6 +180,7 @@ def layout_of(held: Held) -> torch.Tensor:
     return torch.nn.Parameter(meta, requires_grad=t.requires_grad) if isinstance(t, torch.nn.Parameter) else meta
 
 
+_BEFORE = "it waits for values: compute it before, and make the result an input or a buffer"
 _INSTEAD = {
     "nonzero": "its shape depends on values: use a mask, or torch.where with three arguments",
     "index": "its shape depends on values: a mask as index selects; multiply by the mask, or use torch.where",
@@ -190,7 +191,8 @@ _INSTEAD = {
     "masked_select": "its shape depends on values: multiply by the mask, or use torch.where",
     "unique": "its shape depends on values: sort, and compare neighbours",
     "to_copy": "return the tensor: the page reads it",
-    "linalg": "it runs on the CPU: compute it before, and make the result an input or a buffer",
+    "linalg": _BEFORE,
+    "matrix_exp": _BEFORE,
     "item": "keep the value in a tensor, and choose with torch.where",
 }
 """Part of an operator's name → what a program can do in its place."""

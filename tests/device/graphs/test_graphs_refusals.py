@@ -110,7 +110,7 @@ def test_growing_a_storage_with_values_is_refused(device):
 
 
 def test_a_fallback_to_the_cpu_is_refused(device, recwarn):
-    x = torch.eye(3, device=device)
+    x = torch.eye(3, device=device, dtype=torch.complex128)
     with pytest.raises(RuntimeError, match="read on the host"):
         captured(lambda: torch.linalg.eigvals(x))
 
