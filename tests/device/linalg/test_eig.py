@@ -236,16 +236,43 @@ def test_out(device):
     torch.testing.assert_close(values, found[0], rtol=1e-5, atol=1e-5)
 
 
+def apart(a: torch.Tensor) -> torch.Tensor:
+    """With eigenvalues that are far from each other, so that derivatives are small."""
+    return a + torch.diag(4.0 * torch.arange(a.shape[-1], device=a.device))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gradients(device, dtype):
     def of_values_and_lengths(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values, vectors = torch.linalg.eig(a + torch.diag(4.0 * torch.arange(4, device=a.device)))
+        values, vectors = torch.linalg.eig(apart(a))
         return torch.view_as_real(values), vectors.abs()
 
     torch.manual_seed(0)
     with natively():
         check(device, of_values_and_lengths, torch.randn(2, 4, 4, dtype=dtype), backward=True, tol=1e-4)
         check(device, torch.linalg.eigvals, torch.randn(4, 4, dtype=dtype), backward=False, tol=1e-4)
+
+
+def test_second_and_forward_derivatives(device):
+    def lengths(a: torch.Tensor) -> torch.Tensor:
+        values, vectors = torch.linalg.eig(apart(a))
+        return values.abs().square().sum() + vectors.abs().square().square().sum()
+
+    def second(a: torch.Tensor) -> torch.Tensor:
+        a = a.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(lengths(a), a, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), a)[0]
+
+    def forward(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (_, tangent) = torch.func.jvp(lengths, (a,), (a.mT.contiguous(),))
+        values = torch.func.jvp(lambda a: torch.linalg.eigvals(apart(a)), (a,), (a.mT.contiguous(),))
+        return tangent, values[1]
+
+    torch.manual_seed(0)
+    a = torch.randn(4, 4)
+    with natively():
+        for fn in (second, forward):
+            check(device, fn, a, tol=1e-3)
 
 
 def test_too_large_for_the_adapter(device):

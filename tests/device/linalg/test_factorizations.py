@@ -188,6 +188,17 @@ def test_exponential(device, dtype):
     assert torch.linalg.matrix_exp(a.to(device)).isnan().all((1, 2)).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_exponential_in_16_bits(device, dtype):
+    """It is rounded once; the CPU's rounds at each step, and is NaN where a step's number is too large."""
+    a = (torch.randn(3, 5, 5) / 2).to(dtype)
+    exact = torch.linalg.matrix_exp(a.double())
+    found = torch.linalg.matrix_exp(a.to(device))
+    expected = torch.linalg.matrix_exp(a)
+    assert (found.dtype, found.stride()) == (dtype, expected.stride())
+    assert ((found.cpu().double() - exact).abs() <= 0.51 * torch.finfo(dtype).eps * exact.abs() + 1e-5).all()
+
+
 def test_layouts(device):
     for make in (torch.randn, lambda *s: torch.randn(*s, dtype=torch.complex64)):
         for x in layouts(make, 3, 40, 40).values():

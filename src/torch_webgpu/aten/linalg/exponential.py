@@ -63,4 +63,12 @@ def matrix_exp(self: torch.Tensor) -> torch.Tensor:
 
 
 def register() -> None:
-    register_operator(aten.linalg_matrix_exp.default, natively(aten.linalg_matrix_exp.default, matrix_exp))
+    computed = natively(aten.linalg_matrix_exp.default, matrix_exp)
+
+    def widened(self: torch.Tensor) -> torch.Tensor:
+        """Floats of 16 bits are computed in 32, and rounded once."""
+        if self.dtype in (torch.float16, torch.bfloat16):
+            return computed(self.float()).to(self.dtype)
+        return computed(self)
+
+    register_operator(aten.linalg_matrix_exp.default, widened)
