@@ -1,6 +1,6 @@
 // Remainders, neighbours and parts of doubles.
 
-// Mesa's lavapipe takes doubles from 2^24 on for whole, as floats are, on processors without AVX-512: in round and trunc.
+// Without round and trunc, for which lavapipe takes doubles from 2^24 on for whole (seen where there is no AVX-512).
 fn trunc_d(x: f64) -> f64 { return copysign_d(floor(abs(x)), x); }
 
 // Halves to the even one.
