@@ -251,7 +251,7 @@ class Transforms(nn.Module):
     [
         (Selects(), "torch.nonzero", "return torch.nonzero(positive)", "use a mask"),
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
-        (Decomposes(), "torch.matrix_exp", "return torch.linalg.matrix_exp(x.mT @ x)", "compute it before"),
+        (Decomposes(), "torch.linalg.matrix_exp", "return torch.linalg.matrix_exp(x.mT @ x)", "compute it before"),
         (Prints(), "of torch.Tensor.to", "print(x)", "the page reads it"),
         (Masked(), "torch.Tensor.index", "return x[x > 0]", "multiply by the mask"),
         (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "device=x.device"),

@@ -18,7 +18,7 @@ TILES = (*RATES, Tile(128, 128, 16, 8, 8))
 def places(text: str, pattern: str, thread: int) -> list[int]:
     """What the indices that match ``pattern`` are for ``thread``."""
     known = {"lid": thread}
-    for name, value in re.findall(r"^ +let (tx|ty|[ab]_(?:k0|q0|to|from)) = (.*);$", text, re.MULTILINE):
+    for name, value in re.findall(r"^ +let (part_of_sum|place|tx|ty|[ab]_(?:k0|q0|to|from)) = (.*);$", text, re.MULTILINE):
         known[name] = evaluated(value, known)
     return [evaluated(found, known) for found in re.findall(pattern, text, re.MULTILINE)]
 
@@ -35,6 +35,8 @@ def test_banks(tile, x, k_major, runs):
     unless it is the same vector.
     """
     text = block_text(tile, Side("a", k_major, runs), Side("b", k_major, runs), tail=False, together=4)
+    text, *adding = re.split(r"^  if \(part_of_sum == ", text, flags=re.MULTILINE)
+    assert bool(adding) == (tile.parts > 1)
     stores = [places(text, rf"^ +{x}_tile\[(.*)\] = ", thread) for thread in range(tile.threads)]
     reads = [places(text, rf"= {x}_tile\[(.*)\];$", thread) for thread in range(tile.threads)]
     size = {"a": tile.m, "b": tile.n}[x] * tile.k // 4

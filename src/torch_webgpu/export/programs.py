@@ -192,7 +192,6 @@ _INSTEAD = {
     "unique": "its shape depends on values: sort, and compare neighbours",
     "to_copy": "return the tensor: the page reads it",
     "linalg": _BEFORE,
-    "matrix_exp": _BEFORE,
     "item": "keep the value in a tensor, and choose with torch.where",
 }
 """Part of an operator's name → what a program can do in its place."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_webgpu.engine import flush_reason
+from torch_webgpu.engine import clock, flush_reason
 from torch_webgpu.engine.flush_reason import Cause
 from torch_webgpu.engine.lane import Lane
 from torch_webgpu.engine.record import Engine, engine
@@ -22,7 +22,7 @@ from torch_webgpu.engine.record import Engine, engine
 webgpu = torch.webgpu
 DELAY_MS = 4.0
 PAUSE_S = 0.02
-"""Longer than the delay, and far shorter than what a pause needs to end a lane that is known to go on."""
+"""Longer than the delay."""
 PATIENCE_S = 60.0
 WARM_UP = 12
 
@@ -73,8 +73,9 @@ def wait_for(what: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def test_a_loop_that_is_slowed_down_makes_no_plans_anew(device: torch.device) -> None:
+def test_a_loop_that_is_slowed_down_makes_no_plans_anew(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy machine, or under a profiler: the thread stands still at any place, for longer than the delay."""
+    monkeypatch.setattr(clock, "PATIENCE_S", PATIENCE_S)  # this machine may stop the thread for longer than ours
     step = trained(device)
     for _ in range(WARM_UP):
         step()

@@ -30,9 +30,9 @@ def test_shapes(device, driver):
 
 @pytest.mark.parametrize("driver", DRIVERS[1:])
 def test_low_rank(device, driver):
-    a = torch.randn(2, 6, 2) @ torch.randn(2, 2, 4)
-    same(device, a, torch.randn(2, 6, 3), driver=driver)
-    same(device, a.mT.contiguous(), torch.randn(2, 4, 3), driver=driver)
+    a = torch.randn(2, 6, 2) @ torch.randn(2, 2, 4)  # rounding errors of the product may be above the default rcond
+    same(device, a, torch.randn(2, 6, 3), driver=driver, rcond=1e-5)
+    same(device, a.mT.contiguous(), torch.randn(2, 4, 3), driver=driver, rcond=1e-5)
     same(device, torch.diag(torch.tensor([1.0, 1e-2, 1e-4])), torch.ones(3, 1), driver=driver, rcond=1e-3)
 
 

@@ -43,7 +43,7 @@ def coefficient(group: int, *powers: torch.Tensor) -> torch.Tensor:
     return square + a + eye
 
 
-def matrix_exp(self: torch.Tensor) -> torch.Tensor:
+def linalg_matrix_exp(self: torch.Tensor) -> torch.Tensor:
     """Reads one number back: how often the matrix with the largest norm is squared."""
     (out,) = outputs_of(aten.linalg_matrix_exp.default, self)
     if not self.numel():
@@ -63,7 +63,7 @@ def matrix_exp(self: torch.Tensor) -> torch.Tensor:
 
 
 def register() -> None:
-    computed = natively(aten.linalg_matrix_exp.default, matrix_exp)
+    computed = natively(aten.linalg_matrix_exp.default, linalg_matrix_exp)
 
     def widened(self: torch.Tensor) -> torch.Tensor:
         """Floats of 16 bits are computed in 32, and rounded once."""
