@@ -18,7 +18,8 @@ TILES = (*RATES, Tile(128, 128, 16, 8, 8))
 def places(text: str, pattern: str, thread: int) -> list[int]:
     """What the indices that match ``pattern`` are for ``thread``."""
     known = {"lid": thread}
-    for name, value in re.findall(r"^ +let (part_of_sum|place|tx|ty|[ab]_(?:k0|q0|to|from)) = (.*);$", text, re.MULTILINE):
+    names = r"part_of_sum|place|tx|ty|[ab]_(?:k0|q0|to|from)"
+    for name, value in re.findall(rf"^ +let ({names}) = (.*);$", text, re.MULTILINE):
         known[name] = evaluated(value, known)
     return [evaluated(found, known) for found in re.findall(pattern, text, re.MULTILINE)]
 
