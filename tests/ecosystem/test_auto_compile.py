@@ -21,6 +21,8 @@ IN_PARTS = {
     "deberta-v2": "UserError: ",
 }
 """What is no graph as a whole, and how the reason begins: its parts are compiled instead."""
+if torch.__version__ < "2.12":  # Dynamo of PyTorch 2.11 cannot trace the copies of a model's configuration
+    IN_PARTS |= dict.fromkeys(["t5", "whisper"], "Unsupported: copy.deepcopy()")
 
 
 def train(model: torch.nn.Module, batch: dict[str, Any]) -> list[torch.Tensor]:

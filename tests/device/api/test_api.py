@@ -17,12 +17,13 @@ from torch_webgpu.engine.record import engine
 
 webgpu = torch.webgpu
 
-# torch.cuda's names for what WebGPU has not: NVIDIA's own libraries, foreign memory, hardware counters.
+# torch.cuda's names for what WebGPU has not: NVIDIA's own libraries, foreign memory, counters, nodes of graphs.
 NOT_HERE = """
     AcceleratorError CUDAPluggableAllocator CudaError DeferredCudaCallError ExternalStream GreenContext MemPool
     caching_allocator_alloc caching_allocator_delete caching_allocator_disabled caching_allocator_enable
     change_current_allocator check_error
-    clock_rate cudaStatus cudart current_blas_handle current_solver_handle device_memory_used get_allocator_backend
+    clock_rate cudaStatus cudart current_blas_handle current_solver_handle device_memory_used
+    export_dot export_graph_data get_allocator_backend
     get_stream_from_external get_sync_debug_mode
     host_memory_stats host_memory_stats_as_nested_dict memory_usage power_draw
     reset_accumulated_host_memory_stats reset_peak_host_memory_stats
