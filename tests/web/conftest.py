@@ -43,9 +43,7 @@ def chromium() -> Iterator[Any]:
     """What starts browsers."""
     if firefox.wanted():
         pytest.skip("this test starts Chromiums")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         yield playwright.chromium
 
 
