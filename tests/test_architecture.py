@@ -46,8 +46,9 @@ TORCH_PYTHON = frozenset({
 })  # fmt: skip
 TORCH_INTERNALS = (
     "aten/dispatch/torch_abi.py", "aten/dispatch/torch_compositions.py", "aten/dispatch/torch_dispatcher.py",
-    "aten/dispatch/torch_guard.py", "aten/dispatch/torch_late_dynamo.py", "aten/dispatch/torch_patches.py",
-    "compile/autograd_cache.py", "distributed/torch_c10d.py", "distributed/torch_dtensor.py", "engine/tensor.py",
+    "aten/dispatch/torch_dispatch_table.py", "aten/dispatch/torch_guard.py", "aten/dispatch/torch_late_dynamo.py",
+    "aten/dispatch/torch_patches.py", "compile/autograd_cache.py", "distributed/torch_c10d.py",
+    "distributed/torch_dtensor.py", "engine/tensor.py",
 )  # fmt: skip
 # What changes PyTorch: what the rows of patches.py are made of.
 TORCH_PATCHES = (

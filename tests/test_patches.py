@@ -305,6 +305,31 @@ assert torch.tensor not in trace_rules.get_torch_obj_rule_map()
     run_without_us(script)
 
 
+def kernels_of_another_device_go_through_python() -> None:
+    """A library gives kernels, and takes functions of Python alone, which become the operator's."""
+    script = """
+import warnings
+import torch
+from torch_webgpu.aten.dispatch.torch_dispatch_table import shares_kernel
+from torch_webgpu.aten.tensors.views import SHARED_WITH_CPU
+assert all(map(shares_kernel, SHARED_WITH_CPU))
+view = torch.ops.aten.view.default
+kernel = torch.library.get_kernel(view, "CPU")
+keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+library = torch.library.Library("aten", "IMPL")
+try:
+    library.impl(view, kernel, "PrivateUse1", allow_override=True)
+    raise SystemExit("it takes kernels")
+except TypeError:
+    pass
+warnings.simplefilter("ignore")
+library.impl(view, lambda *args: kernel.call_boxed(keys, *args), "PrivateUse1", allow_override=True)
+assert not shares_kernel(view)
+assert torch.ones(2, 3, device="webgpu").view(6).tolist() == [1.0] * 6
+"""
+    assert_ends_well(script)
+
+
 # Row → what is asserted of PyTorch.
 PROPERTIES: dict[str, Callable[[], None]] = {
     "torch._C: `_accelerator_*`": accelerator_hooks_fail,
@@ -314,6 +339,7 @@ PROPERTIES: dict[str, Callable[[], None]] = {
     "torch.compiler._is_compiling_flag": nothing_public_sets_that_we_compile,
     "weakref.finalize._registry": libraries_unregister_at_exit,
     "torch._C: the device guard of an absent device": an_absent_device_has_no_guard,
+    "torch._C: entries of view operators in the dispatcher's table": kernels_of_another_device_go_through_python,
     "torch._dynamo.trace_rules: `get_torch_obj_rule_map()`": dynamo_loses_rules_of_functions_that_are_replaced,
     "torch._dynamo.trace_rules: `get_torch_obj_rule_map()` of functions that are replaced": (
         dynamo_does_not_know_what_is_replaced_later

@@ -19,6 +19,7 @@ from .aten.dispatch import (
     opcheck,
     torch_abi,
     torch_constructors,
+    torch_dispatch_table,
     torch_guard,
     torch_hooks,
     torch_late_dynamo,
@@ -28,6 +29,7 @@ from .aten.dispatch.default_dtype import exchange
 from .aten.foreach import optimizer_lists
 from .aten.nn.conv import memory_format
 from .aten.tensors.storage import new_storage, resize_storage
+from .aten.tensors.views import SHARED_WITH_CPU
 from .compile import private
 from .compile import register as compiler
 from .distributed import data_parallel, device_copies, registration
@@ -64,6 +66,13 @@ AT_REGISTRATION = Patches([
         what="virtual functions of the device guard",
     ),
     row(
+        "torch._C", "", lambda module: [torch_dispatch_table.share_kernel(overload) for overload in SHARED_WITH_CPU],
+        "A view takes three times as long as on the CPU, 4 µs more: a kernel that Python registers is called through "
+        "Python, although it is the CPU's, which is C++ and serves every device.",
+        "`torch.library.Library.impl` that takes what `torch.library.get_kernel` returns, without Python",
+        what="entries of view operators in the dispatcher's table",
+    ),
+    row(
         "torch.autograd", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
         "A backward pass on another adapter than the first fails: the autograd engine starts one worker for each "
         "device that the guard reports, and that of a Python backend reports one.",
@@ -91,8 +100,7 @@ AT_REGISTRATION = Patches([
     row(
         "torch._C", "_set_default_dtype", torch_patches.observe_default_dtype(exchange),
         "Results of meta kernels, which are cached, depend on the default dtype; nobody tells that it has changed, and "
-        "asking for it would cost every call.",
-        "a number that changes with the default dtype, or a callback",
+        "asking for it would cost every call.", "a number that changes with the default dtype, or a callback",
     ),
     row(
         "torch._C", "_set_default_tensor_type", torch_patches.observe_default_dtype(exchange),
@@ -116,8 +124,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         STORAGE, "UntypedStorage.is_shared", torch_patches.on_webgpu(lambda storage: False),
-        "Memory of every device but the CPU's counts as shared.",
-        SHARING_NEEDS, "pull/175323",
+        "Memory of every device but the CPU's counts as shared.", SHARING_NEEDS, "pull/175323",
     ),
     sharing(
         "share_memory_", "Memory of every device but the CPU's is taken for shared, and nothing is done.",
@@ -161,8 +168,7 @@ AT_REGISTRATION = Patches([
         "torch.optim", "", optimizer_lists.replace_multi_tensor_functions,
         "Speed alone: a step of an optimizer makes a Python list of tensors for each intermediate result, which here "
         "stays one list.",
-        "nothing; a list type of `torch._foreach_*` would do",
-        what="every `_multi_tensor_*` of the optimizers",
+        "nothing; a list type of `torch._foreach_*` would do", what="every `_multi_tensor_*` of the optimizers",
     ),
     row(
         "torch._C", "_conv_determine_backend_memory_format", torch_patches.lay_out_fake_convolutions(memory_format),
@@ -189,8 +195,7 @@ AT_REGISTRATION = Patches([
     row(
         "torch._C", "", torch_abi.accelerator_hooks(HOOKS),
         "`torch.accelerator` ends at the missing allocator and at the guard, which knows one adapter and no streams.",
-        "`torch.accelerator` that asks the device module of a Python backend", "issues/196299",
-        what="`_accelerator_*`",
+        "`torch.accelerator` that asks the device module of a Python backend", "issues/196299", what="`_accelerator_*`",
     ),
     row(
         "torch", "_TorchCompileInductorWrapper.__call__", compiler.choosing,
@@ -206,8 +211,7 @@ AT_REGISTRATION = Patches([
     row(
         "torch._dynamo.trace_rules", "", compiler.skip_own_modules,
         "After a graph break Dynamo would trace the kernels of eager operators, which are Python.",
-        "a declaration by packages of what Dynamo is to skip",
-        what="the list of modules that are skipped",
+        "a declaration by packages of what Dynamo is to skip", what="the list of modules that are skipped",
     ),
     row(
         "torch.nn.attention.flex_attention", "_validate_device", flex_attention.allow_webgpu,
@@ -235,8 +239,7 @@ AT_REGISTRATION += [
     row(
         C10D, "", registration.register_backend,
         "`torch.distributed` knows no backend for tensors of the device.",
-        "gloo for tensors of out-of-tree devices", "issues/184010",
-        what="the backend `webgpu`",
+        "gloo for tensors of out-of-tree devices", "issues/184010", what="the backend `webgpu`",
     ),
     row(
         C10D, "_new_process_group_helper", registration.completing_groups,
@@ -331,8 +334,7 @@ AT_FIRST_GROUP = Patches([
     row(
         DDP, "DistributedDataParallel.register_comm_hook", registration.lazily("ddp", "registering_hooks"),
         "Collectives that a hook's callbacks call have no place among the others, unless futures are complete when "
-        "they are made, as NCCL's are.",
-        "an order of the collectives that callbacks call",
+        "they are made, as NCCL's are.", "an order of the collectives that callbacks call",
     ),
     row(
         DDP, "DistributedDataParallel._register_builtin_comm_hook",
@@ -415,8 +417,7 @@ AT_FIRST_METHOD = Patches([
     row(
         "torch", "Tensor.webgpu", functional.Accessor,
         "`x.webgpu()` moves a tensor, as every device's method does; registered methods have to be found behind the "
-        "same name, as in `x.webgpu.swiglu(y)`.",
-        "a name space of tensors for the functions of a Python backend",
+        "same name, as in `x.webgpu.swiglu(y)`.", "a name space of tensors for the functions of a Python backend",
     ),
 ])  # fmt: skip
 """Those for when a program registers a method of tensors."""
@@ -425,8 +426,7 @@ IN_A_CALL = Patches([
     row(
         "torch.compiler", "_is_compiling_flag", torch_abi.compiling,
         "Libraries read values from the device to check arguments, unless `torch.compiler.is_compiling()`; a plan is "
-        "traced without values.",
-        "a context manager that sets it",
+        "traced without values.", "a context manager that sets it",
     ),
     row(
         "weakref", "finalize._registry", torch_abi.library,
@@ -436,8 +436,7 @@ IN_A_CALL = Patches([
     row(
         "torch._functorch._aot_autograd.schemas", "ViewAndMutationMeta.bw_donated_idxs", private.donate_no_buffers,
         "A compiled backward graph may not run twice: its activations are taken for buffers that it overwrites, which "
-        "Inductor's does and ours does not.",
-        "a compiler's answer which activations it overwrites",
+        "Inductor's does and ours does not.", "a compiler's answer which activations it overwrites",
     ),
     row(
         STORAGE, "UntypedStorage._cdata", torch_patches.set_storage_nbytes,
@@ -450,21 +449,18 @@ IN_A_CALL = Patches([
         "torch._C", "", torch_guard.stand_in,
         "While a program for CUDA is translated: C++ asks the guard of a device that is named without an index, and "
         "that of a device that is not here is missing.",
-        "arguments that name an absent device",
-        what="the device guard of an absent device",
+        "arguments that name an absent device", what="the device guard of an absent device",
     ),
     row(
         "torch._dynamo.trace_rules", "", private.know_originals,
         "While a program for CUDA is translated: Dynamo finds its rules for functions by their names, and so loses "
-        "those of functions that are replaced.",
-        "a function that gives a function the rule of another",
+        "those of functions that are replaced.", "a function that gives a function the rule of another",
         what="`get_torch_obj_rule_map()`",
     ),
     row(
         "torch._dynamo.trace_rules", "", torch_patches.know_replacement,
         "Once another adapter than the first is current: Dynamo looks for functions by their names once, and breaks "
-        "graphs at those that are replaced later.",
-        "a function that gives a function the rule of another",
+        "graphs at those that are replaced later.", "a function that gives a function the rule of another",
         what="`get_torch_obj_rule_map()` of functions that are replaced",
     ),
     row(

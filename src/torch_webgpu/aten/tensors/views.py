@@ -35,6 +35,7 @@ SHARED_WITH_CPU = (
     aten.view_as_complex.default,
     aten.is_set_to.default,
 )
+"""The CPU kernels themselves: see also patches.py."""
 
 
 def resize_(
