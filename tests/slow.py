@@ -1,12 +1,16 @@
-"""Tests marked slow, which only long runs take."""
+"""Tests that only long runs take: those marked slow, and most combinations of the parameters of others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+EVERY_VALUE = "every_value"
+"""The marker of tests whose usual run takes every value of every parameter once, and few combinations."""
 
 
 def skip_slow(config: pytest.Config, items: list[pytest.Item], folder: Path, reason: str) -> None:
@@ -23,3 +27,32 @@ def slow_but(quick: Iterable[Any], all_of_them: Iterable[Any]) -> list[Any]:
     kept = set(quick)
     values = [(value, value if isinstance(value, tuple) else (value,)) for value in all_of_them]
     return [one if one in kept else pytest.param(*each, marks=pytest.mark.slow) for one, each in values]
+
+
+def leave_combinations(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects what :data:`EVERY_VALUE` leaves to ``--full``."""
+    if config.getoption("full"):
+        return
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker(EVERY_VALUE):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    left = [case for cases in tests.values() for case in set(cases) - set(cover(cases))]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+
+
+def cover(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Few of a test's cases that together have every value of every parameter."""
+    # By identity: a parameter's values need not be hashable, and all cases share them.
+    values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}  # type: ignore[attr-defined]
+    missing = set().union(*values.values())
+    seen: Counter[object] = Counter()
+    chosen = []
+    while missing:  # by what is seldom chosen where none has more of what is missing
+        best = max(cases, key=lambda case: (len(values[case] & missing), -sum(seen[value] for value in values[case])))
+        chosen.append(best)
+        missing -= values[best]
+        seen.update(values[best])
+    return chosen

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
+import torch
+from torch.testing._internal import common_utils
 
 from .expected_failures import may_fall_back, reason
 from .report import PROPERTY
 from .target import DEVICE
 from .trials import Result, Trial
+
+
+@pytest.fixture(autouse=True)
+def no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps PyTorch from walking the stack for every sample and every seed, which took half of the time.
+
+    Its samples look for the ``unittest`` that asks for them, and there is none. ``torch.manual_seed`` keeps where it
+    was called for each kind of device, in case that is used later, and the machine has none.
+    """
+    monkeypatch.setattr(common_utils, "extract_test_fn", lambda: None)
+    for kind in (torch.cuda, torch.xpu, torch.mtia):
+        if not kind.is_available():
+            monkeypatch.setattr(kind, "_lazy_call", lambda *args, **kwargs: None, raising=False)
 
 
 def parameters(trials: Iterable[Trial]) -> list[object]:

@@ -63,6 +63,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_few_queries(device, size, dtype):

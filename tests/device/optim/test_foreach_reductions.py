@@ -48,6 +48,7 @@ def launched(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return commands_from_now_on(monkeypatch)
 
 
+@pytest.mark.every_value
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("ord", [0, 1, 2, 3, 0.5, 2.75])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -60,6 +61,7 @@ def test_sums(device: Any, operator: Callable[..., Any], dtype: torch.dtype, ord
     close(operator([t.to(device) for t in tensors], ord, **kwargs), operator(tensors, ord, **kwargs))
 
 
+@pytest.mark.every_value
 @pytest.mark.parametrize("ord", [INFINITY, -INFINITY, -1.5])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_orders_without_a_value_for_nothing(device: Any, dtype: torch.dtype, ord: float) -> None:
@@ -69,6 +71,7 @@ def test_orders_without_a_value_for_nothing(device: Any, dtype: torch.dtype, ord
         torch._foreach_norm([t.to(device) for t in numbers(dtype)], ord)
 
 
+@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int8, torch.uint8, torch.int16, torch.int64, torch.bool])
 def test_max(device: Any, dtype: torch.dtype) -> None:
     shapes = [s for s in SHAPES if 0 not in s]
@@ -225,6 +228,7 @@ def model(device: Any) -> list[torch.nn.Parameter]:
     return params
 
 
+@pytest.mark.every_value
 @pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, INFINITY])
 def test_clip_grad_norm(device: Any, launched: list[Any], ord: float) -> None:
     params, expected = model(device), model("cpu")
