@@ -15,4 +15,14 @@ fn kept_along(b: u32, h: u32, l: u32, s: u32) -> vec4<f32> {
   return vec4<f32>(kept_weight(bits.x), kept_weight(bits.y), kept_weight(bits.z), kept_weight(bits.w));
 }
 
-fn kept_weight(bits: u32) -> f32 { return select(0.0, P.factor, uniform_from_bits(bits) < P.kept); }
+fn kept_weight(bits: u32) -> f32 { return select(0.0, P.factor, is_kept(bits)); }
+
+fn is_kept(bits: u32) -> bool { return uniform_from_bits(bits) < P.kept; }
+
+// A bit for each of these four weights: whether it is kept.
+fn kept_mask(b: u32, h: u32, l: u32, s: u32) -> u32 {
+  let bits = random_four(dropout_key, output_row(b, h, l), s / 4u);
+  let masks = select(vec4<u32>(), vec4<u32>(1u, 2u, 4u, 8u),
+    vec4<bool>(is_kept(bits.x), is_kept(bits.y), is_kept(bits.z), is_kept(bits.w)));
+  return masks.x | masks.y | masks.z | masks.w;
+}

@@ -96,7 +96,7 @@ class KeyMemory(FragmentMemory):
         self.q, self.g = self.lines_of(tile.columns, width), self.lines_of(tile.columns, value_width)
         self.s = self.scores()
         self.p = self.weights()
-        self.extra_bytes = 8 * tile.columns
+        self.extra_bytes = 8 * tile.columns + 4 * self.threads
 
 
 MEMORY = {"forward": ForwardMemory, "query": QueryMemory, "key": KeyMemory}
