@@ -118,9 +118,20 @@ def test_kernels_compile(null, config, order):
     host = target(config)
     for size in ((4096, 4096, 4096), (1024, 1024, 1024), (100, 77, 51), (16, 4096, 1024), (128, 64, 8192)):
         for dtype in (config.operand, *(["bf16"] if config.operand == "f16" else [])):
-            for name, source in sources(host, dtype, *size, *order).items():
+            found = sources(host, dtype, *size, *order)
+            if dtype == "bf16" and size[0] >= 1024:
+                assert_one_launch_before(found)
+            for name, source in found.items():
                 null.create_shader(source, name, True)
                 assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+
+
+def assert_one_launch_before(found: dict[str, str]) -> None:
+    """It writes what the product multiplies, whose sums one more may add up."""
+    first, product, *last = found
+    assert first == "matmul_halves"
+    assert product.startswith("matmul_matrices_")
+    assert last in ([], ["matmul_split_sum"])
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
@@ -130,7 +141,7 @@ def test_kernels_of_halves_compile(null, config, order, precision):
     host = target(config)
     for size in ((4096, 4096, 4096), (1024, 1024, 1024), (1000, 770, 510), (128, 64, 8192)):
         found = sources(host, "f32", *size, *order, precision)
-        assert {"matmul_largest", "matmul_halves"} < set(found)
+        assert_one_launch_before(found)
         for name, source in found.items():
             null.create_shader(source, name, True)
             assert not null.sink.errors, f"{source}\n{null.sink.take()}"
@@ -177,16 +188,20 @@ def test_convolutions_compile(null, mode, kernel, last):
         assert not null.sink.errors, f"{source}\n{null.sink.take()}"
 
 
-@pytest.mark.parametrize("buffers", [3, 4])
-def test_what_an_adapter_cannot_bind_is_multiplied_on_registers(monkeypatch, buffers):
-    """On matrices operands of bfloat16 have scales, in a fourth buffer."""
+@pytest.mark.parametrize(("buffers", "first"), [(3, []), (4, ["matmul_largest"]), (5, ["matmul_halves"])])
+def test_what_an_adapter_cannot_bind_is_multiplied_in_another_way(monkeypatch, buffers, first):
+    """On matrices operands of bfloat16 have scales, in a fourth buffer, and those of matrix products copies, which one
+    launch writes into two of five.
+    """
     monkeypatch.setattr(scaled, "MIN_WORK", 1)
     host, geometry = replace(target(F16), max_buffers=buffers), Geometry((1, 1), (1, 1), (1, 1), 1)
     arguments = [Spec("bf16", s, contiguous_strides(s)) for s in ((2, 8, 28, 28), (16, 8, 3, 3), (2, 16, 28, 28))]
     op = Operation("convolution", tuple(arguments), 1, conv.extern("forward", geometry, "bf16", False))
-    convolution = conv.lower_conv(op, (0, 1, 2), host, "forward", geometry)
-    names = [*sources(host, "bf16", 100, 96, 64, "rows", "rows"), *(la.kernel.name for la in convolution.launches)]
-    assert [name for name in names if "matrices" in name or "largest" in name] == names * (buffers > 3)
+    convolution = [la.kernel.name for la in conv.lower_conv(op, (0, 1, 2), host, "forward", geometry).launches]
+    product = list(sources(host, "bf16", 100, 96, 64, "rows", "rows"))
+    assert product[:-1] == first
+    assert convolution[:-1] == ["matmul_largest"] * (buffers > 3)
+    assert ["matrices" in names[-1] for names in (product, convolution)] == [buffers > 3] * 2
 
 
 def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:

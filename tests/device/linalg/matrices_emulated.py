@@ -188,7 +188,7 @@ def pretend_halves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Blocking[Ma
     """A fixture: :func:`pretend` that the device has NVIDIA's matrices, and that they are worth it for small products
     of float32, too; after the test, the setting that allows them is PyTorch's default.
     """
-    monkeypatch.setattr(halves, "LAUNCHES_NS", 0)
+    monkeypatch.setattr(halves, "LAUNCH_NS", 0)
     monkeypatch.setattr(halves, "MOVED_NS", 0)
     yield pretend(monkeypatch, NVIDIA)
     torch.set_float32_matmul_precision("highest")

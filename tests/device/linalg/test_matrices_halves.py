@@ -103,17 +103,36 @@ def test_magnitudes_that_are_no_float16s(device, chosen, precision, size, m):
     assert chosen
 
 
-def test_rows_of_other_magnitudes(device, chosen, precision):
-    """What is small beside the largest number of an operand is as precise as that."""
-    a, b = torch.randn(64, 80) * 2.0 ** -torch.arange(64.0)[:, None], torch.randn(80, 64)
-    found = (a.to(device) @ b.to(device)).cpu().double()
-    wrong = (found - a.double() @ b.double()).abs()
-    size = a.double().abs() @ b.double().abs()
-    precise = a.abs().amax(1) > a.abs().max() * 2.0**-14
-    assert precise.sum() > 8
-    assert (wrong <= BOUNDS[precision] * size)[precise].all()
-    assert (wrong <= 2.0**-28 * size.max() + BOUNDS["medium"] * size).all()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_lines_of_other_magnitudes(device, chosen, precision, side):
+    """Each row, and each column, is as precise as it would be alone."""
+    a, b = torch.randn(61, 80), torch.randn(80, 61)
+    factors = 2.0 ** torch.arange(-60.0, 61, 2)
+    a, b = (a * factors[:, None], b) if side == "left" else (a, b * factors)
+    assert error(device, a, b) < BOUNDS[precision]
     assert chosen
+
+
+def test_numbers_that_are_small_beside_others_of_their_line(device, chosen, precision):
+    """Down to 2**-16 or 2**-28 of the largest they are precise; smaller ones lose 2**-39 of it at most."""
+    a = torch.randn(40, 64) * 2.0 ** -torch.arange(64.0)
+    a[:, 0] = 1.5
+    found = (a.to(device) @ torch.eye(64).to(device)).cpu().double()
+    wrong, size = (found - a.double()).abs(), a.double().abs()
+    precise = size >= 1.5 * {"high": 2.0**-16, "medium": 2.0**-28}[precision]
+    bound = {"high": 2.0**-21, "medium": 2.0**-10}[precision] * size
+    assert precise.any()
+    assert not precise.all()
+    assert (wrong <= bound)[precise].all()
+    assert (wrong <= bound + 2.0**-39 * 1.5).all()
+    assert chosen
+
+
+@pytest.mark.parametrize(("left", "m", "k"), [("rows", 33, 260), ("rows", 3, 8204), ("columns", 12, 1028)])
+def test_lines_as_long_as_workgroups_take_at_once(device, chosen, precision, left, m, k):
+    """And one run more."""
+    check(device, torch.mm, laid_out(left, m, k), laid_out("rows", k, 8), tol=0)
+    assert len(chosen) == 1
 
 
 def test_what_is_not_finite_or_nothing(device, chosen, precision):

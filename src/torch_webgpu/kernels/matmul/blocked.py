@@ -16,6 +16,7 @@ from . import halves, matrix_tile, scaled
 from .direct_tile import direct_text
 from .epilogue import FINISH, NOT_TOGETHER
 from .halves import Halved
+from .halving import halving_launch
 from .matrix_tile import MatrixKernel, MatrixTile, config_for, tiles_for
 from .operand import FOUR, Sides, words_of
 from .problem import Problem
@@ -92,7 +93,7 @@ def on_matrices(p: Problem) -> Lowered | None:
     first, second = p.operands
     operands = Scaled(first, scales), Scaled(second, scales)
     lowered = by_subgroups(replace(p, operands=operands), sides, config, chosen)
-    return lowered and scaled.after([scaled.largest_launch(p.tensors, scales)], lowered)
+    return lowered and scaled.after(scaled.largest_launch(p.tensors, scales), lowered)
 
 
 def matrices_for(p: Problem) -> MatrixConfig | None:
@@ -104,7 +105,7 @@ def matrices_for(p: Problem) -> MatrixConfig | None:
 
 
 def on_halves(p: Problem) -> Lowered | None:
-    """The product by subgroups of float32, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
+    """The product by subgroups, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
     choice = halves.choose(p.target, p.halves) if p.halves else None
     if choice is None or p.tensors is None:
         return None
@@ -113,16 +114,19 @@ def on_halves(p: Problem) -> Lowered | None:
     padded = halves.padded_length(k, tiles)
     sizes = (slices, m, n, p.halves * padded)
     chosen = matrix_tile.blocking(*sizes, tiles)
-    scales, *copies = temporaries(p, chosen.splits, 3)
-    a, b = [Halved.of(tensor, padded, p.halves, config, t, scales) for tensor, t in zip(p.tensors, copies, strict=True)]
-    if not (a.fits(p.target) and b.fits(p.target)):
+    exponents, *copies = temporaries(p, chosen.splits, 3)
+    first, second = p.tensors
+    a = Halved.of(first, padded, p.halves, config, copies[0], exponents, 0)
+    b = Halved.of(second, padded, p.halves, config, copies[1], exponents, a.lines)
+    halving = halving_launch(p.tensors, (a, b))
+    if not (a.fits(p.target) and b.fits(p.target)) or len(halving.bindings) > p.target.max_buffers:
         return None
     halved = replace(p, operands=(a, b), sizes=sizes)
     lowered = by_subgroups(halved, halved.sides(halves.RUN), config, chosen, p.halves)
     if lowered is None:
         return None
-    first = scaled.largest_launch(p.tensors, scales), halves.halving_launch(p.tensors, (a, b))
-    return scaled.after(first, lowered, (a.size_bytes, b.size_bytes))
+    temporary_bytes = (*lowered.temporaries, 4 * (a.lines + b.lines), a.size_bytes, b.size_bytes)
+    return Lowered((halving, *lowered.launches), temporary_bytes)
 
 
 def by_subgroups(
@@ -134,8 +138,8 @@ def by_subgroups(
     kernel, tile = p.kernel(), chosen.tile
     kernel.add(*p.loads(sides, words_of(p.dtype)))
     scales = p.a.scale, p.b.scale
-    for magnitudes in dict.fromkeys(scale.magnitudes for scale in scales if scale is not None):
-        scaled.read_scales(kernel, magnitudes)
+    for scale in dict.fromkeys(scale for scale in scales if scale is not None):
+        scaled.read_scales(kernel, scale.argument, scale.by_line)
     widths = widths_of(p, chosen.splits, 4)
     add_sums(kernel, p, chosen.splits, widths)
     if len(kernel.bindings) > p.target.max_buffers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Extern, Operation, Spec
@@ -16,7 +17,7 @@ from torch_webgpu.kernels.points import Draft, PointKernel, arithmetic, constant
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
 
-from . import halves
+from . import halves, scaled
 from .blocked import add_sums, lower_product, with_sum
 from .epilogue import Epilogue
 from .operand import COORDINATES, FOUR, Sides, Strided, matrix_draft
@@ -147,6 +148,8 @@ class MatrixProblem(Problem):
 
     @property
     def halves(self) -> int:
+        if self.dtype == "bf16":
+            return int(scaled.operand_for(self.dtype, prod(self.sizes)) != self.dtype)
         return halves.COUNTS[self.precision]
 
     def kernel(self) -> Draft:

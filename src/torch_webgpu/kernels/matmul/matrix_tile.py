@@ -43,10 +43,11 @@ class MatrixTile:
         return self.down * self.across * config.subgroup_size
 
     def workgroup_bytes(self, config: MatrixConfig) -> int:
-        """The most that the operands take, in either order, or the sums on their way out."""
+        """The most that the operands take, in either order, or the sums on their way out; beside exponents of lines."""
         run = run_of(config.operand)
         lines = sum(max(size * (self.k // run + 1), self.k * (size // run + 1)) for size in (self.m, self.n))
-        return max(RUN_BYTES * lines, self.down * self.across * config.m * (self.n // self.across + 4) * 4)
+        sums = self.down * self.across * config.m * (self.n // self.across + 4)
+        return max(RUN_BYTES * lines, 4 * sums) + 4 * (self.m + self.n)
 
     def suits(self, config: MatrixConfig) -> bool:
         """Whether fragments divide it, and its threads have equal shares of what is loaded and of what is stored."""
@@ -123,6 +124,11 @@ class MatrixKernel:
     sized: bool
 
     @property
+    def by_line(self) -> bool:
+        """Whether the lines of both operands have scales of their own."""
+        return all(scale is not None and scale.by_line for scale in self.scales)
+
+    @property
     def rows(self) -> int:
         """Of fragments, in a subgroup's part."""
         return self.tile.m // self.tile.down // self.config.m
@@ -174,7 +180,7 @@ class _Loader:
 
     def __init__(self, kernel: MatrixKernel, side: Side, scale: Scale | None, size: int, start: int) -> None:
         config, tile = kernel.config, kernel.tile
-        self.scaled = scale is not None and scale.on_load
+        self.scaled = scale is not None and not scale.by_line
         self.side, self.x, self.extent = side, side.x, "m" if side.x == "a" else "n"
         self.start, self.tail = start, kernel.tail
         self.operand, self.run = config.operand, run_of(config.operand)
@@ -257,10 +263,8 @@ class _Out:
 
     def __init__(self, kernel: MatrixKernel) -> None:
         tile, config = kernel.tile, kernel.config
-        self.config = config
+        self.config, self.kernel = config, kernel
         self.value = "f32" if config.result == "f32" else "i32"
-        self.unscaled = "" if kernel.scales == (None, None) else " * back.x * back.y"
-        """What brings scaled sums back."""
         self.line = kernel.columns * config.n // 4
         self.pitch = self.line + 1
         self.end = tile.down * tile.across * config.m * self.pitch
@@ -272,6 +276,16 @@ class _Out:
     def mine(self) -> str:
         """Where this subgroup's part of workgroup memory starts."""
         return f"part_id * {self.config.m * self.pitch}u"
+
+    @property
+    def four(self) -> str:
+        """Four neighbouring sums, brought back if they are scaled."""
+        sums = f"bitcast<vec4<{self.value}>>(tiles[{self.mine} + line * {self.pitch}u + column])"
+        if self.kernel.by_line:
+            row = f"part_m + row * {self.config.m}u + line"
+            columns = ", ".join(f"b_exponents[part_n + 4u * column + {e}u]" for e in range(4))
+            return f"unscaled({sums}, vec4<i32>(a_exponents[{row}]) + vec4<i32>({columns}))"
+        return sums if self.kernel.scales == (None, None) else f"{sums} * back.x * back.y"
 
     def given(self, turn: str) -> str:
         """What the epilogue reads for this thread's sums of a turn."""

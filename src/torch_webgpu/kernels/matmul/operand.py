@@ -85,14 +85,15 @@ def words_of(dtype: str) -> Run:
 
 @dataclass(frozen=True)
 class Scale:
-    """The power of two that an operand is multiplied by, and the sums of its products by the inverse.
+    """The powers of two that an operand is multiplied by, and the sums of its products by the inverse.
 
-    Argument ``magnitudes`` has the bits of a's and of b's largest magnitude, which decide it (:mod:`.scaled`).
-    ``on_load``: the product multiplies what it loads; otherwise the operand lies in memory multiplied.
+    ``by_line``: each row of a, or column of b, has one of its own, whose exponent is in argument ``argument``, and the
+    operand lies in memory multiplied (:mod:`.halves`). Otherwise the operand has one, which the bits of its largest
+    magnitude there decide, and the product multiplies what it loads (:mod:`.scaled`).
     """
 
-    magnitudes: int
-    on_load: bool
+    argument: int
+    by_line: bool
 
 
 class Operand(Protocol):
@@ -119,7 +120,9 @@ class Operand(Protocol):
 
     @property
     def scale(self) -> Scale | None:
-        """Of the whole operand. Scales of its parts, which need not be powers of two, are the business of ``load``."""
+        """Of the operand or of its lines. Scales of other parts, which need not be powers of two, are the business of
+        ``load``.
+        """
         ...
 
     @property

@@ -48,7 +48,7 @@ class Problem(ABC):
 
     @property
     def halves(self) -> int:
-        """Into how many halves numbers of float32 may fall (see :mod:`.halves`); 0: they are multiplied as they are."""
+        """Into how many halves of float16 numbers may fall (see :mod:`.halves`); 0: they are multiplied as they are."""
         return 0
 
     @property

@@ -1,8 +1,9 @@
-"""Products of bfloat16 on subgroup matrices of float16, which adapters have where they have none of bfloat16.
+"""Products of bfloat16 on subgroup matrices of float16 (adapters have none of bfloat16) that scale operands as they
+load them: convolutions, whose operands are windows, and matrices for whose copies there is no room (:mod:`.halves`).
 
 A bfloat16 has 8 bits of precision, a float16 11, but of its exponents only few. So each operand is multiplied by a
 power of two, which makes its largest magnitude nearly as large as a float16 can be, as it is brought to workgroup
-memory, and the sums by the inverse. Numbers down to 2**-32 of an operand's largest are exact then; smaller ones lose
+memory, and the sums by the inverse. Numbers down to 2**-31 of an operand's largest are exact then; smaller ones lose
 less than 2**-39 of the largest. Sums are float32, as everywhere.
 
 One more launch finds the largest magnitudes, and leaves their bits in a temporary: ``scales``, one number an operand.
@@ -31,15 +32,19 @@ def operand_for(dtype: str, work: int) -> str:
     return "f16" if dtype == "bf16" and work >= MIN_WORK else dtype
 
 
-def read_scales(kernel: Draft, scales: int) -> None:
-    """Gives a product's kernel what :func:`scale_lines` need; ``scales``: the temporary."""
-    kernel.binding(Binding("scales", "u32"), scales)
+def read_scales(kernel: Draft, scales: int, by_line: bool = False) -> None:
+    """Gives a product's kernel what :func:`scale_lines` need; ``scales``: the temporary. ``by_line``: it has the
+    exponents of lines' scales.
+    """
+    kernel.binding(Binding("exponents", "i32") if by_line else Binding("scales", "u32"), scales)
     kernel.add(wgsl_source("matmul/scaled"))
 
 
 def scale_lines(scales: Sequence[Scale | None]) -> Iterator[str]:
-    """Statements that declare the scales of a and b, and the factors ``back`` of their products; none if none has."""
-    names = [x for x, scale in zip("ab", scales, strict=True) if scale is not None]
+    """Statements that declare the scales of a and b, and the factors ``back`` of their products; none if there are
+    none, or one for each line.
+    """
+    names = [x for x, scale in zip("ab", scales, strict=True) if scale is not None and not scale.by_line]
     for x in names:
         yield from exponent_lines(x, "ab".index(x))
     if names:
@@ -78,7 +83,7 @@ class Scaled:
 
     @property
     def scale(self) -> Scale:
-        return Scale(self.magnitudes, on_load=True)
+        return Scale(self.magnitudes, by_line=False)
 
     @property
     def tensor(self) -> Strided | None:
@@ -95,7 +100,7 @@ class Scaled:
 
 
 def largest_launch(tensors: Sequence[Strided], scales: int) -> Launch:
-    """The launch that leaves the bits of the largest finite magnitude of a and of b, both of bfloat16 or of float32, in
+    """The launch that leaves the bits of the largest finite magnitude of a and of b, both of bfloat16, in
     temporary ``scales``, which is zero before.
     """
     kernel, sides = tensors_draft(tensors)
@@ -125,12 +130,10 @@ def largest_launch(tensors: Sequence[Strided], scales: int) -> Launch:
     return kernel.build("matmul_largest", ["\n".join([*lines, ""])], WORKGROUP, grid)
 
 
-def after(first: Sequence[Launch], product: Lowered, sizes: Sequence[int] = ()) -> Lowered:
-    """A product, and before it launches of which the first one finds its scales. Their temporaries are those after the
-    product's: the scales, and others of these ``sizes``.
-    """
-    temporaries = (*product.temporaries, SCALES_BYTES, *sizes)
-    return Lowered((*first, *product.launches), temporaries, (len(product.temporaries),))
+def after(first: Launch, product: Lowered) -> Lowered:
+    """A product, and before it the launch that finds its scales. Their temporary is the one after the product's."""
+    temporaries = (*product.temporaries, SCALES_BYTES)
+    return Lowered((first, *product.launches), temporaries, (len(product.temporaries),))
 
 
 def _operand(kernel: Draft, tensor: Strided, side: Side, outer: int, units: int, step: int) -> Iterator[str]:
@@ -140,7 +143,7 @@ def _operand(kernel: Draft, tensor: Strided, side: Side, outer: int, units: int,
     outer_text, units_text = kernel.params.add(f"{x}_outer", outer), kernel.params.add(f"{x}_units", units)
     row, position = ("line", "first") if side.k_major else ("first", "line")
     at = f"{x}_row(slice, {row}), {x}_step(slice, {position})"
-    bits = f"largest_of_{tensor.dtype}({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
+    bits = f"largest_of_bf16({x}_run({at}))" if side.runs else f"finite_bits(bitcast<u32>({x}_value({at})))"
     yield "  {"
     yield "    var most = 0u;"
     yield f"    for (var i = wid.x * {WORKGROUP}u + lid; i < {total}; i += nwg.x * {WORKGROUP}u) {{"

@@ -1,4 +1,10 @@
-// float32 numbers as sums of two float16 ones.
+// Eight float32 numbers, given as their bits, as sums of two float16 ones, or as the nearest one.
+
+struct Unit { low: vec4<u32>, high: vec4<u32> }
+
+fn low_bits(unit: Unit) -> vec4<u32> { return unit.low; }
+
+fn high_bits(unit: Unit) -> vec4<u32> { return unit.high; }
 
 fn are_finite(bits: vec4<u32>) -> vec4<bool> {
   return (bits & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u);
@@ -20,7 +26,7 @@ fn nearest_halves(x: vec4<f32>, bits: vec4<u32>) -> vec2<u32> {
 // Four numbers, given as their bits: the float16 nearest to each in .xy, packed, and what these leave of it in .zw.
 // A number that is not finite is the lower half of a finite one: multiplied with a number it leaves what it should,
 // where as the upper half it would meet the other's lower half, which may be 0 or of the other sign.
-fn halves_of(bits: vec4<u32>, scale: f32) -> vec4<u32> {
+fn halves_of(bits: vec4<u32>, scale: vec4<f32>) -> vec4<u32> {
   let one = bitcast<vec4<f32>>((bits & vec4<u32>(0x80000000u)) | vec4<u32>(0x3f800000u));
   let x = select(one, bitcast<vec4<f32>>(bits) * scale, are_finite(bits));
   // Rounded to the precision of float16 by its bits: a compiler may take what is packed and unpacked for what it was.
@@ -29,6 +35,7 @@ fn halves_of(bits: vec4<u32>, scale: f32) -> vec4<u32> {
   return vec4<u32>(upper, nearest_halves(x - near, bits));
 }
 
-fn half_of(bits: vec4<u32>, scale: f32) -> vec2<u32> {
-  return nearest_halves(bitcast<vec4<f32>>(bits) * scale, bits);
+fn half_of(unit: Unit, low: vec4<f32>, high: vec4<f32>) -> vec4<u32> {
+  let first = nearest_halves(bitcast<vec4<f32>>(unit.low) * low, unit.low);
+  return vec4<u32>(first, nearest_halves(bitcast<vec4<f32>>(unit.high) * high, unit.high));
 }
