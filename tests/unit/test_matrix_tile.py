@@ -13,7 +13,7 @@ from torch_webgpu.compiler.lower.lower import lower
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels.conv import conv
 from torch_webgpu.kernels.conv.conv_problem import Geometry
-from torch_webgpu.kernels.matmul import matmul, scaled
+from torch_webgpu.kernels.matmul import halves, matmul, scaled
 from torch_webgpu.kernels.matmul.halves import is_worth
 from torch_webgpu.kernels.matmul.matrix_tile import RATES, TILES, blocking, config_for, tiles_for
 from torch_webgpu.layout import contiguous_strides
@@ -194,6 +194,7 @@ def test_what_an_adapter_cannot_bind_is_multiplied_in_another_way(monkeypatch, b
     launch writes into two of five.
     """
     monkeypatch.setattr(scaled, "MIN_WORK", 1)
+    monkeypatch.setattr(halves, "LEAST_LINES", 1)
     host, geometry = replace(target(F16), max_buffers=buffers), Geometry((1, 1), (1, 1), (1, 1), 1)
     arguments = [Spec("bf16", s, contiguous_strides(s)) for s in ((2, 8, 28, 28), (16, 8, 3, 3), (2, 16, 28, 28))]
     op = Operation("convolution", tuple(arguments), 1, conv.extern("forward", geometry, "bf16", False))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 
 from torch_webgpu.kernels.matmul import halves, scaled
+from torch_webgpu.kernels.matmul.halving import Shares
 from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
 from torch_webgpu.kernels.matmul.tile import Blocking
 
@@ -26,6 +27,7 @@ laid_out = partial(matrices_emulated.laid_out, dtype=torch.bfloat16)
 def chosen(monkeypatch) -> list[Blocking[MatrixTile]]:
     """The device pretends to have NVIDIA's matrices, and takes them for small products, too."""
     monkeypatch.setattr(scaled, "MIN_WORK", 1)
+    monkeypatch.setattr(halves, "LEAST_LINES", 1)
     return pretend(monkeypatch, NVIDIA)
 
 
@@ -95,9 +97,20 @@ def test_lines_as_long_as_workgroups_take_at_once(device, chosen, left, m, k):
     assert len(chosen) == 1
 
 
-@pytest.mark.parametrize("slices", [2, 70])
-def test_batches_of_stripes(device, chosen, slices):
-    check(device, torch.bmm, numbers(slices, 24, 40).mT, numbers(slices, 24, 72), tol=0)
+@pytest.mark.parametrize(("slices", "width"), [(2, 2), (130, 4)])
+def test_batches_of_stripes(device, chosen, monkeypatch, slices, width):
+    """Where there are many, they are wide."""
+    widths = []
+    of = Shares.of
+
+    def noted(operand: halves.Halved) -> Shares:
+        share = of(operand)
+        widths.append(share.places)
+        return share
+
+    monkeypatch.setattr(Shares, "of", noted)
+    check(device, torch.bmm, numbers(slices, 24, 40).mT, numbers(slices, 24, 72)[..., :56], tol=0)
+    assert widths == [width, width]
     assert len(chosen) == 1
 
 

@@ -38,6 +38,10 @@ COUNTS = {"highest": 0, "high": 2, "medium": 1}
 """Into how many halves float32 falls, by the setting; 0: it is multiplied as it is."""
 MAX_BYTES = 1 << 30
 """Of one operand's halves."""
+MAX_COPY_BYTES = 1 << 28
+"""Of a bfloat16 operand as float16; larger ones are scaled as they are loaded (:mod:`.scaled`)."""
+LEAST_LINES = 512
+"""Of both operands, that a copy is worth: each is loaded once for every block of the other's lines."""
 RUN = run_of("f16")
 
 # Estimates for an H200, in ns: what a multiplication saves that register tiles (44 TFLOPS) do not do but subgroups, 3
@@ -50,6 +54,11 @@ MOVED_NS = 3e-3
 def is_worth(slices: int, m: int, n: int, k: int) -> bool:
     """Whether a product gains by it. Sizes as in :mod:`.matmul`."""
     return slices * m * n * k * SAVED_NS > LAUNCH_NS + slices * (m + n) * k * MOVED_NS
+
+
+def is_worth_copying(slices: int, m: int, n: int, k: int) -> bool:
+    """Whether a product of bfloat16 gains by float16 copies of its operands over scaling what it loads."""
+    return min(m, n) >= LEAST_LINES and slices * max(m, n) * k * BY_NAME["f16"].itemsize <= MAX_COPY_BYTES
 
 
 def choose(target: Target, count: int) -> tuple[MatrixConfig, list[MatrixTile]] | None:

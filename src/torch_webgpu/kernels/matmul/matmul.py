@@ -149,7 +149,8 @@ class MatrixProblem(Problem):
     @property
     def halves(self) -> int:
         if self.dtype == "bf16":
-            return int(scaled.operand_for(self.dtype, prod(self.sizes)) != self.dtype)
+            is_float16 = scaled.operand_for(self.dtype, prod(self.sizes)) != self.dtype
+            return int(is_float16 and halves.is_worth_copying(*self.sizes))
         return halves.COUNTS[self.precision]
 
     def kernel(self) -> Draft:
