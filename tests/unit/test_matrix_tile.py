@@ -114,12 +114,14 @@ def test_small_products_take_small_tiles_and_deep_ones_are_split():
 
 @pytest.mark.parametrize("order", itertools.product(("rows", "columns"), repeat=2), ids="-".join)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_kernels_compile(null, config, order):
+@pytest.mark.parametrize("copies", [False, True])
+def test_kernels_compile(null, monkeypatch, config, order, copies):
+    monkeypatch.setattr(halves, "is_worth_copying", lambda *_: copies)
     host = target(config)
     for size in ((4096, 4096, 4096), (1024, 1024, 1024), (100, 77, 51), (16, 4096, 1024), (128, 64, 8192)):
         for dtype in (config.operand, *(["bf16"] if config.operand == "f16" else [])):
             found = sources(host, dtype, *size, *order)
-            if dtype == "bf16" and size[0] >= 1024:
+            if dtype == "bf16" and size[0] >= 1024 and copies:
                 assert_one_launch_before(found)
             for name, source in found.items():
                 null.create_shader(source, name, True)
@@ -169,6 +171,21 @@ def test_large_products_are_worth_halving():
     assert not is_worth(1, 16, 1 << 20, 4096)
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "n", "left", "right", "first"),
+    [
+        (1024, 1024, 1024, "rows", "columns", "matmul_halves"),
+        (1024, 1024, 1024, "rows", "rows", "matmul_halves"),
+        (1024, 1024, 1024, "columns", "columns", "matmul_halves"),
+        (1024, 1024, 1024, "columns", "rows", "matmul_largest"),
+        (256, 4096, 1024, "rows", "columns", "matmul_largest"),
+        (4096, 768, 1 << 18, "rows", "columns", "matmul_largest"),
+    ],
+)
+def test_operands_of_bfloat16_are_copied_where_that_pays(m, k, n, left, right, first):
+    assert next(iter(sources(target(F16), "bf16", m, k, n, left, right))) == first
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("mode", ["forward", "adjoint", "weight"])
@@ -194,7 +211,7 @@ def test_what_an_adapter_cannot_bind_is_multiplied_in_another_way(monkeypatch, b
     launch writes into two of five.
     """
     monkeypatch.setattr(scaled, "MIN_WORK", 1)
-    monkeypatch.setattr(halves, "LEAST_LINES", 1)
+    monkeypatch.setattr(halves, "is_worth_copying", lambda *_: True)
     host, geometry = replace(target(F16), max_buffers=buffers), Geometry((1, 1), (1, 1), (1, 1), 1)
     arguments = [Spec("bf16", s, contiguous_strides(s)) for s in ((2, 8, 28, 28), (16, 8, 3, 3), (2, 16, 28, 28))]
     op = Operation("convolution", tuple(arguments), 1, conv.extern("forward", geometry, "bf16", False))

@@ -27,7 +27,7 @@ laid_out = partial(matrices_emulated.laid_out, dtype=torch.bfloat16)
 def chosen(monkeypatch) -> list[Blocking[MatrixTile]]:
     """The device pretends to have NVIDIA's matrices, and takes them for small products, too."""
     monkeypatch.setattr(scaled, "MIN_WORK", 1)
-    monkeypatch.setattr(halves, "LEAST_LINES", 1)
+    monkeypatch.setattr(halves, "is_worth_copying", lambda *_: True)
     return pretend(monkeypatch, NVIDIA)
 
 

@@ -56,9 +56,15 @@ def is_worth(slices: int, m: int, n: int, k: int) -> bool:
     return slices * m * n * k * SAVED_NS > LAUNCH_NS + slices * (m + n) * k * MOVED_NS
 
 
-def is_worth_copying(slices: int, m: int, n: int, k: int) -> bool:
-    """Whether a product of bfloat16 gains by float16 copies of its operands over scaling what it loads."""
-    return min(m, n) >= LEAST_LINES and slices * max(m, n) * k * BY_NAME["f16"].itemsize <= MAX_COPY_BYTES
+def is_worth_copying(slices: int, m: int, n: int, k: int, a: Strided, b: Strided) -> bool:
+    """Whether a product of bfloat16 gains by float16 copies of its operands over scaling what it loads.
+
+    Copies of what lies across the sum take longest: of both operands (768×4096×3072, an H200) 46 µs, while the product
+    becomes 11 µs faster, and needs no launch of 24 µs that finds the largest magnitudes.
+    """
+    lies_along = any(operand.side(RUN).k_major for operand in (a, b))
+    fits = slices * max(m, n) * k * BY_NAME["f16"].itemsize <= MAX_COPY_BYTES
+    return lies_along and fits and min(m, n) >= LEAST_LINES
 
 
 def choose(target: Target, count: int) -> tuple[MatrixConfig, list[MatrixTile]] | None:

@@ -149,8 +149,9 @@ class MatrixProblem(Problem):
     @property
     def halves(self) -> int:
         if self.dtype == "bf16":
-            is_float16 = scaled.operand_for(self.dtype, prod(self.sizes)) != self.dtype
-            return int(is_float16 and halves.is_worth_copying(*self.sizes))
+            if self.tensors is None or scaled.operand_for(self.dtype, prod(self.sizes)) == self.dtype:
+                return 0
+            return int(halves.is_worth_copying(*self.sizes, *self.tensors))
         return halves.COUNTS[self.precision]
 
     def kernel(self) -> Draft:
