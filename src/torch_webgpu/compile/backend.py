@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from . import autograd_cache, causal_masks, copies, graph_patterns, in_place, memory_formats
+from . import autograd_cache, causal_masks, copies, cross_entropy, graph_patterns, in_place, memory_formats
 from .compiled_graph import CompiledGraph, Outline, Region
 from .counts import COUNTS
 from .freezing import freeze
@@ -74,6 +74,7 @@ def compile_inference(
 
 def partition_joint(gm: GraphModule, *args: Any, lays_out: bool, **kwargs: Any) -> Any:
     """The forward and the backward graph of a joint one."""
+    COUNTS.patterns.update(cross_entropy.apply(gm))
     return min_cut_partition(prepared(gm, lays_out), *args, **kwargs)
 
 

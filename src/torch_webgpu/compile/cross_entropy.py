@@ -1,0 +1,133 @@
+"""Cross-entropy of a training step that keeps the scores instead of their log-probabilities.
+
+PyTorch's loss is ``nll_loss(log_softmax(x))``, and ``log_softmax``, in float32, is kept for its gradient: of a language
+model's scores twice as much as these in 16 bits. All of a row that the scores do not say are its largest number and
+the logarithm of the sum of ``exp(x - largest)``. Here one reduction of the scores leaves those two, the loss looks up
+the targets' scores, and the gradient computes the log-probabilities again as it reads them. The two numbers are kept
+apart: their sum would lose what is small beside the largest score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from torch_webgpu.aten.reductions.softmax import LOG_SUM_EXP
+
+from .matching import aten, calls, is_cast, is_plain, unviewed, value_of
+
+KEPT = ("stack_trace", "seq_nr", "partitioner_tag")
+"""What a new node has in common with the one that it is made for."""
+NONE, MEAN = 0, 1
+"""Numbers of reductions."""
+HALVES = (torch.float16, torch.bfloat16)
+LOSS, SLOPE = aten.nll_loss_forward.default, aten._log_softmax_backward_data.default
+PLACES = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
+"""Of log-probabilities among the arguments."""
+
+
+def apply(gm: GraphModule) -> dict[str, int]:
+    """Rewrites the losses of a joint graph; how many, as patterns are counted."""
+    changed = sum([rewrite(gm, node) for node in list(gm.graph.nodes) if node.target is aten._log_softmax.default])
+    if changed:
+        gm.graph.eliminate_dead_code()
+        gm.recompile()
+    return {"cross-entropy": changed} if changed else {}
+
+
+def rewrite(gm: GraphModule, node: Node) -> bool:
+    """Rewrites what uses a node's log-probabilities, if that is one loss and its gradient."""
+    x, dim, _ = node.args
+    value = value_of(node)
+    if not is_plain(value, 2) or dim not in (1, -1) or value.dtype != torch.float32 or not isinstance(x, Node):
+        return False
+    uses = list(uses_of(node))
+    losses = [user for user, _ in uses if user.target is LOSS]
+    if len(losses) != 1 or not any(user.target is SLOPE for user, _ in uses) or not all(is_use(*use) for use in uses):
+        return False
+    scores = Scores(gm, node, x)
+    scores.replace_loss(losses[0])
+    for user, source in uses:
+        if user.target is not LOSS:
+            user.replace_input_with(source, scores.log_probabilities(user))
+    return True
+
+
+def uses_of(node: Node) -> Iterator[tuple[Node, Node]]:
+    """What uses a node, and as which one: itself, or what it is without a gradient."""
+    for user in node.users:
+        if calls(user, aten.detach.default):
+            yield from uses_of(user)
+        else:
+            yield user, node
+
+
+def is_use(user: Node, source: Node) -> bool:
+    """Whether it is a call of the loss or of a gradient with ``source`` as its log-probabilities alone."""
+    return [n for n, arg in enumerate(user.args) if arg is source] == [PLACES.get(user.target, -1)] and not user.kwargs
+
+
+class Scores:
+    """The (N, classes) scores of log-probabilities ``node``, and what is computed of them."""
+
+    def __init__(self, gm: GraphModule, node: Node, x: Node) -> None:
+        self.graph, self.node = gm.graph, node
+        source = unviewed(x)
+        self.is_half = is_cast(source, (torch.float32,)) and value_of(source.args[0]).dtype in HALVES
+        shape = list(value_of(node).shape)
+        self.x = self.add(node, aten.view.default, source.args[0], shape) if self.is_half else x
+        parts = self.add(node, LOG_SUM_EXP, self.x)
+        self.top, self.rest = self.add(node, getitem, parts, 0), self.add(node, getitem, parts, 1)
+
+    def add(self, before: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A call before another one, and what it stands for."""
+        with self.graph.inserting_before(before):
+            call = self.graph.call_function(target, args, kwargs)
+        call.meta = {
+            key: before.meta[key] for key in ("stack_trace", "seq_nr", "partitioner_tag") if key in before.meta
+        }
+        call.meta["val"] = target(*map_arg(args, value_of), **map_arg(kwargs, value_of))
+        return call
+
+    def normalized(self, before: Node, scores: Node, top: Node, rest: Node) -> Node:
+        """Log-probabilities of some scores, in float32."""
+        if self.is_half:
+            scores = self.add(before, aten._to_copy.default, scores, dtype=torch.float32)
+        return self.add(before, aten.sub.Tensor, self.add(before, aten.sub.Tensor, scores, top), rest)
+
+    def log_probabilities(self, before: Node) -> Node:
+        """All of them."""
+        return self.normalized(before, self.x, self.top, self.rest)
+
+    def replace_loss(self, loss: Node) -> None:
+        """Computes ``nll_loss_forward`` from the targets' scores."""
+        _, target, weight, reduction, ignored = loss.args
+        counts = self.add(loss, aten.ne.Scalar, target, ignored)
+        chosen = self.add(loss, aten.where.ScalarOther, counts, target, 0)
+        places = self.add(loss, aten.unsqueeze.default, chosen, 1)
+        found = self.add(loss, aten.gather.default, self.x, 1, places)
+        losses = self.add(loss, aten.neg.default, self.normalized(loss, found, self.top, self.rest))
+        losses = self.add(loss, aten.squeeze.dim, losses, 1)
+        weights = self.add(loss, aten._to_copy.default, counts, dtype=torch.float32)
+        if weight is not None:
+            weights = self.add(loss, aten.index_select.default, weight, 0, chosen)
+            weights = self.add(loss, aten.where.ScalarOther, counts, weights, 0.0)
+            losses = self.add(loss, aten.mul.Tensor, losses, weights)
+        losses = self.add(loss, aten.where.ScalarOther, counts, losses, 0.0)
+        total = self.add(loss, aten.sum.default, weights)
+        if reduction == NONE:
+            total = self.add(loss, aten.zeros_like.default, total)
+            results: Sequence[Node] = (losses, total)
+        else:
+            value = self.add(loss, aten.sum.default, losses)
+            results = (self.add(loss, aten.div.Tensor, value, total) if reduction == MEAN else value, total)
+        for user in list(loss.users):
+            assert user.target is getitem
+            user.replace_all_uses_with(results[user.args[1]])
+            self.graph.erase_node(user)
+        self.graph.erase_node(loss)
