@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import getitem
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -27,7 +27,7 @@ NONE, MEAN = 0, 1
 """Numbers of reductions."""
 HALVES = (torch.float16, torch.bfloat16)
 LOSS, SLOPE = aten.nll_loss_forward.default, aten._log_softmax_backward_data.default
-PLACES = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
+PLACES: dict[Any, int] = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
 """Of log-probabilities among the arguments."""
 
 
@@ -128,6 +128,6 @@ class Scores:
             results = (self.add(loss, aten.div.Tensor, value, total) if reduction == MEAN else value, total)
         for user in list(loss.users):
             assert user.target is getitem
-            user.replace_all_uses_with(results[user.args[1]])
+            user.replace_all_uses_with(results[cast("int", user.args[1])])
             self.graph.erase_node(user)
         self.graph.erase_node(loss)
