@@ -37,10 +37,10 @@ def leave_combinations(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker(EVERY_VALUE):
             tests[item.nodeid.partition("[")[0]].append(item)
-    left = [case for cases in tests.values() for case in set(cases) - set(cover(cases))]
+    left = {case for cases in tests.values() for case in set(cases) - set(cover(cases))}
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 def cover(cases: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -33,14 +33,14 @@ PLACES: dict[Any, int] = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
 
 def apply(gm: GraphModule) -> dict[str, int]:
     """Rewrites the losses of a joint graph; how many, as patterns are counted."""
-    changed = sum([rewrite(gm, node) for node in list(gm.graph.nodes) if node.target is aten._log_softmax.default])
+    changed = sum([rewrite(node) for node in list(gm.graph.nodes) if node.target is aten._log_softmax.default])
     if changed:
         gm.graph.eliminate_dead_code()
         gm.recompile()
     return {"cross-entropy": changed} if changed else {}
 
 
-def rewrite(gm: GraphModule, node: Node) -> bool:
+def rewrite(node: Node) -> bool:
     """Rewrites what uses a node's log-probabilities, if that is one loss and its gradient."""
     x, dim, _ = node.args
     value = value_of(node)
@@ -50,11 +50,11 @@ def rewrite(gm: GraphModule, node: Node) -> bool:
     losses = [user for user, _ in uses if user.target is LOSS]
     if len(losses) != 1 or not any(user.target is SLOPE for user, _ in uses) or not all(is_use(*use) for use in uses):
         return False
-    scores = Scores(gm, node, x)
+    scores = Scores(node, x)
     scores.replace_loss(losses[0])
     for user, source in uses:
         if user.target is not LOSS:
-            user.replace_input_with(source, scores.log_probabilities(user))
+            user.replace_input_with(source, scores.log_probabilities(user, scores.x))
     return True
 
 
@@ -75,8 +75,8 @@ def is_use(user: Node, source: Node) -> bool:
 class Scores:
     """The (N, classes) scores of log-probabilities ``node``, and what is computed of them."""
 
-    def __init__(self, gm: GraphModule, node: Node, x: Node) -> None:
-        self.graph, self.node = gm.graph, node
+    def __init__(self, node: Node, x: Node) -> None:
+        self.graph = node.graph
         source = unviewed(x)
         self.is_half = is_cast(source, (torch.float32,)) and value_of(source.args[0]).dtype in HALVES
         shape = list(value_of(node).shape)
@@ -88,21 +88,15 @@ class Scores:
         """A call before another one, and what it stands for."""
         with self.graph.inserting_before(before):
             call = self.graph.call_function(target, args, kwargs)
-        call.meta = {
-            key: before.meta[key] for key in ("stack_trace", "seq_nr", "partitioner_tag") if key in before.meta
-        }
+        call.meta = {key: before.meta[key] for key in KEPT if key in before.meta}
         call.meta["val"] = target(*map_arg(args, value_of), **map_arg(kwargs, value_of))
         return call
 
-    def normalized(self, before: Node, scores: Node, top: Node, rest: Node) -> Node:
-        """Log-probabilities of some scores, in float32."""
+    def log_probabilities(self, before: Node, scores: Node) -> Node:
+        """Those of some of each row's scores, in float32."""
         if self.is_half:
             scores = self.add(before, aten._to_copy.default, scores, dtype=torch.float32)
-        return self.add(before, aten.sub.Tensor, self.add(before, aten.sub.Tensor, scores, top), rest)
-
-    def log_probabilities(self, before: Node) -> Node:
-        """All of them."""
-        return self.normalized(before, self.x, self.top, self.rest)
+        return self.add(before, aten.sub.Tensor, self.add(before, aten.sub.Tensor, scores, self.top), self.rest)
 
     def replace_loss(self, loss: Node) -> None:
         """Computes ``nll_loss_forward`` from the targets' scores."""
@@ -111,7 +105,7 @@ class Scores:
         chosen = self.add(loss, aten.where.ScalarOther, counts, target, 0)
         places = self.add(loss, aten.unsqueeze.default, chosen, 1)
         found = self.add(loss, aten.gather.default, self.x, 1, places)
-        losses = self.add(loss, aten.neg.default, self.normalized(loss, found, self.top, self.rest))
+        losses = self.add(loss, aten.neg.default, self.log_probabilities(loss, found))
         losses = self.add(loss, aten.squeeze.dim, losses, 1)
         weights = self.add(loss, aten._to_copy.default, counts, dtype=torch.float32)
         if weight is not None:

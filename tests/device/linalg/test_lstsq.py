@@ -21,7 +21,6 @@ def same(device: torch.device, a: torch.Tensor, b: torch.Tensor, **kwargs) -> No
         torch.testing.assert_close(f.cpu(), e, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_shapes(device, driver):
     for a, b in SHAPES:

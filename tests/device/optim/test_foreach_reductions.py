@@ -71,7 +71,6 @@ def test_orders_without_a_value_for_nothing(device: Any, dtype: torch.dtype, ord
         torch._foreach_norm([t.to(device) for t in numbers(dtype)], ord)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int8, torch.uint8, torch.int16, torch.int64, torch.bool])
 def test_max(device: Any, dtype: torch.dtype) -> None:
     shapes = [s for s in SHAPES if 0 not in s]
@@ -228,7 +227,6 @@ def model(device: Any) -> list[torch.nn.Parameter]:
     return params
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, INFINITY])
 def test_clip_grad_norm(device: Any, launched: list[Any], ord: float) -> None:
     params, expected = model(device), model("cpu")

@@ -89,7 +89,6 @@ def test_every_function_is_ours(device: Any) -> None:
         ), name
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_as_the_original(device: Any, name: str) -> None:
     ours = trained(OPTIMIZERS[name], device)

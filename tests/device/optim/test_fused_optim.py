@@ -67,7 +67,6 @@ def test_half_precision(device: Any, name: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=1.6e-2, atol=1e-3)
 
 
-@pytest.mark.every_value
 @pytest.mark.float64
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_doubles(device: Any, name: str) -> None:
