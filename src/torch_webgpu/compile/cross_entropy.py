@@ -17,7 +17,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from torch_webgpu.aten.reductions.softmax import LOG_SUM_EXP
+from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY
+from torch_webgpu.aten.reductions.softmax import log_sum_exp, log_sum_exp_shapes
 
 from .matching import aten, calls, is_cast, is_plain, unviewed, value_of
 
@@ -29,6 +30,12 @@ HALVES = (torch.float16, torch.bfloat16)
 LOSS, SLOPE = aten.nll_loss_forward.default, aten._log_softmax_backward_data.default
 PLACES: dict[Any, int] = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
 """Of log-probabilities among the arguments."""
+
+_library = torch.library.Library("torch_webgpu", "FRAGMENT")
+_library.define("log_sum_exp(Tensor self) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
+_library.impl("log_sum_exp", log_sum_exp, BACKEND_KEY)
+torch.library.register_fake("torch_webgpu::log_sum_exp", log_sum_exp_shapes, lib=_library)
+LOG_SUM_EXP = torch.ops.torch_webgpu.log_sum_exp.default
 
 
 def apply(gm: GraphModule) -> dict[str, int]:

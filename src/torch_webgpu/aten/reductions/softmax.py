@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
 from torch_webgpu.aten.dispatch.register_operator import register_operator
-from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY, aten, outputs_of
+from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.ir.combine import finite_or_zero
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
@@ -83,14 +83,6 @@ def log_sum_exp(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     outputs = log_sum_exp_shapes(self)
     record_reduction("torch_webgpu::log_sum_exp", [self], outputs, self.shape, (1,), log_sum_exp_fold)
     return outputs
-
-
-# What a compiled loss keeps of its scores (compile/cross_entropy.py).
-_library = torch.library.Library("torch_webgpu", "FRAGMENT")
-_library.define("log_sum_exp(Tensor self) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
-_library.impl("log_sum_exp", log_sum_exp, BACKEND_KEY)
-torch.library.register_fake("torch_webgpu::log_sum_exp", log_sum_exp_shapes, lib=_library)
-LOG_SUM_EXP = torch.ops.torch_webgpu.log_sum_exp.default
 
 
 def safe_softmax_along(x: Expr) -> tuple[Expr, Callable[..., Expr]]:
