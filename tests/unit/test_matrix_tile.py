@@ -105,9 +105,9 @@ def test_every_tile_has_its_costs():
 
 
 def test_small_products_take_small_tiles_and_deep_ones_are_split():
-    small, large = (blocking(1, size, size, size, TILES).tile for size in (20, 8192))
+    small, large = (blocking(1, size, size, size, TILES, 32).tile for size in (20, 8192))
     assert small.m * small.n < large.m * large.n
-    deep = blocking(1, 128, 128, 16_384, TILES)
+    deep = blocking(1, 128, 128, 16_384, TILES, 32)
     assert deep.splits > 1
     assert (deep.splits - 1) * deep.chunk < 16_384 <= deep.splits * deep.chunk
 

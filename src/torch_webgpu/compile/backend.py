@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from . import autograd_cache, causal_masks, copies, cross_entropy, graph_patterns, in_place, memory_formats
+from . import (
+    autograd_cache,
+    causal_masks,
+    copies,
+    cross_entropy,
+    graph_patterns,
+    in_place,
+    memory_formats,
+    padded_products,
+)
 from .compiled_graph import CompiledGraph, Outline, Region
 from .counts import COUNTS
 from .freezing import freeze
@@ -79,8 +88,11 @@ def partition_joint(gm: GraphModule, *args: Any, lays_out: bool, **kwargs: Any) 
 
 
 def prepared(gm: GraphModule, lays_out: bool) -> GraphModule:
-    """A graph with what only all of it shows: masks that are causal, and the layout of its convolutions."""
+    """A graph with what only all of it shows: masks that are causal, products whose lines are padded, and the layout of
+    its convolutions.
+    """
     causal_masks.apply(gm)
+    COUNTS.patterns.update(padded_products.apply(gm))
     return memory_formats.apply(gm) if lays_out else gm
 
 

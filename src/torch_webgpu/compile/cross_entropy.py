@@ -15,18 +15,14 @@ from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 
 from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY
 from torch_webgpu.aten.reductions.softmax import log_sum_exp, log_sum_exp_shapes
 
-from .matching import aten, calls, is_cast, is_plain, unviewed, value_of
+from .matching import HALVES, aten, calls, is_cast, is_plain, new_call, unviewed, value_of
 
-KEPT = ("stack_trace", "seq_nr", "partitioner_tag")
-"""What a new node has in common with the one that it is made for."""
 NONE, MEAN = 0, 1
 """Numbers of reductions."""
-HALVES = (torch.float16, torch.bfloat16)
 LOSS, SLOPE = aten.nll_loss_forward.default, aten._log_softmax_backward_data.default
 PLACES: dict[Any, int] = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
 """Of log-probabilities among the arguments."""
@@ -83,52 +79,43 @@ class Scores:
     """The (N, classes) scores of log-probabilities ``node``, and what is computed of them."""
 
     def __init__(self, node: Node, x: Node) -> None:
-        self.graph = node.graph
         source = unviewed(x)
         self.is_half = is_cast(source, (torch.float32,)) and value_of(source.args[0]).dtype in HALVES
         shape = list(value_of(node).shape)
-        self.x = self.add(node, aten.view.default, source.args[0], shape) if self.is_half else x
-        parts = self.add(node, LOG_SUM_EXP, self.x)
-        self.top, self.rest = self.add(node, getitem, parts, 0), self.add(node, getitem, parts, 1)
-
-    def add(self, before: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A call before another one, and what it stands for."""
-        with self.graph.inserting_before(before):
-            call = self.graph.call_function(target, args, kwargs)
-        call.meta = {key: before.meta[key] for key in KEPT if key in before.meta}
-        call.meta["val"] = target(*map_arg(args, value_of), **map_arg(kwargs, value_of))
-        return call
+        self.x = new_call(node, aten.view.default, source.args[0], shape) if self.is_half else x
+        parts = new_call(node, LOG_SUM_EXP, self.x)
+        self.top, self.rest = new_call(node, getitem, parts, 0), new_call(node, getitem, parts, 1)
 
     def log_probabilities(self, before: Node, scores: Node) -> Node:
         """Those of some of each row's scores, in float32."""
         if self.is_half:
-            scores = self.add(before, aten._to_copy.default, scores, dtype=torch.float32)
-        return self.add(before, aten.sub.Tensor, self.add(before, aten.sub.Tensor, scores, self.top), self.rest)
+            scores = new_call(before, aten._to_copy.default, scores, dtype=torch.float32)
+        return new_call(before, aten.sub.Tensor, new_call(before, aten.sub.Tensor, scores, self.top), self.rest)
 
     def replace_loss(self, loss: Node) -> None:
         """Computes ``nll_loss_forward`` from the targets' scores."""
         _, target, weight, reduction, ignored = loss.args
-        counts = self.add(loss, aten.ne.Scalar, target, ignored)
-        chosen = self.add(loss, aten.where.ScalarOther, counts, target, 0)
-        places = self.add(loss, aten.unsqueeze.default, chosen, 1)
-        found = self.add(loss, aten.gather.default, self.x, 1, places)
-        losses = self.add(loss, aten.neg.default, self.log_probabilities(loss, found))
-        losses = self.add(loss, aten.squeeze.dim, losses, 1)
-        weights = self.add(loss, aten._to_copy.default, counts, dtype=torch.float32)
+        counts = new_call(loss, aten.ne.Scalar, target, ignored)
+        chosen = new_call(loss, aten.where.ScalarOther, counts, target, 0)
+        places = new_call(loss, aten.unsqueeze.default, chosen, 1)
+        found = new_call(loss, aten.gather.default, self.x, 1, places)
+        losses = new_call(loss, aten.neg.default, self.log_probabilities(loss, found))
+        losses = new_call(loss, aten.squeeze.dim, losses, 1)
+        weights = new_call(loss, aten._to_copy.default, counts, dtype=torch.float32)
         if weight is not None:
-            weights = self.add(loss, aten.index_select.default, weight, 0, chosen)
-            weights = self.add(loss, aten.where.ScalarOther, counts, weights, 0.0)
-            losses = self.add(loss, aten.mul.Tensor, losses, weights)
-        losses = self.add(loss, aten.where.ScalarOther, counts, losses, 0.0)
-        total = self.add(loss, aten.sum.default, weights)
+            weights = new_call(loss, aten.index_select.default, weight, 0, chosen)
+            weights = new_call(loss, aten.where.ScalarOther, counts, weights, 0.0)
+            losses = new_call(loss, aten.mul.Tensor, losses, weights)
+        losses = new_call(loss, aten.where.ScalarOther, counts, losses, 0.0)
+        total = new_call(loss, aten.sum.default, weights)
         if reduction == NONE:
-            total = self.add(loss, aten.zeros_like.default, total)
+            total = new_call(loss, aten.zeros_like.default, total)
             results: Sequence[Node] = (losses, total)
         else:
-            value = self.add(loss, aten.sum.default, losses)
-            results = (self.add(loss, aten.div.Tensor, value, total) if reduction == MEAN else value, total)
+            value = new_call(loss, aten.sum.default, losses)
+            results = (new_call(loss, aten.div.Tensor, value, total) if reduction == MEAN else value, total)
         for user in list(loss.users):
             assert user.target is getitem
             user.replace_all_uses_with(results[cast("int", user.args[1])])
-            self.graph.erase_node(user)
-        self.graph.erase_node(loss)
+            loss.graph.erase_node(user)
+        loss.graph.erase_node(loss)

@@ -7,13 +7,20 @@ from typing import Any, TypeGuard
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 aten = torch.ops.aten
 
 Replacement = tuple[Callable[..., Any], tuple[Any, ...]]
 """What to call instead of a node, and with which arguments."""
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, *HALVES)
+NOT_COPIED = ("val", "tensor_meta")
+"""What a node tells of its own result alone."""
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default)
+
+BY_LAYOUT = (aten.as_strided.default, aten.as_strided_.default, aten.set_.source_Tensor_storage_offset)
+"""Operators that see how their operands lie in memory."""
 
 
 def calls(node: Any, *targets: Any) -> bool:
@@ -76,6 +83,23 @@ def is_cast(node: Any, to: Collection[torch.dtype] = FLOATS) -> bool:
     one, other = value_of(node), value_of(node.args[0])
     others = node.kwargs.keys() - {"dtype", "layout", "device"}
     return not others and other.dtype in FLOATS and (one.device, one.layout) == (other.device, other.layout)
+
+
+def new_call(before: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A call before a node for which it is needed, with what it gives."""
+    with before.graph.inserting_before(before):
+        call = before.graph.call_function(target, args, kwargs)
+    call.meta = {key: value for key, value in before.meta.items() if key not in NOT_COPIED}
+    call.meta["val"] = called(call)
+    return call
+
+
+def called(node: Node) -> Any:
+    """What a node's operator makes of the fake tensors that its arguments are."""
+    args, kwargs = map_arg((node.args, node.kwargs), value_of)
+    assert callable(node.target)
+    with torch.no_grad():
+        return node.target(*args, **kwargs)
 
 
 def value_of(node: Any) -> Any:

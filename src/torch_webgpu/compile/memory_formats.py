@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import engine
@@ -27,15 +26,13 @@ from torch_webgpu.kernels.matmul.operand import run_of
 from torch_webgpu.kernels.matmul.scaled import operand_for
 
 from .in_place import any_symbols
-from .matching import aten, is_permuted
+from .matching import BY_LAYOUT, aten, called, is_permuted
 from .partition import values
 from .private import is_webgpu
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 # Where the two tensors are among the arguments.
 CONVOLUTIONS = {aten.convolution.default: (0, 1), aten.convolution_backward.default: (1, 2)}
-BY_LAYOUT = (aten.as_strided.default, aten.as_strided_.default, aten.set_.source_Tensor_storage_offset)
-"""Operators that see how their operands lie in memory."""
 
 
 class _LayoutError(Exception):
@@ -186,11 +183,3 @@ def lies_otherwise(copy: Node, operand: Node) -> bool:
     """Whether a node of the new graph has another layout than that of the old one."""
     pairs = zip(values(copy.meta.get("val")), values(operand.meta.get("val")), strict=True)
     return any(isinstance(a, torch.Tensor) and a.stride() != b.stride() for a, b in pairs)
-
-
-def called(node: Node) -> Any:
-    """What a node's operator makes of the fake tensors that its arguments are."""
-    args, kwargs = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
-    assert callable(node.target)
-    with torch.no_grad():
-        return node.target(*args, **kwargs)

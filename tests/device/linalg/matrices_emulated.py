@@ -1,6 +1,7 @@
 """Subgroup matrices for adapters that have none: kernels of ``matrix_tile.py`` as ordinary WGSL.
 
-An operand's fragment is where it lies in the workgroup array ``tiles``, and is read when it is multiplied. The sums of
+An operand's fragment is where it lies in the workgroup array ``tiles``, and is read when it is multiplied; in pipelined
+kernels, which store there while it waits for that, it is what the thread multiplies of it. The sums of
 a fragment are shared by the threads of a subgroup, which is so many consecutive threads, as vectors of four neighbours.
 An adapter that pretends to have matrices makes every decision that one with tensor cores does, and its sources differ
 from that one's only here. What cannot show: whether the threads of a real subgroup are where they should be.
@@ -31,8 +32,10 @@ from torch_webgpu.wgsl.link import LinkedKernel, link
 SWIFTSHADER_BYTES = 64 << 30
 """The memory of a machine on which SwiftShader can compile every emulated kernel."""
 NVIDIA = MatrixConfig("f16", "f32", 16, 16, 16, 32)
-SMALL = MatrixTile(32, 64, 32, 2, 2)
+SMALL = MatrixTile(32, 64, 2, 2)
 """A block with few fragments in it: the software adapter compiles a kernel in a second, larger ones in many."""
+PIPELINED = replace(SMALL, slots=3)
+"""It takes several times as long to compile, as its fragments are copied."""
 
 EMULATED_FEATURES = frozenset({"float16", "subgroups", "subgroup_sizes"})
 """What fragments are declared with, and :func:`without_matrices` takes away."""
@@ -90,6 +93,42 @@ fn stored(at: u32, given: Sums, stride: u32) {{
 }}
 """
 
+# Fragments that are read where they are loaded.
+_COPIES = """
+struct Left {{ numbers: array<{result}, {each} * {k}> }}
+struct Right {{ numbers: array<vec4<{result}>, {each} * {k}> }}
+
+fn left(f: Fragment) -> Left {{
+  var copy: Left;
+  for (var i = 0u; i < {each}u; i += 1u) {{
+    for (var k = 0u; k < depth; k += 1u) {{
+      copy.numbers[i * {k}u + k] = number_of(f, min((i * {lanes}u + lane) / {width}u, {rows}u - 1u), k);
+    }}
+  }}
+  return copy;
+}}
+
+fn right(f: Fragment) -> Right {{
+  var copy: Right;
+  for (var i = 0u; i < {each}u; i += 1u) {{
+    let column = (i * {lanes}u + lane) % {width}u * 4u;
+    for (var k = 0u; k < depth; k += 1u) {{
+      copy.numbers[i * {k}u + k] = vec4<{result}>(number_of(f, k, column), number_of(f, k, column + 1u),
+        number_of(f, k, column + 2u), number_of(f, k, column + 3u));
+    }}
+  }}
+  return copy;
+}}
+
+fn multiplied_copies(a: Left, b: Right, before: Sums) -> Sums {{
+  var sums = before;
+  for (var i = 0u; i < {each}u; i += 1u) {{
+    for (var k = 0u; k < depth; k += 1u) {{ sums[i] += a.numbers[i * {k}u + k] * b.numbers[i * {k}u + k]; }}
+  }}
+  return sums;
+}}
+"""
+
 _OPERAND = re.compile(r"alias (Left|Right) = subgroup_matrix_\w+<(\w+), \d+, \d+>;\n")
 _LEFT = re.compile(r"subgroup_matrix_left<(\w+), (\d+), (\d+)>")
 _SUMS = re.compile(r"subgroup_matrix_result<(\w+), (\d+), (\d+)>")
@@ -108,6 +147,12 @@ def laid_out(order: str, *shape: int, dtype: torch.dtype = torch.float16) -> tor
     return numbers(*shape, dtype=dtype) if order == "rows" else numbers(columns, rows, dtype=dtype).t()
 
 
+def _copied(assignment: re.Match[str]) -> str:
+    """The assignment of a copy of what a fragment holds."""
+    x, name, fragment = assignment.groups()
+    return f"{x}{name}{'left' if x == 'a' else 'right'}({fragment});"
+
+
 def without_matrices(source: str, lanes: int) -> str:
     """``source`` for any adapter; one that has no matrices in it as it is. ``lanes``: the subgroup's size."""
     left, sums = _LEFT.search(source), _SUMS.search(source)
@@ -119,16 +164,19 @@ def without_matrices(source: str, lanes: int) -> str:
     run, number = _NUMBERS[operand]
     quads = m * n // 4
     each = -(-quads // lanes)
-    functions = _FUNCTIONS.format(
-        result=result, run=run, number=number, lanes=lanes, quads=quads, each=each, width=n // 4
-    )
+    sizes = {"k": k, "rows": m, "lanes": lanes, "quads": quads, "each": each, "width": n // 4}
+    functions = _FUNCTIONS.format(result=result, run=run, number=number, **sizes)
     source = re.sub(r"(enable|diagnostic)\b.*subgroup.*;\n", "", source)
-    source = _OPERAND.sub("", source)
+    pipelined = "slot2" in source
+    source = _OPERAND.sub("" if pipelined else r"alias \1 = Fragment;\n", source)
     source = _SUMS.sub(f"array<vec4<{result}>, {each}>", source)
     source = source.replace("subgroupMatrixLoad<Sums, row_major>(&tiles, ", "loaded(")
     source = re.sub(r"subgroupMatrixLoad<\w+, (\w+)>\(&tiles, (.*)\);", r"Fragment(\2, \1);", source)
     source = source.replace(", row_major);", ", true);").replace(", col_major);", ", false);")
-    source = source.replace("subgroupMatrixMultiplyAccumulate(", "multiplied(")
+    if pipelined:
+        source = re.sub(r"\b(a|b)(\d+_\d+_\d+ = )(Fragment\(.*\));", _copied, source)
+        functions += _COPIES.format(result=result, **sizes)
+    source = source.replace("subgroupMatrixMultiplyAccumulate(", "multiplied_copies(" if pipelined else "multiplied(")
     source = source.replace("subgroupMatrixStore<row_major>(&tiles, ", "stored(")
     source, found = re.subn(
         r",\s*@builtin\(subgroup_id\) part_id: u32\) \{\n",
@@ -184,13 +232,15 @@ BITS = 1 + 2.0**-12 + 2.0**-23
 """Of a scaled number of these bits two halves keep all but the last one, one half neither of the two."""
 
 
-def pretend_halves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Blocking[MatrixTile]]]:
+def pretend_halves(
+    monkeypatch: pytest.MonkeyPatch, tile: MatrixTile = SMALL
+) -> Iterator[list[Blocking[MatrixTile]]]:
     """A fixture: :func:`pretend` that the device has NVIDIA's matrices, and that they are worth it for small products
     of float32, too; after the test, the setting that allows them is PyTorch's default.
     """
     monkeypatch.setattr(halves, "LAUNCH_NS", 0)
     monkeypatch.setattr(halves, "MOVED_NS", 0)
-    yield pretend(monkeypatch, NVIDIA)
+    yield pretend(monkeypatch, NVIDIA, tile)
     torch.set_float32_matmul_precision("highest")
 
 

@@ -16,7 +16,7 @@ from tests.device.choices import forget
 from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
 from torch_webgpu.kernels.matmul.tile import Blocking
 
-from .matrices_emulated import BITS, pretend_halves, used
+from .matrices_emulated import BITS, NVIDIA, PIPELINED, pretend, pretend_halves, used
 
 SETTINGS = ("highest", "high", "medium")
 ORDER = [setting for order in permutations(SETTINGS) for setting in order]
@@ -46,6 +46,14 @@ def test_each_call_takes_the_setting_in_force(device, name):
         torch.set_float32_matmul_precision(setting)
         for _ in range(3):  # kernels run once or twice; then it is known what they record
             assert used(PRODUCTS[name], device) == setting
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:])
+def test_halves_in_a_pipeline(device, monkeypatch, setting):
+    chosen = pretend(monkeypatch, NVIDIA, PIPELINED)
+    torch.set_float32_matmul_precision(setting)
+    assert used(torch.mm, device) == setting
+    assert [found.tile for found in chosen] == [PIPELINED]
 
 
 def test_calls_that_no_guard_recognises(device):

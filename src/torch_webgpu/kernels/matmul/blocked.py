@@ -17,7 +17,7 @@ from .direct_tile import direct_text
 from .epilogue import FINISH, NOT_TOGETHER
 from .halves import Halved
 from .halving import halving_launch
-from .matrix_tile import MatrixKernel, MatrixTile, config_for, tiles_for
+from .matrix_tile import MatrixKernel, MatrixTile, config_for, step_of, tiles_for
 from .operand import FOUR, Sides, words_of
 from .problem import Problem
 from .register_tile import block_text, in_runs, most_together
@@ -85,7 +85,7 @@ def on_matrices(p: Problem) -> Lowered | None:
     sides = p.sides(words_of(p.dtype).length)
     if not all(side.runs for side in sides):
         tiles = [tile for tile in tiles if tile in p.gathering] or tiles
-    chosen = matrix_tile.blocking(*p.sizes, tiles)
+    chosen = matrix_tile.blocking(*p.sizes, tiles, step_of(config))
     if config.operand == p.dtype:
         return by_subgroups(p, sides, config, chosen)
     assert p.tensors is not None, "what is scaled has tensors: see matrices_for"
@@ -106,14 +106,14 @@ def matrices_for(p: Problem) -> MatrixConfig | None:
 
 def on_halves(p: Problem) -> Lowered | None:
     """The product by subgroups, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
-    choice = halves.choose(p.target, p.halves) if p.halves else None
+    choice = halves.choose(p.target) if p.halves else None
     if choice is None or p.tensors is None:
         return None
     config, tiles = choice
     slices, m, n, k = p.sizes
-    padded = halves.padded_length(k, tiles)
+    padded = halves.padded_length(k, config)
     sizes = (slices, m, n, p.halves * padded)
-    chosen = matrix_tile.blocking(*sizes, tiles)
+    chosen = matrix_tile.blocking(*sizes, tiles, step_of(config))
     exponents, *copies = temporaries(p, chosen.splits, 3)
     first, second = p.tensors
     a = Halved.of(first, padded, p.halves, config, copies[0], exponents, 0)
@@ -150,7 +150,7 @@ def by_subgroups(
         config,
         sides,
         scales,
-        tail=p.sizes[3] % tile.k != 0,
+        tail=p.sizes[3] % step_of(config) != 0,
         together=max(widths.values(), default=1),
         ahead=reads_ahead(p, widths),
         halves=count,

@@ -16,14 +16,13 @@ That holds for numbers down to 2**-16 ("medium": 2**-28, bfloat16: 2**-31) of th
 precise to 2**-39 of that. Sums are float32.
 
 One launch (:mod:`.halving`) leaves both operands' halves and the exponents of their lines in temporaries, from where
-they are multiplied. There what is contiguous is whole runs of 16 bytes, and sums are padded with zeros to whole steps
-of every tile. An operand stays contiguous along the dimension along which it was. Along the sum the halves alternate,
-as many numbers as a fragment has, so that all that a step multiplies lies side by side.
+they are multiplied. There what is contiguous is whole runs of 16 bytes, and sums are padded with zeros to whole steps.
+An operand stays contiguous along the dimension along which it was. Along the sum the halves alternate: a step's first
+part is of upper halves, its second of lower ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME
@@ -31,7 +30,7 @@ from torch_webgpu.kernels.points import Draft
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Binding
 
-from .matrix_tile import MatrixTile, config_for, tiles_for
+from .matrix_tile import MatrixTile, config_for, part_of, step_of, tiles_for
 from .operand import Run, Scale, Side, Strided, run_of
 
 COUNTS = {"highest": 0, "high": 2, "medium": 1}
@@ -67,18 +66,18 @@ def is_worth_copying(slices: int, m: int, n: int, k: int, a: Strided, b: Strided
     return lies_along and fits and min(m, n) >= LEAST_LINES
 
 
-def choose(target: Target, count: int) -> tuple[MatrixConfig, list[MatrixTile]] | None:
-    """The subgroup matrices and the tiles for ``count`` halves; None where the adapter has none."""
+def choose(target: Target) -> tuple[MatrixConfig, list[MatrixTile]] | None:
+    """The subgroup matrices and the tiles for halves; None where the adapter has none."""
     config = config_for(target, "f16")
     if config is None:
         return None
-    tiles = [tile for tile in tiles_for(target, config) if tile.k % (count * config.k) == 0]
+    tiles = tiles_for(target, config)
     return (config, tiles) if tiles else None
 
 
-def padded_length(k: int, tiles: Sequence[MatrixTile]) -> int:
-    """``k``, padded to whole steps of all ``tiles``."""
-    step = max(tile.k for tile in tiles)
+def padded_length(k: int, config: MatrixConfig) -> int:
+    """``k``, padded to whole steps."""
+    step = step_of(config)
     return -(-k // step) * step
 
 
@@ -88,7 +87,7 @@ class Halved:
     the tensor that is halved travels.
 
     ``slices`` matrices of ``rows`` (columns, of b) and ``k`` positions of the sum, ``padded`` to whole steps; the
-    halves alternate every ``fragment`` positions. Argument ``exponents`` has, from number ``first`` on, those of the
+    halves alternate every ``part`` positions. Argument ``exponents`` has, from number ``first`` on, those of the
     powers of two that the rows of all slices are multiplied by.
     """
 
@@ -99,7 +98,7 @@ class Halved:
     k: int
     padded: int
     count: int
-    fragment: int
+    part: int
     temporary: int
     exponents: int
     first: int
@@ -111,7 +110,7 @@ class Halved:
         """Slices that are one and the same, as an expanded tensor's, are one."""
         slices = tensor.slices if tensor.spec.strides[0] else 1
         dtype, source, rows, k = tensor.dtype, tensor.side(run_of(tensor.dtype)), tensor.rows, tensor.k
-        return Halved(dtype, source, slices, rows, k, padded, count, config.k, temporary, exponents, first)
+        return Halved(dtype, source, slices, rows, k, padded, count, part_of(config), temporary, exponents, first)
 
     @property
     def x(self) -> str:

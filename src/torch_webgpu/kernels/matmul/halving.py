@@ -144,9 +144,9 @@ class Shares:
         return f"select(0u, bitcast<u32>({x}_value({at})), {inside})"
 
     def _write(self) -> Iterator[str]:
-        x, count, fragment = self.x, self.operand.count, self.operand.fragment
+        x, count, part = self.x, self.operand.count, self.operand.part
         pitch = f"({count}u * P.padded)" if self.k_major else f"((P.{x}_rows + {RUN - 1}u) / {RUN}u * {RUN}u)"
-        place = f"position / {fragment}u * {count * fragment}u + position % {fragment}u" if count > 1 else "position"
+        place = f"position / {part}u * {count * part}u + position % {part}u" if count > 1 else "position"
         base = f"slice * P.{x}_slice + " if self.batched else ""
         at = f"row * {pitch} + {place}" if self.k_major else f"({place}) * {pitch} + row"
         yield f"fn {x}_write(slice: u32, row: u32, along: u32, unit: Unit, low: vec4<f32>, high: vec4<f32>) {{"
@@ -155,7 +155,7 @@ class Shares:
         if count == 1:
             yield f"  {x}_halves_store4(at, half_of(unit, low, high));"
         else:
-            lower = f"{fragment // RUN}u" if self.k_major else f"{fragment}u * ({pitch} / {RUN}u)"
+            lower = f"{part // RUN}u" if self.k_major else f"{part}u * ({pitch} / {RUN}u)"
             yield "  let first = halves_of(unit.low, low);"
             yield "  let second = halves_of(unit.high, high);"
             yield f"  {x}_halves_store4(at, vec4<u32>(first.xy, second.xy));"

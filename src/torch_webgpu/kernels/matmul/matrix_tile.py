@@ -2,9 +2,18 @@
 16 bits.
 
 A workgroup computes a block of ``m`` x ``n`` sums; its subgroups share it as ``down`` x ``across`` parts, each a grid
-of fragments in named variables. Step by step it brings ``m`` x ``k`` values of operand a and ``k`` x ``n`` of operand b
-into workgroup memory, as they lie in memory: *runs* of 16 bytes along whichever dimension is contiguous. The next
-step's runs travel to registers while this step's are multiplied.
+of fragments in named variables. Step by step it brings values of both operands into workgroup memory, as they lie in
+memory: *runs* of 16 bytes along whichever dimension is contiguous.
+
+A step is two parts, each as long as a fragment, with a slot in workgroup memory each. Tiles of which a compute unit has
+one workgroup at a time have a third slot, so that its matrix units need not wait (software pipelining): while one part
+is multiplied, the next part's fragments travel to registers, the next step's runs are stored, and those of the step
+after that are asked for. With two slots barriers separate storing from multiplying, and another workgroup fills the
+gaps. On an H100 (4096×4096×4096, µs of blocks of 128×256): 426 instead of 501.
+
+A load that is looked at before it is stored, or that a compiler moves to where it is stored, costs the whole way to
+memory each step. So what lies beyond the end of a sum becomes zero as it is stored, and loads are under a condition,
+which keeps them in their place.
 
 The body declares the same as for ``register_tile.py``, but that a run is 16 bytes of what matrices multiply, as
 ``vec4<u32>``.
@@ -26,18 +35,21 @@ from torch_webgpu.target import MatrixConfig, Target
 
 from .operand import RUN_BYTES, Scale, Side, Sides, run_of
 from .scaled import scale_lines, scaled_run
-from .tile import MIN_SPLIT_K, READ_AHEAD, Blocking, cost_ns, lanes_of
+from .tile import MIN_SPLIT_K, MOST_SPLITS, READ_AHEAD, Blocking, lanes_of, product_ns
+
+LEAST_PART = 16
+"""Positions of a sum, in a part of a step: fewer would have as many barriers for half of the products."""
 
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """Sizes of a block (``m``, ``n``), of a step (``k``), and into how many subgroups' parts the block falls."""
+    """Sizes of a block (``m``, ``n``), into how many subgroups' parts it falls, and how many slots it has."""
 
     m: int
     n: int
-    k: int
     down: int
     across: int
+    slots: int = 2
 
     def threads(self, config: MatrixConfig) -> int:
         return self.down * self.across * config.subgroup_size
@@ -45,35 +57,55 @@ class MatrixTile:
     def workgroup_bytes(self, config: MatrixConfig) -> int:
         """The most that the operands take, in either order, or the sums on their way out; beside exponents of lines."""
         run = run_of(config.operand)
-        lines = sum(max(size * (self.k // run + 1), self.k * (size // run + 1)) for size in (self.m, self.n))
+        along, across = _pitch(self.slots * part_of(config) // run), self.slots * part_of(config)
+        lines = sum(max(size * along, across * _pitch(size // run)) for size in (self.m, self.n))
         sums = self.down * self.across * config.m * (self.n // self.across + 4)
         return max(RUN_BYTES * lines, 4 * sums) + 4 * (self.m + self.n)
 
     def suits(self, config: MatrixConfig) -> bool:
         """Whether fragments divide it, and its threads have equal shares of what is loaded and of what is stored."""
-        run, threads, lanes = run_of(config.operand), self.threads(config), config.subgroup_size
-        if self.m % (self.down * config.m) or self.n % (self.across * config.n) or self.k % config.k:
+        run, threads, lanes, step = run_of(config.operand), self.threads(config), config.subgroup_size, step_of(config)
+        if self.m % (self.down * config.m) or self.n % (self.across * config.n):
             return False
-        whole = all(threads % (line // run) == 0 for line in (self.m, self.n, self.k))
-        shared = all(size * self.k // run % threads == 0 for size in (self.m, self.n))
+        whole = all(threads % (line // run) == 0 for line in (self.m, self.n, step))
+        shared = all(size * step // run % threads == 0 for size in (self.m, self.n))
         return whole and shared and config.m * (self.n // self.across) % (4 * lanes) == 0
 
 
-WIDE = MatrixTile(128, 256, 32, 2, 4)
-SQUARE = MatrixTile(128, 128, 32, 2, 2)
-HALF = MatrixTile(64, 128, 32, 2, 2)
-QUARTER = MatrixTile(64, 64, 32, 2, 2)
-LOW = MatrixTile(32, 64, 64, 1, 4)
+def part_of(config: MatrixConfig) -> int:
+    """How many positions of a sum a part of a step has: as many as a fragment, or several short ones."""
+    return max(config.k, LEAST_PART)
+
+
+def step_of(config: MatrixConfig) -> int:
+    """How many positions a step has: two parts."""
+    return 2 * part_of(config)
+
+
+def _pitch(line: int) -> int:
+    """Runs from one line of ``line`` runs to the next: odd, so that neighbours are in different banks."""
+    return line | 1
+
+
+WIDE = MatrixTile(128, 256, 2, 4, slots=3)
+SQUARE = MatrixTile(128, 128, 2, 2)
+HALF = MatrixTile(64, 128, 2, 2)
+QUARTER = MatrixTile(64, 64, 2, 2)
+LOW = MatrixTile(32, 64, 1, 4)
 TILES = (WIDE, SQUARE, HALF, QUARTER, LOW)
-# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), fitted to
-# measurements on an H200.
+# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), and what adding
+# partial sums costs, fitted to measurements on an H100.
 RATES = {
-    WIDE: (985, 0.13, 800, 1),
-    SQUARE: (884, 0.2, 816, 2),
-    HALF: (664, 0.6, 578, 1),
-    QUARTER: (591, 1.07, 528, 1),
-    LOW: (377, 0.62, 370, 1),
+    WIDE: (1324, 0.22, 1067, 1),
+    SQUARE: (2186, 2.3, 1039, 2),
+    HALF: (1072, 0.31, 689, 2),
+    QUARTER: (776, 3.64, 1380, 3),
+    LOW: (420, 0.62, 410, 1),
 }
+SPLIT_NS = 4_000
+PARTIAL_NS = 0.0017
+ANY_SPLITS = 16
+"""Up to so many partial sums every number is tried, beyond it powers of two."""
 
 
 def config_for(target: Target, dtype: str) -> MatrixConfig | None:
@@ -94,12 +126,18 @@ def tiles_for(target: Target, config: MatrixConfig) -> list[MatrixTile]:
     return [tile for tile in TILES if tile.workgroup_bytes(config) <= target.workgroup_bytes and tile.suits(config)]
 
 
-def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -> Blocking[MatrixTile]:
-    """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two."""
-    counts = [1 << s for s in range(max(1, min(8, (k // (4 * MIN_SPLIT_K)).bit_length())))]
-    options = [(tile, splits) for tile in tiles for splits in counts]
-    tile, splits = min(options, key=lambda option: cost_ns(RATES[option[0]], option[0], option[1], slices, m, n, k))
-    chunk = -(-k // (splits * tile.k)) * tile.k
+def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile], step: int) -> Blocking[MatrixTile]:
+    """The fastest of ``tiles`` and of numbers of partial sums. ``step``: of ``step_of``."""
+    most = min(k // (4 * MIN_SPLIT_K), MOST_SPLITS)
+    counts = [splits for splits in range(1, max(most, 1) + 1) if splits <= ANY_SPLITS or splits & (splits - 1) == 0]
+
+    def cost_ns(option: tuple[MatrixTile, int]) -> float:
+        tile, splits = option
+        adding = 0 if splits == 1 else SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
+        return product_ns(RATES[tile], tile, splits, step, slices, m, n, k) + adding
+
+    tile, splits = min(((tile, splits) for tile in tiles for splits in counts), key=cost_ns)
+    chunk = -(-k // (splits * step)) * step
     return Blocking(tile, -(-k // chunk), chunk)
 
 
@@ -107,7 +145,7 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile]) -
 class MatrixKernel:
     """What the ``main`` of a blocked product of operands of ``config.operand`` depends on.
 
-    ``sides``, ``scales``: of a and b. ``tail``: the sum's length may not be a multiple of ``tile.k``. ``together``: how
+    ``sides``, ``scales``: of a and b. ``tail``: the sum's length may not be a multiple of ``step``. ``together``: how
     many sums ``finish`` takes. ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` turns
     ahead. ``halves``: of how many a number is the sum, whose fragments alternate (:mod:`.halves`). ``sized``: a kernel
     may ask for the size of its subgroups.
@@ -152,10 +190,14 @@ class MatrixKernel:
         return max(self.loaders[1].end, self.out.end)
 
     @property
-    def positions(self) -> list[list[int]]:
-        """Of a step's fragments: the halves of a number at a time."""
-        starts = range(0, self.tile.k, self.halves * self.config.k)
-        return [[start + half * self.config.k for half in range(self.halves)] for start in starts]
+    def step(self) -> int:
+        """How many positions of the sum."""
+        return step_of(self.config)
+
+    @property
+    def depth(self) -> int:
+        """Of fragments, in a part of a step."""
+        return part_of(self.config) // self.config.k
 
     def text(self) -> str:
         """The ``main``."""
@@ -176,22 +218,50 @@ class MatrixKernel:
 
 
 class _Loader:
-    """What brings a side's part of a step to ``tiles``, from ``start`` on: lines of runs, and one to pad."""
+    """What brings a side's part of a step to ``tiles``, where it lies in lines from ``start`` on. A line along the sum
+    has room for all slots, one across it belongs to one of them.
+    """
 
     def __init__(self, kernel: MatrixKernel, side: Side, scale: Scale | None, size: int, start: int) -> None:
         config, tile = kernel.config, kernel.tile
         self.scaled = scale is not None and not scale.by_line
         self.side, self.x, self.extent = side, side.x, "m" if side.x == "a" else "n"
         self.start, self.tail = start, kernel.tail
-        self.operand, self.run = config.operand, run_of(config.operand)
+        self.operand, self.run, self.fragment_k = config.operand, run_of(config.operand), config.k
+        self.fragment_size, self.fragments = (config.m, kernel.rows) if side.x == "a" else (config.n, kernel.columns)
         threads = tile.threads(config)
-        outer, inner = (size, tile.k) if side.k_major else (tile.k, size)
+        outer, inner = (size, kernel.step) if side.k_major else (kernel.step, size)
         self.line = inner // self.run
-        self.pitch = self.line + 1
-        self.end = start + outer * self.pitch
+        """Runs of a line in memory."""
+        self.part = part_of(config) // self.run if side.k_major else part_of(config)
+        """The first part of a step: runs of a line, or lines."""
+        self.pitch = _pitch(tile.slots * self.part if side.k_major else self.line)
+        self.end = start + (size if side.k_major else tile.slots * self.part) * self.pitch
         self.down = threads // self.line
         """Lines from one of a thread's runs to the next."""
         self.loads = outer // self.down
+
+    @property
+    def within(self) -> str:
+        """The thread's run of a line, or line, of the step, if that says which part it belongs to; "" where ``j`` does:
+        see :meth:`place`.
+        """
+        if self.side.k_major:
+            return f"lid % {self.line}u"
+        return "" if self.down <= self.part else f"{self.x}_line"
+
+    def place(self, j: int, first: str, second: str) -> str:
+        """Where run ``j`` of this thread is stored, if the parts of a step are in slots ``first`` and ``second``."""
+        x = self.x
+        if self.side.k_major:
+            line, at = f"{x}_line + {j * self.down}u", f"{x}_slot * {self.part}u + {x}_within"
+            return f"{self.start}u + ({line}) * {self.pitch}u + {at}"
+        if self.within:
+            line = f"{x}_slot * {self.part}u + {x}_within"
+        else:
+            part, down = divmod(j * self.down, self.part)
+            line = f"{second if part else first} * {self.part}u + {x}_line + {down}u"
+        return f"{self.start}u + ({line}) * {self.pitch}u + {x}_first / {self.run}u"
 
     @property
     def first_rows(self) -> list[str]:
@@ -228,7 +298,7 @@ class _Loader:
         x, major = self.x, self.side.k_major
         if self.side.runs:
             row, step = (j, 0) if major else (0, j)
-            return self._inside(step, f"{x}_run({x}_row{row}, {x}_at{step})", "vec4<u32>()")
+            return f"{x}_run({x}_row{row}, {x}_at{step})"
         elements = [(j, e) if major else (e, j) for e in range(self.run)]
         zero = "0.0" if self.operand == "f16" else "0"
         scale = f" * {x}_scale" if self.scaled else ""
@@ -243,17 +313,22 @@ class _Loader:
     def stored(self, j: int) -> str:
         """Run ``j`` as it is multiplied."""
         run = f"{self.x}_next{j}"
-        return scaled_run(self.x, run) if self.scaled and self.side.runs else run
+        if not self.side.runs:
+            return run
+        run = self._inside(0 if self.side.k_major else j, run, "vec4<u32>()")
+        return scaled_run(self.x, run) if self.scaled else run
 
-    def fragment(self, at: str, along: int, kk: int) -> str:
-        """Loads the fragment whose first row (or column) is ``along`` + ``at``, from position ``kk`` of the step."""
+    def fragment(self, i: int, d: int, slot: str) -> str:
+        """Loads fragment ``i`` of this subgroup, the ``d``-th along the sum, of the part in ``slot``."""
         order = "row_major" if self.side.k_major == (self.x == "a") else "col_major"
+        first, at, along = f"part_{self.extent}", f"{i * self.fragment_size}u", d * self.fragment_k
         if self.side.k_major:
-            first = f"({at} + {along}u) * {self.pitch}u + {self.start + kk // self.run}u"
+            place = f"{self.start + along // self.run}u + ({first} + {at}) * {self.pitch}u + {slot} * {self.part}u"
         else:
-            first = f"({at} + {along}u) / {self.run}u + {self.start + kk * self.pitch}u"
+            start = self.start + along * self.pitch
+            place = f"{start}u + ({first} + {at}) / {self.run}u + {slot} * {self.part * self.pitch}u"
         kind = "Left" if self.x == "a" else "Right"
-        return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {first}, {self.pitch}u)"
+        return f"subgroupMatrixLoad<{kind}, {order}>(&tiles, {place}, {self.pitch}u)"
 
 
 class _Out:

@@ -93,6 +93,7 @@ MIN_SPLIT_K = 64
 """The least length of sum that one workgroup of a split sum gets."""
 START_K = 40
 """What starting a workgroup costs: as much as so many positions of its sums."""
+MOST_SPLITS = 128
 SPLIT_NS = 9_600
 """What the second kernel of a split sum costs by itself."""
 PARTIAL_NS = 0.0021
@@ -100,14 +101,12 @@ PARTIAL_NS = 0.0021
 
 
 class Block(Protocol):
-    """The sizes of a workgroup's share, and of a step."""
+    """The sizes of a workgroup's share."""
 
     @property
     def m(self) -> int: ...
     @property
     def n(self) -> int: ...
-    @property
-    def k(self) -> int: ...
 
 
 AnyTile = TypeVar("AnyTile", bound=Block)
@@ -126,14 +125,21 @@ def blocks(tile: Block, m: int, n: int) -> int:
     return -(-m // tile.m) * -(-n // tile.n)
 
 
-def cost_ns(rates: Rates, tile: Block, splits: int, slices: int, m: int, n: int, k: int) -> float:
-    """The time of a product on a large GPU: that of its busiest unit, and of adding up partial sums."""
+def product_ns(rates: Rates, tile: Block, splits: int, step: int, slices: int, m: int, n: int, k: int) -> float:
+    """The time of a product on a large GPU: that of its busiest unit. ``step``: how many positions of its sums are
+    multiplied at once.
+    """
     rate, idle, full, together = rates
     groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
     if groups > together:
         groups = -(-groups // together) * together
-    length = -(-k // (splits * tile.k)) * tile.k
-    time = groups * tile.m * tile.n * (length + START_K) / min(full, rate * groups / (groups + idle))
+    length = -(-k // (splits * step)) * step
+    return groups * tile.m * tile.n * (length + START_K) / min(full, rate * groups / (groups + idle))
+
+
+def cost_ns(tile: Tile, splits: int, slices: int, m: int, n: int, k: int) -> float:
+    """The time of a product on a large GPU, and of adding up its partial sums."""
+    time = product_ns(RATES[tile], tile, splits, tile.k, slices, m, n, k)
     return time if splits == 1 else time + SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
 
 
@@ -154,9 +160,9 @@ def software_blocking(slices: int, m: int, n: int, k: int, gathers: bool = False
 
 def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile]) -> Blocking[Tile]:
     """The fastest of ``tiles`` and of the numbers of partial sums that are powers of two, up to 128."""
-    counts = [1 << s for s in range(max(1, min(8, (k // MIN_SPLIT_K).bit_length())))]
+    counts = [1 << s for s in range(max(1, min(k // MIN_SPLIT_K, MOST_SPLITS).bit_length()))]
     options = [(tile, splits) for tile in tiles for splits in counts]
-    tile, splits = min(options, key=lambda option: cost_ns(RATES[option[0]], option[0], option[1], slices, m, n, k))
+    tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
     chunk = -(-k // (splits * tile.k)) * tile.k
     return Blocking(tile, -(-k // chunk), chunk)
 

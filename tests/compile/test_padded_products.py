@@ -1,0 +1,114 @@
+"""Products in 16 bits that are padded to whole runs for tensor cores: against the CPU, and what programs see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.device.linalg.matrices_emulated import NVIDIA
+
+from torch_webgpu.compile import padded_products
+
+ROWS, WORDS, FEATURES = 16, 37, 24
+NAME = "padded product"
+
+
+@pytest.fixture(autouse=True)
+def pads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an adapter with tensor cores; products of any size."""
+    monkeypatch.setattr(padded_products, "MIN_WORK", 1)
+    monkeypatch.setattr(padded_products, "config_for", lambda *_: NVIDIA)
+
+
+def padded(fn: Callable[..., Any], *tensors: torch.Tensor) -> tuple[int, Any]:
+    """How many products compiling pads, and what the compiled function gives."""
+    torch._dynamo.reset()
+    before = torch.webgpu.compile_stats().patterns.get(NAME, 0)
+    found = torch.compile(fn)(*tensors)
+    return torch.webgpu.compile_stats().patterns.get(NAME, 0) - before, found
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.cpu().float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_training_step_of_a_language_model(dtype: torch.dtype) -> None:
+    """All three products of the scores are padded: their own lines, the sum of one gradient, the rows of the other."""
+    torch.manual_seed(0)
+    x, w, t = torch.randn(2, ROWS // 2, FEATURES), torch.randn(WORDS, FEATURES), torch.randint(0, WORDS, (ROWS,))
+
+    def loss(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        scores = F.linear(x.to(dtype), w.to(dtype))
+        return F.cross_entropy(scores.float().view(-1, WORDS), t)
+
+    gradients = []
+    for device in ("webgpu", "cpu"):
+        leaves = [v.detach().to(device).requires_grad_() for v in (x, w)]
+        target = t.to(device)
+        if device == "webgpu":
+            count, value = padded(loss, *leaves, target)
+            assert count == 3
+        else:
+            value = loss(*leaves, target)
+        value.backward()
+        gradients.append([value.detach(), *(leaf.grad for leaf in leaves)])
+    for found, expected in zip(*gradients, strict=True):
+        close(found, expected)
+        assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("sizes", [(16, 16, 13), (13, 16, 16), (16, 13, 16), (13, 11, 9)], ids=str)
+def test_every_line(sizes: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    m, n, k = sizes
+    a, b = torch.randn(m, k).half(), torch.randn(k, n).half()
+    a, b = (x.t().contiguous() if is_turned else x for x, is_turned in zip((a, b), turned, strict=True))
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ((a.t() if turned[0] else a) @ (b.t() if turned[1] else b)).relu()
+
+    count, found = padded(product, a.to("webgpu"), b.to("webgpu"))
+    inner = [m if turned[0] else k, k if turned[1] else n, n]
+    assert count == any(size % 8 for size in inner)
+    close(found, product(a, b))
+
+
+def test_what_a_program_sees_lies_as_it_did() -> None:
+    """A product that is returned is not padded, nor one that is looked at through its strides."""
+    a, b = torch.randn(16, 16).half().to("webgpu"), torch.randn(16, 13).half().t().contiguous().to("webgpu")
+    for fn in (
+        lambda a, b: a @ b.t(),
+        lambda a, b: (a @ b.t()).view(4, 4, 13),
+        lambda a, b: torch.as_strided(a @ b.t(), (13,), (16,)) * 2,
+        lambda a, b: (a @ b.t()).view(-1) * 2,
+    ):
+        count, found = padded(fn, a, b)
+        expected = fn(a.cpu(), b.cpu())
+        assert count == 0
+        assert found.stride() == expected.stride()
+        close(found, expected)
+
+
+def test_views_of_padded_scores() -> None:
+    a, b = torch.randn(16, 16).half(), torch.randn(13, 16).half()
+
+    def fn(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = (a @ b.t()).view(2, 8, 13)
+        return scores.transpose(0, 1) + 1, scores[:, 2:5, 3:].sum(-1), scores[..., -1].exp(), scores.softmax(-1)
+
+    count, found = padded(fn, a.to("webgpu"), b.to("webgpu"))
+    assert count == 1
+    for one, other in zip(found, fn(a, b), strict=True):
+        assert one.stride() == other.stride()
+        close(one, other)
+
+
+def test_small_products_and_other_types_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.randn(16, 13, device="webgpu"), torch.randn(13, 16, device="webgpu")
+    assert padded(torch.mm, a, b)[0] == 0
+    monkeypatch.setattr(padded_products, "MIN_WORK", 1 << 20)
+    assert padded(torch.mm, a.half(), b.half())[0] == 0
