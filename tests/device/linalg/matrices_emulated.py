@@ -232,9 +232,7 @@ BITS = 1 + 2.0**-12 + 2.0**-23
 """Of a scaled number of these bits two halves keep all but the last one, one half neither of the two."""
 
 
-def pretend_halves(
-    monkeypatch: pytest.MonkeyPatch, tile: MatrixTile = SMALL
-) -> Iterator[list[Blocking[MatrixTile]]]:
+def pretend_halves(monkeypatch: pytest.MonkeyPatch, tile: MatrixTile = SMALL) -> Iterator[list[Blocking[MatrixTile]]]:
     """A fixture: :func:`pretend` that the device has NVIDIA's matrices, and that they are worth it for small products
     of float32, too; after the test, the setting that allows them is PyTorch's default.
     """
