@@ -163,3 +163,26 @@ def test_compiled_in_place_of_the_module() -> None:
     want = model(x)
     model.compile()
     torch.testing.assert_close(model(x), want)
+
+
+def test_what_can_be_computed_again_is_not_kept() -> None:
+    """A GELU written out keeps its input in 16 bits, and not the ``tanh`` in float32, whose gradient needs that."""
+    torch._dynamo.reset()
+    kept: list[torch.Tensor] = []
+    results = []
+    for device in ("webgpu", "cpu"):
+        torch.manual_seed(0)
+        x = torch.randn(64, 48).half().to(device).requires_grad_()
+
+        def gelu(x: torch.Tensor) -> torch.Tensor:
+            x = x * 1.5
+            return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.04 * x.float().pow(3))))
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            value = torch.compile(gelu)(x) if device == "webgpu" else gelu(x)
+        if device == "webgpu":
+            assert [(t.dtype, t.shape) for t in kept] == [(torch.float16, x.shape)]
+        value.sum().backward()
+        results.append((value.detach().cpu(), x.grad.cpu()))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from torch_webgpu.compiler.fuse import fuser as fusion
+from torch_webgpu.compiler.fuse import traffic
 from torch_webgpu.compiler.fuse.fuser import fuse
 from torch_webgpu.compiler.fuse.nodes import FusedNode, FusionLimits
 from torch_webgpu.ir.expr import Expr
@@ -425,3 +426,45 @@ def test_the_epilogue_of_a_product_is_little_code() -> None:
     first, second = steps(2)
     assert (first.nodes, second.nodes) == ((0, 1), (2,))
     assert second.reason == "a product's kernel with it would take long to compile"
+
+
+def test_what_is_large_does_not_join_a_kernel_long_before_it_is_read(monkeypatch) -> None:
+    """It would be stored and read again: its readers compute it where they need it."""
+
+    def recording(source: str) -> Recording:
+        r = Recording()
+        r.pointwise("b", "a")
+        for k in range(3):
+            r.extern(f"m{k}", "a", "a")
+        r.pointwise("c", source)
+        return r
+
+    products = [(1,), (2,), (3,)]
+    assert recording("d").groups("bc") == [(0, 4), *products]
+    monkeypatch.setattr(traffic, "LARGE_NUMEL", 36)
+    monkeypatch.setattr(traffic, "FAR", 3)
+    assert recording("d").groups("bc") == [(0,), *products, (4,)]
+    assert recording("a").groups("bc") == [(0, 4), *products], "what they have in common is read once"
+
+
+def test_a_product_does_not_store_a_wider_type_for_what_reads_more_beside_it(monkeypatch) -> None:
+    half = Spec("f16", (6, 6), (6, 1))
+
+    def recording() -> Recording:
+        r = Recording()
+        body = Extern(lower_matmul, operands=2, epilogue=(ops.acc(0, "f32"),))
+        r.nodes.append(Call(Operation("mm", (half, half, half), 1, body), (r.use("a"), r.use("b"), r.use("c"))))
+        wide = Operation("copy", (half, MATRIX), 1, Pointwise((ops.to_dtype(ops.load(0, "f16"), "f32"),)))
+        r.nodes.append(Call(wide, (r.use("c"), r.use("w"))))
+        return r
+
+    alone, together = recording(), recording()
+    alone.pointwise("d", "w")
+    together.pointwise("d", "w", "x")
+    monkeypatch.setattr(fusion, "MAX_EPILOGUE_TENSORS", 0)
+    monkeypatch.setattr(fusion, "MAX_LARGE_EPILOGUE_TENSORS", 0)
+    assert together.groups("d") == [(0, 1), (2,)]
+    monkeypatch.setattr(traffic, "LARGE_NUMEL", 36)
+    assert together.groups("d") == [(0,), (1, 2)]
+    assert alone.groups("d") == [(0, 1, 2)]
+    assert recording().groups("w") == [(0, 1)], "a gradient in float32, which nothing reads here"

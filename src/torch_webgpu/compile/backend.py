@@ -18,6 +18,7 @@ from . import (
     causal_masks,
     copies,
     cross_entropy,
+    detached,
     graph_patterns,
     in_place,
     memory_formats,
@@ -83,6 +84,7 @@ def compile_inference(
 
 def partition_joint(gm: GraphModule, *args: Any, lays_out: bool, **kwargs: Any) -> Any:
     """The forward and the backward graph of a joint one."""
+    detached.apply(gm)
     COUNTS.patterns.update(cross_entropy.apply(gm))
     return min_cut_partition(prepared(gm, lays_out), *args, **kwargs)
 

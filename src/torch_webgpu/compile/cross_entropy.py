@@ -9,7 +9,7 @@ apart: their sum would lose what is small beside the largest score.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import getitem
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY
 from torch_webgpu.aten.reductions.softmax import log_sum_exp, log_sum_exp_shapes
 
-from .matching import HALVES, aten, calls, is_cast, is_plain, new_call, unviewed, value_of
+from .matching import HALVES, aten, is_cast, is_plain, new_call, unviewed, value_of
 
 NONE, MEAN = 0, 1
 """Numbers of reductions."""
@@ -49,30 +49,21 @@ def rewrite(node: Node) -> bool:
     value = value_of(node)
     if not is_plain(value, 2) or dim not in (1, -1) or value.dtype != torch.float32 or not isinstance(x, Node):
         return False
-    uses = list(uses_of(node))
-    losses = [user for user, _ in uses if user.target is LOSS]
-    if len(losses) != 1 or not any(user.target is SLOPE for user, _ in uses) or not all(is_use(*use) for use in uses):
+    losses = [user for user in node.users if user.target is LOSS]
+    if len(losses) != 1 or not any(user.target is SLOPE for user in node.users):
+        return False
+    if not all(is_use(user, node) for user in node.users):
         return False
     scores = Scores(node, x)
     scores.replace_loss(losses[0])
-    for user, source in uses:
-        if user.target is not LOSS:
-            user.replace_input_with(source, scores.log_probabilities(user, scores.x))
+    for user in list(node.users):
+        user.replace_input_with(node, scores.log_probabilities(user, scores.x))
     return True
 
 
-def uses_of(node: Node) -> Iterator[tuple[Node, Node]]:
-    """What uses a node, and as which one: itself, or what it is without a gradient."""
-    for user in node.users:
-        if calls(user, aten.detach.default):
-            yield from uses_of(user)
-        else:
-            yield user, node
-
-
-def is_use(user: Node, source: Node) -> bool:
-    """Whether it is a call of the loss or of a gradient with ``source`` as its log-probabilities alone."""
-    return [n for n, arg in enumerate(user.args) if arg is source] == [PLACES.get(user.target, -1)] and not user.kwargs
+def is_use(user: Node, node: Node) -> bool:
+    """Whether it is a call of the loss or of a gradient with a node as its log-probabilities alone."""
+    return [n for n, arg in enumerate(user.args) if arg is node] == [PLACES.get(user.target, -1)] and not user.kwargs
 
 
 class Scores:

@@ -30,12 +30,13 @@ from .list_group import ListGroup
 from .nodes import FusedNode, FusionLimits, allocations, numel, product, touched
 from .patterns import Matcher
 from .substitution import substitute
+from .traffic import LARGE_NUMEL, waits, widens
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
 MAX_EPILOGUE_EXPRESSIONS = 60
 """Distinct expressions in the epilogue of a product, which its kernel repeats for each sum of a thread."""
-MAX_EPILOGUE_TENSORS, MAX_LARGE_EPILOGUE_TENSORS, LARGE_NUMEL = 3, 1, 1 << 20
+MAX_EPILOGUE_TENSORS, MAX_LARGE_EPILOGUE_TENSORS = 3, 1
 """Tensors of the product's size that its epilogue reads, and of a large product's: a kernel of its own reads them
 faster, with more threads at work. (GELU's gradient on an H200: 60 to 80 µs, and 40 to 65.)
 """
@@ -161,6 +162,8 @@ class Fuser:
                 return "it writes a tensor that the group reads in another order"
         if self.strays(group, node, mapping):
             return "it goes through memory in another order"
+        if waits(group, self.current, node):
+            return "it would be computed long before it is read"
         if group.reduction is not None and self.too_late(group, node, mapping.row):
             return "the reduction's rows overwrite what its points still need"
         if group.product is not None and (refusal := self.not_an_epilogue(group, node, mapping)):
@@ -210,6 +213,9 @@ class Fuser:
             return "it depends on coordinates, which a product numbers its own way"
         if not all(is_dense(spec.shape, spec.strides) for spec in mapping.outputs):
             return "it writes a tensor with gaps"
+        readers = self.users[node.arguments[inputs].storage]
+        if widens(group, node, [self.recorded[j] for j in readers if j > self.current]):
+            return "it would store a wider type than what it is of"
         operands = {self.use(source).storage for source in group.operands}
         if not operands.isdisjoint(use.storage for use in node.arguments[inputs:]):
             return "it writes an operand of the product"
