@@ -74,6 +74,25 @@ def test_scores_in_16_bits(dtype: torch.dtype) -> None:
     agree(loss, *inputs(), tolerance=2e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_sizes_that_are_not_known(dtype: torch.dtype) -> None:
+    """How many rows is a symbol; batches of other lengths are no new graphs."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        scores = (x.to(dtype) @ w.to(dtype).t()).view(1, -1, CLASSES).float()
+        return F.cross_entropy(scores.view(-1, CLASSES), t)
+
+    torch._dynamo.reset()
+    before = rewritten()
+    run = torch.compile(loss, dynamic=True)
+    x, w, t = inputs()
+    for rows in (13, 9, 11):
+        found = gradients(loss, "webgpu", x[:rows], w, t[:rows], run=lambda _: run)
+        for one, other in zip(found, gradients(loss, "cpu", x[:rows], w, t[:rows]), strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+    assert rewritten() - before == 1
+
+
 def test_large_scores_keep_what_is_small_beside_them() -> None:
     t = inputs()[2]
     scores = torch.randn(ROWS, CLASSES) + 1e4

@@ -14,12 +14,14 @@ from operator import getitem
 from typing import Any, cast
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from torch_webgpu.aten.dispatch.torch_abi import BACKEND_KEY
 from torch_webgpu.aten.reductions.softmax import log_sum_exp, log_sum_exp_shapes
 
-from .matching import HALVES, aten, is_cast, is_plain, new_call, unviewed, value_of
+from .matching import HALVES, VIEWS, aten, calls, is_cast, new_call, value_of
+from .private import is_webgpu
 
 NONE, MEAN = 0, 1
 """Numbers of reductions."""
@@ -47,7 +49,9 @@ def rewrite(node: Node) -> bool:
     """Rewrites what uses a node's log-probabilities, if that is one loss and its gradient."""
     x, dim, _ = node.args
     value = value_of(node)
-    if not is_plain(value, 2) or dim not in (1, -1) or value.dtype != torch.float32 or not isinstance(x, Node):
+    if not is_webgpu(value) or value.dim() != 2 or value.dtype != torch.float32 or not isinstance(x, Node):
+        return False
+    if dim not in (1, -1) or not isinstance(value.shape[1], int) or not value.shape[1]:
         return False
     losses = [user for user in node.users if user.target is LOSS]
     if len(losses) != 1 or not any(user.target is SLOPE for user in node.users):
@@ -70,10 +74,15 @@ class Scores:
     """The (N, classes) scores of log-probabilities ``node``, and what is computed of them."""
 
     def __init__(self, node: Node, x: Node) -> None:
-        source = unviewed(x)
-        self.is_half = is_cast(source, (torch.float32,)) and value_of(source.args[0]).dtype in HALVES
-        shape = list(value_of(node).shape)
-        self.x = new_call(node, aten.view.default, source.args[0], shape) if self.is_half else x
+        source, views = x, []
+        while calls(source, *VIEWS):
+            views.append(source)
+            source = cast("Node", source.args[0])
+        self.x, self.is_half = x, is_cast(source, (torch.float32,)) and value_of(source.args[0]).dtype in HALVES
+        if self.is_half:
+            self.x = cast("Node", source.args[0])
+            for view in reversed(views):
+                self.x = new_call(node, cast("OpOverload", view.target), self.x, *view.args[1:])
         parts = new_call(node, LOG_SUM_EXP, self.x)
         self.top, self.rest = new_call(node, getitem, parts, 0), new_call(node, getitem, parts, 1)
 
