@@ -61,6 +61,32 @@ def test_training_step_of_a_language_model(dtype: torch.dtype) -> None:
         assert found.stride() == expected.stride()
 
 
+def test_batches_of_any_length() -> None:
+    """How many rows is a symbol; the others are padded, and batches of other lengths are no new graphs."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        scores = F.linear(x.half(), w.half())
+        return F.cross_entropy(scores.float().view(-1, WORDS), t)
+
+    torch._dynamo.reset()
+    before = torch.webgpu.compile_stats().patterns.get(NAME, 0)
+    run = torch.compile(loss, dynamic=True)
+    torch.manual_seed(0)
+    w = torch.randn(WORDS, FEATURES)
+    for length in (8, 5, 11):
+        x, t = torch.randn(2, length, FEATURES), torch.randint(0, WORDS, (2 * length,))
+        gradients = []
+        for device, fn in (("webgpu", run), ("cpu", loss)):
+            leaves = [v.detach().to(device).requires_grad_() for v in (x, w)]
+            value = fn(*leaves, t.to(device))
+            value.backward()
+            gradients.append([value.detach(), *(leaf.grad for leaf in leaves)])
+        for found, expected in zip(*gradients, strict=True):
+            close(found, expected)
+            assert found.stride() == expected.stride()
+    assert torch.webgpu.compile_stats().patterns.get(NAME, 0) - before == 3
+
+
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 @pytest.mark.parametrize("sizes", [(16, 16, 13), (13, 16, 16), (16, 13, 16), (13, 11, 9)], ids=str)
 def test_every_line(sizes: tuple[int, int, int], turned: tuple[bool, bool]) -> None:

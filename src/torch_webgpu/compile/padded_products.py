@@ -11,6 +11,7 @@ What a program can see lies as it did: a product that a graph returns is not pad
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -24,12 +25,13 @@ from torch_webgpu.kernels.matmul.matrix_tile import config_for
 from torch_webgpu.kernels.matmul.operand import run_of
 from torch_webgpu.kernels.matmul.scaled import operand_for
 
-from .matching import BY_LAYOUT, HALVES, VIEWS, aten, calls, is_plain, new_call, value_of
+from .matching import BY_LAYOUT, HALVES, VIEWS, aten, calls, new_call, value_of
+from .private import is_webgpu
 
 MIN_WORK = 1 << 32
 """Multiplications from which it is worth copying operands to pad them: 30 µs of a large GPU."""
 TRANSPOSES = (aten.t.default, aten.permute.default, aten.transpose.int)
-Copies = dict[tuple[Node, int, int], Node]
+Copies = dict[tuple[Node, str, str], Node]
 """Padded tensors by what they are of and by their sizes."""
 
 
@@ -47,12 +49,18 @@ def apply(gm: GraphModule) -> dict[str, int]:
 def is_worth(node: Node) -> bool:
     """Whether a product is large, in 16 bits, and on tensor cores."""
     values = [value_of(x) for x in (node, *node.args)]
-    if not all(is_plain(value, 2) and value.dtype in HALVES for value in values):
+    if not all(is_webgpu(value) and value.dim() == 2 and value.dtype in HALVES for value in values):
         return False
     result, a, _ = values
-    work = result.numel() * a.shape[1]
+    work = prod(hint_of(size) for size in (*result.shape, a.shape[1]))
     target = engine().device(result.device.index or 0).target
     return work >= MIN_WORK and config_for(target, operand_for(dtypes.of(result.dtype).name, work)) is not None
+
+
+def hint_of(size: Any) -> int:
+    """A size, or what a symbol is at the first call; 0 where that is not known."""
+    found = getattr(getattr(size, "node", None), "hint", size)
+    return found if isinstance(found, int) else 0
 
 
 def pad(node: Node, copies: Copies) -> bool:
@@ -63,27 +71,28 @@ def pad(node: Node, copies: Copies) -> bool:
     value = value_of(node)
     run = run_of(dtypes.of(value.dtype).name)
     sizes = {"m": a.rows, "n": b.columns, "k": a.columns}
-    lines = {"m" if a.is_turned else "k", "k" if b.is_turned else "n"}
-    views = views_of(node, value.new_empty_strided(value.shape, (rounded_up(sizes["n"], run), 1)))
-    lines = lines | {"n"} if views is not None else lines - {"n"}
-    padded = {x: rounded_up(size, run) if x in lines else size for x, size in sizes.items()}
-    if padded == sizes:
+    padded = sizes | {x: whole_runs(sizes[x], run) for x in ("m" if a.is_turned else "k", "k" if b.is_turned else "n")}
+    columns = whole_runs(b.columns, run)
+    views = views_of(node, value.new_empty_strided(value.shape, (columns, 1)))
+    padded["n"] = columns if views is not None else b.columns
+    if all(padded[x] is size or padded[x] == size for x, size in sizes.items()):
         return False
     first, second = a.padded(padded["m"], padded["k"], node, copies), b.padded(padded["k"], padded["n"], node, copies)
     product = new_call(node, aten.mm.default, first, second)
     for dim, x in enumerate("mn"):
-        if padded[x] != sizes[x]:
+        if isinstance(sizes[x], int) and padded[x] != sizes[x]:
             product = new_call(node, aten.slice.Tensor, product, dim, 0, sizes[x])
     node.replace_all_uses_with(product)
     node.graph.erase_node(node)
-    for view, result in (views or {}).items() if padded["n"] != sizes["n"] else ():
+    for view, result in (views or {}).items():
         view.meta["val"] = result
         view.meta.pop("tensor_meta", None)
     return True
 
 
-def rounded_up(size: int, run: int) -> int:
-    return -(-size // run) * run
+def whole_runs(size: Any, run: int) -> Any:
+    """A size, rounded up to runs; symbols, and what has no whole run, as they are."""
+    return -(-size // run) * run if isinstance(size, int) and size >= run else size
 
 
 def views_of(node: Node, value: torch.Tensor) -> dict[Node, torch.Tensor] | None:
@@ -111,30 +120,30 @@ class Operand:
     """A matrix of ``rows`` x ``columns`` that is row-major tensor ``source``, or that transposed (``is_turned``)."""
 
     source: Node
-    rows: int
-    columns: int
+    rows: Any
+    columns: Any
     is_turned: bool
 
     @staticmethod
     def of(node: Any) -> Operand | None:
         """None of a matrix that lies otherwise."""
         rows, columns = value_of(node).shape
-        is_turned = node.target in TRANSPOSES and value_of(node).stride(0) == 1
+        is_turned = node.target in TRANSPOSES and not value_of(node).is_contiguous()
         source = node.args[0] if is_turned else node
-        is_whole = is_plain(value_of(source), 2) and value_of(source).is_contiguous()
+        is_whole = value_of(source).dim() == 2 and value_of(source).is_contiguous()
         return Operand(source, rows, columns, is_turned) if is_whole else None
 
-    def padded(self, rows: int, columns: int, before: Node, copies: Copies) -> Node:
+    def padded(self, rows: Any, columns: Any, before: Node, copies: Copies) -> Node:
         """It with zeros up to so many rows and columns."""
         down, across = (columns, rows) if self.is_turned else (rows, columns)
-        copy = copies.get((self.source, down, across))
-        if copy is None:
+        key = self.source, str(down), str(across)
+        if key not in copies:
             copy = self.source
             for dim, size in ((1, across), (0, down)):
-                shape = list(value_of(copy).shape)
-                shape[dim] = size - shape[dim]
-                if shape[dim]:
-                    zeros = new_call(before, aten.new_zeros.default, copy, shape)
+                known = value_of(copy).shape[dim]
+                if isinstance(known, int) and size != known:
+                    part = new_call(before, aten.slice.Tensor, copy, dim, 0, size - known)
+                    zeros = new_call(before, aten.zeros_like.default, part)
                     copy = new_call(before, aten.cat.default, [copy, zeros], dim)
-            copies[self.source, down, across] = copy
-        return new_call(before, aten.permute.default, copy, [1, 0]) if self.is_turned else copy
+            copies[key] = copy
+        return new_call(before, aten.permute.default, copies[key], [1, 0]) if self.is_turned else copies[key]
