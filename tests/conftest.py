@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 from tests.conformance.report import ConformanceReport
-from tests.slow import EVERY_VALUE, leave_combinations
+from tests.slow import EVERY_VALUE, leave_combinations, skip_slow
 
 # Of this process, and of those that tests start.
 os.environ.setdefault("TORCH_WEBGPU_DEBUG", "verify")
@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_combinations(config, items)
+    skip_slow(config, items)
 
 
 def pytest_collection_finish() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +12,13 @@ EVERY_VALUE = "every_value"
 """The marker of tests whose usual run takes every value of every parameter once, and few combinations."""
 
 
-def skip_slow(config: pytest.Config, items: list[pytest.Item], folder: Path, reason: str) -> None:
-    """Skips those in ``folder``, unless ``--full`` was given."""
+def skip_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips those marked slow, unless ``--full`` was given."""
     if config.getoption("full"):
         return
     for item in items:
-        if item.path.parent == folder and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: --full runs it"))
 
 
 def slow_but(quick: Iterable[Any], all_of_them: Iterable[Any]) -> list[Any]:

@@ -6,21 +6,15 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo
-from tests.slow import skip_slow
 
 from torch_webgpu.compile import autograd_cache, cache
 from torch_webgpu.compile.counts import COUNTS
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow(config, items, Path(__file__).parent, "slow: --full runs it")
 
 
 @pytest.fixture(autouse=True)

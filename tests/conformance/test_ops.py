@@ -26,7 +26,7 @@ def effort(trial: Trial) -> Effort:
         return Effort(2)
     if trial.kind == "out":
         return Effort(2 if trial.dtype == "float32" else 1)
-    return Effort(6, ALL_LAYOUTS) if trial.dtype == "float32" else Effort(2, ("sliced",))
+    return Effort(4, ALL_LAYOUTS) if trial.dtype == "float32" else Effort(1, ("sliced",))
 
 
 def _trials() -> list[Trial]:

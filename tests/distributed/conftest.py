@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.distributed.ranks import Ranks
 from tests.float64 import skip_without_float64
-from tests.slow import skip_slow
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow(config, items, Path(__file__).parent, "slow: `make distributed` runs it")
 
 
 def pytest_runtest_setup(item: pytest.Function) -> None:

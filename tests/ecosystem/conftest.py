@@ -9,13 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.conformance.target import DEVICE
-from tests.slow import skip_slow
 
 import torch_webgpu  # noqa: F401  where PyTorch has an accelerator of its own, `import torch` alone does not load it
 
@@ -41,10 +39,6 @@ def import_torchvision() -> None:
 
 
 import_torchvision()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow(config, items, Path(__file__).parent, "slow: make ecosystem runs it")
 
 
 @pytest.hookimpl(wrapper=True)

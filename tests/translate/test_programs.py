@@ -133,9 +133,7 @@ def with_first_line(words: list[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("program", "way"), cases())
-def test_program(program: Program, way: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("slow") and not request.config.getoption("full"):
-        pytest.skip("slow: with --full")
+def test_program(program: Program, way: str, tmp_path: Path) -> None:
     if program.needs and importlib.util.find_spec(program.needs) is None:
         pytest.skip(f"{program.needs} is not installed")
     words, path = program.command.split(), tmp_path / "report.json"

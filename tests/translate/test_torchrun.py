@@ -45,10 +45,8 @@ def run_two(script: str, *arguments: str, **environment: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
-def test_the_example_imagenet(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_example_imagenet(tmp_path: Path) -> None:
     """Samplers, workers, clipping, checkpoints by map_location: as two ranks of the CPU; mixed precision nearly so."""
-    if not request.config.getoption("full"):
-        pytest.skip("slow: with --full")
     for name in ("cpu", "webgpu"):
         (tmp_path / name).mkdir()
     expected = run_two("torchrun_imagenet.py", str(tmp_path / "cpu"), TORCH_DEVICE_BACKEND_AUTOLOAD="0")

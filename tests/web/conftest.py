@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.slow import skip_slow
 
 import torch_webgpu
 from torch_webgpu.export.folder import copy_runtime
@@ -26,7 +25,6 @@ NewTab = Callable[[], AbstractContextManager[Any]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow(config, items, HERE, "takes long on a software adapter: make web-test")
     reason = firefox.missing() if firefox.wanted() else missing()
     for item in items:
         if not item.path.is_relative_to(HERE):

@@ -137,7 +137,7 @@ def histories(draw: Any) -> list[tuple[Any, ...]]:
 
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories())
 def test_results_are_those_of_the_cpu_after_any_history(history: Any, device: torch.device) -> None:
     values = torch.arange(2 * 4 * 4 * 4).view(2, 4, 4, 4) % 7

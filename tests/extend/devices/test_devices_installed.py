@@ -115,9 +115,7 @@ def test_a_sample_of_the_runtimes_tests_pass(installed: Path, name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["logged", "faults"])
-def test_all_of_the_runtimes_tests_pass(installed: Path, name: str, request: pytest.FixtureRequest) -> None:
-    if not request.config.getoption("full"):
-        pytest.skip("slow: with --full")
+def test_all_of_the_runtimes_tests_pass(installed: Path, name: str) -> None:
     run_tests(installed, name, RUNTIME)
 
 
