@@ -50,6 +50,20 @@ def many_f32(count: int = 1 << 14) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_between_operations_round_as_pytorch_does(dtype: torch.dtype, target: Target) -> None:
+    halves = torch.arange(1 << 15, dtype=torch.int32).to(torch.int16).view(dtype).float().numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        middles = (halves[:-1] + halves[1:]) / 2
+        near = [np.nextafter(middles, halves[:-1]), np.nextafter(middles, halves[1:])]
+        values = np.concatenate([halves, middles, -middles, *near, many_f32(1 << 18)]).astype(np.float32)
+    values = values[~((values != 0) & (np.abs(values) < np.finfo(np.float32).tiny))]  # GPUs may take them for zero
+    rounded = call("round_f16" if dtype is torch.float16 else "round_bf16", values, target=target)
+    expected = torch.from_numpy(values).to(dtype).float()
+    torch.testing.assert_close(torch.from_numpy(rounded), expected, rtol=0, atol=0, equal_nan=True)
+    assert np.array_equal(np.signbit(rounded[~np.isnan(rounded)]), np.signbit(values[~np.isnan(values)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_half_loads_exactly(dtype: torch.dtype, target: Target) -> None:
     halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
     name = "f16" if dtype is torch.float16 else "bf16"

@@ -79,10 +79,10 @@ def on_lanes(p: Problem) -> Lowered:
 def on_matrices(p: Problem) -> Lowered | None:
     """The product by subgroups, of operands that are scaled if they have to be; None where an adapter cannot."""
     config = matrices_for(p)
-    tiles = tiles_for(p.target, config) if config is not None else []
+    sides = p.sides(words_of(p.dtype).length)
+    tiles = tiles_for(p.target, config, sides) if config is not None else []
     if config is None or not tiles:
         return None
-    sides = p.sides(words_of(p.dtype).length)
     if not all(side.runs for side in sides):
         tiles = [tile for tile in tiles if tile in p.gathering] or tiles
     chosen = matrix_tile.blocking(*p.sizes, tiles, step_of(config))
@@ -106,7 +106,7 @@ def matrices_for(p: Problem) -> MatrixConfig | None:
 
 def on_halves(p: Problem) -> Lowered | None:
     """The product by subgroups, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
-    choice = halves.choose(p.target) if p.halves else None
+    choice = halves.choose(p.target, p.tensors) if p.halves and p.tensors is not None else None
     if choice is None or p.tensors is None:
         return None
     config, tiles = choice
@@ -153,6 +153,7 @@ def by_subgroups(
         tail=p.sizes[3] % step_of(config) != 0,
         together=max(widths.values(), default=1),
         ahead=reads_ahead(p, widths),
+        heavy=p.epilogue.heavy and chosen.splits == 1,
         halves=count,
         sized=p.target.subgroup_sizes,
     )

@@ -66,12 +66,13 @@ def is_worth_copying(slices: int, m: int, n: int, k: int, a: Strided, b: Strided
     return lies_along and fits and min(m, n) >= LEAST_LINES
 
 
-def choose(target: Target) -> tuple[MatrixConfig, list[MatrixTile]] | None:
-    """The subgroup matrices and the tiles for halves; None where the adapter has none."""
+def choose(target: Target, tensors: tuple[Strided, Strided]) -> tuple[MatrixConfig, list[MatrixTile]] | None:
+    """The subgroup matrices and the tiles for halves of these; None where the adapter has none."""
     config = config_for(target, "f16")
     if config is None:
         return None
-    tiles = tiles_for(target, config)
+    a, b = tensors
+    tiles = tiles_for(target, config, (a.side(run_of(a.dtype)), b.side(run_of(b.dtype))))
     return (config, tiles) if tiles else None
 
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.kernels.template import render
@@ -35,7 +36,7 @@ from torch_webgpu.target import MatrixConfig, Target
 
 from .operand import RUN_BYTES, Scale, Side, Sides, run_of
 from .scaled import scale_lines, scaled_run
-from .tile import MIN_SPLIT_K, MOST_SPLITS, READ_AHEAD, Blocking, lanes_of, product_ns
+from .tile import BAND, MIN_SPLIT_K, MOST_SPLITS, READ_AHEAD, Blocking, lanes_of, product_ns
 
 LEAST_PART = 16
 """Positions of a sum, in a part of a step: fewer would have as many barriers for half of the products."""
@@ -62,12 +63,13 @@ class MatrixTile:
         sums = self.down * self.across * config.m * (self.n // self.across + 4)
         return max(RUN_BYTES * lines, 4 * sums) + 4 * (self.m + self.n)
 
-    def suits(self, config: MatrixConfig) -> bool:
+    def suits(self, config: MatrixConfig, sides: Sides) -> bool:
         """Whether fragments divide it, and its threads have equal shares of what is loaded and of what is stored."""
         run, threads, lanes, step = run_of(config.operand), self.threads(config), config.subgroup_size, step_of(config)
         if self.m % (self.down * config.m) or self.n % (self.across * config.n):
             return False
-        whole = all(threads % (line // run) == 0 for line in (self.m, self.n, step))
+        lines = [step if side.k_major else size for side, size in zip(sides, (self.m, self.n))]
+        whole = all(threads % (line // run) == 0 for line in lines)
         shared = all(size * step // run % threads == 0 for size in (self.m, self.n))
         return whole and shared and config.m * (self.n // self.across) % (4 * lanes) == 0
 
@@ -88,24 +90,32 @@ def _pitch(line: int) -> int:
 
 
 WIDE = MatrixTile(128, 256, 2, 4, slots=3)
+TALL = MatrixTile(192, 128, 4, 2, slots=3)
 SQUARE = MatrixTile(128, 128, 2, 2)
 HALF = MatrixTile(64, 128, 2, 2)
 QUARTER = MatrixTile(64, 64, 2, 2)
 LOW = MatrixTile(32, 64, 1, 4)
-TILES = (WIDE, SQUARE, HALF, QUARTER, LOW)
+TILES = (WIDE, TALL, SQUARE, HALF, QUARTER, LOW)
 # Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), and what adding
 # partial sums costs, fitted to measurements on an H100.
 RATES = {
     WIDE: (1324, 0.22, 1067, 1),
+    TALL: (1324, 0.22, 1067, 1),
     SQUARE: (2186, 2.3, 1039, 2),
     HALF: (1072, 0.31, 689, 2),
     QUARTER: (776, 3.64, 1380, 3),
     LOW: (420, 0.62, 410, 1),
 }
+MOST_UNROLLED = 4
+"""Turns of an epilogue that is short. Of 256 threads a unit is busy with, few wait for one another otherwise."""
 SPLIT_NS = 4_000
 PARTIAL_NS = 0.0017
 ANY_SPLITS = 16
 """Up to so many partial sums every number is tried, beyond it powers of two."""
+
+
+ACROSS = Side("a", k_major=False, runs=True), Side("b", k_major=False, runs=True)
+"""Operands whose lines lie across the sum: tiles that multiply these multiply all."""
 
 
 def config_for(target: Target, dtype: str) -> MatrixConfig | None:
@@ -121,9 +131,11 @@ def config_for(target: Target, dtype: str) -> MatrixConfig | None:
     return max(configs, key=lambda config: config.m * config.n * config.k, default=None)
 
 
-def tiles_for(target: Target, config: MatrixConfig) -> list[MatrixTile]:
-    """Those that the adapter holds and can multiply."""
-    return [tile for tile in TILES if tile.workgroup_bytes(config) <= target.workgroup_bytes and tile.suits(config)]
+def tiles_for(target: Target, config: MatrixConfig, sides: Sides = ACROSS) -> list[MatrixTile]:
+    """Those that the adapter holds and that multiply operands which lie like ``sides``, if not in any order."""
+    return [
+        tile for tile in TILES if tile.workgroup_bytes(config) <= target.workgroup_bytes and tile.suits(config, sides)
+    ]
 
 
 def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile], step: int) -> Blocking[MatrixTile]:
@@ -147,8 +159,8 @@ class MatrixKernel:
 
     ``sides``, ``scales``: of a and b. ``tail``: the sum's length may not be a multiple of ``step``. ``together``: how
     many sums ``finish`` takes. ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` turns
-    ahead. ``halves``: of how many a number is the sum, whose fragments alternate (:mod:`.halves`). ``sized``: a kernel
-    may ask for the size of its subgroups.
+    ahead. ``heavy``: ``finish`` is long, and should be there but once. ``halves``: of how many a number is the sum,
+    whose fragments alternate (:mod:`.halves`). ``sized``: a kernel may ask for the size of its subgroups.
     """
 
     tile: MatrixTile
@@ -158,6 +170,7 @@ class MatrixKernel:
     tail: bool
     together: int
     ahead: bool
+    heavy: bool
     halves: int
     sized: bool
 
@@ -211,6 +224,7 @@ class MatrixKernel:
             a=a,
             b=b,
             out=self.out,
+            band=BAND,
             scale_lines=scale_lines(self.scales),
             lanes_of=lanes_of,
         )
@@ -345,25 +359,31 @@ class _Out:
         self.end = tile.down * tile.across * config.m * self.pitch
         self.quads = config.m * self.line
         """Of a subgroup's row of fragments."""
-        self.ahead = min(READ_AHEAD, self.quads // config.subgroup_size) if kernel.ahead else 0
+        turns = self.quads // config.subgroup_size
+        self.ahead = min(READ_AHEAD, turns) if kernel.ahead else 0
+        self.unrolled = 1 if kernel.heavy or kernel.ahead else gcd(turns, MOST_UNROLLED)
+        """Turns whose sums a thread has in hand before it stores the first."""
 
     @property
     def mine(self) -> str:
         """Where this subgroup's part of workgroup memory starts."""
         return f"part_id * {self.config.m * self.pitch}u"
 
-    @property
-    def four(self) -> str:
-        """Four neighbouring sums, brought back if they are scaled."""
-        sums = f"bitcast<vec4<{self.value}>>(tiles[{self.mine} + line * {self.pitch}u + column])"
+    def four(self, row: str, turn: int) -> str:
+        """Four neighbouring sums of a turn at a row of fragments, brought back if they are scaled."""
+        sums = f"bitcast<vec4<{self.value}>>(tiles[{self.mine} + line{turn} * {self.pitch}u + column{turn}])"
         if self.kernel.by_line:
-            row = f"part_m + row * {self.config.m}u + line"
-            columns = ", ".join(f"b_exponents[part_n + 4u * column + {e}u]" for e in range(4))
-            return f"unscaled({sums}, vec4<i32>(a_exponents[{row}]) + vec4<i32>({columns}))"
+            line = f"part_m + {row} * {self.config.m}u + line{turn}"
+            columns = ", ".join(f"b_exponents[part_n + 4u * column{turn} + {e}u]" for e in range(4))
+            return f"unscaled({sums}, vec4<i32>(a_exponents[{line}]) + vec4<i32>({columns}))"
         return sums if self.kernel.scales == (None, None) else f"{sums} * back.x * back.y"
 
-    def given(self, turn: str) -> str:
+    def place(self, row: str, turn: int) -> str:
+        """The row and the first column of a turn's sums."""
+        return f"m0 + part_m + {row} * {self.config.m}u + line{turn}, n0 + part_n + 4u * column{turn}"
+
+    def given(self, row: str, turn: str) -> str:
         """What the epilogue reads for this thread's sums of a turn."""
         quad = f"({turn} + lid % {self.config.subgroup_size}u)"
-        m, n = f"m0 + part_m + row * {self.config.m}u + {quad} / {self.line}u", f"{quad} % {self.line}u"
+        m, n = f"m0 + part_m + {row} * {self.config.m}u + {quad} / {self.line}u", f"{quad} % {self.line}u"
         return f"given(slice, {m}, n0 + part_n + 4u * ({n}))"
