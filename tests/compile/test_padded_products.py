@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.device.linalg.matrices_emulated import NVIDIA
+from torch._dynamo.backends.common import aot_autograd
 
-from torch_webgpu.compile import padded_products
+from torch_webgpu.compile import cross_entropy, padded_products
+from torch_webgpu.compile.matching import aten
 
 ROWS, WORDS, FEATURES = 16, 37, 24
 NAME = "padded product"
@@ -138,3 +140,106 @@ def test_small_products_and_other_types_stay(monkeypatch: pytest.MonkeyPatch) ->
     assert padded(torch.mm, a, b)[0] == 0
     monkeypatch.setattr(padded_products, "MIN_WORK", 1 << 20)
     assert padded(torch.mm, a.half(), b.half())[0] == 0
+
+
+def joint_graph(monkeypatch: pytest.MonkeyPatch, loss: Callable[..., Any], *leaves: torch.Tensor) -> Any:
+    """The joint graph of a loss once its products are padded; its gradients are computed, too."""
+    graphs = []
+    apply = padded_products.apply
+
+    def noted(gm: Any) -> dict[str, int]:
+        changed = apply(gm)
+        graphs.append(gm.graph)
+        return changed
+
+    monkeypatch.setattr(padded_products, "apply", noted)
+    torch._dynamo.reset()
+    torch.compile(loss)(*leaves).backward()
+    (graph,) = graphs
+    return graph
+
+
+def targets(graph: Any, *operators: Any) -> list[Any]:
+    return [node for node in graph.nodes if node.target in operators]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradients_of_scores_are_computed_in_whole_lines(
+    monkeypatch: pytest.MonkeyPatch, reduction: str, weighted: bool
+) -> None:
+    """The loss sums whole lines, and nothing but the weight is copied to be padded."""
+    torch.manual_seed(0)
+    x, w = torch.randn(ROWS, FEATURES), torch.randn(WORDS, FEATURES)
+    t, classes = torch.randint(0, WORDS, (ROWS,)), torch.rand(WORDS)
+    t[3] = -100
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        scores = F.linear(x.half(), w.half()).float()
+        weight = classes.to(x.device) if weighted else None
+        return F.cross_entropy(scores, t.to(x.device), weight, reduction=reduction)
+
+    gradients = []
+    for device in ("webgpu", "cpu"):
+        leaves = [v.detach().to(device).requires_grad_() for v in (x, w)]
+        if device == "webgpu":
+            graph = joint_graph(monkeypatch, loss, *leaves)
+        else:
+            loss(*leaves).backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    (total,) = targets(graph, cross_entropy.LOG_SUM_EXP)
+    whole = -(-WORDS // 8) * 8
+    assert total.args[0].meta["val"].shape == (ROWS, whole)
+    assert [node.meta["val"].shape for node in targets(graph, aten.cat.default)] == [(whole, FEATURES)]
+    for one, other in zip(*gradients, strict=True):
+        close(one, other)
+
+
+def test_what_further_columns_do_not_hold_zeros_for_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, u = (torch.randn(n, FEATURES).half() for n in (ROWS, WORDS, WORDS))
+
+    def chain(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        return ((x @ w.t()).float().sub(1).exp().half() @ u).relu()
+
+    count, found = padded(chain, *(v.to("webgpu") for v in (x, w, u)))
+    assert count == 2
+    close(found / 100, chain(x, w, u) / 100)
+
+
+def test_rows_that_are_not_finite_leave_others_alone() -> None:
+    torch.manual_seed(0)
+    x, w, t = torch.randn(ROWS, FEATURES), torch.randn(WORDS, FEATURES), torch.randint(0, WORDS, (ROWS,))
+    x[2], x[5, 0] = torch.inf, torch.nan
+
+    def loss(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(x.half(), w.half()).float(), t, reduction="sum")
+
+    gradients = []
+    for device in ("webgpu", "cpu"):
+        leaf = x.detach().to(device).requires_grad_()
+        run = torch.compile(loss) if device == "webgpu" else loss
+        run(leaf, w.to(device), t.to(device)).backward()
+        gradients.append(leaf.grad.cpu())
+    found, expected = gradients
+    assert torch.equal(found.isnan(), expected.isnan())
+    close(found.nan_to_num(), expected.nan_to_num())
+
+
+def test_products_share_the_copy_of_a_weight() -> None:
+    """Of a weight and of its transpose's transpose."""
+    x, w = torch.randn(ROWS, FEATURES).half().to("webgpu"), torch.randn(WORDS, FEATURES).half().to("webgpu")
+    graphs = []
+
+    def noted(gm: Any, *_: Any) -> Any:
+        padded_products.apply(gm)
+        graphs.append(gm.graph)
+        return gm.forward
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        turned = w.t()
+        return (x @ turned).relu() @ turned.t()
+
+    torch._dynamo.reset()
+    torch.compile(both, backend=aot_autograd(fw_compiler=noted))(x, w)
+    (graph,) = graphs
+    assert len([node for node in targets(graph, aten.cat.default) if node.args[0][0].op == "placeholder"]) == 1

@@ -25,8 +25,9 @@ from .private import is_webgpu
 
 NONE, MEAN = 0, 1
 """Numbers of reductions."""
-LOSS, SLOPE = aten.nll_loss_forward.default, aten._log_softmax_backward_data.default
-PLACES: dict[Any, int] = {LOSS: 0, aten.nll_loss_backward.default: 1, SLOPE: 1}
+LOSS, LOSS_SLOPE = aten.nll_loss_forward.default, aten.nll_loss_backward.default
+SLOPE = aten._log_softmax_backward_data.default
+PLACES: dict[Any, int] = {LOSS: 0, LOSS_SLOPE: 1, SLOPE: 1}
 """Of log-probabilities among the arguments."""
 
 _library = torch.library.Library("torch_webgpu", "FRAGMENT")
@@ -61,6 +62,9 @@ def rewrite(node: Node) -> bool:
     scores = Scores(node, x)
     scores.replace_loss(losses[0])
     for user in list(node.users):
+        if user.target is SLOPE and isinstance(user.args[0], Node) and user.args[0].target is LOSS_SLOPE:
+            scores.replace_slope(user, user.args[0])
+    for user in list(node.users):
         user.replace_input_with(node, scores.log_probabilities(user, scores.x))
     return True
 
@@ -92,11 +96,37 @@ class Scores:
             scores = new_call(before, aten._to_copy.default, scores, dtype=torch.float32)
         return new_call(before, aten.sub.Tensor, new_call(before, aten.sub.Tensor, scores, self.top), self.rest)
 
+    @staticmethod
+    def targets(before: Node, target: Any, ignored: Any) -> tuple[Node, Node]:
+        """Which rows count, and a class for each."""
+        counts = new_call(before, aten.ne.Scalar, target, ignored)
+        return counts, new_call(before, aten.where.ScalarOther, counts, target, 0)
+
+    def replace_slope(self, slope: Node, loss_slope: Node) -> None:
+        """Computes ``_log_softmax_backward_data`` of ``nll_loss_backward`` element by element: a row of the latter has
+        one number that is not 0, which is also its sum.
+        """
+        grad, _, target, weight, reduction, ignored, total = loss_slope.args
+        counts, chosen = self.targets(slope, target, ignored)
+        number = new_call(slope, aten.div.Tensor, grad, total) if reduction == MEAN else grad
+        if weight is not None:
+            weights = new_call(slope, aten.index_select.default, weight, 0, chosen)
+            number = new_call(slope, aten.mul.Tensor, number, weights)
+        number = new_call(slope, aten.where.ScalarOther, counts, number, 0.0)
+        value, log = value_of(slope), self.log_probabilities(slope, self.x)
+        at_targets = new_call(slope, LOSS_SLOPE, number, log, target, None, NONE, ignored, total)
+        share = new_call(slope, aten.exp.default, log)
+        share = new_call(slope, aten.mul.Tensor, share, new_call(slope, aten.unsqueeze.default, number, 1))
+        result = new_call(slope, aten.add.Tensor, at_targets, share)
+        if value.dtype != torch.float32:
+            result = new_call(slope, aten._to_copy.default, result, dtype=value.dtype)
+        slope.replace_all_uses_with(result)
+        slope.graph.erase_node(slope)
+
     def replace_loss(self, loss: Node) -> None:
         """Computes ``nll_loss_forward`` from the targets' scores."""
         _, target, weight, reduction, ignored = loss.args
-        counts = new_call(loss, aten.ne.Scalar, target, ignored)
-        chosen = new_call(loss, aten.where.ScalarOther, counts, target, 0)
+        counts, chosen = self.targets(loss, target, ignored)
         places = new_call(loss, aten.unsqueeze.default, chosen, 1)
         found = new_call(loss, aten.gather.default, self.x, 1, places)
         losses = new_call(loss, aten.neg.default, self.log_probabilities(loss, found))

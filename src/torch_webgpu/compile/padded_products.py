@@ -6,6 +6,9 @@ next run as they are computed, and the result is a part of what is computed. PyT
 same reason (``torch/_inductor/fx_passes/pad_mm.py``).
 
 What a program can see lies as it did: a product that a graph returns is not padded for its own lines.
+
+What is computed element by element of a padded product, and padded for the next one, is computed at the padded size
+(:mod:`.padded_columns`).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from torch_webgpu.kernels.matmul.matrix_tile import config_for
 from torch_webgpu.kernels.matmul.operand import run_of
 from torch_webgpu.kernels.matmul.scaled import operand_for
 
+from . import padded_columns
 from .matching import BY_LAYOUT, HALVES, VIEWS, aten, calls, new_call, value_of
 from .private import is_webgpu
 
@@ -87,6 +91,7 @@ def pad(node: Node, copies: Copies) -> bool:
     for view, result in (views or {}).items():
         view.meta["val"] = result
         view.meta.pop("tensor_meta", None)
+    padded_columns.sum_whole_lines(product)
     return True
 
 
@@ -128,6 +133,8 @@ class Operand:
     def of(node: Any) -> Operand | None:
         """None of a matrix that lies otherwise."""
         rows, columns = value_of(node).shape
+        while node.target in TRANSPOSES and node.args[0].target in TRANSPOSES:  # of matrices: one undoes the other
+            node = node.args[0].args[0]
         is_turned = node.target in TRANSPOSES and not value_of(node).is_contiguous()
         source = node.args[0] if is_turned else node
         is_whole = value_of(source).dim() == 2 and value_of(source).is_contiguous()
@@ -139,6 +146,9 @@ class Operand:
         key = self.source, str(down), str(across)
         if key not in copies:
             copy = self.source
+            columns = value_of(copy).shape[1]
+            if across != columns:
+                copy = padded_columns.with_zeros(copy, across, before) or copy
             for dim, size in ((1, across), (0, down)):
                 known = value_of(copy).shape[dim]
                 if isinstance(known, int) and size != known:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Spec
@@ -92,13 +93,18 @@ class Quad:
 
 
 class Indexing:
-    """How each argument's element number follows from a point's row-major number ``i`` in the iteration space."""
+    """How each argument's element number follows from a point's row-major number ``i`` in the iteration space.
+    ``dims``: where the dimensions that the operation counts are in it, if it asks for coordinates.
+    """
 
-    def __init__(self, sizes: Shape, strides: Sequence[Shape], params: ParamList) -> None:
+    def __init__(
+        self, sizes: Shape, strides: Sequence[Shape], params: ParamList, dims: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
         self.sizes = sizes
         self.strides = strides
         self.params = params
         self.rank = len(sizes)
+        self.dims = dims
 
     def layout(self, k: int) -> str:
         """ "linear" (element ``i``), "scalar" (always element 0) or "strided"."""
@@ -113,6 +119,10 @@ class Indexing:
             return ["  let c0 = i;"]
         axes = [(f"c{d}", f"r{d - 1}", self.params.add(f"n{d}", self.sizes[d])) for d in range(last, 0, -1)]
         return [f"  let r{last} = i;", *split_number(f"r{last}", axes, "c0")]
+
+    def index(self, dim: int) -> str:
+        """The WGSL of a coordinate as the operation counts dimensions."""
+        return f"i32(c{self.dims[dim]})" if dim in self.dims else "0i"
 
     def element(self, k: int, arg: int) -> str:
         """The WGSL of argument ``k``'s element number; ``arg`` is the argument its offset belongs to."""

@@ -6,7 +6,7 @@ layout. Each thread owns a run of consecutive points, so that it owns whole 32-b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
@@ -33,12 +33,12 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     in_order = any(e.op == "index" for e in leaves)
     linear = any(e.op == "linear" for e in leaves)
     first = Spec("f32", shape, tuple(range(len(shape), 0, -1))) if linear else op.outputs[0]
-    sizes, strides = points(shape, op.args, first, in_order)
+    sizes, strides, dims = points(shape, op.args, first, in_order)
     params = ParamList()
-    indexing = Indexing(sizes, strides, params)
+    indexing = Indexing(sizes, strides, params, dims)
     one_by_one = QUAD * code_size(body.roots) > MAX_UNROLLED
-    by_four = not in_order and not one_by_one and moves_by_four(op, indexing)
-    if by_four and not linear and (turn := find_turn(op, sizes, strides)) is not None:
+    by_four = not one_by_one and moves_by_four(op, indexing)
+    if by_four and not linear and not in_order and (turn := find_turn(op, sizes, strides)) is not None:
         return build_transposed(QuadWriter(op, alias, indexing), turn)
     numel = params.add("numel", prod(shape))
     if by_four:
@@ -56,7 +56,7 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
             return convert(f"{names[k]}_load({indexing.element(k, k)})", op.args[k].dtype, e.dtype, fits=True)
         if e.op == "param":
             return scalars[e.args[0]]
-        return "i" if e.op == "linear" else f"i32(c{e.args[0]})"
+        return "i" if e.op == "linear" else indexing.index(e.args[0])
 
     lines, values = emit_stored(body.roots, [spec.dtype for spec in op.outputs], leaf)
     strided = any(indexing.layout(k) == "strided" for k in range(len(op.args)))
@@ -83,9 +83,18 @@ def moves_by_four(op: Operation, indexing: Indexing) -> bool:
     return whole and even and any(BY_NAME[spec.dtype].itemsize <= 4 for spec, _ in outputs)
 
 
-def points(shape: Shape, args: Sequence[Spec], first: Spec, in_order: bool) -> tuple[Shape, list[Shape]]:
-    """The iteration space of ``args`` broadcast to ``shape``, in the memory order of ``first`` unless ``in_order``."""
+def points(
+    shape: Shape, args: Sequence[Spec], first: Spec, in_order: bool
+) -> tuple[Shape, list[Shape], Mapping[int, int]]:
+    """The iteration space of ``args`` broadcast to ``shape``, in the memory order of ``first``; ``in_order`` with all
+    dimensions but those of size 1, and where each of them is.
+    """
     strides = [broadcast_strides(spec.shape, spec.strides, shape) for spec in args]
-    if in_order:
-        return shape or (1,), [s or (0,) for s in strides]
-    return collapse(shape, strides, iteration_order(shape, broadcast_strides(first.shape, first.strides, shape)))
+    if not in_order:
+        order = iteration_order(shape, broadcast_strides(first.shape, first.strides, shape))
+        return *collapse(shape, strides, order), {}
+    dims = [d for d, size in enumerate(shape) if size != 1]
+    if not dims:
+        return (1,), [(0,) for _ in strides], {}
+    sizes, steps = tuple([shape[d] for d in dims]), [tuple([s[d] for d in dims]) for s in strides]
+    return sizes, steps, {d: k for k, d in enumerate(dims)}

@@ -24,7 +24,9 @@ MAX_EXPRESSIONS = 64
 
 
 def takes_runs(writer: QuadWriter) -> bool:
-    """Whether the operation should be written like this: every argument lies in iteration order or is a number."""
+    """Whether the operation should be written like this: every argument lies in iteration order or is a number,
+    and no coordinate is asked for.
+    """
     indexing, args = writer.indexing, writer.op.args
     layouts = {k: indexing.layout(k) for k in writer.used}
     simple = all(
@@ -32,7 +34,7 @@ def takes_runs(writer: QuadWriter) -> bool:
     )
     narrow = all(BY_NAME[args[k].dtype].itemsize <= 2 for k in writer.used)
     small = sum(1 for _ in walk(writer.roots)) <= MAX_EXPRESSIONS
-    return simple and narrow and small and prod(indexing.sizes) >= MIN_NUMEL
+    return not writer.placed and simple and narrow and small and prod(indexing.sizes) >= MIN_NUMEL
 
 
 def build_runs(writer: QuadWriter, numel: str) -> Launch:

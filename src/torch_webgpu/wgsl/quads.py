@@ -23,8 +23,8 @@ from .launch import Launch
 class QuadWriter:
     """Writes a pointwise operation's kernel that computes four points at a time.
 
-    ``used``: the arguments that it touches, of which it evaluates ``point`` for elements of ``loaded``. ``types``: what
-    their elements are computed in.
+    ``used``: the arguments that it touches, of which it evaluates ``point`` for elements of ``loaded``, and for the
+    coordinates ``placed``. ``types``: what their elements are computed in.
     """
 
     def __init__(self, op: Operation, alias: tuple[int, ...], indexing: Indexing) -> None:
@@ -35,6 +35,8 @@ class QuadWriter:
         self.scalars = self.params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
         self.used = sorted({e.args[0] for e in leaves if e.op == "load"}.union(self.outputs))
         self.types = {k: compute_type(op.args[k].dtype) for k in self.used}
+        asked = {e.args[0] for e in leaves if e.op == "index"}
+        self.placed = sorted(indexing.dims[d] for d in asked & indexing.dims.keys())
         self.bindings, self.names, self.order = bind(op.args, alias, op.n_inputs)
         self.loaded: list[int] = []
         self.point = self.point_function()
@@ -48,10 +50,12 @@ class QuadWriter:
                 if k not in self.loaded:
                     self.loaded.append(k)
                 return convert(f"a{k}", self.op.args[k].dtype, e.dtype, fits=True)
+            if e.op == "index":
+                return self.indexing.index(e.args[0])
             return self.scalars[e.args[0]] if e.op == "param" else "i"
 
         lines, values = emit_stored(self.roots, [spec.dtype for spec in self.op.outputs], leaf)
-        arguments = ["i: u32", *(f"a{k}: {self.types[k]}" for k in self.loaded)]
+        arguments = ["i: u32", *(f"a{k}: {self.types[k]}" for k in self.loaded), *(f"c{d}: u32" for d in self.placed)]
         fields = [f"y{k}: {self.types[k]}" for k in self.outputs]
         return struct_function(f"point({', '.join(arguments)})", "Point", fields, lines, values)
 
@@ -92,7 +96,7 @@ def build_quads(writer: QuadWriter, numel: str) -> Launch:
     """The kernel in which a thread owns one group of four."""
     op, indexing, used = writer.op, writer.indexing, writer.used
     main = [*writer.point, *MAIN, f"  let base = t * {QUAD}u;", f"  if (base >= {numel}) {{ return; }}"]
-    if any(indexing.layout(k) == "strided" for k in used):
+    if writer.placed or any(indexing.layout(k) == "strided" for k in used):
         main += ["  let i = base;", *indexing.coordinates()]
     coordinates = {d: f"c{d}" for d in range(indexing.rank)}
     limit = "" if indexing.rank > 1 else f"{numel} - 1u"
@@ -102,6 +106,8 @@ def build_quads(writer: QuadWriter, numel: str) -> Launch:
         lines, values = writer.load(k, quads[k])
         main += lines
         lanes.append(values)
+    last = indexing.rank - 1
+    lanes += [[f"c{d} | {e}u" if d == last else f"c{d}" for e in range(QUAD)] for d in writer.placed]
     main += [*evaluate(lanes, "base"), f"  let whole = base + {QUAD}u <= {numel};"]
     for k in writer.outputs:
         main += store(writer, k, quads[k], numel)

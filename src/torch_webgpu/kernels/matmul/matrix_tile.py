@@ -41,6 +41,9 @@ from .tile import BAND, MIN_SPLIT_K, MOST_SPLITS, READ_AHEAD, Blocking, lanes_of
 LEAST_PART = 16
 """Positions of a sum, in a part of a step: fewer would have as many barriers for half of the products."""
 
+OUT_PADDING = 2
+"""Vectors of four after a line of sums in workgroup memory: four lines of eight words then are in different banks."""
+
 
 @dataclass(frozen=True)
 class MatrixTile:
@@ -60,7 +63,7 @@ class MatrixTile:
         run = run_of(config.operand)
         along, across = _pitch(self.slots * part_of(config) // run), self.slots * part_of(config)
         lines = sum(max(size * along, across * _pitch(size // run)) for size in (self.m, self.n))
-        sums = self.down * self.across * config.m * (self.n // self.across + 4)
+        sums = self.down * self.across * config.m * (self.n // self.across + 4 * OUT_PADDING)
         return max(RUN_BYTES * lines, 4 * sums) + 4 * (self.m + self.n)
 
     def suits(self, config: MatrixConfig, sides: Sides) -> bool:
@@ -355,7 +358,7 @@ class _Out:
         self.config, self.kernel = config, kernel
         self.value = "f32" if config.result == "f32" else "i32"
         self.line = kernel.columns * config.n // 4
-        self.pitch = self.line + 1
+        self.pitch = self.line + OUT_PADDING
         self.end = tile.down * tile.across * config.m * self.pitch
         self.quads = config.m * self.line
         """Of a subgroup's row of fragments."""
