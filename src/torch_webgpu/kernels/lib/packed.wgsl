@@ -29,12 +29,17 @@ fn f16_unpack(word: u32, k: u32) -> f32 { return f16_to_f32((word >> (16u * k)) 
 
 fn f16_pack(word: u32, k: u32, v: f32) -> u32 { return insertBits(word, f16_from_f32(v), 16u * k, 16u); }
 
-// Round to nearest even; a NaN stays one (adding the rounding bias would carry it into an infinity).
-fn bf16_from_f32(v: f32) -> u32 {
+// Round to nearest even, in the upper half; the lower one is not cleared. A NaN stays one (adding the rounding bias would
+// carry it into an infinity).
+fn bf16_above(v: f32) -> u32 {
   let bits = bitcast<u32>(v);
-  let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-  return select(rounded, 0x7fc0u, (bits & 0x7fffffffu) > 0x7f800000u);
+  return select(bits + 0x7fffu + ((bits >> 16u) & 1u), 0x7fc00000u, (bits & 0x7fffffffu) > 0x7f800000u);
 }
+
+fn bf16_from_f32(v: f32) -> u32 { return bf16_above(v) >> 16u; }
+
+// A word of two.
+fn bf16_pair(low: f32, high: f32) -> u32 { return (bf16_above(low) >> 16u) | (bf16_above(high) & 0xffff0000u); }
 
 fn f16_to_f32(half: u32) -> f32 {
   let sign = (half & 0x8000u) << 16u;

@@ -13,4 +13,4 @@ fn round_f16(v: f32) -> f32 {
   return select(rounded, v * 3e38, magnitude >= 0x477ff000u);
 }
 
-fn round_bf16(v: f32) -> f32 { return bitcast<f32>(bf16_from_f32(v) << 16u); }
+fn round_bf16(v: f32) -> f32 { return bitcast<f32>(bf16_above(v) & 0xffff0000u); }

@@ -73,7 +73,7 @@ class Described:
 
 def packed_run(dtype: str, run: Run) -> str:
     """``b_run`` of numbers as those of a 16-bit type lie in memory."""
-    pack = {"f16": "pack2x16float(vec2<f32>({}, {}))", "bf16": "bf16_pack(bf16_pack(0u, 0u, {}), 1u, {})"}[dtype]
+    pack = {"f16": "pack2x16float(vec2<f32>({}, {}))", "bf16": "bf16_pair({}, {})"}[dtype]
     words = ", ".join(pack.format(f"b[{e}]", f"b[{e + 1}]") for e in range(0, run.length, 2))
     lines = ["  let b = b_numbers(row, step);", f"  return vec4<u32>({words});"]
     return "\n".join([f"fn b_run(row: u32, step: u32) -> {run.type} {{", *lines, "}"])
