@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from torch_webgpu.compiler.lower.lower import lower
 from torch_webgpu.ir.operation import Operation, Spec
@@ -15,9 +17,20 @@ from torch_webgpu.kernels.conv import conv
 from torch_webgpu.kernels.conv.conv_problem import Geometry
 from torch_webgpu.kernels.matmul import halves, matmul, scaled
 from torch_webgpu.kernels.matmul.halves import is_worth
-from torch_webgpu.kernels.matmul.matrix_tile import RATES, TALL, TILES, blocking, config_for, tiles_for
+from torch_webgpu.kernels.matmul.matrix_tile import (
+    RATES,
+    TALL,
+    TILES,
+    WIDE,
+    MatrixTile,
+    blocking,
+    config_for,
+    tiles_for,
+)
 from torch_webgpu.kernels.matmul.operand import Side
+from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.layout import contiguous_strides
+from torch_webgpu.plan import trace
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.link import link
 
@@ -104,6 +117,21 @@ def test_configurations_that_do_not_serve():
 
 def test_every_tile_has_its_costs():
     assert set(TILES) == set(RATES)
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(768, TALL), (3072, WIDE)])
+def test_blocks_that_leave_few_compute_units_idle(columns: int, tile: MatrixTile) -> None:
+    """Of 132: 132 blocks of 192×128 instead of 96 wider ones, and 384 of 128×256 in three turns instead of four."""
+    assert blocking(1, 4096, columns, 768, TILES, 32) == Blocking(tile, 1, 768)
+
+
+def test_convolutions_have_no_tall_blocks() -> None:
+    """None was faster with them."""
+    x, w = torch.empty(32, 256, 14, 14, dtype=torch.float16), torch.empty(256, 256, 3, 3, dtype=torch.float16)
+    plan = trace(lambda x, w: F.conv2d(x, w, padding=1), x, w, target="h200-dawn")
+    names = [kernel.name for kernel in plan.kernels]
+    assert any(name.startswith("conv_forward_matrices") for name in names)
+    assert not any("192x128" in name for name in names)
 
 
 def test_small_products_take_small_tiles_and_deep_ones_are_split():

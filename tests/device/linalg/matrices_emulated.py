@@ -21,7 +21,7 @@ from tests.device.choices import forget
 
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul import halves, matrix_tile
-from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile, Rate
+from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
 from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.plan import Requirements
 from torch_webgpu.runtime import pipelines
@@ -201,7 +201,7 @@ def pretend(
         pytest.skip("SwiftShader's compiler takes up to 20 GiB for an emulated kernel: needs 64 GiB of memory")
     target = replace(device.target, matrices=(config,), workgroup_bytes=49152, subgroup_sizes=False)
     monkeypatch.setattr(matrix_tile, "TILES", (tile,))
-    monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, Rate(500, 1.0, 800, 1, 1000)))
+    monkeypatch.setitem(matrix_tile.RATES, tile, matrix_tile.RATES.get(tile, (500, 1.0, 800, 1)))
     chosen: list[Blocking[MatrixTile]] = []
     blocking = matrix_tile.blocking
 

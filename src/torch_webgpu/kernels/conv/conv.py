@@ -112,6 +112,10 @@ class ConvProblem(Problem):
         return GATHERING
 
     @property
+    def is_of_matrices(self) -> bool:
+        return False
+
+    @property
     def reads_ahead(self) -> bool:
         return False
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.kernels.template import render
@@ -37,7 +36,7 @@ from torch_webgpu.target import MatrixConfig, Target
 
 from .operand import RUN_BYTES, Scale, Side, Sides, run_of
 from .scaled import scale_lines, scaled_run
-from .tile import BAND, MIN_SPLIT_K, MOST_SPLITS, READ_AHEAD, UNITS, Blocking, blocks, lanes_of
+from .tile import MIN_SPLIT_K, MOST_SPLITS, READ_AHEAD, Blocking, lanes_of, product_ns
 
 LEAST_PART = 16
 """Positions of a sum, in a part of a step: fewer would have as many barriers for half of the products."""
@@ -95,40 +94,21 @@ def _pitch(line: int) -> int:
 
 WIDE = MatrixTile(128, 256, 2, 4, slots=3)
 TALL = MatrixTile(192, 128, 4, 2, slots=3)
+"""For products of which 128×256 leaves compute units idle: 4096×768 is 132 of these blocks, 96 of those."""
 SQUARE = MatrixTile(128, 128, 2, 2)
 HALF = MatrixTile(64, 128, 2, 2)
 QUARTER = MatrixTile(64, 64, 2, 2)
 LOW = MatrixTile(32, 64, 1, 4)
 TILES = (WIDE, TALL, SQUARE, HALF, QUARTER, LOW)
-
-
-class Rate(NamedTuple):
-    """How fast workgroups of a tile run, fitted to measurements on an H100: ``n`` of them on one compute unit do
-    together ``rate * n / (n + idle)`` multiply-adds a nanosecond, up to ``full``, and each takes ``start_ns`` besides,
-    of which storing its sums is most. A unit starts ``together`` of them.
-    """
-
-    rate: float
-    idle: float
-    full: float
-    together: int
-    start_ns: float
-
-    def product_ns(self, groups: int, sums: int, length: int) -> float:
-        """The time of a unit that has so many workgroups, of ``sums`` sums over ``length`` positions each."""
-        if groups > self.together:
-            groups = -(-groups // self.together) * self.together
-        rate = min(self.full, self.rate * groups / (groups + self.idle))
-        return groups * (sums * length / rate + self.start_ns)
-
-
+# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), and what adding
+# partial sums costs, fitted to measurements on an H100.
 RATES = {
-    WIDE: Rate(1277, 0, 1277, 1, 4_200),
-    TALL: Rate(980, 0, 980, 1, 3_800),
-    SQUARE: Rate(4210, 5.36, 1144, 2, 2_300),
-    HALF: Rate(1072, 0.31, 800, 2, 1_200),
-    QUARTER: Rate(776, 3.64, 1380, 3, 350),
-    LOW: Rate(420, 0.62, 410, 1, 220),
+    WIDE: (1324, 0.22, 1067, 1),
+    TALL: (1034, 0.22, 833, 1),
+    SQUARE: (2186, 2.3, 1039, 2),
+    HALF: (1072, 0.31, 689, 2),
+    QUARTER: (776, 3.64, 1380, 3),
+    LOW: (420, 0.62, 410, 1),
 }
 MOST_UNROLLED = 4
 """Turns of an epilogue that is short. Of 256 threads a unit is busy with, few wait for one another otherwise."""
@@ -170,8 +150,7 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile], s
     def cost_ns(option: tuple[MatrixTile, int]) -> float:
         tile, splits = option
         adding = 0 if splits == 1 else SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
-        groups = -(-slices * splits * blocks(tile, m, n) // UNITS)
-        return RATES[tile].product_ns(groups, tile.m * tile.n, -(-k // (splits * step)) * step) + adding
+        return product_ns(RATES[tile], tile, splits, step, slices, m, n, k) + adding
 
     tile, splits = min(((tile, splits) for tile in tiles for splits in counts), key=cost_ns)
     chunk = -(-k // (splits * step)) * step
@@ -184,8 +163,9 @@ class MatrixKernel:
 
     ``sides``, ``scales``: of a and b. ``tail``: the sum's length may not be a multiple of ``step``. ``together``: how
     many sums ``finish`` takes. ``ahead``: there is ``given`` (see :mod:`.epilogue`), which is read ``READ_AHEAD`` turns
-    ahead. ``heavy``: ``finish`` is long, and should be there but once. ``halves``: of how many a number is the sum,
-    whose fragments alternate (:mod:`.halves`). ``sized``: a kernel may ask for the size of its subgroups.
+    ahead. ``heavy``: ``finish`` is long, and should be there but once. ``band``: see ``block.wgsl.jinja``. ``halves``:
+    of how many a number is the sum, whose fragments alternate (:mod:`.halves`). ``sized``: a kernel may ask for the
+    size of its subgroups.
     """
 
     tile: MatrixTile
@@ -196,6 +176,7 @@ class MatrixKernel:
     together: int
     ahead: bool
     heavy: bool
+    band: int
     halves: int
     sized: bool
 
@@ -249,7 +230,7 @@ class MatrixKernel:
             a=a,
             b=b,
             out=self.out,
-            band=BAND,
+            band=self.band,
             scale_lines=scale_lines(self.scales),
             lanes_of=lanes_of,
         )

@@ -47,6 +47,11 @@ class Problem(ABC):
         return ()
 
     @property
+    def is_of_matrices(self) -> bool:
+        """Whether both operands and the sums lie as matrices do, in rows and columns, not as windows of images."""
+        return True
+
+    @property
     def halves(self) -> int:
         """Into how many halves of float16 numbers may fall (see :mod:`.halves`); 0: they are multiplied as they are."""
         return 0

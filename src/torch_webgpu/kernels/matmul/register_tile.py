@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from torch_webgpu.kernels.template import render
 
 from .operand import Side
-from .tile import BAND, READ_AHEAD, Tile, lanes_of
+from .tile import READ_AHEAD, Tile, lanes_of
 
 LINE_RUNS = 8
 """Runs of 16 bytes that workgroup memory delivers at once: a line of its banks."""
@@ -248,7 +248,6 @@ def block_text(
         ahead=min(READ_AHEAD, turns.count if heavy else READ_AHEAD) if ahead else 0,
         in_turn=heavy,
         turns=turns,
-        band=BAND,
         partials=_partials(tile, a, b),
         sums=[] if heavy else _sums(tile, a, b, together),
     )

@@ -91,8 +91,6 @@ UNITS = 132
 """Compute units of a large GPU. On a smaller one some sums are split that need not be."""
 MIN_SPLIT_K = 64
 """The least length of sum that one workgroup of a split sum gets."""
-BAND = 8
-"""Blocks of a band: see ``block.wgsl.jinja``."""
 START_K = 40
 """What starting a workgroup costs: as much as so many positions of its sums."""
 MOST_SPLITS = 128
