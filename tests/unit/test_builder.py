@@ -118,6 +118,25 @@ def test_outputs_in_iteration_order_are_written_in_fours(output: Spec) -> None:
     assert "x0_load4" in built.kernel.body
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "bool"])
+def test_parts_of_tensors_are_written_in_fours(dtype: str) -> None:
+    """What ``cat`` fills, if its lines are groups of four, and start at such."""
+    body = build(dense("f32", 6, 8), Spec(dtype, (6, 8), (20, 1))).kernel.body
+    assert "let at1 = (P.o1 + c0 * P.t1_0 + c1) / 4u;" in body
+    assert "y1_store4(at1, out1)" in body
+    for between in (Spec(dtype, (6, 8), (18, 1)), Spec(dtype, (6, 8), (20, 1), aligned=False)):
+        assert "_store4" not in build(dense("f32", 6, 8), between).kernel.body
+
+
+def test_coordinates_are_known_in_fours() -> None:
+    """Of the innermost dimension each point has its own; dimensions of size 1 are none."""
+    position = ops.to_dtype(ops.index(2) + ops.index(0) + ops.index(1), "f32")
+    spec = dense("f32", 6, 1, 8)
+    body = build_pointwise(Operation("test", (spec,), 1, Pointwise((position,))), (0,), False).kernel.body
+    assert "point(base | 3u, c0, c1 | 3u)" in body
+    assert "y0_store4" in body
+
+
 @pytest.mark.parametrize(
     ("operand", "expected"),
     [

@@ -38,14 +38,15 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
     indexing = Indexing(sizes, strides, params, dims)
     one_by_one = QUAD * code_size(body.roots) > MAX_UNROLLED
     by_four = not one_by_one and moves_by_four(op, indexing)
-    if by_four and not linear and not in_order and (turn := find_turn(op, sizes, strides)) is not None:
+    outputs = range(op.n_inputs, len(op.args))
+    turns = by_four and not linear and not in_order and all(indexing.layout(k) == "linear" for k in outputs)
+    if turns and (turn := find_turn(op, sizes, strides)) is not None:
         return build_transposed(QuadWriter(op, alias, indexing), turn)
     numel = params.add("numel", prod(shape))
     if by_four:
         writer = QuadWriter(op, alias, indexing)
         return build_runs(writer, numel) if takes_runs(writer) else build_quads(writer, numel)
 
-    outputs = range(op.n_inputs, len(op.args))
     modes = {k: store_mode(op.args[k], indexing.layout(k), native_f16) for k in outputs}
     bindings, names, order = bind(op.args, alias, op.n_inputs, modes)
     scalars = params.scalars(op.param_kinds, [e.args[0] for e in leaves if e.op == "param"])
@@ -73,14 +74,22 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> 
 
 
 def moves_by_four(op: Operation, indexing: Indexing) -> bool:
-    """Whether every output lies in iteration order, starts at a multiple of four, and some can be moved by fours.
+    """Whether every output lies in iteration order and starts at a multiple of four, or consists of groups of four as
+    parts of tensors do (what ``cat`` fills, say), and some can be moved by fours.
 
     64-bit outputs are stored one by one. Of several dimensions the innermost must consist of groups of four.
     """
-    outputs = [(spec, indexing.layout(k)) for k, spec in enumerate(op.args) if k >= op.n_inputs]
-    whole = all(layout == "linear" and (spec.aligned or BY_NAME[spec.dtype].itemsize > 4) for spec, layout in outputs)
+    outputs = {k: spec for k, spec in enumerate(op.args) if k >= op.n_inputs}
+
+    def in_groups(k: int, spec: Spec) -> bool:
+        layout, is_wide = indexing.layout(k), BY_NAME[spec.dtype].itemsize > 4
+        if layout == "linear":
+            return spec.aligned or is_wide
+        return layout == "strided" and (is_wide or indexing.in_fours(k, spec))
+
     even = indexing.rank == 1 or indexing.sizes[-1] % QUAD == 0
-    return whole and even and any(BY_NAME[spec.dtype].itemsize <= 4 for spec, _ in outputs)
+    narrow = any(BY_NAME[spec.dtype].itemsize <= 4 for spec in outputs.values())
+    return even and narrow and all(in_groups(k, spec) for k, spec in outputs.items())
 
 
 def points(

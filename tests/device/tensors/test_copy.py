@@ -108,6 +108,36 @@ def test_neighbours_in_a_word_are_kept(dtype: torch.dtype, start: int, length: i
         same(got.cpu(), want)
 
 
+PARTS = (
+    (slice(None), slice(1, 3), slice(4, 12)),
+    (slice(0, 6, 2),),
+    (slice(None), slice(None), slice(1, 9)),
+    (slice(2, 4), 2, slice(0, 4)),
+    (slice(None), slice(None), slice(0, 16, 2)),
+)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parts_of_tensors_are_filled(dtype: torch.dtype, device: torch.device) -> None:
+    """In groups of four where they consist of such, and no neighbour changes."""
+    torch.manual_seed(0)
+    whole = (torch.randn(6, 4, 16) * 3).abs().to(dtype)
+    on_gpu = whole.to(device)
+    for part in PARTS:
+        filling = (torch.randn(whole[part].shape) * 3).abs().to(dtype)
+        whole[part] = filling
+        on_gpu[part] = filling.to(device)
+        same(on_gpu.cpu(), whole)
+    turned, filling = whole.transpose(0, 1)[1:3], (torch.randn(2, 6, 16) * 3).abs().to(dtype)
+    turned.copy_(filling)
+    on_gpu.transpose(0, 1)[1:3].copy_(filling.to(device))
+    same(on_gpu.cpu(), whole)
+    for dim in range(3):
+        tensors = whole, whole.narrow(dim, 0, 4)
+        same(torch.cat([t.to(device) for t in tensors], dim).cpu(), torch.cat(tensors, dim))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
 def test_memory_formats(name: str, dtype: torch.dtype, device: torch.device) -> None:
