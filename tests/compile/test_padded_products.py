@@ -206,6 +206,40 @@ def test_what_further_columns_do_not_hold_zeros_for_is_masked(monkeypatch: pytes
     close(found / 100, chain(x, w, u) / 100)
 
 
+@pytest.mark.parametrize("rows", [(1,), (8, 1), (2, 8, 1), (2, 1, 1), (1, WORDS)], ids=str)
+def test_operands_of_other_rows(rows: tuple[int, ...]) -> None:
+    """Scores as a batch of matrices, with what is broadcast along one of their dimensions."""
+    torch.manual_seed(0)
+    x, w, u, scale = (torch.randn(*n).half() for n in ((ROWS, FEATURES), (WORDS, FEATURES), (WORDS, FEATURES), rows))
+
+    def chain(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        scores = (x @ w.t()).view(2, ROWS // 2, WORDS).float() * scale
+        return (scores.half().view(ROWS, WORDS) @ u).relu()
+
+    count, found = padded(chain, *(v.to("webgpu") for v in (x, w, u, scale)))
+    assert count == 2
+    close(found / 10, chain(x, w, u, scale) / 10)
+
+
+def test_losses_of_parts_of_rows() -> None:
+    """Two losses a row of the product: it has no lines of theirs."""
+    torch.manual_seed(0)
+    x, w, t = torch.randn(8, FEATURES), torch.randn(2 * WORDS, FEATURES), torch.randint(0, WORDS, (16,))
+
+    def loss(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(x.half(), w.half()).view(16, WORDS).float(), t)
+
+    gradients = []
+    for device in ("webgpu", "cpu"):
+        leaves = [v.detach().to(device).requires_grad_() for v in (x, w)]
+        torch._dynamo.reset()
+        run = torch.compile(loss) if device == "webgpu" else loss
+        run(*leaves, t.to(device)).backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for one, other in zip(*gradients, strict=True):
+        close(one, other)
+
+
 def test_rows_that_are_not_finite_leave_others_alone() -> None:
     torch.manual_seed(0)
     x, w, t = torch.randn(ROWS, FEATURES), torch.randn(WORDS, FEATURES), torch.randint(0, WORDS, (ROWS,))

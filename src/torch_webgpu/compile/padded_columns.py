@@ -91,13 +91,23 @@ def _widened(node: Node, columns: int, before: Node, known: dict[Node, Wide | No
         return None
     args, numbers = list(source.args), []
     for k in (1,) if source.target is LOSS_SLOPE else range(len(args)):  # whose other arguments are of rows
-        operand = widened(args[k], columns, before, known)
+        operand = widened(args[k], columns, before, known) if has_rows_of(args[k], source) else None
         if operand is None:
             return None
         args[k] = operand.node
         numbers.append(operand.number)
     number = None if None in numbers else rule(*numbers)
     return Wide(new_call(before, source.target, *args, **source.kwargs), number)
+
+
+def has_rows_of(operand: Any, node: Node) -> bool:
+    """Whether an operand is a number, or has the rows that a node has: others would be broadcast along these, which are
+    one dimension in a matrix.
+    """
+    if not isinstance(operand, Node):
+        return True
+    shape = value_of(operand).shape
+    return all(isinstance(n, int) and n == 1 for n in shape) or shape[:-1] == value_of(node).shape[:-1]
 
 
 def whole_product(node: Node, columns: int) -> Wide | None:
@@ -115,12 +125,13 @@ def whole_product(node: Node, columns: int) -> Wide | None:
 
 def sum_whole_lines(part: Node) -> None:
     """Has losses sum whole lines of the padded product of which a node is a part: its further columns become -inf."""
-    sums = [user for user in uses(part) if user.target is LOG_SUM_EXP]
+    columns = value_of(part).shape[1]
+    sums = [user for user in uses(part) if user.target is LOG_SUM_EXP and value_of(user.args[0]).shape[1] == columns]
     product = part.args[0]
     wide = whole_product(part, value_of(product).shape[1]) if sums and part.target is aten.slice.Tensor else None
     if wide is None:
         return
-    whole = filled(wide.node, value_of(part).shape[1], -inf, part)
+    whole = filled(wide.node, columns, -inf, part)
     part.replace_input_with(wide.node, whole)
     for node in sums:
         node.args = (whole,)
