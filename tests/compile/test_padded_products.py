@@ -195,7 +195,7 @@ def test_gradients_of_scores_are_computed_in_whole_lines(
         close(one, other)
 
 
-def test_what_further_columns_do_not_hold_zeros_for_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_further_columns_do_not_hold_zeros_for_is_masked() -> None:
     x, w, u = (torch.randn(n, FEATURES).half() for n in (ROWS, WORDS, WORDS))
 
     def chain(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -219,6 +219,24 @@ def test_operands_of_other_rows(rows: tuple[int, ...]) -> None:
     count, found = padded(chain, *(v.to("webgpu") for v in (x, w, u, scale)))
     assert count == 2
     close(found / 10, chain(x, w, u, scale) / 10)
+
+
+def test_operands_that_are_symbols() -> None:
+    torch.manual_seed(0)
+    w, u = torch.randn(WORDS, FEATURES).half(), torch.randn(WORDS, FEATURES).half()
+
+    def chain(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        return (((x @ w.t()).float() * x.shape[0]).half() @ u).relu()
+
+    torch._dynamo.reset()
+    before = torch.webgpu.compile_stats().patterns.get(NAME, 0)
+    run = torch.compile(chain)
+    for rows in (16, 11):
+        x = torch.randn(rows, FEATURES).half()
+        on_gpu = x.to("webgpu")
+        torch._dynamo.mark_dynamic(on_gpu, 0)
+        close(run(on_gpu, w.to("webgpu"), u.to("webgpu")) / 100, chain(x, w, u) / 100)
+    assert torch.webgpu.compile_stats().patterns.get(NAME, 0) - before == 2
 
 
 def test_losses_of_parts_of_rows() -> None:

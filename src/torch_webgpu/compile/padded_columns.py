@@ -12,6 +12,7 @@ from collections.abc import Callable
 from math import exp, inf
 from typing import Any, NamedTuple
 
+import torch
 from torch.fx import Node
 
 from .cross_entropy import LOG_SUM_EXP, LOSS_SLOPE
@@ -27,11 +28,8 @@ class Wide(NamedTuple):
     number: float | None
 
 
-class OneARow(float):
-    """A number that is not known, is finite, and the same for all columns."""
-
-
-ROW = OneARow("nan")
+ROW = float("nan")
+"""This very object: a number that is not known, is finite, and the same for all columns."""
 
 
 def sum_of(a: float, b: float) -> float | None:
@@ -80,6 +78,8 @@ def widened(node: Any, columns: int, before: Node, known: dict[Node, Wide | None
 
 def _widened(node: Node, columns: int, before: Node, known: dict[Node, Wide | None]) -> Wide | None:
     value, source = value_of(node), unviewed(node)
+    if not isinstance(value, torch.Tensor):  # a size that is a symbol
+        return Wide(node, ROW)
     if not value.dim() or value.shape[-1] == 1:
         return Wide(node, ROW) if value.dim() <= 2 else None
     if value_of(source).shape[-1] != value.shape[-1]:
@@ -104,10 +104,11 @@ def has_rows_of(operand: Any, node: Node) -> bool:
     """Whether an operand is a number, or has the rows that a node has: others would be broadcast along these, which are
     one dimension in a matrix.
     """
-    if not isinstance(operand, Node):
+    value = value_of(operand)
+    if not isinstance(value, torch.Tensor):
         return True
-    shape = value_of(operand).shape
-    return all(isinstance(n, int) and n == 1 for n in shape) or shape[:-1] == value_of(node).shape[:-1]
+    is_one = all(isinstance(n, int) and n == 1 for n in value.shape)
+    return is_one or value.shape[:-1] == value_of(node).shape[:-1]
 
 
 def whole_product(node: Node, columns: int) -> Wide | None:

@@ -310,11 +310,13 @@ class _Buffer:
             load = f"{t}({', '.join(f'{d}_unpack({word}, {k})' for word, k in places)})"
             packed = []
             for group in range(self.lanes):
-                value, lanes = "0u", "xyzw"[group * 4 // self.lanes : (group + 1) * 4 // self.lanes]
+                lanes = "xyzw"[group * 4 // self.lanes : (group + 1) * 4 // self.lanes]
+                value = "0u"
                 for k, lane in enumerate(lanes):
                     value = f"{d}_pack({value}, {k}u, v.{lane})"
-                in_pairs = d == "bf16" and len(lanes) == 2
-                packed.append(f"bf16_pair(v.{lanes[0]}, v.{lanes[1]})" if in_pairs else value)
+                if d == "bf16" and len(lanes) == 2:
+                    value = f"bf16_pair(v.{lanes[0]}, v.{lanes[1]})"
+                packed.append(value)
             store = f"{self.vector}({', '.join(packed)})"
         get = self._on_element(f"{x}_raw_get_vector(k: u32) -> {self.vector}", "return {};", whole=True)
         table = {

@@ -85,11 +85,13 @@ def on_lanes(p: Problem) -> Lowered:
 def on_matrices(p: Problem) -> Lowered | None:
     """The product by subgroups, of operands that are scaled if they have to be; None where an adapter cannot."""
     config = matrices_for(p)
+    if config is None:
+        return None
     sides = p.sides(words_of(p.dtype).length)
-    tiles = tiles_for(p.target, config, sides) if config is not None else []
+    tiles = tiles_for(p.target, config, sides)
     if not p.is_of_matrices:
         tiles = [tile for tile in tiles if tile is not TALL]
-    if config is None or not tiles:
+    if not tiles:
         return None
     if not all(side.runs for side in sides):
         tiles = [tile for tile in tiles if tile in p.gathering] or tiles
@@ -114,8 +116,9 @@ def matrices_for(p: Problem) -> MatrixConfig | None:
 
 def on_halves(p: Problem) -> Lowered | None:
     """The product by subgroups, as :attr:`Problem.halves` of each number; None where an adapter cannot."""
-    choice = halves.choose(p.target, p.tensors) if p.halves and p.tensors is not None else None
-    if choice is None or p.tensors is None:
+    tensors = p.tensors
+    choice = halves.choose(p.target, tensors) if p.halves and tensors is not None else None
+    if choice is None or tensors is None:
         return None
     config, tiles = choice
     slices, m, n, k = p.sizes
@@ -123,10 +126,10 @@ def on_halves(p: Problem) -> Lowered | None:
     sizes = (slices, m, n, p.halves * padded)
     chosen = matrix_tile.blocking(*sizes, tiles, step_of(config))
     exponents, *copies = temporaries(p, chosen.splits, 3)
-    first, second = p.tensors
+    first, second = tensors
     a = Halved.of(first, padded, p.halves, config, copies[0], exponents, 0)
     b = Halved.of(second, padded, p.halves, config, copies[1], exponents, a.lines)
-    halving = halving_launch(p.tensors, (a, b))
+    halving = halving_launch(tensors, (a, b))
     if not (a.fits(p.target) and b.fits(p.target)) or len(halving.bindings) > p.target.max_buffers:
         return None
     halved = replace(p, operands=(a, b), sizes=sizes)
