@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.device.nn.test_sdpa_tiles import able as able
 from tests.device.nn.test_sdpa_tiles import tiled as tiled
 from tests.device.nn.test_sdpa_training import composed, drop, live
 
-from torch_webgpu.aten.attention import sdpa
+from torch_webgpu.aten.attention import attention_tiles, sdpa
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.attention import flash_matrix
 from torch_webgpu.kernels.attention.flash_fragments import FragmentTile
@@ -41,6 +42,20 @@ def test_results(device, matrices, dtype):
     agrees(device, q, k, v, enable_gqa=True, is_causal=True, scale=-0.3)
     for mask in (torch.rand(70, 37) > 0.9, torch.randn(2, 1, 1, 37).to(dtype)):
         agrees(device, q, k, v, enable_gqa=True, attn_mask=mask)
+
+
+def test_compiled(device, matrices, monkeypatch):
+    """Dynamo asks attention for its result's layout where no tensor has memory, on an adapter that has fast tiles."""
+    monkeypatch.setattr(engine().device(0), "target", replace(engine().device(0).target, software=False))
+    monkeypatch.setattr(attention_tiles, "BUSY_BLOCKS", 0)
+    monkeypatch.setattr(sdpa, "KEPT_SCORES_BYTES", 1 << 40)
+    torch._dynamo.reset()
+    q, k, v = heads(*SIZE, torch.float16)
+    attend = torch.compile(partial(F.scaled_dot_product_attention, enable_gqa=True), fullgraph=True)
+    close(
+        attend(*[t.to(device) for t in (q, k, v)]),
+        F.scaled_dot_product_attention(*map(exact, (q, k, v)), enable_gqa=True),
+    )
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

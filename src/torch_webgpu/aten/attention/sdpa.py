@@ -3,7 +3,7 @@ fused ones.
 
 The C++ function asks a table of function pointers which road a device has for a call
 (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp), in which Python cannot
-write. So it is registered for webgpu above autograd: what :func:`road` calls fused becomes PyTorch's operator for such
+write. So it is registered for webgpu above autograd: what :func:`is_fused` allows becomes PyTorch's operator for such
 kernels, with its derivative; anything else is PyTorch's composition of products and a softmax.
 """
 
@@ -50,17 +50,15 @@ FUSED_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.
 
 
 class Road(Enum):
-    """How attention is computed.
+    """How PyTorch's fused operator is computed.
 
     ONE_KERNEL and TILES (:mod:`.attention_tiles`) keep no scores; PRODUCTS keeps them for the length of a call
-    (:mod:`.attention_products`); all are PyTorch's fused operator. MATH is PyTorch's composition, which keeps the
-    weights for the backward.
+    (:mod:`.attention_products`).
     """
 
     ONE_KERNEL = auto()
     TILES = auto()
     PRODUCTS = auto()
-    MATH = auto()
 
 
 def fused_road(
@@ -85,20 +83,19 @@ def fused_road(
     return Road.ONE_KERNEL if attention.fits(b, h, queries, width, value.shape[3]) else Road.PRODUCTS
 
 
-def road(
+def is_fused(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Maybe, dropout_p: float, is_causal: bool
-) -> Road:
-    """The road of a call.
+) -> bool:
+    """Whether a call becomes the fused operator. It says so of fake tensors, too, which have no memory: what depends on
+    an adapter is asked when the operator runs (:func:`fused_road`).
 
     The composition keeps the weights for the backward, and what dropout made of them, and brings half types to float32,
     which tensor cores do not take; fused roads compute them again. PyTorch knows no derivatives of these in forward
     mode, and cannot run them over batches of calls.
     """
     if not fused_attention_is_wanted() or not 0 <= dropout_p < 1 or not are_heads(query, key, value, mask):
-        return Road.MATH
-    if in_transform() or (is_causal and mask is not None):  # the latter is an error, in PyTorch's words
-        return Road.MATH
-    return fused_road(query, key, value, mask, dropout_p, is_causal)
+        return False
+    return not in_transform() and not (is_causal and mask is not None)  # the latter is an error, in PyTorch's words
 
 
 def needs_grad(*tensors: Maybe) -> bool:
@@ -174,7 +171,7 @@ def attend(
 ) -> torch.Tensor:
     """By the road of the call."""
     grouped = query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]
-    if (grouped and not enable_gqa) or road(query, key, value, attn_mask, dropout_p, is_causal) is Road.MATH:
+    if (grouped and not enable_gqa) or not is_fused(query, key, value, attn_mask, dropout_p, is_causal):
         return composition(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return FUSED(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
 
