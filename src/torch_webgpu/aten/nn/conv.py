@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -12,8 +13,11 @@ from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
 from torch_webgpu.dtypes import of as dtype_of
-from torch_webgpu.kernels.conv.conv import extern
+from torch_webgpu.kernels.conv.conv import are_few, extern
 from torch_webgpu.kernels.conv.conv_problem import Geometry
+
+COPIED_WORK = 1 << 25
+"""Products from which on copying the weights takes less time than it saves."""
 
 
 def recorded(
@@ -24,11 +28,25 @@ def recorded(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One of the three products of :mod:`torch_webgpu.kernels.conv.conv`; sums over nothing are zero."""
+    if mode != "weight":
+        inputs = [inputs[0], by_channel(inputs[1], mode, inputs[0], outputs[0], geometry.groups)]
     per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
     body = extern(mode, geometry, dtype_of(inputs[0].dtype).name, bias is not None)
     tensors = inputs if per_channel is None else [*inputs, per_channel]
     (out,) = kernel_outputs(f"aten.convolution_{mode}", tensors, outputs, body)
     return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
+
+
+def by_channel(weight: torch.Tensor, mode: str, input: torch.Tensor, output: Meta, groups: int) -> torch.Tensor:
+    """``weight``; a copy whose channels are neighbours in memory where neighbouring threads compute neighbouring
+    channels, each of which would read a line of its own of a depthwise convolution's weights.
+    """
+    taps, strides = prod(weight.shape[2:]), output[1]
+    if input.numel() * taps < COPIED_WORK or strides[1] > strides[-1] or weight.stride(0) == 1:
+        return weight
+    channels = weight.shape[0] // groups
+    rows, depth = (channels, weight.shape[1]) if mode == "forward" else (weight.shape[1], channels)
+    return weight.movedim(0, -1).contiguous().movedim(-1, 0) if are_few(rows, depth * taps, mode) else weight
 
 
 def memory_format(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:

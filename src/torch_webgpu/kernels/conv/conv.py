@@ -18,7 +18,7 @@ from math import gcd, prod
 from torch_webgpu.caches import memoized
 from torch_webgpu.ir.operation import Extern, Operation
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.kernels.matmul.blocked import add_sums, lower_product
+from torch_webgpu.kernels.matmul.blocked import lower_product
 from torch_webgpu.kernels.matmul.epilogue import Epilogue
 from torch_webgpu.kernels.matmul.matmul import lower_matmul
 from torch_webgpu.kernels.matmul.matrix_tile import HALF, LOW, QUARTER, MatrixTile
@@ -27,11 +27,12 @@ from torch_webgpu.kernels.matmul.store_sums import accumulator, add_partials
 from torch_webgpu.kernels.matmul.tile import LARGE, LIGHT, SMALL, Tile
 from torch_webgpu.kernels.points import SPATIAL, Draft, PointKernel, absent, spatial, wgsl_source
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered
+from torch_webgpu.wgsl.launch import Launch, Lowered
 
 from .conv_operands import Linear, Window
 from .conv_pointwise import as_product
 from .conv_problem import Conv, Geometry, conv_of
+from .conv_weight_direct import weight_direct
 
 # Rows and columns take more registers here than in a matrix product: what HUGE and MEDIUM leave does not hold them.
 TILES = (LARGE, LIGHT, SMALL)
@@ -40,7 +41,6 @@ GATHERING = (HALF, QUARTER, LOW)
 FEW_ROWS = 4
 """Up to so many channels in a group a blocked product is mostly padding, and slower unless sums are longer than …"""
 SHORT_SUM = 128
-WEIGHT_THREADS = 128
 READ_THROUGH = {
     "forward": ("conv/conv_x",),
     "adjoint": ("conv/conv_phases", "conv/conv_y"),
@@ -67,11 +67,16 @@ def lower_conv(op: Operation, alias: tuple[int, ...], target: Target, mode: str,
         return lower_matmul(product, alias, target)
     e = Epilogue(op, alias, SPATIAL, partial(spatial, dims=c.dims), absent(c.dims))
     problem = ConvProblem(c.dtype, c.sizes, (Linear(c), Window(c)), e, target, c)
-    few = c.rows <= FEW_ROWS and (c.depth * c.taps <= SHORT_SUM or c.mode == "weight")
+    few = are_few(c.rows, c.depth * c.taps, mode)
     lowered = lower_product(problem) if c.kind == "f" and not few else None
     if lowered is not None:
         return lowered
-    return Lowered((weight_direct(problem) if mode == "weight" else direct(c, e, target),))
+    return weight_direct(problem) if mode == "weight" else Lowered((direct(c, e, target),))
+
+
+def are_few(rows: int, products: int, mode: str) -> bool:
+    """Whether results of so many channels in a group, sums of so many products, are computed one by one."""
+    return rows <= FEW_ROWS and (products <= SHORT_SUM or mode == "weight")
 
 
 def direct(c: Conv, e: Epilogue, target: Target) -> Launch:
@@ -157,15 +162,3 @@ class ConvProblem(Problem):
         total = "fn total_of(slice: u32, channel: u32, column: u32) -> T"
         kernel.add(f"{total} {{ return split_total(slice, {place}); }}")
         return kernel.launch(wgsl_source(f"conv/conv_{c.mode}_sum")), size
-
-
-def weight_direct(problem: ConvProblem) -> Launch:
-    slices, m, n, k = problem.sizes
-    kernel = problem.kernel()
-    add_sums(kernel, problem)
-    groups = slices * m * n
-    for name, value in (("m", m), ("k", k), ("groups", groups)):
-        kernel.param(name, value)
-    rows = -(-groups // MAX_GROUPS)
-    grid = (-(-groups // rows), rows, 1)
-    return kernel.build("conv_weight", [wgsl_source("conv/conv_weight_direct")], WEIGHT_THREADS, grid)
