@@ -71,7 +71,7 @@ def lower_conv(op: Operation, alias: tuple[int, ...], target: Target, mode: str,
     lowered = lower_product(problem) if c.kind == "f" and not few else None
     if lowered is not None:
         return lowered
-    return weight_direct(problem) if mode == "weight" else Lowered((direct(c, e, target),))
+    return weight_direct(problem, c) if mode == "weight" else Lowered((direct(c, e, target),))
 
 
 def are_few(rows: int, products: int, mode: str) -> bool:

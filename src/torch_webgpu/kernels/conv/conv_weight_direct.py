@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch_webgpu.kernels.matmul.blocked import add_sums, with_sum
+from torch_webgpu.kernels.matmul.problem import Problem
 from torch_webgpu.kernels.template import render
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
 
-if TYPE_CHECKING:
-    from .conv import ConvProblem
+from .conv_problem import Conv
 
 THREADS = 128
 CHANNELS = 32
@@ -22,9 +20,9 @@ LEAST_POSITIONS = 16
 """A thread's, of a sum that is split: with fewer, partial sums take longer to add up than it is worth."""
 
 
-def weight_direct(problem: ConvProblem) -> Lowered:
+def weight_direct(problem: Problem, c: Conv) -> Lowered:
     """Reads y and x once for each row of a window, from caches but for the first time."""
-    c, (slices, m, n, positions) = problem.c, problem.sizes
+    slices, m, n, positions = problem.sizes
     width = c.specs["w"].shape[4]
     taps = min(width, MOST_TAPS)
     pairs = slices * m * c.depth
