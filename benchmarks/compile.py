@@ -1,30 +1,26 @@
 """What torch.compile is worth: ``python benchmarks/compile.py --device webgpu --device cuda``, as JSON lines.
 
-Whole models with random weights, eager and compiled: one decoding step with a static cache, a prompt, training steps,
-inference. Measured are microseconds a step, kernels a step and the host's time for each, and the peak of the memory in
-use. A dtype after "training" is autocast's. On CUDA compiled means ``mode="reduce-overhead"`` for inference.
+Whole models with random weights (``_models.py``), eager and compiled: decoding, prompts, training steps, inference.
+Measured are microseconds a step, kernels a step and the host's time for each, and the peak of the memory in use. A
+dtype after "training" is autocast's. On CUDA compiled means ``mode="reduce-overhead"`` for inference.
 
 The first step is timed from ``torch.compile`` on, in a process that has imported the compiler and run an eager step: in
 a first process, in a second one ("warm"), and with ``--packages`` in one that finds Dynamo's code, too ("packaged":
 PyTorch's ``TORCH_CACHING_PRECOMPILE``). PyTorch's clocks say how much of it is Dynamo's, and AOTAutograd's with the
 backend; the rest is plans, pipelines and the step.
 
-Needs transformers, and torchvision for ResNet-50.
+Needs transformers, and torchvision for models of images.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
-from typing import Any
 
 import torch
 from _harness import (
@@ -40,184 +36,16 @@ from _harness import (
     print_table,
     run_in_processes,
 )
-from torch import nn
+from _models import CASES, Case, Step
 
 MIB = 1 << 20
-ROUND = 32
-"""Steps of decoding after which a cache is as it was after the prompt."""
 AHEAD = 8
 """Steps that the host is ahead of the GPU at most where the host is timed: farther ahead it waits."""
-Step = Callable[[], Any]
-
-
-@dataclass
-class Case:
-    """A model's step, and what compiles it. The function that is compiled returns tensors alone: Dynamo's packages
-    cannot hold others.
-    """
-
-    eager: Step
-    compile: Callable[[], Step]
-
-
-def qwen(device: Device, quick: bool, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The shape of Qwen2.5-0.5B."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 1000}
-    large = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "vocab_size": 151_936}
-    heads = {"num_attention_heads": 4 if quick else 14, "num_key_value_heads": 2}
-    config = Qwen2Config(**(small if quick else large), **heads, max_position_embeddings=2048, tie_word_embeddings=True)
-    return Qwen2ForCausalLM(config).to(device.device, dtype).eval(), config
-
-
-def inference(device: Device, run: Any, step: Callable[[Any], torch.Tensor]) -> Case:
-    """A step of ``run``, compiled as a user would for inference."""
-    mode = "reduce-overhead" if device.device.type == "cuda" else None
-    return Case(partial(step, run), lambda: partial(step, torch.compile(run, mode=mode)))
-
-
-def copied(run: Any, *inputs: torch.Tensor) -> torch.Tensor:
-    """What inference returns, in memory of its own."""
-    with torch.no_grad():
-        return run(*inputs).clone()
-
-
-def decode(dtype: torch.dtype) -> Callable[[Device, bool], Case]:
-    """One token after a prompt, batch 1, static cache."""
-
-    def case(device: Device, quick: bool) -> Case:
-        from transformers import StaticCache
-
-        model, config = qwen(device, quick, dtype)
-        cache = StaticCache(config=config, max_cache_len=64 if quick else 1024)
-        token = torch.zeros(1, 1, dtype=torch.long, device=device.device)
-        place = torch.full((1,), 16, dtype=torch.long, device=device.device)
-
-        def logits() -> torch.Tensor:
-            inputs = {"input_ids": token, "past_key_values": cache, "cache_position": place, "use_cache": True}
-            return model(**inputs, return_dict=False)[0]
-
-        steps = itertools.count()
-
-        def step(run: Any) -> torch.Tensor:
-            with torch.no_grad():
-                if next(steps) % ROUND == 0:
-                    for layer in cache.layers:  # which count on the device what they hold
-                        if layer.is_initialized:
-                            layer.cumulative_length.fill_(16)
-                return run().clone()
-
-        return inference(device, logits, step)
-
-    return case
-
-
-def prefill(device: Device, quick: bool) -> Case:
-    """A prompt of 512 tokens, float32."""
-    model, _ = qwen(device, quick, torch.float32)
-    tokens = torch.zeros(1, 32 if quick else 512, dtype=torch.long, device=device.device)
-
-    def logits(tokens: torch.Tensor) -> torch.Tensor:
-        return model(input_ids=tokens, use_cache=False, return_dict=False)[0]
-
-    return inference(device, logits, lambda run: copied(run, tokens))
-
-
-def training(
-    model: nn.Module,
-    run: Any,
-    loss: Callable[[Any], torch.Tensor],
-    around: Callable[[], AbstractContextManager[Any]],
-) -> Case:
-    """A step of AdamW, of which ``run`` is compiled: ``loss(run)``."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step(run: Any) -> torch.Tensor:
-        with around():
-            value = loss(run)
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return value.detach()
-
-    return Case(partial(step, run), lambda: partial(step, torch.compile(run)))
-
-
-def autocasting(device: Device, dtype: torch.dtype | None) -> Callable[[], AbstractContextManager[Any]]:
-    """What surrounds the forward pass."""
-    return (lambda: torch.autocast(device.device.type, dtype=dtype)) if dtype else nullcontext
-
-
-def gpt2(autocast: torch.dtype | None) -> Callable[[Device, bool], Case]:
-    """A training step of GPT-2 124M, 8 × 512 tokens."""
-
-    def case(device: Device, quick: bool) -> Case:
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        small = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000} if quick else {}
-        model = GPT2LMHeadModel(GPT2Config(**small)).to(device.device)
-        model.loss_type = "ForCausalLM"  # unnamed, it is warned of, which breaks the graph on any device
-        shape = (2, 32) if quick else (8, 512)
-        tokens = torch.randint(0, 1000, shape, device=device.device)
-
-        def loss(tokens: torch.Tensor) -> torch.Tensor:
-            return model(input_ids=tokens, labels=tokens, return_dict=False)[0]
-
-        return training(model, loss, lambda run: run(tokens), autocasting(device, autocast))
-
-    return case
-
-
-def resnet(train: bool, autocast: torch.dtype | None = None) -> Callable[[Device, bool], Case]:
-    """ResNet-50 on 32 images of 224 × 224."""
-
-    def case(device: Device, quick: bool) -> Case:
-        from torchvision.models import resnet18, resnet50
-
-        model = (resnet18 if quick else resnet50)().to(device.device)
-        images = torch.randn(*((2, 3, 32, 32) if quick else (32, 3, 224, 224)), device=device.device)
-        labels = torch.randint(0, 1000, (len(images),), device=device.device)
-        if train:
-            loss = nn.functional.cross_entropy
-            model.train()
-            return training(model, model, lambda run: loss(run(images), labels), autocasting(device, autocast))
-        return inference(device, model.eval(), lambda run: copied(run, images))
-
-    return case
-
-
-def bert(device: Device, quick: bool) -> Case:
-    """BERT-base on 8 × 128 tokens."""
-    from transformers import BertConfig, BertModel
-
-    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = BertModel(BertConfig(**(small if quick else {}))).to(device.device).eval()
-    tokens = torch.zeros(2 if quick else 8, 128, dtype=torch.long, device=device.device)
-
-    def hidden(tokens: torch.Tensor) -> torch.Tensor:
-        return model(input_ids=tokens, return_dict=False)[0]
-
-    return inference(device, hidden, lambda run: copied(run, tokens))
-
-
 MODES = ("eager", "compiled")
 AUTO = "auto"
 """The eager step under ``torch.webgpu.auto_compile()``: on webgpu alone, with ``--auto``."""
 BEFORE_AUTO = 6
 """Steps after which all that repeats is compiled."""
-CASES: dict[str, Callable[[Device, bool], Case]] = {
-    "decode float32": decode(torch.float32),
-    "decode float16": decode(torch.float16),
-    "prefill 512": prefill,
-    "GPT-2 training": gpt2(None),
-    "GPT-2 training bfloat16": gpt2(torch.bfloat16),
-    "GPT-2 training float16": gpt2(torch.float16),
-    "ResNet-50 inference": resnet(False),
-    "ResNet-50 training": resnet(True),
-    "ResNet-50 training float16": resnet(True, torch.float16),
-    "BERT-base inference": bert,
-}
 
 
 def figures(name: str, device: Device, effort: Effort, quick: bool, modes: Sequence[str] = MODES) -> Iterator[Result]:
