@@ -133,11 +133,6 @@ def in_transform() -> bool:
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def is_observed() -> bool:
-    """Whether a dispatch mode, a transform or a tracer is told which operators a call is made of, or tangents are."""
-    return bool(torch._C._len_torch_dispatch_stack() or in_transform() or torch._C._get_tracing_state() is not None)
-
-
 def apply_function(function: Any) -> Callable[..., Any]:
     """``function.apply`` for a kernel of autograd's dispatch keys, where a transform of ``torch.func`` is one level of
     autograd, as below it.

@@ -17,13 +17,8 @@ from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.autocast import cast, eligible
 from torch_webgpu.aten.dispatch.results import Maybe
-from torch_webgpu.aten.dispatch.torch_abi import (
-    DEVICE_TYPE,
-    aten,
-    exclude_autocast,
-    is_observed,
-)
-from torch_webgpu.aten.dispatch.torch_compositions import ORDINARY, composite, recompose
+from torch_webgpu.aten.dispatch.torch_abi import DEVICE_TYPE, aten, exclude_autocast
+from torch_webgpu.aten.dispatch.torch_compositions import ORDINARY, composite, is_observed, leave_to_tracers, recompose
 
 from .rnn_steps import GATES, run_backward, run_forward
 
@@ -38,17 +33,20 @@ COMPOSITIONS = {kind: composite(overload) for kind, overload in OPERATORS.items(
 
 
 def is_plain(
+    kind: str,
     x: torch.Tensor,
     states: Sequence[torch.Tensor],
     params: Sequence[torch.Tensor],
-    kind: str,
     has_biases: bool,
     layers: int,
-    directions: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
     batch_first: bool,
 ) -> bool:
     """Whether :mod:`.rnn_steps` knows these dtypes and shapes."""
-    each, count = 4 if has_biases else 2, layers * directions
+    directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
+    count = layers * directions
     if layers < 1 or len(params) != each * count or len(states) != (2 if kind == "lstm" else 1) or not x.numel():
         return False
     dtype, device = x.dtype, x.device
@@ -76,10 +74,9 @@ class Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        x, h0, c0, w_ih, w_hh, _, _, kind, is_reversed = args
         out, hy, cy, kept = run_forward(*args, True)
         ctx.save_for_backward(*args[:7], out, kept)
-        ctx.kind, ctx.is_reversed = kind, is_reversed
+        ctx.kind, ctx.is_reversed = args[7:]
         ctx.set_materialize_grads(False)
         return out, hy, cy
 
@@ -130,31 +127,17 @@ def layer_of(kind: str) -> Callable[..., Any]:
     """The kernel of the operator for a kind of layers."""
     takes_list, composition = kind == "lstm", COMPOSITIONS[kind]
 
-    def kernel(
-        x: torch.Tensor,
-        hx: Any,
-        params: Sequence[torch.Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[torch.Tensor, ...]:
-        states, options = list(hx) if takes_list else [hx], (has_biases, num_layers, dropout, train, bidirectional)
-        if is_observed():
-            return composition(x, hx, params, *options, batch_first)
-        given = x, states, params
-        if torch.is_autocast_enabled(DEVICE_TYPE):
-            dtype = torch.get_autocast_dtype(DEVICE_TYPE)
-            if not all(map(eligible, (x, *states, *params))):
-                return composition(x, hx, params, *options, batch_first)
-            with exclude_autocast():
-                given = cast(x, dtype), cast(states, dtype), cast(list(params), dtype)
-        if not is_plain(*given, kind, has_biases, num_layers, 2 if bidirectional else 1, batch_first):
-            return composition(x, hx, params, *options, batch_first)
+    def kernel(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *options: Any) -> tuple[torch.Tensor, ...]:
+        states = list(hx) if takes_list else [hx]
+        given, is_cast = (x, states, params), torch.is_autocast_enabled(DEVICE_TYPE)
+        if is_observed() or (is_cast and not all(map(eligible, (x, *states, *params)))):
+            return composition(x, hx, params, *options)
         with exclude_autocast():
-            return stacked(kind, *given, *options, batch_first)
+            if is_cast:  # as CUDA's: the composition casts in each step
+                given = tuple([cast(value, torch.get_autocast_dtype(DEVICE_TYPE)) for value in given])
+            if is_plain(kind, *given, *options):
+                return stacked(kind, *given, *options)
+        return composition(x, hx, params, *options)
 
     return kernel
 
@@ -200,3 +183,4 @@ def stacked(
 def register() -> None:
     for kind, overload in OPERATORS.items():
         recompose(overload, layer_of(kind))
+        leave_to_tracers(overload)

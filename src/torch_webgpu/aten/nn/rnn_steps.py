@@ -144,7 +144,8 @@ def backward(
             is_reversed,
             wanted[1] or part is not ways[-1],
         )
-    flat, hidden, found = of_inputs.flatten(0, 1), of_hidden.flatten(0, 1), [None] * 7  # type: list[Maybe]
+    flat = of_inputs.flatten(0, 1)
+    found: list[Maybe] = [None] * 7
     if wanted[0]:
         found[0] = torch.mm(flat, w_ih).view(x.shape)
     if wanted[1] and h is not None:
@@ -158,7 +159,7 @@ def backward(
     if wanted[5] or (wanted[6] and kind != "gru"):
         found[5] = flat.sum(0)
     if wanted[6] and kind == "gru":
-        found[6] = hidden.sum(0)
+        found[6] = of_hidden.flatten(0, 1).sum(0)
     return tuple(found)
 
 
