@@ -74,9 +74,10 @@ class Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        out, hy, cy, kept = run_forward(*args, True)
-        ctx.save_for_backward(*args[:7], out, kept)
-        ctx.kind, ctx.is_reversed = args[7:]
+        *inputs, kind, is_reversed = args
+        out, hy, cy, kept = run_forward(*inputs, kind=kind, is_reversed=is_reversed, keeps=True)
+        ctx.save_for_backward(*inputs, out, kept)
+        ctx.kind, ctx.is_reversed = kind, is_reversed
         ctx.set_materialize_grads(False)
         return out, hy, cy
 
@@ -86,8 +87,10 @@ class Layer(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[:7])
         if torch.is_grad_enabled():
             return *differentiable_backward(ctx.kind, ctx.is_reversed, inputs, grads, wanted), None, None
-        found = list(run_backward(*inputs[:5], out, kept, *grads, ctx.kind, ctx.is_reversed, wanted))
-        if ctx.kind != "gru":  # both biases have the same gradient
+        kind, is_reversed = ctx.kind, ctx.is_reversed
+        given = *inputs[:5], out, kept, *grads
+        found = list(run_backward(*given, kind=kind, is_reversed=is_reversed, wanted=wanted))
+        if kind != "gru":  # both biases have the same gradient
             found[5:] = [found[5] if want else None for want in wanted[5:]]
         return *found, None, None
 
@@ -125,19 +128,19 @@ def compose(kind: str, x: torch.Tensor, states: Sequence[torch.Tensor], *rest: A
 
 def layer_of(kind: str) -> Callable[..., Any]:
     """The kernel of the operator for a kind of layers."""
-    takes_list, composition = kind == "lstm", COMPOSITIONS[kind]
+    takes_list = kind == "lstm"
 
     def kernel(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *options: Any) -> tuple[torch.Tensor, ...]:
         states = list(hx) if takes_list else [hx]
         given, is_cast = (x, states, params), torch.is_autocast_enabled(DEVICE_TYPE)
         if is_observed() or (is_cast and not all(map(eligible, (x, *states, *params)))):
-            return composition(x, hx, params, *options)
+            return compose(kind, x, states, params, *options)
         with exclude_autocast():
             if is_cast:  # as CUDA's: the composition casts in each step
                 given = tuple([cast(value, torch.get_autocast_dtype(DEVICE_TYPE)) for value in given])
             if is_plain(kind, *given, *options):
                 return stacked(kind, *given, *options)
-        return composition(x, hx, params, *options)
+        return compose(kind, x, states, params, *options)
 
     return kernel
 
@@ -167,8 +170,11 @@ def stacked(
         for d in range(directions):
             k = n * directions + d
             weights = params[each * k : each * (k + 1)]
-            args = x, h0[k], c0[k] if kind == "lstm" else None, *weights, *absent, kind, d == 1
-            out, *ends = Layer.apply(*args) if is_derived else run_forward(*args, False)[:3]
+            args = x, h0[k], c0[k] if kind == "lstm" else None, *weights, *absent
+            if is_derived:
+                out, *ends = Layer.apply(*args, kind, d == 1)
+            else:
+                out, *ends = run_forward(*args, kind=kind, is_reversed=d == 1, keeps=False)[:3]
             found.append(out)
             for ended, end in zip(last, ends):
                 ended.append(end)

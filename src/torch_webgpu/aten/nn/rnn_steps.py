@@ -245,21 +245,26 @@ def previous(part: slice, steps: int, is_reversed: bool) -> int | None:
 
 forward_steps_once = record_once(forward_steps)
 backward_steps_once = record_once(backward_steps)
-_forward_once = record_once(forward)
-_backward_once = record_once(backward)
+# A table for each kind and direction, since guards of one table are few.
+_forward_once = {(kind, way): record_once(forward) for kind in GATES for way in (False, True)}
+_backward_once = {(kind, way): record_once(backward) for kind in GATES for way in (False, True)}
 
 
-def run_forward(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor, Maybe, Maybe]:
+def run_forward(
+    x: torch.Tensor, *args: Any, kind: str, is_reversed: bool, keeps: bool
+) -> tuple[torch.Tensor, torch.Tensor, Maybe, Maybe]:
     """:func:`forward`, as one recipe if that is not too long."""
+    given: tuple[Any, ...] = (x, *args, kind, is_reversed, keeps)
     if len(x) <= PART:
-        return _forward_once(x, *args)
+        return _forward_once[kind, is_reversed](*given)
     with exclude_autocast():
-        return forward(x, *args)
+        return forward(*given)
 
 
-def run_backward(x: torch.Tensor, *args: Any) -> Gradients:
+def run_backward(x: torch.Tensor, *args: Any, kind: str, is_reversed: bool, wanted: Sequence[bool]) -> Gradients:
     """:func:`backward`, as one recipe if that is not too long."""
+    given: tuple[Any, ...] = (x, *args, kind, is_reversed, wanted)
     if len(x) <= PART:
-        return _backward_once(x, *args)
+        return _backward_once[kind, is_reversed](*given)
     with exclude_autocast():
-        return backward(x, *args)
+        return backward(*given)
