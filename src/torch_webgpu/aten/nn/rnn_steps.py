@@ -55,7 +55,7 @@ def forward(
     out, kept, state = new(x, steps, rows, units), None, h0 if kind == "gru" else c0
     if keeps and KEPT[kind]:
         kept = new(x, steps, rows, KEPT[kind] * units, dtype=torch.float32)
-    h, run = h0, forward_steps if steps <= PART else forward_steps_once
+    h, run = h0, forward_steps if steps <= PART else _forward_steps_once[kind, is_reversed]
     for part in parts(steps, is_reversed):
         taken = out[part]
         state = run(
@@ -123,7 +123,7 @@ def backward(
     steps, rows, units = out.shape
     of_inputs = new(x, steps, rows, w_ih.shape[0])
     of_hidden = new(x, steps, rows, w_ih.shape[0]) if kind == "gru" else of_inputs
-    run = backward_steps if steps <= PART else backward_steps_once
+    run = backward_steps if steps <= PART else _backward_steps_once[kind, is_reversed]
     h, carried = grad_hy, grad_cy
     ways = list(parts(steps, not is_reversed))
     for part in ways:
@@ -243,11 +243,12 @@ def previous(part: slice, steps: int, is_reversed: bool) -> int | None:
     return step if 0 <= step < steps else None
 
 
-forward_steps_once = record_once(forward_steps)
-backward_steps_once = record_once(backward_steps)
 # A table for each kind and direction, since guards of one table are few.
-_forward_once = {(kind, way): record_once(forward) for kind in GATES for way in (False, True)}
-_backward_once = {(kind, way): record_once(backward) for kind in GATES for way in (False, True)}
+_WAYS = [(kind, is_reversed) for kind in GATES for is_reversed in (False, True)]
+_forward_once = {way: record_once(forward) for way in _WAYS}
+_backward_once = {way: record_once(backward) for way in _WAYS}
+_forward_steps_once = {way: record_once(forward_steps) for way in _WAYS}
+_backward_steps_once = {way: record_once(backward_steps) for way in _WAYS}
 
 
 def run_forward(
