@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -178,6 +179,19 @@ def twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("fn", [attend, twice])
 def test_derivatives(device, fn):
     check(device, fn, *heads(1, 2, 2, 3, 5, 8, 8, torch.float32), backward=True, tol=1e-5)
+
+
+def attend_to_itself(x: torch.Tensor, is_same: bool) -> torch.Tensor:
+    """Keys are the queries, or a function of them."""
+    k = x if is_same else x * 2
+    (first,) = torch.autograd.grad(attend(k * 0.5 if not is_same else k, k, x).sum(), x, create_graph=True)
+    return first.sin()
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_gradients_of_related_inputs_have_gradients(device, is_same):
+    (x, *_) = heads(1, 2, 2, 20, 20, 8, 8, torch.float32)
+    check(device, partial(attend_to_itself, is_same=is_same), x, backward=True, tol=2e-4)
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {

@@ -348,6 +348,9 @@ def differentiable_backward(
         with below_autograd():
             return FUSED_BACKWARD(grad_out, query, key, value, attn_bias, grad_input_mask, *rest, scale=scale)
     dropout_p, is_causal, seed, offset = rest[6:]
+    # One input may be another, or a function of it: by aliases each has the gradient that is its own.
+    query, key, value = query.view_as(query), key.view_as(key), value.view_as(value)
+    attn_bias = None if attn_bias is None else attn_bias.view_as(attn_bias)
     shared = query.shape[1] // key.shape[1]
     out, weights = composed_products(query, key, value, attn_bias, 0.0, is_causal, scale=scale, enable_gqa=shared > 1)
     if (dropout := dropout_of(dropout_p, seed, offset)) is not None:

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad, profiler
 
 from .recorded_once import record_once
-from .torch_abi import AUTOGRAD_KEY, BACKEND_KEY, has_kernel, is_composite, is_inplace, is_webgpu, library
+from .torch_abi import AUTOGRAD_KEY, BACKEND_KEY, has_kernel, in_transform, is_composite, is_inplace, is_webgpu, library
 
 COMPOSITIONS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
@@ -27,6 +27,18 @@ def recompose(overload: OpOverload, composition: Callable[..., Any]) -> None:
     """Puts ours in the place of PyTorch's composition of an operator, which gets no kernel of its own by that."""
     for key in (AUTOGRAD_KEY, BACKEND_KEY) if is_composite(overload) else (BACKEND_KEY,):
         library(key).impl(overload, composition, key, allow_override=True)
+
+
+def leave_to_tracers(overload: OpOverload) -> None:
+    """Lets tracers have PyTorch's composition in Python, if there is one, of what :func:`recompose` was called for.
+
+    They would have ours by the keys that it is registered for, and through it the composition in C++, some of whose
+    operators fake tensors have no kernels for.
+    """
+    composition = overload.py_kernels.get(torch._C.DispatchKey.CompositeImplicitAutograd)
+    if composition is not None:
+        for key in (AUTOGRAD_KEY, BACKEND_KEY):
+            overload.py_impl(getattr(torch._C.DispatchKey, key))(composition)
 
 
 ORDINARY = (torch.Tensor, torch.nn.Parameter)
@@ -56,6 +68,11 @@ def record_composition(overload: OpOverload) -> None:
         return recorded(*args)
 
     recompose(overload, kernel)
+
+
+def is_observed() -> bool:
+    """Whether a dispatch mode, a transform or a tracer is told which operators a call is made of, or tangents are."""
+    return bool(torch._C._len_torch_dispatch_stack() or in_transform() or torch._C._get_tracing_state() is not None)
 
 
 def is_extraordinary(*args: torch.Tensor | None) -> bool:

@@ -1,4 +1,7 @@
-"""Recurrent cells. PyTorch composes LSTM, GRU and RNN layers from matrix products and these per-step operators."""
+"""Recurrent cells: PyTorch's operators for one step, of which it composes LSTM and GRU layers and cells.
+
+Most layers do without these: see :mod:`.rnn_layers`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,19 @@ from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.recurrent import rnn
 
 
-def record(name: str, lower: Callable[..., Any], inputs: dict[str, Maybe], outputs: dict[str, torch.Tensor]) -> None:
-    """Records a cell kernel over named tensors; absent inputs are left out."""
+def record(
+    name: str,
+    lower: Callable[..., Any],
+    inputs: dict[str, Maybe],
+    outputs: dict[str, torch.Tensor],
+    *arguments: str,
+) -> None:
+    """Records a cell kernel over named tensors; absent inputs are left out. ``arguments``: what it is told before the
+    names.
+    """
     given = {key: t for key, t in inputs.items() if t is not None}
     if next(iter(outputs.values())).numel():
-        body = Extern(lower, (*given, *outputs))
+        body = Extern(lower, (*arguments, *given, *outputs))
         record_kernel(f"aten.{name}", list(given.values()), list(outputs.values()), body)
 
 

@@ -9,18 +9,17 @@ fn hidden_gate(row: u32, column: u32) -> f32 {
 }
 
 fn values(row: u32, unit: u32) -> Values {
-  let update_column = P.units + unit;
-  let new_column = 2u * P.units + unit;
+  let update_column = units() + unit;
+  let new_column = 2u * units() + unit;
   let hx = hx_load(hx_at(row, unit));
   let reset = sigmoid_f(input_gate(row, unit) + hidden_gate(row, unit));
   let update = sigmoid_f(input_gate(row, update_column) + hidden_gate(row, update_column));
   let hidden_new = hidden_gate(row, new_column);
   let new_gate = tanh_f(input_gate(row, new_column) + reset * hidden_new);
-  let at = workspace_at(row, unit);
-  workspace_store(at, reset);
-  workspace_store(at + P.units, update);
-  workspace_store(at + 2u * P.units, new_gate);
-  workspace_store(at + 3u * P.units, hx);
-  workspace_store(at + 4u * P.units, hidden_new);
-  return Values(new_gate + update * (hx - new_gate));
+  keep(row, unit, reset);
+  keep(row, update_column, update);
+  keep(row, new_column, new_gate);
+  keep(row, 3u * units() + unit, hx);
+  keep(row, 4u * units() + unit, hidden_new);
+  return state(new_gate + update * (hx - new_gate));
 }
