@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.device.against_cpu import HALF_TYPES, layouts
 
-from torch_webgpu.aten.indexing.sums import add_by_key, pays
+from torch_webgpu.aten.indexing.sums import add_in_order, order_of, pays
+from torch_webgpu.kernels.indexing.indexed import IndexGeometry, Term
 from torch_webgpu.kernels.indexing.sum_by_key import LONGEST, SHORTEST, Level, levels
 
 from .inputs import FLOATS
@@ -48,6 +49,11 @@ def kernels(fn: Callable[..., Any], *args: Any) -> list[str]:
     return [name for kernel in torch.webgpu.explain(fn, *args).kernels for name in kernel.dispatches]
 
 
+def vector_of(count: int, n: int) -> IndexGeometry:
+    """Points (n) that an index vector names one of ``count`` rows each."""
+    return IndexGeometry((n,), ((0,), (1,)), (Term(count, 1, wraps=False, dim=0),))
+
+
 @settings(max_examples=60)
 @given(data=st.data(), deterministic=st.booleans(), dtype=st.sampled_from(FLOATS))
 def test_rows_are_added_to_those_that_keys_number(device, data, deterministic, dtype):
@@ -59,12 +65,11 @@ def test_rows_are_added_to_those_that_keys_number(device, data, deterministic, d
     )
     skew = data.draw(st.sampled_from([1, 4]), "skew")
     torch.manual_seed(data.draw(st.integers(0, 1000), "seed"))
-    keys = (torch.rand(n) ** skew * (count + 1)).int().clamp_(max=count)
+    keys = (torch.rand(n) ** skew * count).int().clamp_(max=count - 1)
     terms = data.draw(st.sampled_from(list(layouts(torch.randn, n, width).values())), "terms")
     layout = data.draw(st.sampled_from(["contiguous", "transposed", "sliced", "offset"]), "target")
     target = layouts(torch.randn, count, width)[layout].to(dtype)
-    expected = torch.cat([torch.zeros(1, width).double(), target.double()])
-    expected = expected.index_add(0, keys, terms.to(dtype).double())[1:]
+    expected = target.double().index_add(0, keys, terms.to(dtype).double())
     base = torch.full((2 * width + 3, count + 2), 7.0, dtype=dtype, device=device)
     here = {
         "contiguous": base.view(-1)[: count * width].view(count, width),
@@ -78,7 +83,7 @@ def test_rows_are_added_to_those_that_keys_number(device, data, deterministic, d
         there = there[:, :1].expand(terms.shape)
     try:
         torch.use_deterministic_algorithms(deterministic)
-        add_by_key(here, there, keys.to(device), 1)
+        add_in_order(here, there, order_of("index_add", count, vector_of(count, n), [keys.to(device)]), 1)
     finally:
         torch.use_deterministic_algorithms(False)
     assert_rounded_once(here, expected, n)
@@ -120,6 +125,7 @@ SUMS: dict[str, Callable[..., torch.Tensor]] = {
     "scatter_add to some columns": lambda x, i, s: torch.cat([x, x], 1).scatter_add(0, columns_of(i), s),
     "scatter_reduce": lambda x, i, s: x.scatter_reduce(0, i[:, None].expand(s.shape), s, "sum", include_self=False),
     "means": lambda x, i, s: x.scatter_reduce(0, i[:, None].expand(s.shape), s, "mean"),
+    "means to some columns": lambda x, i, s: torch.cat([x, x], 1).scatter_reduce(0, columns_of(i), s, "mean"),
     "index_put": lambda x, i, s: x.index_put((i,), s, accumulate=True),
     "index_put of negative indices": lambda x, i, s: x.index_put((i - ROWS,), s, accumulate=True),
     "index_put of rows of indices": lambda x, i, s: x.index_put(
@@ -175,7 +181,7 @@ def test_operators(device, either_mode, name, dtype, deterministic):
         # each term is rounded after the division, as on the CPU
         torch.testing.assert_close(fn(*there).cpu().double(), expected, rtol=2e-2, atol=1e-2)
         return
-    if name == "means" and dtype in HALF_TYPES:
+    if "means" in name and dtype in HALF_TYPES:
         torch.testing.assert_close(fn(*there).cpu().double(), expected, rtol=2e-2, atol=2e-2)
         return
     for _ in range(2):  # as recorded, and by its recipe
@@ -215,21 +221,37 @@ def test_what_pays():
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_indices_out_of_range(device, either_mode, deterministic):
+@pytest.mark.parametrize("name", ["index_add", "index_put", "scatter_add"])
+def test_indices_out_of_range(device, either_mode, name, deterministic):
+    """The error names the index and the dimension, and no other point is lost."""
     torch.use_deterministic_algorithms(deterministic)
-    for bad, wraps in ((ROWS, False), (-1, False), (ROWS, True), (-ROWS - 1, True)):
-        x, index, terms = torch.zeros(ROWS, WIDTH), torch.randint(0, ROWS, (N,)), torch.ones(N, WIDTH)
-        there, terms = x.to(device), terms.to(device)
+    for bad in (ROWS, -1 if name != "index_put" else -ROWS - 1):
+        index = torch.randint(0, ROWS, (N,))
         good = index != 3
         index[~good] = bad
-        if wraps:
-            there.index_put_((index.to(device),), terms, accumulate=True)
+        x, terms = torch.zeros(2, ROWS, WIDTH, device=device), torch.ones(2, N, WIDTH, device=device)
+        there = index.to(device)
+        if name == "index_put":
+            x.index_put_((torch.arange(2, device=device)[:, None], there), terms, accumulate=True)
+        elif name == "index_add":
+            x.index_add_(1, there, terms)
         else:
-            there.index_add_(0, index.to(device), terms)
-        with pytest.raises(IndexError, match=f"{bad} is out of (bounds|range)"):
+            x.scatter_add_(1, there[None, :, None].expand(terms.shape), terms)
+        with pytest.raises(IndexError, match=f"index {bad} is out of bounds for dimension 1 with size {ROWS}"):
             torch.webgpu.synchronize()
-        expected = x.index_add(0, index[good], torch.ones(int(good.sum()), WIDTH))
-        assert torch.equal(there.cpu(), expected), "a point out of range is left out"
+        ones = torch.ones(2, int(good.sum()), WIDTH)
+        assert torch.equal(x.cpu(), torch.zeros(2, ROWS, WIDTH).index_add(1, index[good], ones))
+
+
+def test_indices_out_of_range_touch_no_memory(device):
+    """Those around the target least of all."""
+    index = torch.randint(-1, ROWS + 1, (N,))
+    base = torch.zeros(ROWS + 2, WIDTH, device=device)
+    base[1:-1].index_add_(0, index.to(device), torch.ones(N, WIDTH, device=device))
+    with pytest.raises(IndexError, match="out of bounds"):
+        torch.webgpu.synchronize()
+    counts = index[(index >= 0) & (index < ROWS)].bincount(minlength=ROWS).float()
+    assert torch.equal(base.cpu(), torch.cat([torch.zeros(1), counts, torch.zeros(1)])[:, None].expand(-1, WIDTH))
 
 
 def test_sources_and_targets_that_share_memory(device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from torch_webgpu.layout import Shape, broadcast_strides
 
 from .compaction import coordinates_of, selected
 from .masked_write import only_mask, put_by_mask
-from .sums import add_by_key, numbered, pays
+from .sums import add_in_order, order_of, pays
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
 ON_EXPANDED = {"index_fill": "tensor[mask] = scalar", "index_put": "tensor[indices] = tensor"}
@@ -364,25 +365,28 @@ def put_in_order(
     """
     if not values.numel():
         return self
-    if accumulate:
-        check_target("index_put", self)
-        check_apart(self, [indices, values])
-        values = apart(values, self)
     dims = [d for d, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
-    numbers = numbered([self.shape[d] for d in dims], self.device)
+    sizes = [self.shape[d] for d in dims]
+    numbers = torch.arange(prod(sizes), device="meta" if accumulate else self.device).view(sizes)
     named = resolve(numbers, tensors)
-    keys = read("index_put", numbers, named.strides, named.indices, numbers.new_empty(named.shape))
+    rank, points = len(named.shape), prod(named.shape)
     at = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    block = list(range(at, at + keys.dim()))
-    rows = values.movedim(block, list(range(keys.dim()))).reshape(keys.numel(), -1)
+    block = list(range(at, at + rank))
     if accumulate:
-        target = self.movedim(dims, list(range(len(dims))))
-        add_by_key(target, rows, keys.reshape(-1), len(dims))
+        check_target("index_put", self)
+        check_apart(self, [tensors, values])
+        rows = apart(values, self).movedim(block, list(range(rank))).reshape(points, -1)
+        found = [i._replace(term=replace(i.term, dim=d)) for d, i in zip(dims, named.indices, strict=True)]
+        geometry = geometry_of(named.shape, named.strides, found, [])
+        order = order_of("index_put", prod(sizes), geometry, tensors)
+        add_in_order(self.movedim(dims, list(range(len(dims)))), rows, order, len(dims))
         return self
+    keys = read("index_put", numbers, named.strides, named.indices, numbers.new_empty(named.shape))
+    rows = values.movedim(block, list(range(rank))).reshape(points, -1)
     rest = [n for d, n in enumerate(values.shape) if d not in block]
     rows = rows.index_select(0, last_of_each_key(keys.reshape(-1))).view(*keys.shape, *rest)
-    values = rows.movedim(list(range(keys.dim())), block)
+    values = rows.movedim(list(range(rank)), block)
     return write("index_put", self, where.strides, where.indices, values, where.shape)
 
 

@@ -23,8 +23,8 @@ from torch_webgpu.engine.sync import ONE_HOT
 from torch_webgpu.kernels.indexing.indexed import drop
 from torch_webgpu.layout import Shape
 
-from .indexing import Index, along, apart, check_index_dtype, on_dim, read, without, wrap_dim, write
-from .sums import SUMMED, add_by_key, numbered, pays
+from .indexing import Index, along, apart, check_index_dtype, geometry_of, on_dim, read, without, wrap_dim, write
+from .sums import SUMMED, add_in_order, order_of, pays
 
 Place = Callable[[torch.Tensor], tuple[Shape, list[Index]]]
 """Strides and indices with which a tensor of the target's shape is written."""
@@ -68,7 +68,7 @@ def reduce_into(
     if not include_self:
         write(name, self, strides, indices, (dtype_of(self.dtype).kind, identity(reduce, self.dtype)), shape)
     if in_order:
-        add_in_order(name, self, place, source, dim)
+        add_by_name(name, self, place, source, dim)
     else:
         serially = is_deterministic() and reduce == "prod"
         write(name, self, strides, indices, source, shape, COMBINE[reduce], dim, serially)
@@ -90,11 +90,12 @@ def divide_by_counts(
     name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int, include_self: bool
 ) -> torch.Tensor:
     """Divides each element of ``self`` by the number of points that name it; with ``include_self`` by one more."""
-    make = torch.ones_like if include_self else torch.zeros_like
     number = self.real.dtype if self.is_complex() else torch.float32 if self.dtype in HALF else self.dtype
-    count = make(self, dtype=number, memory_format=torch.contiguous_format)
+    vector = is_vector(self, place, shape, dim) and drop(shape, dim) == drop(tuple(self.shape), dim)
+    sizes, points = named_sizes(self, shape, dim, vector)
+    count = torch.full(sizes, int(include_self), dtype=number, device=self.device)
     strides, indices = place(count)
-    write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
+    write(name, count, strides, indices, count.new_ones(()).expand(points), points, "add", dim)
     return self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
 
 
@@ -121,36 +122,39 @@ def is_vector(self: torch.Tensor, place: Place, shape: Shape, dim: int) -> bool:
     return not any(s for i in place(self)[1] for d, s in enumerate(i.strides) if d != dim and shape[d] != 1)
 
 
-def keys_of(name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int) -> tuple[torch.Tensor, bool]:
-    """Numbers, from 1 on, of what the points of ``shape`` name: of the slice of ``self`` along ``dim``, for each slice
-    of the points, if the index is a vector; else of the element, for each point. And whether it is a vector.
+def named_sizes(self: torch.Tensor, shape: Shape, dim: int, vector: bool) -> tuple[Shape, Shape]:
+    """Sizes of what is named, and of the points of ``shape`` that name it, if the index is a ``vector``: slices along
+    ``dim``; else elements.
     """
-    vector = is_vector(self, place, shape, dim)
-    sizes = tuple(n if d == dim or not vector else 1 for d, n in enumerate(self.shape))
-    points = tuple(n if d == dim or not vector else 1 for d, n in enumerate(shape))
-    numbers = numbered(sizes, self.device)
-    keys = numbers.new_empty(points)
-    return read(name, numbers, *place(numbers), keys).view(-1), vector
+    return (
+        tuple([n if d == dim or not vector else 1 for d, n in enumerate(self.shape)]),
+        tuple([n if d == dim or not vector else 1 for d, n in enumerate(shape)]),
+    )
 
 
-def add_in_order(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> None:
+def add_by_name(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> None:
     """Adds ``source`` to the elements of ``self`` that ``place`` names, in the order of those."""
     check_writable(self.shape, self.stride())
     check_apart(self, [*(i.tensor for i in place(self)[1]), source])
     source = apart(source, self)
-    keys, vector = keys_of(name, self, place, tuple(source.shape), dim)
+    vector = is_vector(self, place, tuple(source.shape), dim)
+    sizes, points = named_sizes(self, tuple(source.shape), dim, vector)
+    strides, indices = place(torch.empty(sizes, device="meta"))
+    order = order_of(name, prod(sizes), geometry_of(points, strides, indices, []), [i.tensor for i in indices])
     if vector:
         for d, n in enumerate(source.shape):
             self = self if d == dim else self.narrow(d, 0, n)
-        add_by_key(self.movedim(dim, 0), source.movedim(dim, 0), keys, 1)
+        add_in_order(self.movedim(dim, 0), source.movedim(dim, 0), order, 1)
     else:
-        add_by_key(self, source, keys)
+        add_in_order(self, source, order)
 
 
 def last_writes(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> torch.Tensor:
     """``source`` with what is written last to an element in the place of all that is written to it."""
-    keys, vector = keys_of(name, self, place, tuple(source.shape), dim)
-    last = last_of_each_key(keys)
+    vector = is_vector(self, place, tuple(source.shape), dim)
+    sizes, points = named_sizes(self, tuple(source.shape), dim, vector)
+    numbers = torch.arange(prod(sizes), device=self.device).view(sizes)
+    last = last_of_each_key(read(name, numbers, *place(numbers), numbers.new_empty(points)).view(-1))
     if vector:
         return source.index_select(dim, last)
     return source.reshape(-1).index_select(0, last).view(source.shape)

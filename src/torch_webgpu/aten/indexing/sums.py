@@ -6,7 +6,9 @@ In deterministic mode all sums are taken so. Else only those are that :func:`pay
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import torch
 
@@ -14,8 +16,9 @@ from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.torch_abi import is_deterministic
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.ir.operation import Extern
+from torch_webgpu.kernels.indexing.indexed import IndexGeometry, lower_read
 from torch_webgpu.kernels.indexing.sum_by_key import lower_order, lower_rank, lower_sum_by_key, moves_in_fours
-from torch_webgpu.layout import overlaps_itself
+from torch_webgpu.layout import contiguous_strides, overlaps_itself
 
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -42,18 +45,20 @@ def pays(dtype: torch.dtype, points: int, width: int, rows: int) -> bool:
     return atomics > LAUNCHES_PS + points * (width * ELEMENT_PS + POINT_PS) + rows * ROW_PS
 
 
-def numbered(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
-    """1, 2, … in the shape ``sizes``, in int32: keys, to be read through indices. 0 is that of no element."""
-    count = prod(sizes)
-    if count > torch.iinfo(torch.int32).max:
-        raise NotImplementedError(f"sums in a fixed order, to {count} places: int32 numbers fewer")
-    return torch.arange(1, count + 1, dtype=torch.int32, device=device).view(sizes)
+class Order(NamedTuple):
+    """Points in the order of the numbers, from 1 on, of what they name; of those that name nothing it is 0.
+
+    ``keys`` (n), int32: the numbers. ``places`` (n), int32 or int64: where in their own order the points are.
+    """
+
+    keys: torch.Tensor
+    places: torch.Tensor
 
 
-def add_by_key(target: torch.Tensor, terms: torch.Tensor, keys: torch.Tensor, dims: int = 0) -> None:
-    """Adds each of ``terms`` (n, …) to what its one of the int32 ``keys`` (n) names, from 1 on, or to nothing for 0:
-    rows of ``target``, numbered along its first ``dims`` dimensions, or with 0 its elements. ``terms`` lie in another
-    storage. Sums are taken in float32 or complex64, and rounded once.
+def add_in_order(target: torch.Tensor, terms: torch.Tensor, order: Order, dims: int = 0) -> None:
+    """Adds each of ``terms`` (n, …), in ``order``, to what it names: to rows of ``target``, numbered along its first
+    ``dims`` dimensions, or with 0 to its elements. ``terms`` lie in another storage. Sums are taken in float32 or
+    complex64, and rounded once.
 
     In deterministic mode the order of additions follows from the keys: chunks of what has one key, one point after the
     other, and then the sums of the chunks.
@@ -62,14 +67,13 @@ def add_by_key(target: torch.Tensor, terms: torch.Tensor, keys: torch.Tensor, di
     if target.is_complex():
         target, terms = torch.view_as_real(target), torch.view_as_real(terms.resolve_conj())
     count, features = prod(target.shape[:dims]), prod(target.shape[dims:])
-    if not keys.numel() or not count or not features:
+    if not len(order.keys) or not count or not features:
         return
-    rows, sums = terms.reshape(keys.numel(), features), as_matrix(target, count, features)
+    rows, sums = terms.reshape(len(order.keys), features), as_matrix(target, count, features)
     direct = sums is not None
     if sums is None:
         sums = torch.zeros((count, features), dtype=torch.float32, device=target.device)
-    ordered, places = in_order(keys, count)
-    record_kernel("sum_by_key", [sums, rows, ordered, places], [sums], Extern(lower_sum_by_key))
+    record_kernel("sum_by_key", [sums, rows, *order], [sums], Extern(lower_sum_by_key))
     if not direct:
         target.add_(sums.view(target.shape))
 
@@ -87,17 +91,24 @@ def as_matrix(t: torch.Tensor, count: int, features: int) -> torch.Tensor | None
     return matrix if matrix.dtype == torch.float32 or moves_in_fours(spec_of(matrix)) else None
 
 
-def in_order(keys: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """``keys`` (n), each from 0 to ``count``, in order, and the place that each had.
+def order_of(name: str, count: int, geometry: IndexGeometry, indices: Sequence[torch.Tensor]) -> Order:
+    """The order of the points of ``geometry``, whose data are the numbers 1 to ``count``. ``name``: the operator's.
 
-    Counting how often each occurs tells where its points go. It moves a fifth of the bytes that sorting does, in a
-    third of the launches, but points with one key get there in any order: in deterministic mode they are sorted.
+    Counting how often each number occurs tells where its points go. It moves a fifth of the bytes that sorting does, in
+    a third of the launches, but the points of one get there in any order: in deterministic mode they are sorted.
     """
+    n, device = prod(geometry.shape), indices[0].device
+    if max(count, n) > torch.iinfo(torch.int32).max - 2:
+        raise NotImplementedError(f"{name}: {n} points in the order of {count} places, which int32 cannot number")
     if is_deterministic():
-        return keys.sort(stable=True)
-    counts, ranks = keys.new_zeros(count + 2), torch.empty_like(keys)
-    record_kernel("rank_by_key", [keys, counts], [counts, ranks], Extern(lower_rank))
+        numbers = torch.arange(1, count + 1, dtype=torch.int32, device=device)
+        keys = numbers.new_empty(n)
+        geometry = replace(geometry, strides=(*geometry.strides, contiguous_strides(geometry.shape)))
+        record_kernel(name, [numbers, *indices], [keys], Extern(lower_read, (geometry,)))
+        return Order(*keys.sort(stable=True))
+    counts = torch.zeros(count + 2, dtype=torch.int32, device=device)
+    keys, ranks, ordered, places = (counts.new_empty(n) for _ in range(4))
+    record_kernel(name, [counts, *indices], [counts, keys, ranks], Extern(lower_rank, (geometry,)))
     starts = counts.cumsum(0, dtype=torch.int32)
-    ordered, places = torch.empty_like(keys), torch.empty_like(keys)
     record_kernel("order_by_key", [keys, ranks, starts], [ordered, places], Extern(lower_order))
-    return ordered, places
+    return Order(ordered, places)

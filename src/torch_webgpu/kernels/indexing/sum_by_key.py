@@ -7,15 +7,18 @@ element. In the order of keys the rows of a sum lie after each other, so that a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels.points import wgsl_source
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.builder import per_point
+from torch_webgpu.wgsl.builder import bind, per_point
 from torch_webgpu.wgsl.indexing import QUAD
-from torch_webgpu.wgsl.kernel import Binding, Kernel
+from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
 from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_for
+
+from .indexed import IndexGeometry, Walk
 
 UNROLLED = 8
 """Rows that a thread loads before it adds them: it waits for memory once for so many."""
@@ -25,21 +28,30 @@ THREADS = 1 << 18
 """As many as a large GPU holds at once: chunks are so long that there are not many more of them."""
 
 
-def lower_rank(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
-    """For contiguous int32 arguments (keys (n), counts (keys + 1), counts, ranks (n)): adds to ``counts[key + 1]`` the
-    points with each key, and numbers those, from 0 on, as they come.
+def lower_rank(op: Operation, alias: tuple[int, ...], target: Target, geometry: IndexGeometry) -> Lowered:
+    """For arguments (counts (count + 2), index tensors…, counts, keys (n), ranks (n)), all but the index tensors int32
+    and contiguous: gives each point of ``geometry`` the number, from 1 on, of what it names, 0 if an index is out of
+    range, adds the points with each key to ``counts[key + 1]``, and numbers those, from 0 on, as they come.
+
+    The geometry's data are what has the numbers: it lies nowhere.
     """
-    params = ParamList()
-    numel = params.add("numel", op.args[0].shape[0])
-    keys, counts, ranks = (_offset(params, name, k) for name, k in (("keys", 0), ("counts", 2), ("ranks", 3)))
-    bindings = (
-        Binding("keys", "i32"),
-        Binding("counts", "i32", "read_write", "atomic"),
-        Binding("ranks", "i32", "read_write"),
-    )
-    count = f"counts_atomic_add({counts} + u32(keys_load({keys} + i)) + 1u, 1)"
-    text = per_point([f"  ranks_store({ranks} + i, {count});"], numel)
-    return Lowered((params.launch(op.name, text, bindings, (0, 2, 3), op.args[0].shape[0]),))
+    walk = Walk(geometry, tuple(range(len(geometry.shape))), op)
+    written = op.n_inputs
+    modes: dict[int, Mode] = {written: "atomic", written + 1: "plain", written + 2: "plain"}
+    bindings, names, order = bind(op.args, alias, written, modes)
+    counts, keys, ranks = (names[written + k] for k in range(3))
+    first = walk.indexing.offset(0, 0)
+    checks, condition = walk.positions(names, walk.index_elements())
+    lines = [
+        *walk.coordinates(),
+        *checks,
+        "  var key = 0u;",
+        f"  if ({condition}) {{ key = {walk.data_element(0)} - {first} + 1u; }}",
+        f"  {keys}_store({_offset(walk.params, 'keys', written + 1)} + i, i32(key));",
+        f"  let rank = {counts}_atomic_add({first} + key + 1u, 1);",
+        f"  {ranks}_store({_offset(walk.params, 'ranks', written + 2)} + i, rank);",
+    ]
+    return walk.launch(per_point(lines, walk.numel), bindings, order, prod(geometry.shape))
 
 
 def lower_order(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
