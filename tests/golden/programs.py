@@ -138,7 +138,6 @@ PROGRAMS = {
     "batch_norm_backward": Program(gradients(batch_norm, 3), NORMED, ALL),
     "index_select": Program(lambda x, i: x.index_select(1, i), (f32(6, 7), i64(5)), ALL),
     "scatter_add": Program(lambda x, i, y: x.scatter_add(0, i, y), (f32(6, 7), i64(4, 7), f32(4, 7)), ALL),
-    "index_add_long": Program(lambda x, i, y: x.index_add(0, i, y), (f32(12, 40), i64(6000), f32(6000, 40)), ALL),
     "embedding_backward": Program(gradients(lambda weight, i: F.embedding(i, weight), 1), (f32(11, 8), i64(2, 5)), ALL),
 }
 

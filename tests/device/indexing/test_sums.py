@@ -209,6 +209,18 @@ def test_what_is_small_or_scattered_is_added_with_atomics(device):
     assert kernels(lambda: x.scatter_add_(0, i, s.to(device)))[-1] == "scatter_add"
 
 
+def test_many_index_tensors(device):
+    """More of them than one launch can bind beside the counts are summed all the same."""
+    for number in (4, 5):
+        x, terms = torch.randn(3, 2, 2, 1, 1, WIDTH), torch.randn(N, WIDTH)
+        index = [torch.randint(0, x.shape[d], (N,)) for d in range(number)]
+        x = x if number == 5 else x[:, :, :, :, 0]
+        expected = x.double().index_put(index, terms.double(), accumulate=True)
+        there = [i.to(device) for i in index]
+        result = x.to(device).index_put(there, terms.to(device), accumulate=True)
+        torch.testing.assert_close(result.cpu().double(), expected, rtol=1e-5, atol=1e-3)
+
+
 def test_what_pays():
     """The cases that were measured, and what is nobody's gain."""
     assert pays(torch.float32, 1_200_000, 128, 170_000)
@@ -218,6 +230,7 @@ def test_what_pays():
     assert not pays(torch.float32, 1000, 128, 100_000)
     assert not pays(torch.float32, 100, 128, 0)
     assert not pays(torch.float64, 1_200_000, 128, 170_000)
+    assert not pays(torch.float32, 1_200_000, 128, 170_000, indices=5)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -342,7 +342,8 @@ def sums_in_order(self: torch.Tensor, where: Indexed) -> bool:
     indexed = {i.term.dim for i in where.indices}
     width = prod([n for d, n in enumerate(self.shape) if d not in indexed])
     rows = prod([i.term.size for i in where.indices])
-    return not is_expanded(self) and pays(self.dtype, prod(where.shape) // max(width, 1), width, rows)
+    points = prod(where.shape) // max(width, 1)
+    return not is_expanded(self) and pays(self.dtype, points, width, rows, len(where.indices))
 
 
 def check_put_dtypes(self: torch.Tensor, values: torch.Tensor) -> None:
@@ -368,8 +369,8 @@ def put_in_order(
     dims = [d for d, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
     sizes = [self.shape[d] for d in dims]
-    numbers = torch.arange(prod(sizes), device="meta" if accumulate else self.device).view(sizes)
-    named = resolve(numbers, tensors)
+    numbers = torch.arange(1, prod(sizes) + 1, device="meta" if accumulate else self.device).view(sizes)
+    named = resolve(numbers, tensors)  # an index out of range reads 0
     rank, points = len(named.shape), prod(named.shape)
     at = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
     block = list(range(at, at + rank))

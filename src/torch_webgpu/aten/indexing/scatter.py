@@ -153,7 +153,7 @@ def last_writes(name: str, self: torch.Tensor, place: Place, source: torch.Tenso
     """``source`` with what is written last to an element in the place of all that is written to it."""
     vector = is_vector(self, place, tuple(source.shape), dim)
     sizes, points = named_sizes(self, tuple(source.shape), dim, vector)
-    numbers = torch.arange(prod(sizes), device=self.device).view(sizes)
+    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)  # an index out of range reads 0
     last = last_of_each_key(read(name, numbers, *place(numbers), numbers.new_empty(points)).view(-1))
     if vector:
         return source.index_select(dim, last)

@@ -17,7 +17,13 @@ from torch_webgpu.aten.dispatch.torch_abi import is_deterministic
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.indexed import IndexGeometry, lower_read
-from torch_webgpu.kernels.indexing.sum_by_key import lower_order, lower_rank, lower_sum_by_key, moves_in_fours
+from torch_webgpu.kernels.indexing.sum_by_key import (
+    MOST_INDICES,
+    lower_order,
+    lower_rank,
+    lower_sum_by_key,
+    moves_in_fours,
+)
 from torch_webgpu.layout import contiguous_strides, overlaps_itself
 
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)
@@ -37,9 +43,11 @@ NARROWEST = 8
 """Floats of a row. Of narrower ones a thread would move less than it moves to put the row in order."""
 
 
-def pays(dtype: torch.dtype, points: int, width: int, rows: int) -> bool:
-    """Whether ordering ``points`` pays, to add as many rows of ``width`` elements to ``rows``."""
-    if dtype not in SUMMED or width < NARROWEST or not rows:
+def pays(dtype: torch.dtype, points: int, width: int, rows: int, indices: int = 1) -> bool:
+    """Whether ordering ``points`` pays, to add as many rows of ``width`` elements to ``rows``, which so many index
+    tensors name.
+    """
+    if dtype not in SUMMED or width < NARROWEST or not rows or indices > MOST_INDICES:
         return False
     atomics = points * width * (ATOMIC_PS + MEETING_PS * points / rows)
     return atomics > LAUNCHES_PS + points * (width * ELEMENT_PS + POINT_PS) + rows * ROW_PS

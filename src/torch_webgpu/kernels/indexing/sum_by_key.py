@@ -20,6 +20,8 @@ from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_fo
 
 from .indexed import IndexGeometry, Walk
 
+MOST_INDICES = 4
+"""Index tensors of :func:`lower_rank`, which binds four buffers beside them, of the eight that WebGPU promises."""
 UNROLLED = 8
 """Rows that a thread loads before it adds them: it waits for memory once for so many."""
 SHORTEST, LONGEST = 16, 64
