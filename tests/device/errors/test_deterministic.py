@@ -125,6 +125,15 @@ def test_an_index_out_of_range_is_still_one(device: torch.device) -> None:
             use().cpu()
 
 
+def test_an_index_out_of_range_is_not_the_first(device: torch.device) -> None:
+    x = torch.zeros(3, device=device).scatter_(
+        0, torch.tensor([0, 2, 7]).to(device), torch.tensor([1.0, 2, 5]).to(device)
+    )
+    with pytest.raises(IndexError):
+        torch.webgpu.synchronize()
+    assert x.tolist() == [1, 0, 2]
+
+
 def test_both_modes_in_turn(device: torch.device) -> None:
     """Kernels remember what calls record: neither mode gets the other's."""
     index, terms = torch.randint(0, 3, (N,)), torch.randn(N, 2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
 
 import torch
 
@@ -31,8 +30,9 @@ SUMMED = (torch.float32, torch.float16, torch.bfloat16)
 # What both ways cost, in picoseconds. An H100 adds 1.2 million rows of 128 float32 to 170,000 with atomics in 3,203 us,
 # and 16,384 rows of 384 to 65 in 772 us: 21 ps an element where 7 points meet, 123 ps where 252 do. The floor of the
 # first is 790 MB, about 0.3 ms: rows read once, 4 bytes an element; each row of the result that has points read and
-# written once. Ordering moves about 100 bytes a point, most of it in the 32 bytes of memory that each of its scattered
-# accesses to 4 bytes takes. The parts of sums that chunks keep are 1 / 32 (short rows: 1 / 8) of the rows, moved twice.
+# written once. Ordering moves 40 bytes a point, and 96 more in a cache: three accesses (a count, a start, a place) are
+# scattered. The parts of sums that chunks keep are 1 / 32 of the rows (1 / 8 where these are few), moved twice.
+# What it costs without atomics is worked out from these bytes, and not measured.
 ATOMIC_PS, MEETING_PS = 18, 0.4
 """An element added with atomics; and for each point, on average, that meets there."""
 ELEMENT_PS, POINT_PS, ROW_PS = 3, 60, 20
@@ -53,20 +53,10 @@ def pays(dtype: torch.dtype, points: int, width: int, rows: int, indices: int = 
     return atomics > LAUNCHES_PS + points * (width * ELEMENT_PS + POINT_PS) + rows * ROW_PS
 
 
-class Order(NamedTuple):
-    """Points in the order of the numbers, from 1 on, of what they name; of those that name nothing it is 0.
-
-    ``keys`` (n), int32: the numbers. ``places`` (n), int32 or int64: where in their own order the points are.
-    """
-
-    keys: torch.Tensor
-    places: torch.Tensor
-
-
-def add_in_order(target: torch.Tensor, terms: torch.Tensor, order: Order, dims: int = 0) -> None:
-    """Adds each of ``terms`` (n, …), in ``order``, to what it names: to rows of ``target``, numbered along its first
-    ``dims`` dimensions, or with 0 to its elements. ``terms`` lie in another storage. Sums are taken in float32 or
-    complex64, and rounded once.
+def add_in_order(target: torch.Tensor, terms: torch.Tensor, points: torch.Tensor, dims: int = 0) -> None:
+    """Adds each of ``terms`` (n, …) to what its one of the ``points`` (n) names, which are in the order of
+    :func:`order_of`: to rows of ``target``, numbered along its first ``dims`` dimensions, or with 0 to its elements.
+    ``terms`` lie in another storage. Sums are taken in float32 or complex64, and rounded once.
 
     In deterministic mode the order of additions follows from the keys: chunks of what has one key, one point after the
     other, and then the sums of the chunks.
@@ -75,13 +65,13 @@ def add_in_order(target: torch.Tensor, terms: torch.Tensor, order: Order, dims: 
     if target.is_complex():
         target, terms = torch.view_as_real(target), torch.view_as_real(terms.resolve_conj())
     count, features = prod(target.shape[:dims]), prod(target.shape[dims:])
-    if not len(order.keys) or not count or not features:
+    if not len(points) or not count or not features:
         return
-    rows, sums = terms.reshape(len(order.keys), features), as_matrix(target, count, features)
+    rows, sums = terms.reshape(len(points), features), as_matrix(target, count, features)
     direct = sums is not None
     if sums is None:
         sums = torch.zeros((count, features), dtype=torch.float32, device=target.device)
-    record_kernel("sum_by_key", [sums, rows, *order], [sums], Extern(lower_sum_by_key))
+    record_kernel("sum_by_key", [sums, rows, points], [sums], Extern(lower_sum_by_key))
     if not direct:
         target.add_(sums.view(target.shape))
 
@@ -99,8 +89,9 @@ def as_matrix(t: torch.Tensor, count: int, features: int) -> torch.Tensor | None
     return matrix if matrix.dtype == torch.float32 or moves_in_fours(spec_of(matrix)) else None
 
 
-def order_of(name: str, count: int, geometry: IndexGeometry, indices: Sequence[torch.Tensor]) -> Order:
-    """The order of the points of ``geometry``, whose data are the numbers 1 to ``count``. ``name``: the operator's.
+def order_of(name: str, count: int, geometry: IndexGeometry, indices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The points of ``geometry``, whose data are the numbers 1 to ``count``, in the order of those: int64 (n), with the
+    number that a point names, or 0, in the low word, and its own, from 0 on, in the high one. ``name``: the operator's.
 
     Counting how often each number occurs tells where its points go. It moves a fifth of the bytes that sorting does, in
     a third of the launches, but the points of one get there in any order: in deterministic mode they are sorted.
@@ -113,10 +104,11 @@ def order_of(name: str, count: int, geometry: IndexGeometry, indices: Sequence[t
         keys = numbers.new_empty(n)
         geometry = replace(geometry, strides=(*geometry.strides, contiguous_strides(geometry.shape)))
         record_kernel(name, [numbers, *indices], [keys], Extern(lower_read, (geometry,)))
-        return Order(*keys.sort(stable=True))
+        ordered, places = keys.sort(stable=True)
+        return (places << 32) + ordered
     counts = torch.zeros(count + 2, dtype=torch.int32, device=device)
-    keys, ranks, ordered, places = (counts.new_empty(n) for _ in range(4))
+    keys, ranks, points = counts.new_empty(n), counts.new_empty(n), counts.new_empty(n, dtype=torch.int64)
     record_kernel(name, [counts, *indices], [counts, keys, ranks], Extern(lower_rank, (geometry,)))
     starts = counts.cumsum(0, dtype=torch.int32)
-    record_kernel("order_by_key", [keys, ranks, starts], [ordered, places], Extern(lower_order))
-    return Order(ordered, places)
+    record_kernel("order_by_key", [keys, ranks, starts], [points], Extern(lower_order))
+    return points

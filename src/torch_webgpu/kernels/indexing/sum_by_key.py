@@ -57,21 +57,20 @@ def lower_rank(op: Operation, alias: tuple[int, ...], target: Target, geometry: 
 
 
 def lower_order(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
-    """For contiguous int32 arguments (keys (n), ranks (n), starts, ordered keys (n), places (n)): puts each point where
-    the points with its key start, and its rank further. ``places`` are the points' numbers.
+    """For contiguous arguments (int32 keys (n), ranks (n), starts, int64 points (n)): puts each point, which is its
+    number in the high word and its key in the low one, where the points with its key start, and its rank further.
     """
     params = ParamList()
     numel = params.add("numel", op.args[0].shape[0])
-    names = ("keys", "ranks", "starts", "ordered", "places")
-    keys, ranks, starts, ordered, places = (_offset(params, name, k) for k, name in enumerate(names))
-    bindings = tuple(Binding(name, "i32", "read" if k < 3 else "read_write") for k, name in enumerate(names))
+    names = ("keys", "ranks", "starts", "points")
+    keys, ranks, starts, points = (_offset(params, name, k) for k, name in enumerate(names))
+    bindings = (*(Binding(name, "i32") for name in names[:3]), Binding("points", "i64", "read_write"))
     lines = [
-        f"  let key = keys_load({keys} + i);",
-        f"  let at = u32(starts_load({starts} + u32(key)) + ranks_load({ranks} + i));",
-        f"  ordered_store({ordered} + at, key);",
-        f"  places_store({places} + at, i32(i));",
+        f"  let key = u32(keys_load({keys} + i));",
+        f"  let at = u32(starts_load({starts} + key) + ranks_load({ranks} + i));",
+        f"  points_store({points} + at, i64_make(key, i));",
     ]
-    return Lowered((params.launch(op.name, per_point(lines, numel), bindings, tuple(range(5)), op.args[0].shape[0]),))
+    return Lowered((params.launch(op.name, per_point(lines, numel), bindings, tuple(range(4)), op.args[0].shape[0]),))
 
 
 def _offset(params: ParamList, name: str, arg: int) -> str:
@@ -114,8 +113,9 @@ def moves_in_fours(spec: Spec) -> bool:
 
 
 def lower_sum_by_key(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
-    """For arguments (target (count, features), rows (n, features), int32 keys (n), int32 or int64 places (n), target):
-    ``target[keys[i] - 1] += rows[places[i]]`` for all ``i``, in float32, rounded once.
+    """For arguments (target (count, features), rows (n, features), contiguous int64 points (n), target):
+    ``target[key - 1] += rows[place]`` for all points, a key in the low word and a place in the high one, in float32,
+    rounded once.
 
     Keys are in order; what has key 0 counts for nothing. A target of a half type can be moved in fours
     (:func:`moves_in_fours`). Each row of the target that has points is read and written once.
@@ -142,15 +142,13 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
     vector = "f32" if width == 1 else "vec4<f32>"
     prelude = [f"alias V = {vector};"]
     if number == 0:
-        keys, places = _offset(params, "keys", 2), _offset(params, "places", 3)
-        place = f"places_load({places} + i)"
-        place = f"i64_lo({place})" if BY_NAME[op.args[3].dtype].kind == "l" else f"u32({place})"
-        bindings = [Binding("rows", rows.dtype), Binding("keys", "i32"), Binding("places", op.args[3].dtype)]
-        order = [1, 2, 3]
+        point = f"points_load({_offset(params, 'points', 2)} + i)"
+        bindings = [Binding("rows", rows.dtype), Binding("points", "i64")]
+        order = [1, 2]
         prelude += [
-            f"fn key_at(i: u32) -> u32 {{ return u32(keys_load({keys} + i)); }}",
-            "fn row_at(i: u32, key: u32, lane: u32) -> V {",
-            f"  let first = {_element(params, 'rows', 1, rows, place, width)};",
+            f"fn point_at(i: u32) -> vec2<u32> {{ let point = {point}; return vec2(i64_lo(point), i64_hi(point)); }}",
+            "fn row_at(point: vec2<u32>, lane: u32) -> V {",
+            f"  let first = {_element(params, 'rows', 1, rows, 'point.y', width)};",
             f"  return {_load('rows', rows, width)};",
             "}",
         ]
@@ -159,10 +157,10 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
         order = [n_args + 2 * number - 2, n_args + 2 * number - 1]
         load = "parts_load4" if width == QUAD else "parts_load"
         prelude += [
-            "fn key_at(i: u32) -> u32 { return names_load(i); }",
-            "fn row_at(i: u32, key: u32, lane: u32) -> V {",
-            "  if (key == 0u || key >= ABSENT) { return V(); }",
-            f"  return {load}(i * P.lanes + lane);",
+            "fn point_at(i: u32) -> vec2<u32> { return vec2(names_load(i), i); }",
+            "fn row_at(point: vec2<u32>, lane: u32) -> V {",
+            "  if (point.x == 0u || point.x >= ABSENT) { return V(); }",
+            f"  return {load}(point.y * P.lanes + lane);",
             "}",
         ]
     bindings.append(Binding("sums", written.dtype, "read_write"))
@@ -192,13 +190,13 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
 
 def _unrolled(text: str) -> str:
     steps = range(UNROLLED)
-    loads = [f"    let key{k} = key_at(i + {k}u);" for k in steps]
-    loads += [f"    let value{k} = row_at(i + {k}u, key{k}, lane);" for k in steps]
+    loads = [f"    let point{k} = point_at(i + {k}u);" for k in steps]
+    loads += [f"    let value{k} = row_at(point{k}, lane);" for k in steps]
     adds = []
     for k in steps:
         adds.append(
-            f"    if ((key{k} & ~ABSENT) != run) {{ finish(run, open, chunk, lane, sum); "
-            f"run = key{k} & ~ABSENT; open = false; sum = V(); }}"
+            f"    if ((point{k}.x & ~ABSENT) != run) {{ finish(run, open, chunk, lane, sum); "
+            f"run = point{k}.x & ~ABSENT; open = false; sum = V(); }}"
         )
         adds.append(f"    sum += value{k};")
     text = text.replace("UNROLLED", str(UNROLLED))

@@ -7,8 +7,8 @@
 // A chunk in the middle of a run fills the first of its slots and names the second ABSENT, for the parts to be neighbours
 // all the same. A slot with key 0, and a row with key 0, counts for nothing.
 //
-// The prelude declares V (f32 or vec4<f32>), key_at(i), row_at(i, key, lane), add_to(row, lane, sum), and for the last
-// launch, which has one chunk, empty ones of keep(slot, lane, sum) and name_slot(slot, key).
+// The prelude declares V (f32 or vec4<f32>), point_at(i), a key and a place, row_at(point, lane), add_to(row, lane, sum),
+// keep(slot, lane, sum) and name_slot(slot, key), which are empty in the last launch: that has one chunk.
 
 const ABSENT = 0x80000000u;
 
@@ -27,29 +27,29 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   if (chunk >= P.chunks) { return; }
   let first = chunk * P.length;
   let end = min(first + P.length, P.n);
-  let first_run = key_at(first) & ~ABSENT;
-  let is_open = chunk > 0u && (key_at(max(first, 1u) - 1u) & ~ABSENT) == first_run;
+  let first_run = point_at(first).x & ~ABSENT;
+  let is_open = chunk > 0u && (point_at(max(first, 1u) - 1u).x & ~ABSENT) == first_run;
   var run = first_run;
   var open = is_open;
   var sum = V();
   var i = first;
-  // Loads that wait for nothing but their key: so many are under way at once.
+  // Loads that wait for nothing but their place: so many are under way at once.
   for (; i + UNROLLEDu <= end; i += UNROLLEDu) {
 LOADS
 STEPS
   }
   for (; i < end; i += 1u) {
-    let key = key_at(i);
-    let value = row_at(i, key, lane);
-    if ((key & ~ABSENT) != run) {
+    let point = point_at(i);
+    let value = row_at(point, lane);
+    if ((point.x & ~ABSENT) != run) {
       finish(run, open, chunk, lane, sum);
-      run = key & ~ABSENT;
+      run = point.x & ~ABSENT;
       open = false;
       sum = V();
     }
     sum += value;
   }
-  let goes_on = end < P.n && (key_at(min(end, P.n - 1u)) & ~ABSENT) == run;
+  let goes_on = end < P.n && (point_at(min(end, P.n - 1u)).x & ~ABSENT) == run;
   if (goes_on && !open && run != 0u) {
     keep(2u * chunk, lane, sum);
   } else {
