@@ -21,10 +21,9 @@ def mode() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def in_turn(index: torch.Tensor, terms: torch.Tensor, size: int) -> torch.Tensor:
-    """Sums of float32 ``terms`` (n, features) by ``index``, one after the other: any other order rounds otherwise."""
-    rows = [np.cumsum(terms[index == k].numpy(), axis=0, dtype=np.float32)[-1] for k in range(size)]
-    return torch.from_numpy(np.stack(rows))
+def sums_of(index: torch.Tensor, terms: torch.Tensor, size: int) -> torch.Tensor:
+    """Sums of ``terms`` (n, features) by ``index``, in float64."""
+    return torch.zeros(size, terms.shape[1], dtype=torch.float64).index_add_(0, index, terms.double())
 
 
 def gradient(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
@@ -55,11 +54,17 @@ SUMS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_are_taken_in_the_order_of_the_points(device: torch.device, name: str) -> None:
+def test_sums_are_taken_in_an_order_that_follows_from_the_points(device: torch.device, name: str) -> None:
+    """Each sum is rounded as the order of its own points says, however those of others come between: atomics, which add
+    as threads come, round otherwise.
+    """
     index, terms = torch.randint(0, 3, (N,)), torch.randn(N, 2)
-    for _ in range(2):
-        result = SUMS[name](torch.zeros(3, 2, device=device), index.to(device), terms.to(device))
-        assert torch.equal(result.cpu(), in_turn(index, terms, 3))
+    first = SUMS[name](torch.zeros(3, 2, device=device), index.to(device), terms.to(device)).cpu()
+    torch.testing.assert_close(first.double(), sums_of(index, terms, 3), rtol=1e-5, atol=1e-3)
+    order = index.argsort(stable=True)
+    for i, s in ((index, terms), (index[order], terms[order])):
+        result = SUMS[name](torch.zeros(3, 2, device=device), i.to(device), s.to(device))
+        assert torch.equal(result.cpu(), first)
 
 
 def test_sums_add_to_what_is_there(device: torch.device) -> None:
@@ -120,14 +125,27 @@ def test_an_index_out_of_range_is_still_one(device: torch.device) -> None:
             use().cpu()
 
 
+def test_an_index_out_of_range_is_not_the_first(device: torch.device) -> None:
+    x = torch.zeros(3, device=device).scatter_(
+        0, torch.tensor([0, 2, 7]).to(device), torch.tensor([1.0, 2, 5]).to(device)
+    )
+    with pytest.raises(IndexError):
+        torch.webgpu.synchronize()
+    assert x.tolist() == [1, 0, 2]
+
+
 def test_both_modes_in_turn(device: torch.device) -> None:
     """Kernels remember what calls record: neither mode gets the other's."""
     index, terms = torch.randint(0, 3, (N,)), torch.randn(N, 2)
+    order = index.argsort(stable=True)
+    found = []
     for on in (False, True, False, True):
         torch.use_deterministic_algorithms(on)
-        sums = torch.zeros(3, 2, device=device).index_add_(0, index.to(device), terms.to(device)).cpu()
-        torch.testing.assert_close(sums, in_turn(index, terms, 3), rtol=1e-4, atol=1e-3)
-        assert not on or torch.equal(sums, in_turn(index, terms, 3))
+        i, s = (index[order], terms[order]) if found else (index, terms)
+        sums = torch.zeros(3, 2, device=device).index_add_(0, i.to(device), s.to(device)).cpu()
+        torch.testing.assert_close(sums.double(), sums_of(index, terms, 3), rtol=1e-4, atol=1e-3)
+        found += [sums] if on else []
+    assert torch.equal(*found)
 
 
 def test_alerts_where_there_is_no_such_kernel(device: torch.device) -> None:

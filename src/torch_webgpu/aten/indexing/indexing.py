@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
-from torch_webgpu.aten.dispatch.deterministic import (
-    alert_not_deterministic,
-    last_of_each_key,
-    sums_by_key,
-)
+from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic, last_of_each_key
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.recorded_once import always
@@ -31,6 +28,7 @@ from torch_webgpu.layout import Shape, broadcast_strides
 
 from .compaction import coordinates_of, selected
 from .masked_write import only_mask, put_by_mask
+from .sums import add_in_order, order_of, pays
 
 NO_ATOMICS = "WebGPU has no float64 atomics"
 ON_EXPANDED = {"index_fill": "tensor[mask] = scalar", "index_put": "tensor[indices] = tensor"}
@@ -83,10 +81,7 @@ def write(
     dtypes whose combination is not atomic, or with ``in_order``, which combines in the points' order, and rounds to the
     half type ``rounded`` each time. A source is broadcast to ``shape``.
     """
-    if name in ON_EXPANDED and any(s == 0 and n > 1 for s, n in zip(data.stride(), data.shape)):
-        warn_of_expanded(f"{name}_", ON_EXPANDED[name])
-    else:
-        check_writable(data.shape, data.stride())
+    check_target(name, data)
     check_apart(data, [*(i.tensor for i in indices), source])
     if prod(shape) == 0:
         return data
@@ -107,6 +102,20 @@ def write(
         body = Extern(indexed.lower_serial_write, (geometry, serial_dim, combine, *([rounded] if rounded else [])))
     record_kernel(name, inputs, [data], body, scalars)
     return data
+
+
+def is_expanded(t: torch.Tensor) -> bool:
+    return any(s == 0 and n > 1 for s, n in zip(t.stride(), t.shape))
+
+
+def check_target(name: str, data: torch.Tensor) -> None:
+    """Raises, in PyTorch's words, or warns, where PyTorch does, if elements of ``data``, which ``name`` writes, share
+    memory.
+    """
+    if name in ON_EXPANDED and is_expanded(data):
+        warn_of_expanded(f"{name}_", ON_EXPANDED[name])
+    else:
+        check_writable(data.shape, data.stride())
 
 
 def apart(t: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
@@ -318,12 +327,23 @@ def index_put_(
     check_put_dtypes(self, values)
     if is_deterministic() and (not accumulate or self.is_floating_point() or self.is_complex()):
         return put_in_order(self, expanded, values, where, accumulate)
+    if accumulate and sums_in_order(self, where):
+        return put_in_order(self, expanded, values, where, accumulate)
     if accumulate and self.dtype in (torch.float16, torch.bfloat16):
         wide = self.float()
         where = resolve(wide, expanded)
         write("index_put", wide, where.strides, where.indices, values, where.shape, "add")
         return self.copy_(wide)
     return write("index_put", self, where.strides, where.indices, values, where.shape, "add" if accumulate else "set")
+
+
+def sums_in_order(self: torch.Tensor, where: Indexed) -> bool:
+    """Whether ordering the points of ``where`` by what they name pays, to add them to ``self``."""
+    indexed = {i.term.dim for i in where.indices}
+    width = prod([n for d, n in enumerate(self.shape) if d not in indexed])
+    rows = prod([i.term.size for i in where.indices])
+    points = prod(where.shape) // max(width, 1)
+    return not is_expanded(self) and pays(self.dtype, points, width, rows, len(where.indices))
 
 
 def check_put_dtypes(self: torch.Tensor, values: torch.Tensor) -> None:
@@ -341,27 +361,33 @@ def put_in_order(
     where: Indexed,
     accumulate: bool,
 ) -> torch.Tensor:
-    """:func:`index_put_` of ``values``, as large as ``where``, in the order of the points."""
+    """:func:`index_put_` of ``values``, as large as ``where``: sums in the order of what points name, of several writes
+    to an element the last.
+    """
     if not values.numel():
         return self
     dims = [d for d, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
     sizes = [self.shape[d] for d in dims]
-    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)
-    named = resolve(numbers, tensors)
-    keys = read("index_put", numbers, named.strides, named.indices, numbers.new_empty(named.shape))
+    numbers = torch.arange(1, prod(sizes) + 1, device="meta" if accumulate else self.device).view(sizes)
+    named = resolve(numbers, tensors)  # an index out of range reads 0
+    rank, points = len(named.shape), prod(named.shape)
     at = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    block = list(range(at, at + keys.dim()))
-    rows = values.movedim(block, list(range(keys.dim()))).reshape(keys.numel(), -1)
+    block = list(range(at, at + rank))
     if accumulate:
-        wide = rows.float() if rows.is_floating_point() else rows
-        sums = sums_by_key(wide, keys.reshape(-1), numbers.numel())
-        target = self.movedim(dims, list(range(len(dims))))
-        target.add_(sums.view(target.shape))
+        check_target("index_put", self)
+        check_apart(self, [tensors, values])
+        rows = apart(values, self).movedim(block, list(range(rank))).reshape(points, -1)
+        found = [i._replace(term=replace(i.term, dim=d)) for d, i in zip(dims, named.indices, strict=True)]
+        geometry = geometry_of(named.shape, named.strides, found, [])
+        order = order_of("index_put", prod(sizes), geometry, tensors)
+        add_in_order(self.movedim(dims, list(range(len(dims)))), rows, order, len(dims))
         return self
+    keys = read("index_put", numbers, named.strides, named.indices, numbers.new_empty(named.shape))
+    rows = values.movedim(block, list(range(rank))).reshape(points, -1)
     rest = [n for d, n in enumerate(values.shape) if d not in block]
     rows = rows.index_select(0, last_of_each_key(keys.reshape(-1))).view(*keys.shape, *rest)
-    values = rows.movedim(list(range(keys.dim())), block)
+    values = rows.movedim(list(range(rank)), block)
     return write("index_put", self, where.strides, where.indices, values, where.shape)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_webgpu.aten.dispatch.deterministic import last_of_each_key, sums_by_key
+from torch_webgpu.aten.dispatch.deterministic import last_of_each_key
 from torch_webgpu.aten.dispatch.register_operator import register_operator
-from torch_webgpu.aten.dispatch.register_pointwise import check_devices
+from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.scalars import cast_scalar, check_fits
-from torch_webgpu.aten.dispatch.strict import Strict
+from torch_webgpu.aten.dispatch.strict import Strict, check_apart
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_deterministic, outputs_of, overloads
 from torch_webgpu.aten.dispatch.variants import check_meta
 from torch_webgpu.dtypes import of as dtype_of
@@ -23,7 +23,8 @@ from torch_webgpu.engine.sync import ONE_HOT
 from torch_webgpu.kernels.indexing.indexed import drop
 from torch_webgpu.layout import Shape
 
-from .indexing import Index, along, check_index_dtype, on_dim, read, without, wrap_dim, write
+from .indexing import Index, along, apart, check_index_dtype, geometry_of, on_dim, read, without, wrap_dim, write
+from .sums import SUMMED, add_in_order, order_of, pays
 
 Place = Callable[[torch.Tensor], tuple[Shape, list[Index]]]
 """Strides and indices with which a tensor of the target's shape is written."""
@@ -57,31 +58,44 @@ def reduce_into(
     include_self: bool = True,
 ) -> torch.Tensor:
     """Reduces ``source`` into the elements of ``self`` that ``place`` names; the half types accumulate in float32."""
-    if self.dtype in HALF and reduce in ("sum", "mean", "prod"):
+    shape = tuple(source.shape)
+    in_order = reduce in ("sum", "mean") and sums_in_order(name, self, place, shape, dim)
+    if self.dtype in HALF and reduce in ("sum", "mean", "prod") and not in_order:
         return reduce_into_halves(name, self, place, source, dim, reduce, include_self)
     strides, indices = place(self)
-    shape = tuple(source.shape)
     if self.dtype == torch.int64 and reduce in ("amax", "amin"):
         return self.copy_(extremes_of_halves(name, self, place, source, reduce, include_self))
     if not include_self:
         write(name, self, strides, indices, (dtype_of(self.dtype).kind, identity(reduce, self.dtype)), shape)
-    if is_deterministic() and reduce in ("sum", "mean") and self.dtype in (torch.float32, torch.complex64):
-        add_in_order(name, self, place, source, dim)
+    if in_order:
+        add_by_name(name, self, place, source, dim)
     else:
-        in_order = is_deterministic() and reduce == "prod"
-        write(name, self, strides, indices, source, shape, COMBINE[reduce], dim, in_order)
+        serially = is_deterministic() and reduce == "prod"
+        write(name, self, strides, indices, source, shape, COMBINE[reduce], dim, serially)
     return divide_by_counts(name, self, place, shape, dim, include_self) if reduce == "mean" else self
+
+
+def sums_in_order(name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int) -> bool:
+    """Whether sums of points of ``shape`` are taken in the order of what they name: in deterministic mode, and where
+    whole rows are added and that :func:`.sums.pays`. ``index_reduce`` rounds each partial result of a half type.
+    """
+    if name == "index_reduce" and self.dtype in HALF:
+        return False
+    if is_deterministic():
+        return self.dtype in SUMMED or self.dtype == torch.complex64
+    return is_vector(self, place, shape, dim) and pays(self.dtype, shape[dim], prod(drop(shape, dim)), self.shape[dim])
 
 
 def divide_by_counts(
     name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int, include_self: bool
 ) -> torch.Tensor:
     """Divides each element of ``self`` by the number of points that name it; with ``include_self`` by one more."""
-    make = torch.ones_like if include_self else torch.zeros_like
     number = self.real.dtype if self.is_complex() else torch.float32 if self.dtype in HALF else self.dtype
-    count = make(self, dtype=number, memory_format=torch.contiguous_format)
+    vector = is_vector(self, place, shape, dim) and drop(shape, dim) == drop(tuple(self.shape), dim)
+    sizes, points = named_sizes(self, shape, dim, vector)
+    count = torch.full(sizes, int(include_self), dtype=number, device=self.device)
     strides, indices = place(count)
-    write(name, count, strides, indices, count.new_ones(()).expand(shape), shape, "add", dim)
+    write(name, count, strides, indices, count.new_ones(()).expand(points), points, "add", dim)
     return self.div_(count.clamp_(min=1), rounding_mode=None if number.is_floating_point else "floor")
 
 
@@ -103,30 +117,44 @@ def reduce_into_halves(
     return divide_by_counts(name, self, place, tuple(source.shape), dim, include_self) if reduce == "mean" else self
 
 
-def keys_of(name: str, self: torch.Tensor, place: Place, shape: Shape, dim: int) -> tuple[torch.Tensor, bool]:
-    """Numbers, from 1 on, of what the points of ``shape`` name: of the slice of ``self`` along ``dim``, for each slice
-    of the points, if the index is a vector; else of the element, for each point. And whether it is a vector.
+def is_vector(self: torch.Tensor, place: Place, shape: Shape, dim: int) -> bool:
+    """Whether what points of ``shape`` name depends on their place along ``dim`` alone: indices are a vector."""
+    return not any(s for i in place(self)[1] for d, s in enumerate(i.strides) if d != dim and shape[d] != 1)
+
+
+def named_sizes(self: torch.Tensor, shape: Shape, dim: int, vector: bool) -> tuple[Shape, Shape]:
+    """Sizes of what is named, and of the points of ``shape`` that name it, if the index is a ``vector``: slices along
+    ``dim``; else elements.
     """
-    vector = not any(s for i in place(self)[1] for d, s in enumerate(i.strides) if d != dim)
-    sizes = tuple(n if d == dim or not vector else 1 for d, n in enumerate(self.shape))
-    points = tuple(n if d == dim or not vector else 1 for d, n in enumerate(shape))
-    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)
-    keys = numbers.new_empty(points)
-    return read(name, numbers, *place(numbers), keys).view(-1), vector
+    return (
+        tuple([n if d == dim or not vector else 1 for d, n in enumerate(self.shape)]),
+        tuple([n if d == dim or not vector else 1 for d, n in enumerate(shape)]),
+    )
 
 
-def add_in_order(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> None:
-    """Adds ``source`` to the elements of ``self`` that ``place`` names, to each in the order of the points."""
-    keys, vector = keys_of(name, self, place, tuple(source.shape), dim)
-    target, terms = (self.movedim(dim, 0), source.movedim(dim, 0)) if vector else (self, source)
-    sums = sums_by_key(terms.reshape(keys.numel(), -1), keys, self.shape[dim] if vector else self.numel())
-    target.add_(sums.view(target.shape))
+def add_by_name(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> None:
+    """Adds ``source`` to the elements of ``self`` that ``place`` names, in the order of those."""
+    check_writable(self.shape, self.stride())
+    check_apart(self, [*(i.tensor for i in place(self)[1]), source])
+    source = apart(source, self)
+    vector = is_vector(self, place, tuple(source.shape), dim)
+    sizes, points = named_sizes(self, tuple(source.shape), dim, vector)
+    strides, indices = place(torch.empty(sizes, device="meta"))
+    order = order_of(name, prod(sizes), geometry_of(points, strides, indices, []), [i.tensor for i in indices])
+    if vector:
+        for d, n in enumerate(source.shape):
+            self = self if d == dim else self.narrow(d, 0, n)
+        add_in_order(self.movedim(dim, 0), source.movedim(dim, 0), order, 1)
+    else:
+        add_in_order(self, source, order)
 
 
 def last_writes(name: str, self: torch.Tensor, place: Place, source: torch.Tensor, dim: int) -> torch.Tensor:
     """``source`` with what is written last to an element in the place of all that is written to it."""
-    keys, vector = keys_of(name, self, place, tuple(source.shape), dim)
-    last = last_of_each_key(keys)
+    vector = is_vector(self, place, tuple(source.shape), dim)
+    sizes, points = named_sizes(self, tuple(source.shape), dim, vector)
+    numbers = torch.arange(1, prod(sizes) + 1, device=self.device).view(sizes)  # an index out of range reads 0
+    last = last_of_each_key(read(name, numbers, *place(numbers), numbers.new_empty(points)).view(-1))
     if vector:
         return source.index_select(dim, last)
     return source.reshape(-1).index_select(0, last).view(source.shape)
