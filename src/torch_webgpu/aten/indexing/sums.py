@@ -39,6 +39,8 @@ ELEMENT_PS, POINT_PS, ROW_PS = 3, 60, 20
 """Without atomics: an element added, a point ordered, a row of the result counted."""
 LAUNCHES_PS = 40_000_000
 """About ten launches more, of which each waits for the one before it."""
+MARGIN = 2
+"""So many times as fast as atomics must ordering be by these figures, as nobody has measured it."""
 NARROWEST = 8
 """Floats of a row. Of narrower ones a thread would move less than it moves to put the row in order."""
 
@@ -50,7 +52,7 @@ def pays(dtype: torch.dtype, points: int, width: int, rows: int, indices: int = 
     if dtype not in SUMMED or width < NARROWEST or not rows or indices > MOST_INDICES:
         return False
     atomics = points * width * (ATOMIC_PS + MEETING_PS * points / rows)
-    return atomics > LAUNCHES_PS + points * (width * ELEMENT_PS + POINT_PS) + rows * ROW_PS
+    return atomics > MARGIN * (LAUNCHES_PS + points * (width * ELEMENT_PS + POINT_PS) + rows * ROW_PS)
 
 
 def add_in_order(target: torch.Tensor, terms: torch.Tensor, points: torch.Tensor, dims: int = 0) -> None:
