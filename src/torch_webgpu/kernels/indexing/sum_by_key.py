@@ -11,7 +11,7 @@ from math import prod
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Operation, Spec
-from torch_webgpu.kernels.points import wgsl_source
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import bind, per_point
 from torch_webgpu.wgsl.indexing import QUAD
@@ -183,24 +183,9 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
         f"fn keep(slot: u32, lane: u32, sum: V) {{ {keep} }}",
         f"fn name_slot(slot: u32, key: u32) {{ {name} }}",
     ]
-    text = "\n".join([*prelude, _unrolled(wgsl_source("indexing/sum_by_key"))])
+    text = "\n".join([*prelude, render("indexing/sum_by_key", unrolled=UNROLLED)])
     kernel = Kernel("sum_by_key", text, tuple(bindings), tuple(params.params), trusted=True)
     return Launch(kernel, tuple(order), tuple(params.values), grid_for(level.chunks * lanes))
-
-
-def _unrolled(text: str) -> str:
-    steps = range(UNROLLED)
-    loads = [f"    let point{k} = point_at(i + {k}u);" for k in steps]
-    loads += [f"    let value{k} = row_at(point{k}, lane);" for k in steps]
-    adds = []
-    for k in steps:
-        adds.append(
-            f"    if ((point{k}.x & ~ABSENT) != run) {{ finish(run, open, chunk, lane, sum); "
-            f"run = point{k}.x & ~ABSENT; open = false; sum = V(); }}"
-        )
-        adds.append(f"    sum += value{k};")
-    text = text.replace("UNROLLED", str(UNROLLED))
-    return text.replace("\nLOADS\n", "\n" + "\n".join(loads) + "\n").replace("\nSTEPS\n", "\n" + "\n".join(adds) + "\n")
 
 
 def _element(params: ParamList, name: str, arg: int, spec: Spec, row: str, width: int) -> str:
