@@ -44,25 +44,35 @@ def leave_to_tracers(overload: OpOverload) -> None:
 ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
-def record_composition(overload: OpOverload) -> None:
-    """Lets what PyTorch composes of operators of tensors, into a new one, be one recipe where nobody sees the parts.
+def record_composition(overload: OpOverload, composes: Callable[..., bool] | None = None) -> None:
+    """Lets what PyTorch composes of operators, into a new tensor, be one recipe where nobody sees the parts.
 
     Each part would pass the dispatcher and Python by itself: a linear layer is a transposition, a view, a product and
-    a view. Derivatives, transforms, modes and profilers see the parts, and tensors of other kinds have parts of their
-    own.
+    a view; of a norm two of three results are for nobody. Derivatives, transforms, modes and profilers see the parts,
+    and tensors of other kinds have parts of their own; and so has what ``composes(*arguments)``.
     """
-    parts = autograd_kernel(overload)
+    parts, places = autograd_kernel(overload), places_of_tensors(overload)
+    only_tensors = len(places) == len(overload._schema.arguments)
     recorded = record_once(parts, reads=is_extraordinary)
     grad_is_enabled, modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
     transform = torch._C._functorch.peek_interpreter_stack
 
     def kernel(*args: Any) -> torch.Tensor:
         if (
-            (grad_is_enabled() and any([t is not None and t.requires_grad for t in args]))  # noqa: C419  faster
+            (
+                grad_is_enabled()
+                and any(
+                    [  # noqa: C419  faster
+                        t is not None and t.requires_grad
+                        for t in (args if only_tensors else [args[k] for k in places if k < len(args)])
+                    ]
+                )
+            )
             or modes()
             or transform() is not None
             or forward_ad._current_level >= 0
             or profiler._is_profiler_enabled
+            or (composes is not None and composes(*args))
         ):
             return parts(*args)
         return recorded(*args)
@@ -75,10 +85,17 @@ def is_observed() -> bool:
     return bool(torch._C._len_torch_dispatch_stack() or in_transform() or torch._C._get_tracing_state() is not None)
 
 
-def is_extraordinary(*args: torch.Tensor | None) -> bool:
-    """Whether one of these tensors is not an ordinary one on webgpu."""
+def places_of_tensors(overload: OpOverload) -> list[int]:
+    """Which arguments are tensors, or may be."""
+    kinds = ("Tensor", "Optional[Tensor]")
+    return [k for k, argument in enumerate(overload._schema.arguments) if str(argument.type) in kinds]
+
+
+def is_extraordinary(*args: Any) -> bool:
+    """Whether a tensor among these is not an ordinary one on webgpu."""
     return any(
-        t is not None and (t.__class__ not in ORDINARY or t.layout is not torch.strided or not is_webgpu(t))
+        isinstance(t, torch.Tensor)
+        and (t.__class__ not in ORDINARY or t.layout is not torch.strided or not is_webgpu(t))
         for t in args
     )
 

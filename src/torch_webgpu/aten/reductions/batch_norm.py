@@ -15,6 +15,7 @@ from torch_webgpu.aten.dispatch.operations import Fold, record_pointwise, record
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
+from torch_webgpu.aten.dispatch.torch_compositions import record_composition
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -215,6 +216,13 @@ def backward_of_update(
     )
 
 
+def updates(
+    input: torch.Tensor, weight: Maybe, bias: Maybe, running_mean: Maybe, running_var: Maybe, training: bool, *rest: Any
+) -> bool:
+    """Whether a call of ``torch.batch_norm`` normalizes by the batch's statistics, and may keep them."""
+    return training
+
+
 def register() -> None:
     for overload, kernel in (
         (aten.native_batch_norm.default, batch_norm),
@@ -228,3 +236,4 @@ def register() -> None:
         (aten.batch_norm_backward.default, backward_of_update),
     ):
         register_operator(overload, kernel)
+    record_composition(aten.batch_norm.default, composes=updates)

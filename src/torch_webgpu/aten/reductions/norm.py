@@ -16,6 +16,7 @@ from torch_webgpu.aten.dispatch.operations import Fold, record_reduction
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
+from torch_webgpu.aten.dispatch.torch_compositions import record_composition
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
@@ -301,3 +302,5 @@ def register() -> None:
         (aten._fused_rms_norm_backward.default, rms_norm_backward),
     ):
         register_operator(overload, kernel)
+    for overload in (aten.layer_norm.default, aten.group_norm.default):
+        record_composition(overload)
