@@ -26,6 +26,7 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     below_autograd,
     composes_attention_in_halves,
     fused_attention_is_wanted,
+    has_kernel,
     impl,
     in_transform,
     infer,
@@ -331,6 +332,19 @@ def fused_attention_backward(
     return backward_once(*given, dropout_p, *((philox_seed, philox_offset) if dropout_p else (None, None)))
 
 
+def layouts_of_gradients(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Maybe,
+    *rest: Any,
+    **options: Any,
+) -> tuple[Maybe, ...]:
+    """PyTorch's meta kernel of the gradients, which its release 2.11 has not: fake tensors would run ours, on zeros."""
+    return tuple([None if t is None else torch.empty_like(t) for t in (query, key, value, attn_bias)])
+
+
 def differentiable_backward(
     grad_out: torch.Tensor,
     query: torch.Tensor,
@@ -382,3 +396,5 @@ def register() -> None:
     impl(FUSED, fused_attention)
     impl(FUSED_BACKWARD, fused_attention_backward)
     impl(FUSED_BACKWARD, differentiable_backward, AUTOGRAD_KEY)
+    if not has_kernel(FUSED_BACKWARD, "Meta"):
+        impl(FUSED_BACKWARD, layouts_of_gradients, "Meta")
