@@ -44,14 +44,20 @@ def leave_to_tracers(overload: OpOverload) -> None:
 ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
-def record_composition(overload: OpOverload, composes: Callable[..., bool] | None = None) -> None:
+def record_composition(
+    overload: OpOverload,
+    composes: Callable[..., bool] | None = None,
+    instead: Callable[..., torch.Tensor] | None = None,
+) -> None:
     """Lets what PyTorch composes of operators, into a new tensor, be one recipe where nobody sees the parts.
 
     Each part would pass the dispatcher and Python by itself: a linear layer is a transposition, a view, a product and
     a view; of a norm two of three results are for nobody. Derivatives, transforms, modes and profilers see the parts,
-    and tensors of other kinds have parts of their own; and so has what ``composes(*arguments)``.
+    and tensors of other kinds have parts of their own; and so has what ``composes(*arguments)``: those of PyTorch, or
+    what ``instead(parts, *arguments)`` returns.
     """
     parts, places = autograd_kernel(overload), places_of_tensors(overload)
+    parts = parts if instead is None else partial(instead, parts)
     only_tensors = len(places) == len(overload._schema.arguments)
     recorded = record_once(parts, reads=is_extraordinary)
     grad_is_enabled, modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
