@@ -11,7 +11,7 @@ from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.layout import extent
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList, Source, Value
+from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList, Source, Value, grid_of
 from torch_webgpu.wgsl.types import Names, array_stride, constant, member_offsets
 
 from .shader_text import TensorLayout, shader_text
@@ -43,9 +43,9 @@ def lower_shader(op: Operation, alias: tuple[int, ...], target: Target, call: Sh
     )
     size = workgroup_size(call.variant)
     groups: Triple = tuple([-(-t // s) for t, s in zip(call.threads, size, strict=True)])  # type: ignore[assignment]
-    rows = -(-groups[0] // MAX_GROUPS)
-    text = shader_text(call.variant, layouts, rows > 1)
-    grid = (-(-groups[0] // rows), rows, 1) if rows > 1 else groups
+    in_rows = groups[0] > MAX_GROUPS
+    text = shader_text(call.variant, layouts, in_rows)
+    grid = grid_of(groups[0]) if in_rows else groups
     params = ParamList()
     for name, type_, source in text.params:
         params.add(name, _value(source, op, uses, places, call, groups), type_)

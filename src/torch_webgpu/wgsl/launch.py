@@ -60,7 +60,11 @@ class Lowered:
 
 def grid_for(threads: int) -> tuple[int, int, int]:
     """Workgroups for ``threads`` threads of a kernel that numbers its groups ``wid.y * nwg.x + wid.x``."""
-    groups = max(1, -(-threads // WORKGROUP))
+    return grid_of(max(1, -(-threads // WORKGROUP)))
+
+
+def grid_of(groups: int) -> tuple[int, int, int]:
+    """So many workgroups, at least, of such a kernel: in several rows where one may not have them all."""
     rows = -(-groups // MAX_GROUPS)
     return (-(-groups // rows), rows, 1)
 

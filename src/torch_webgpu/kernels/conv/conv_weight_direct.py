@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_webgpu.kernels.matmul.blocked import add_sums, with_sum
 from torch_webgpu.kernels.matmul.problem import Problem
 from torch_webgpu.kernels.template import render
-from torch_webgpu.wgsl.launch import MAX_GROUPS, Lowered
+from torch_webgpu.wgsl.launch import Lowered, grid_of
 
 from .conv_problem import Conv
 
@@ -43,7 +43,5 @@ def weight_direct(problem: Problem, c: Conv) -> Lowered:
     }
     for name, value in params.items():
         kernel.param(name, value)
-    rows = -(-groups * splits // MAX_GROUPS)
-    grid = (-(-groups * splits // rows), rows, 1)
     body = [f"const THREADS = {THREADS}u;", render("conv/conv_weight_direct", taps=taps, lanes=lanes, threads=THREADS)]
-    return with_sum(problem, splits, kernel.build("conv_weight", body, THREADS, grid))
+    return with_sum(problem, splits, kernel.build("conv_weight", body, THREADS, grid_of(groups * splits)))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from torch_webgpu.wgsl.launch import MAX_GROUPS, ParamList
+from torch_webgpu.wgsl.launch import ParamList, grid_of
 
 Grid = tuple[int, int, int]
 Rates = tuple[float, float, float, int]
@@ -180,8 +180,7 @@ def block_params(params: ParamList, chosen: Blocking[AnyTile], slices: int, m: i
         ("chunk", chosen.chunk),
     ):
         params.add(name, value)
-    rows = -(-groups // MAX_GROUPS)
-    return (-(-groups // rows), rows, 1)
+    return grid_of(groups)
 
 
 def lanes_of(first: int, count: int) -> str:
