@@ -1,8 +1,9 @@
 """Subgroup matrices for adapters that have none: kernels of ``matrix_tile.py`` as ordinary WGSL.
 
 An operand's fragment is where it lies in the workgroup array ``tiles``, and is read when it is multiplied; in pipelined
-kernels, which store there while it waits for that, it is what the thread multiplies of it. The sums of
-a fragment are shared by the threads of a subgroup, which is so many consecutive threads, as vectors of four neighbours.
+kernels, which store there while it waits for that, it is what the thread multiplies of it; a fragment that is kept is
+copied to the end of that array. The sums of a fragment are shared by the threads of a subgroup, which is so many
+consecutive threads, as vectors of four neighbours. Threads of a subgroup exchange values through workgroup memory.
 An adapter that pretends to have matrices makes every decision that one with tensor cores does, and its sources differ
 from that one's only here. What cannot show: whether the threads of a real subgroup are where they should be.
 """
@@ -129,8 +130,33 @@ fn multiplied_copies(a: Left, b: Right, before: Sums) -> Sums {{
 }}
 """
 
+_EXCHANGE = """
+var<private> thread: u32;
+var<workgroup> exchanged: array<f32, {threads}>;
+
+fn subgroupShuffleXor(value: f32, distance: u32) -> f32 {{
+  workgroupBarrier();
+  exchanged[thread] = value;
+  workgroupBarrier();
+  return exchanged[thread ^ distance];
+}}
+"""
+
+_KEPT = """
+fn kept(f: Fragment, number: u32) -> Fragment {{
+  let at = {end}u + (number * {parts}u + thread / {lanes}u) * {runs}u;
+  for (var i = lane; i < {runs}u; i += {lanes}u) {{
+    tiles[at + i] = tiles[f.at + i / {each}u * f.stride + i % {each}u];
+  }}
+  return Fragment(at, {each}u, true);
+}}
+"""
+
 _OPERAND = re.compile(r"alias (Left|Right) = subgroup_matrix_\w+<(\w+), \d+, \d+>;\n")
 _LEFT = re.compile(r"subgroup_matrix_left<(\w+), (\d+), (\d+)>")
+_TILES = re.compile(r"(var<workgroup> tiles: array<vec4<u32>, )(\d+)>")
+_KEEP = re.compile(r"let ([b-z]\w*?\d+_\d+) = subgroupMatrixLoad<Left, row_major>\(&tiles, (.*)\);")
+_SIZE = re.compile(r"@workgroup_size\((\d+)\)")
 _SUMS = re.compile(r"subgroup_matrix_result<(\w+), (\d+), (\d+)>")
 
 
@@ -147,12 +173,6 @@ def laid_out(order: str, *shape: int, dtype: torch.dtype = torch.float16) -> tor
     return numbers(*shape, dtype=dtype) if order == "rows" else numbers(columns, rows, dtype=dtype).t()
 
 
-def _copied(assignment: re.Match[str]) -> str:
-    """The assignment of a copy of what a fragment holds."""
-    x, name, fragment = assignment.groups()
-    return f"{x}{name}{'left' if x == 'a' else 'right'}({fragment});"
-
-
 def without_matrices(source: str, lanes: int) -> str:
     """``source`` for any adapter; one that has no matrices in it as it is. ``lanes``: the subgroup's size."""
     left, sums = _LEFT.search(source), _SUMS.search(source)
@@ -167,21 +187,30 @@ def without_matrices(source: str, lanes: int) -> str:
     sizes = {"k": k, "rows": m, "lanes": lanes, "quads": quads, "each": each, "width": n // 4}
     functions = _FUNCTIONS.format(result=result, run=run, number=number, **sizes)
     source = re.sub(r"(enable|diagnostic)\b.*subgroup.*;\n", "", source)
-    pipelined = "slot2" in source
-    source = _OPERAND.sub("" if pipelined else r"alias \1 = Fragment;\n", source)
+    copied, threads = "slot2" in source, int(_SIZE.search(source)[1])
+    if kept := [match[1] for match in _KEEP.finditer(source)]:
+        runs, parts, end = m * k // run, threads // lanes, int(_TILES.search(source)[2])
+        source = _KEEP.sub(lambda m: f"let {m[1]} = kept(Fragment({m[2]}, true), {kept.index(m[1])}u);", source)
+        source = _TILES.sub(rf"\g<1>{end + len(kept) * parts * runs}>", source)
+        functions += _KEPT.format(end=end, parts=parts, runs=runs, lanes=lanes, each=k // run)
+    source = _OPERAND.sub("" if copied else r"alias \1 = Fragment;\n", source)
     source = _SUMS.sub(f"array<vec4<{result}>, {each}>", source)
     source = source.replace("subgroupMatrixLoad<Sums, row_major>(&tiles, ", "loaded(")
-    source = re.sub(r"subgroupMatrixLoad<\w+, (\w+)>\(&tiles, (.*)\);", r"Fragment(\2, \1);", source)
-    source = source.replace(", row_major);", ", true);").replace(", col_major);", ", false);")
-    if pipelined:
-        source = re.sub(r"\b(a|b)(\d+_\d+_\d+ = )(Fragment\(.*\));", _copied, source)
+    source = re.sub(
+        r"subgroupMatrixLoad<(Left|Right), (row|col)_major>\(&tiles, (.*)\);",
+        lambda m: f"{m[1].lower() if copied else ''}(Fragment({m[3]}, {'true' if m[2] == 'row' else 'false'}));",
+        source,
+    )
+    if copied:
         functions += _COPIES.format(result=result, **sizes)
-    source = source.replace("subgroupMatrixMultiplyAccumulate(", "multiplied_copies(" if pipelined else "multiplied(")
+    functions += _EXCHANGE.format(threads=threads)
+    source = source.replace("subgroupMatrixMultiplyAccumulate(", "multiplied_copies(" if copied else "multiplied(")
     source = source.replace("subgroupMatrixStore<row_major>(&tiles, ", "stored(")
     source, found = re.subn(
-        r",\s*@builtin\(subgroup_id\) part_id: u32\) \{\n",
+        r",\s*@builtin\(subgroup_id\) part_id: u32(, @builtin\(subgroup_invocation_id\) lane_id: u32)?\) \{\n",
+        f") {{\n  let part_id = lid / {lanes}u;\n  let lane_id = lid % {lanes}u;\n  thread = lid;\n  lane = lane_id;\n"
         # What a compiler does not see through: loops that it unrolls take it ten times as long.
-        f") {{\n  let part_id = lid / {lanes}u;\n  lane = lid % {lanes}u;\n  depth = {k}u + lid / 65536u;\n",
+        f"  depth = {k}u + lid / 65536u;\n",
         source,
     )
     assert found == 1

@@ -17,10 +17,13 @@ from tests.device.nn.test_sdpa_training import composed, drop, live
 
 from torch_webgpu.aten.attention import attention_tiles, sdpa
 from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.operation import Spec
 from torch_webgpu.kernels.attention import flash_matrix
+from torch_webgpu.kernels.attention.attention import Attention
 from torch_webgpu.kernels.attention.flash_fragments import FragmentTile
+from torch_webgpu.kernels.attention.flash_problem import Flash
 
-SMALL = FragmentTile(32, 32, 2, 2)
+SMALL = FragmentTile(32, 32, 2)
 SIZE = (2, 6, 3, 70, 37, 16, 24)
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -71,7 +74,7 @@ def test_gradients(device, matrices, dtype):
     check_gradients(device, qkv, torch.rand(70, 37) > 0.7)
 
 
-@pytest.mark.parametrize("tile", [FragmentTile(64, 32, 2, 2), FragmentTile(32, 32, 2, 1)], ids=str)
+@pytest.mark.parametrize("tile", [FragmentTile(64, 32, 4), FragmentTile(32, 32, 1), FragmentTile(16, 64, 1)], ids=str)
 def test_other_tiles(device, matrices, monkeypatch, tile):
     monkeypatch.setattr(flash_matrix, "TILES", dict.fromkeys(flash_matrix.TILES, (tile,)))
     qkv = heads(1, 2, 1, 70, 50, 40, 8, torch.float16)
@@ -95,6 +98,17 @@ def test_queries_that_see_nothing_give_zeros(device, matrices):
         agrees(device, *qkv, attn_mask=m)
     _, lse, *_ = sdpa.FUSED(*[t.to(device) for t in qkv], mask.to(device))
     assert lse[:, :, 1].eq(torch.finfo(torch.float32).max).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_masks_of_the_lowest_numbers(device, matrices, dtype):
+    """A query all of whose keys have them added weighs these by what is left of their scores, as in PyTorch: in bfloat16
+    equally.
+    """
+    qkv = heads(1, 2, 2, 33, 40, 8, 8, dtype)
+    mask = torch.zeros(33, 40, dtype=dtype)
+    mask[1], mask[2, 3:] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    agrees(device, *qkv, attn_mask=mask)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(SIZE, HALVES[0]), ((1, 2, 2, 35, 36, 8, 8), HALVES[1])], ids=str)
@@ -122,6 +136,22 @@ def test_every_adapter_with_matrices_has_a_tile_for_usual_heads(device):
         for width in (64, 80, 96, 128):
             tiles = [tile for tile in flash_matrix.TILES[kernel] if tile.suits(NVIDIA)]
             assert any(memory(width, width, tile, NVIDIA).size_bytes <= target.workgroup_bytes for tile in tiles)
+
+
+def test_blocks_follow_from_how_many_workgroups_there_are(device):
+    target = replace(engine().device(0).target, matrices=(NVIDIA,), workgroup_bytes=49152)
+
+    def tile(b: int, h: int, n: int, width: int, causal: bool) -> FragmentTile:
+        spec = Spec("f16", (b, h, n, width), (h * n * width, n * width, width, 1))
+        lse = Spec("f32", (b, h, n), (h * n, n, 1))
+        p = Flash(Attention(0.1, causal, False), spec, spec, spec, None, spec, 0.0, None, (spec, lse), 5)
+        chosen = flash_matrix.choice("forward", p, target)
+        assert chosen is not None
+        return chosen[0]
+
+    assert tile(4, 16, 2048, 64, False) == tile(2, 8, 4096, 40, False) == flash_matrix.LARGE
+    assert tile(1, 12, 1500, 64, False) == tile(1, 14, 512, 64, True) == flash_matrix.MEDIUM
+    assert tile(1, 32, 2048, 128, True) == flash_matrix.MEDIUM
 
 
 @pytest.mark.parametrize("sizes", [(1e6, 1e-6, 1e20, 1e-20), (1e-12, 1e12, 1e-25, 1e-9), (1, 1, 0, 1)], ids=str)

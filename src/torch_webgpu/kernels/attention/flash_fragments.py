@@ -1,9 +1,15 @@
 """Blocks of attention's scores on subgroup matrices: the counterpart of :mod:`.flash_tile` for float16.
 
-A workgroup computes ``rows`` x ``columns`` scores; its subgroups share them, and the sums over lines, as ``down`` x
-``across`` parts, each a grid of fragments in named variables. Operands lie in workgroup memory as lines of runs of 16
-bytes, one of them to pad, and zeros up to whole fragments. Fragments have no elements that a program could name: blocks
-go through workgroup memory as float32, where each thread takes its share of one row, and come back as float16.
+A workgroup computes ``rows`` x ``columns`` scores. Each subgroup has whole rows of them, as a grid of fragments in
+named variables, and keeps its rows' lines, and sums over these, as fragments, too. What all subgroups multiply by lies
+in workgroup memory, as lines of runs of 16 bytes, one of them to pad, and zeros up to whole fragments.
+
+Fragments have no elements that a program could name: a block goes through workgroup memory as float32, where each
+thread takes its share of one row of its subgroup's, and comes back as float16 in the place of what that thread has
+taken. So does what else belongs to rows: operands on their way to fragments, sums that are rescaled or stored.
+
+The less workgroup memory, the more workgroups run on a multiprocessor, and fill each other's gaps: an H200's driver
+leaves them about 50 KB together, whatever the hardware has.
 
 WGSL: https://github.com/gpuweb/gpuweb/blob/main/proposals/subgroup-matrix.md, as Dawn has it.
 """
@@ -20,26 +26,21 @@ RUN = 8
 
 @dataclass(frozen=True)
 class FragmentTile:
-    """Sizes of a block, and how many parts it falls into."""
+    """Sizes of a block, and how many subgroups share its rows."""
 
     rows: int
     columns: int
-    down: int
-    across: int
-
-    @property
-    def parts(self) -> int:
-        return self.down * self.across
+    subgroups: int
 
     def threads(self, config: MatrixConfig) -> int:
-        return self.parts * config.subgroup_size
+        return self.subgroups * config.subgroup_size
 
     def suits(self, config: MatrixConfig) -> bool:
-        """Whether fragments divide it, and its threads have equal shares of a row, in whole runs."""
-        threads = self.threads(config)
-        if self.rows % (self.down * config.m) or self.columns % (self.across * config.n) or self.columns % config.k:
+        """Whether fragments divide it, and its threads have equal shares of a row, in whole fragments."""
+        part, rest = divmod(self.rows, self.subgroups)
+        if rest or part % config.m or config.subgroup_size % part or self.columns % config.n:
             return False
-        return threads % self.rows == 0 and self.columns % (RUN * (threads // self.rows)) == 0
+        return self.columns * part % (config.subgroup_size * max(RUN, config.k)) == 0
 
 
 @dataclass(frozen=True)
@@ -69,49 +70,44 @@ class FragmentMemory:
     def __init__(self, tile: FragmentTile, config: MatrixConfig) -> None:
         self.tile, self.config = tile, config
         self.threads = tile.threads(config)
-        self.down, self.across = tile.rows // tile.down // config.m, tile.columns // tile.across // config.n
-        """Fragments of a part."""
-        self.share = tile.columns * tile.rows // self.threads
+        self.part_rows = tile.rows // tile.subgroups
+        """Of a subgroup."""
+        self.down, self.across = self.part_rows // config.m, tile.columns // config.n
+        """Fragments of a subgroup's scores."""
+        self.share = tile.columns * self.part_rows // config.subgroup_size
         """Columns of a thread."""
         self.run = RUN
-        self.end = 0
+        self.s = TileRegion(0, tile.rows, tile.columns // 4 + 1)
+        """Scores, as float32."""
+        self.end = self.s.end
 
     @property
     def size_bytes(self) -> int:
         return 16 * self.end + self.extra_bytes
 
-    def region(self, lines: int, runs: int, least: int = 0) -> TileRegion:
-        """Memory for lines of so many runs."""
-        region = TileRegion(self.end, lines, runs + 1)
-        self.end = max(region.end, region.start + least)
+    def lines_of(self, lines: int, width: int) -> TileRegion:
+        """Memory for lines of so many numbers."""
+        region = TileRegion(self.end, lines, self.padded(width) // RUN + 1)
+        self.end = region.end
         return region
 
     def padded(self, width: int) -> int:
         """Numbers of a line as it lies in workgroup memory."""
-        whole = max(self.config.k, self.tile.across * self.config.n)
+        whole = max(self.config.k, self.config.n)
         return -(-width // whole) * whole
 
-    def lines_of(self, lines: int, width: int) -> TileRegion:
-        return self.region(lines, self.padded(width) // RUN)
-
-    def scores(self) -> TileRegion:
-        """Float32; sums pass through it, too."""
-        return self.region(self.tile.rows, self.tile.columns // 4, self.tile.parts * self.passed_runs)
-
-    def weights(self) -> TileRegion:
-        return self.region(self.tile.rows, self.tile.columns // RUN)
-
-    @property
-    def passed_runs(self) -> int:
-        return self.config.m * (self.config.n // 4 + 1)
-
     def widths(self, width: int) -> int:
-        """Fragments along a line that a part adds up."""
-        return self.padded(width) // self.tile.across // self.config.n
+        """Fragments along a line of sums."""
+        return self.padded(width) // self.config.n
 
     def whole(self, width: int) -> int:
         """Numbers of a line up to the end of its last fragment."""
         return -(-width // self.config.k) * self.config.k
+
+    def weight_run(self, column: int) -> int:
+        """Where a row's weights from ``column`` on are, in runs: each thread leaves them where its scores were."""
+        share, place = divmod(column, self.share)
+        return share * self.share // 4 + place // RUN
 
     def turns(self, to: TileRegion) -> int:
         """How many runs of a region a thread brings, at most."""
@@ -123,9 +119,21 @@ class FragmentMemory:
         """A thread's share of block ``name``."""
         return [f"{name}_{i}" for i in range(self.share // 4)]
 
-    def of_row(self, name: str) -> list[str]:
-        """What the threads that share a row left in ``name``, in workgroup memory."""
-        return [f"{name}[row + {rows}u]" for rows in range(0, self.threads, self.tile.rows)]
+    def place(self, run: int, i: int) -> str:
+        """Where fragment ``i`` down of a subgroup's rows starts in the memory of scores, runs into their lines."""
+        return f"{self.s.start + run + i * self.config.m * self.s.pitch}u + part_row * {self.s.pitch}u"
+
+    def left(self, run: int, i: int) -> str:
+        """That fragment, to be multiplied."""
+        return f"subgroupMatrixLoad<Left, row_major>(&tiles, {self.place(run, i)}, {self.s.pitch}u)"
+
+    def steps(self) -> list[int]:
+        """The distances of the threads whose values are exchanged so that all that share a row have the same."""
+        steps, step = [], self.part_rows
+        while step < self.config.subgroup_size:
+            steps.append(step)
+            step *= 2
+        return steps
 
     def four(self, name: str, i: int) -> str:
         """What ``name``, in workgroup memory, has for the columns of vector ``i``."""

@@ -7,10 +7,12 @@ fragments, which go through workgroup memory for it, and after the first blocks 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import e, log2
 
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.kernels.matmul.matrix_tile import config_for
 from torch_webgpu.kernels.matmul.operand import in_groups
+from torch_webgpu.kernels.matmul.tile import UNITS
 from torch_webgpu.kernels.points import Draft
 from torch_webgpu.kernels.template import render
 from torch_webgpu.target import MatrixConfig, Target
@@ -25,26 +27,39 @@ from .flash_scaled import Scaling, lowered
 IS_USED = True
 """Whether matrices are used where there are some."""
 
-SLACK = 4.0
-"""Weights are up to exp(4) then, which leaves float16 room for what dropout multiplies them by."""
+SLACK = 6.0
+"""In powers of two. Weights are up to 64 then, which leaves float16 room for what dropout multiplies them by."""
 
-TILES = {
-    "forward": (FragmentTile(64, 64, 2, 2), FragmentTile(64, 32, 2, 2), FragmentTile(32, 32, 2, 2)),
-    "query": (FragmentTile(64, 32, 2, 2), FragmentTile(32, 32, 2, 2)),
-    "key": (FragmentTile(64, 32, 2, 2), FragmentTile(32, 32, 2, 2)),
-}
+LARGE, MEDIUM, SMALL = FragmentTile(128, 32, 4), FragmentTile(64, 32, 4), FragmentTile(32, 32, 2)
+
+TILES = {"forward": (LARGE, MEDIUM, SMALL), "query": (MEDIUM, SMALL), "key": (MEDIUM, SMALL)}
 """Of each kernel, the best first."""
+
+LARGE_WIDTH = 64
+"""The widest lines of which a subgroup holds twice as many as of others: wider ones leave it no registers."""
+
+UNIT_BYTES = 50_000
+"""Workgroup memory of a compute unit, as an H200's driver divides it."""
+
+STEP_NS = {LARGE: (880, 510), MEDIUM: (650, 350), SMALL: (650, 250)}
+"""What a block of scores takes a compute unit of an H200: the first, and the second for each workgroup that it runs."""
 
 
 def operand(draft: Draft, name: str, arg: int, spec: Spec) -> None:
-    """Declares ``<name>_run``: run ``i`` of a line, zeros where there is none."""
+    """Declares ``<name>_run``: run ``i`` of a line, zeros where there is none; and the same with where the head's first
+    line starts, in runs, which ``<name>_start`` says.
+    """
     draft.binding(Binding(name, spec.dtype), arg)
     draft.add(
         place(draft.params, name, arg, spec, LINE),
-        f"fn {name}_run(b: u32, head: u32, line: u32, i: u32) -> vec4<u32> {{",
+        f"fn {name}_start(b: u32, head: u32) -> u32 {{ return {name}_at(b, head, 0u, 0u) / {RUN}u; }}",
+        f"fn {name}_run_from(start: u32, line: u32, i: u32) -> vec4<u32> {{",
         f"  if (line >= {'P.keys' if name in 'kv' else 'P.queries'} || i >= {spec.shape[3] // RUN}u) "
         "{ return vec4<u32>(); }",
-        f"  return {name}_load_words4({name}_at(b, head, line, {RUN}u * i) / {RUN}u);",
+        f"  return {name}_load_words4(start + line * ({name}_delta(0u, 0u, 1u, 0u) / {RUN}u) + i);",
+        "}",
+        f"fn {name}_run(b: u32, head: u32, line: u32, i: u32) -> vec4<u32> {{",
+        f"  return {name}_run_from({name}_start(b, head), line, i);",
         "}",
     )
 
@@ -60,42 +75,51 @@ def choice(kernel: str, p: Flash, target: Target) -> tuple[FragmentTile, MatrixC
     config = config_for(target, "f16")
     if config is None or not multiplies((spec for _, _, spec in p.multiplied), target):
         return None
+    width, value_width = p.q.shape[3], p.v.shape[3]
+    bytes_of = {}
     for tile in TILES[kernel]:
-        if tile.suits(config):
-            memory = MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config)
-            if memory.size_bytes <= target.workgroup_bytes:
-                return tile, config
-    return None
+        if tile.suits(config) and (tile != LARGE or max(width, value_width) <= LARGE_WIDTH):
+            size_bytes = MEMORY[kernel](width, value_width, tile, config).size_bytes
+            if size_bytes <= target.workgroup_bytes:
+                bytes_of[tile] = size_bytes
+    if not bytes_of:
+        return None
+    if kernel != "forward":
+        return next(iter(bytes_of)), config
+    return min(bytes_of, key=lambda tile: forward_ns(p, tile, bytes_of[tile])), config
+
+
+def forward_ns(p: Flash, tile: FragmentTile, size_bytes: int) -> float:
+    """About what the forward takes on an H200 in blocks of ``tile``, which need so much workgroup memory."""
+    batches, heads, queries, _ = p.q.shape
+    keys, blocks = p.k.shape[2], -(-queries // tile.rows)
+    seen = min(keys, (queries + tile.rows) // 2) if p.attention.causal else keys
+    most = max(1, UNIT_BYTES // size_bytes)
+    rounds, rest = divmod(-(-batches * heads * blocks // UNITS), most)
+    first, each = STEP_NS.get(tile, STEP_NS[SMALL])
+    turns = [most] * rounds + [rest] * (rest > 0)
+    return -(-seen // tile.columns) * sum(first + each * groups for groups in turns)
 
 
 class ForwardMemory(FragmentMemory):
     slack = SLACK
+    extra_bytes = 4
 
     def __init__(self, width: int, value_width: int, tile: FragmentTile, config: MatrixConfig) -> None:
         super().__init__(tile, config)
-        self.q = self.lines_of(tile.rows, width)
-        self.kv = self.lines_of(tile.columns, max(width, value_width))
-        self.s = self.scores()
-        self.p = self.weights()
-        self.extra_bytes = 4 * (self.threads + tile.rows + 1)
+        self.k = self.v = self.lines_of(tile.columns, max(width, value_width))
 
 
 class QueryMemory(FragmentMemory):
     def __init__(self, width: int, value_width: int, tile: FragmentTile, config: MatrixConfig) -> None:
         super().__init__(tile, config)
-        self.q, self.g = self.lines_of(tile.rows, width), self.lines_of(tile.rows, value_width)
         self.k, self.v = self.lines_of(tile.columns, width), self.lines_of(tile.columns, value_width)
-        self.s = self.scores()
-        self.p = self.weights()
 
 
 class KeyMemory(FragmentMemory):
     def __init__(self, width: int, value_width: int, tile: FragmentTile, config: MatrixConfig) -> None:
         super().__init__(tile, config)
-        self.k, self.v = self.lines_of(tile.rows, width), self.lines_of(tile.rows, value_width)
         self.q, self.g = self.lines_of(tile.columns, width), self.lines_of(tile.columns, value_width)
-        self.s = self.scores()
-        self.p = self.weights()
         self.extra_bytes = 8 * tile.columns + 4 * self.threads
 
 
@@ -107,6 +131,7 @@ def lower(kernel: str, p: Flash, tile: FragmentTile, config: MatrixConfig, targe
     draft, grid = KERNELS[kernel].draft(p, tile.rows, target, operand)
     scaling = Scaling(p.multiplied)
     scaling.read(draft, p.args)
+    draft.param("log2_scale", p.attention.scale * log2(e), "f32")
     memory = MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config)
     text = render(
         f"attention/flash_{KERNELS[kernel].template}_matrix",
