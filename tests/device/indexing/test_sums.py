@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.device.choices import forget
 
 from torch_webgpu.aten.indexing import sums
 from torch_webgpu.aten.indexing.sums import add_in_order, order_of, pays
+from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.indexing.indexed import IndexGeometry, Term
 from torch_webgpu.kernels.indexing.sum_by_key import LONGEST, SHORTEST, Level, levels
 
@@ -28,8 +30,10 @@ ROUNDING = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 @pytest.fixture
 def either_mode(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In which so few points are ordered, too; and after which PyTorch's usual mode is on again."""
-    monkeypatch.setattr(sums, "LAUNCHES_PS", 0)
+    """In which so few points are ordered, too, as on a GPU; and after which PyTorch's usual mode is on again."""
+    adapter = engine().device(0)
+    monkeypatch.setattr(adapter, "target", replace(adapter.target, software=False))
+    monkeypatch.setattr(sums, "LEAST_POINTS", 1)
     forget(monkeypatch)
     yield
     torch.use_deterministic_algorithms(False)
@@ -226,17 +230,20 @@ def test_many_index_tensors(device, either_mode):
         torch.testing.assert_close(result.cpu().double(), expected, rtol=1e-5, atol=1e-3)
 
 
-def test_what_pays():
-    """The cases that were measured, and what is nobody's gain."""
-    assert pays(torch.float32, 1_200_000, 128, 170_000)
-    assert pays(torch.bfloat16, 1_200_000, 40, 170_000)
-    assert pays(torch.float32, 16_384, 384, 65)
-    assert not pays(torch.float32, 4096, 768, 50_257)
-    assert not pays(torch.float32, 1_200_000, 1, 170_000)
-    assert not pays(torch.float32, 1000, 128, 100_000)
-    assert not pays(torch.float32, 100, 128, 0)
-    assert not pays(torch.float64, 1_200_000, 128, 170_000)
-    assert not pays(torch.float32, 1_200_000, 128, 170_000, indices=5)
+def test_what_pays(device, monkeypatch):
+    """All but few points are put in order, on a GPU."""
+    adapter = engine().device(0)
+    t = torch.zeros(1, device=device)
+    monkeypatch.setattr(adapter, "target", replace(adapter.target, software=False))
+    assert pays(t, 1024, 100_000)
+    assert pays(t.half(), 1_200_000, 170_000)
+    assert pays(t.bfloat16(), 16_384, 65)
+    assert not pays(t, 1000, 100_000)
+    assert not pays(t, 2000, 0)
+    assert not pays(t.int(), 2000, 1000)
+    assert not pays(t, 2000, 1000, indices=5)
+    monkeypatch.setattr(adapter, "target", replace(adapter.target, software=True))
+    assert not pays(t, 1_200_000, 170_000)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

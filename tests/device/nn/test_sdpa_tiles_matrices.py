@@ -102,9 +102,7 @@ def test_queries_that_see_nothing_give_zeros(device, matrices):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_masks_of_the_lowest_numbers(device, matrices, dtype):
-    """A query all of whose keys have them added weighs these by what is left of their scores, as in PyTorch: in bfloat16
-    equally.
-    """
+    """A query all of whose keys have them added weighs these by what is left of their scores: in bfloat16 equally."""
     qkv = heads(1, 2, 2, 33, 40, 8, 8, dtype)
     mask = torch.zeros(33, 40, dtype=dtype)
     mask[1], mask[2, 3:] = torch.finfo(dtype).min, torch.finfo(dtype).min

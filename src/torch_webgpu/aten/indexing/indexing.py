@@ -343,7 +343,7 @@ def sums_in_order(self: torch.Tensor, where: Indexed) -> bool:
     width = prod([n for d, n in enumerate(self.shape) if d not in indexed])
     rows = prod([i.term.size for i in where.indices])
     points = prod(where.shape) // max(width, 1)
-    return not is_expanded(self) and pays(self.dtype, points, width, rows, len(where.indices))
+    return not is_expanded(self) and pays(self, points, rows, len(where.indices))
 
 
 def check_put_dtypes(self: torch.Tensor, values: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
 """Sums through indices without atomics: points are put in the order of what they name, then summed in that order.
 
-In deterministic mode all sums are taken so. Else only those are that :func:`pays`.
+In deterministic mode all sums are taken so. Else those are that :func:`pays`: on a GPU, all but small ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.torch_abi import is_deterministic
 from torch_webgpu.engine.layouts import spec_of
+from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.indexing.indexed import IndexGeometry, lower_read
 from torch_webgpu.kernels.indexing.sum_by_key import (
@@ -27,32 +28,35 @@ from torch_webgpu.layout import contiguous_strides, overlaps_itself
 
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)
 
-# What both ways cost, in picoseconds. An H100 adds 1.2 million rows of 128 float32 to 170,000 with atomics in 3,203 us,
-# and 16,384 rows of 384 to 65 in 772 us: 21 ps an element where 7 points meet, 123 ps where 252 do. The floor of the
-# first is 790 MB, about 0.3 ms: rows read once, 4 bytes an element; each row of the result that has points read and
-# written once. Ordering moves 40 bytes a point, and 96 more in a cache: three accesses (a count, a start, a place) are
-# scattered. The parts of sums that chunks keep are 1 / 32 of the rows (1 / 8 where these are few), moved twice.
-# What it costs without atomics is worked out from these bytes, and not measured.
-ATOMIC_PS, MEETING_PS = 18, 0.4
-"""An element added with atomics; and for each point, on average, that meets there."""
-ELEMENT_PS, POINT_PS, ROW_PS = 3, 60, 20
-"""Without atomics: an element added, a point ordered, a row of the result counted."""
-LAUNCHES_PS = 40_000_000
-"""About ten launches more, of which each waits for the one before it."""
-MARGIN = 2
-"""So many times as fast as atomics must ordering be by these figures, as nobody has measured it."""
-NARROWEST = 8
-"""Floats of a row. Of narrower ones a thread would move less than it moves to put the row in order."""
+LEAST_POINTS = 1024
+"""Fewer points are added with atomics.
+
+On an H200 (us of the GPU; points that name rows evenly, by a power law, and all of them one row):
+
+=================================  ==================  =============
+points, rows                       with atomics        in order
+=================================  ==================  =============
+256 × 768 → 50,257                 12, 17, 474         –
+1,024 × 64 → 1,000                 13, 83, 2,051       58, 59, 52
+4,096 × 1 → 1,000                  14, 121, 1,919      –
+4,096 × 768 → 50,257               57, 367, 28,023     72, 75, 68
+65,536 × 1 → 1,000                 170, –, –           87, 100, 70
+1,000,000 × 1 → 1,000,000          34, –, –            166, 335, –
+1,200,000 × 128 → 170,000          2,462, –, –         362, 566, –
+=================================  ==================  =============
+
+With atomics the last but one takes 354 ms by a power law, the last 1.1 s. How points meet is not known before, so the
+way is taken that never takes long.
+"""
 
 
-def pays(dtype: torch.dtype, points: int, width: int, rows: int, indices: int = 1) -> bool:
-    """Whether ordering ``points`` pays, to add as many rows of ``width`` elements to ``rows``, which so many index
-    tensors name.
+def pays(t: torch.Tensor, points: int, rows: int, indices: int = 1) -> bool:
+    """Whether ``points``, which so many index tensors give, are put in order to be added to ``rows`` of ``t``.
+    Processors that share no memory bandwidth gain nothing: a software adapter adds three times as fast with atomics.
     """
-    if dtype not in SUMMED or width < NARROWEST or not rows or indices > MOST_INDICES:
+    if t.dtype not in SUMMED or not rows or indices > MOST_INDICES or points < LEAST_POINTS:
         return False
-    atomics = points * width * (ATOMIC_PS + MEETING_PS * points / rows)
-    return atomics > MARGIN * (LAUNCHES_PS + points * (width * ELEMENT_PS + POINT_PS) + rows * ROW_PS)
+    return not engine().device(t.get_device()).target.software
 
 
 def add_in_order(target: torch.Tensor, terms: torch.Tensor, points: torch.Tensor, dims: int = 0) -> None:
