@@ -183,3 +183,68 @@ def test_what_tensor_cores_multiply_is_laid_out(monkeypatch: pytest.MonkeyPatch,
         x, w = (torch.randn(2, channels, 7, 9, device=DEVICE), torch.randn(8, channels, 3, 3, device=DEVICE))
         torch.compile(lambda x, w: F.conv2d(x, w), backend=aot_autograd(fw_compiler=backend))(x.half(), w.half())
     assert found == [has_them, False]
+
+
+class Encoder(nn.Module):
+    """A convolution over time, and what transformers of sounds do with it: columns that residual layers add up, and
+    heads that are copied for attention.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.places = nn.Conv1d(5, 16, 3, padding=1), nn.Parameter(torch.randn(12, 16))
+        self.norms = nn.ModuleList([nn.LayerNorm(16) for _ in range(4)])
+        self.products = nn.ModuleList([nn.Linear(16, 48) for _ in range(2)])
+        self.outs = nn.ModuleList([nn.Linear(16, 16) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.stem(x).transpose(1, 2) + self.places
+        for k in range(2):
+            q, k_, v = self.products[k](self.norms[2 * k](y)).chunk(3, -1)
+            heads = [t.unflatten(-1, (2, 8)).transpose(1, 2).contiguous() for t in (q, k_, v)]
+            z = F.scaled_dot_product_attention(*heads).transpose(1, 2).contiguous().flatten(2)
+            y = y + self.outs[k](z)
+            y = y + F.gelu(self.norms[2 * k + 1](y))
+        return y
+
+
+def test_norms_read_rows_and_attention_heads_where_they_lie(graphs: Graphs) -> None:
+    eager = Encoder().to(DEVICE)
+    model = deepcopy(eager)
+    x = torch.randn(2, 5, 12, device=DEVICE)
+    compiled = torch.compile(model)
+    expected, found = eager(x), compiled(x)
+    assert_equal(found, expected, 1e-5)
+    expected.sin().sum().backward()
+    found.sin().sum().backward()
+    for p, q in zip(model.parameters(), eager.parameters()):
+        assert_equal(p.grad, q.grad, 1e-4)
+    with torch.no_grad():
+        assert_equal(compiled.eval()(x), eager.eval()(x), 1e-5)
+    for gm in graphs:
+        norms = [node for node in gm.graph.nodes if node.target is aten.native_layer_norm.default]
+        assert len(norms) == 4
+        assert all(node.args[0].meta["val"].is_contiguous() for node in norms)
+        attention = [node for node in gm.graph.nodes if node.target is memory_formats.ATTENTION[0]]
+        assert len(attention) == 2
+        assert not any(a.target is aten.clone.default for node in attention for a in node.all_input_nodes)
+    # columns become rows, and for the result columns again
+    assert copies(graphs[1]) == 2
+
+
+def attend(x: torch.Tensor, w: torch.Tensor, p: float) -> Any:
+    heads = x.unflatten(-1, (2, 8)).transpose(1, 2)
+    q, k = heads.contiguous(), (heads * w).contiguous()
+    y = F.scaled_dot_product_attention(q, k, heads.contiguous(), dropout_p=p)
+    return y, y.transpose(1, 2).contiguous(), k
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_copies_that_a_program_sees_are_its_own(graphs: Graphs, p: float) -> None:
+    x, w = torch.randn(2, 12, 16, device=DEVICE), torch.randn(8, device=DEVICE)
+    torch.manual_seed(3)
+    expected = attend(x, w, p)
+    torch.manual_seed(3)
+    found = torch.compile(attend)(x, w, p)
+    assert_equal(found, expected, 1e-5)
+    assert len({t.untyped_storage().data_ptr() for t in found}) == len(found)

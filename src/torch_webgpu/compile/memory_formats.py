@@ -1,11 +1,20 @@
-"""Convolutions with their channels last, where the adapter's tensor cores multiply: the layout chosen over the graph.
+"""Layouts that are chosen over a graph: convolutions with their channels last, where the adapter's tensor cores
+multiply, and rows that norms read side by side.
 
 A convolution is a product over channels and taps. With channels last what it sums over lies side by side for every
 image size and kernel, and travels in whole runs to the tensor cores, and so do its results; with channels first an
 operand is gathered number by number. ``torch._inductor`` does the same under the same option (``layout_optimization``)
 for the same reason. What follows a convolution keeps its layout, as operators do, so that a network's inputs and
-weights are copied and little else. What a program can see is laid out as it was: the graph's results, and the operands
-of operators that depend on their layout.
+weights are copied and little else.
+
+An operator lays its result out as its operands lie. So what a transformer adds up lies column by column in all its
+layers if convolutions begin it, and each norm copies it first (Whisper: a fifth of its time). It is copied once.
+
+Attention reads heads where they lie: what a program copies for it (``.transpose(1, 2).contiguous()``) is not copied,
+nor is then its result, which lies like the query.
+
+What a program can see is laid out as it was: the graph's results, and the operands of operators that depend on their
+layout.
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Container, Iterator
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -25,12 +34,16 @@ from torch_webgpu.kernels.matmul.matrix_tile import config_for, tiles_for
 from torch_webgpu.kernels.matmul.operand import run_of
 from torch_webgpu.kernels.matmul.scaled import operand_for
 
-from .in_place import any_symbols
-from .matching import BY_LAYOUT, aten, called, is_permuted
+from .in_place import aliases, any_symbols
+from .matching import BY_LAYOUT, aten, called, calls, is_permuted
 from .partition import values
 from .private import is_webgpu
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+ATTENTION = (
+    aten._scaled_dot_product_fused_attention_overrideable.default,
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default,
+)
 # Where the two tensors are among the arguments.
 CONVOLUTIONS = {aten.convolution.default: (0, 1), aten.convolution_backward.default: (1, 2)}
 
@@ -43,14 +56,27 @@ class _LayoutError(Exception):
         self.node = node
 
 
+class _Choice(NamedTuple):
+    """Convolutions that get channels last, results that get their rows side by side, and copies that are left out."""
+
+    convolutions: set[Node]
+    rows: set[Node]
+    copies: set[Node]
+
+
 def apply(gm: GraphModule) -> GraphModule:
-    """Lays out the convolutions of a functional graph of ATen operators with static shapes, where that pays."""
-    if not pays(gm):
+    """Lays out what is better laid out otherwise in a functional graph of ATen operators with static shapes."""
+    if any(any_symbols(v) for node in gm.graph.nodes for v in values(node.meta.get("val")) if is_webgpu(v)):
+        return gm
+    chosen = _Choice(
+        set(convolutions(gm) if pays(gm) else ()), set(columns_read_as_rows(gm)), set(copies_for_attention(gm))
+    )
+    if not any(chosen):
         return gm
     kept: set[Node] = set()
     while True:
         try:
-            gm.graph = _Relaid(gm, kept).graph
+            gm.graph = _Relaid(gm, chosen, kept).graph
             break
         except _LayoutError as error:
             sources = kept.union(error.node.all_input_nodes)
@@ -64,8 +90,6 @@ def apply(gm: GraphModule) -> GraphModule:
 
 def pays(gm: GraphModule) -> bool:
     """Whether most multiplications of the convolutions become those of tensor cores with operands in runs."""
-    if any(any_symbols(v) for node in gm.graph.nodes for v in values(node.meta.get("val")) if is_webgpu(v)):
-        return False
     work = [(on_tensor_cores(node), multiplications(node)) for node in convolutions(gm)]
     return 2 * sum(n for gains, n in work if gains) > sum(n for _, n in work)
 
@@ -76,6 +100,32 @@ def convolutions(gm: GraphModule) -> Iterator[Node]:
         found = node.op == "call_function" and node.target in CONVOLUTIONS
         if found and all(is_webgpu(t) and t.dim() in FORMATS for t in operands(node)):
             yield node
+
+
+def columns_read_as_rows(gm: GraphModule) -> Iterator[Node]:
+    """Results of pointwise operators whose rows a norm reads, but which lie column by column."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
+        if not is_pointwise or not isinstance(value, torch.Tensor) or not is_webgpu(value):
+            continue
+        lies_in_columns = value.dim() > 1 and value.stride(-1) != 1 and is_permuted(value)
+        if lies_in_columns and any(calls(u, aten.native_layer_norm.default) and u.args[0] is node for u in node.users):
+            yield node
+
+
+def copies_for_attention(gm: GraphModule) -> Iterator[Node]:
+    """Copies of heads whose elements lie side by side, which attention alone reads."""
+    for node in gm.graph.nodes:
+        if node.target is aten.clone.default and all(user.target in ATTENTION for user in node.users):
+            source = node.args[0].meta.get("val")
+            if isinstance(source, torch.Tensor) and is_webgpu(source) and source.dim() and source.stride(-1) == 1:
+                yield node
+
+
+def is_visible(node: Node) -> bool:
+    """Whether a program can see what ``node`` gives, or a view of it."""
+    return any(user.op == "output" for alias in aliases(node) for user in alias.users)
 
 
 def operands(node: Node) -> list[Any]:
@@ -100,26 +150,30 @@ def multiplications(node: Node) -> int:
 
 
 class _Relaid:
-    """A copy of a graph, with convolutions laid out, and the layouts of everything that follows from it; but those of
-    the nodes ``kept``.
+    """A copy of a graph, with what is ``chosen`` laid out, and the layouts of what follows from it; but those of the
+    nodes ``kept``.
     """
 
-    def __init__(self, gm: GraphModule, kept: Container[Node]) -> None:
+    def __init__(self, gm: GraphModule, chosen: _Choice, kept: Container[Node]) -> None:
         self.graph = Graph(gm)
         self.graph._codegen = gm.graph._codegen
         self._copies: dict[Node, Node] = {}
         self._clones: dict[tuple[Node, torch.memory_format], Node] = {}
-        chosen = set(convolutions(gm))
+        self._chosen = chosen
         for node in gm.graph.nodes:
-            self._copies[node] = self._copied(node, node in chosen)
+            self._copies[node] = copy = self._copied(node)
+            if node in chosen.rows:
+                self._copies[node] = self._cloned(copy, torch.contiguous_format, node)
             if node in kept:
                 self._copies[node] = self._restored(node, node)
 
-    def _copied(self, node: Node, is_chosen: bool) -> Node:
+    def _copied(self, node: Node) -> Node:
         if depends_on_layout(node):
             return self._restoring(node)
         inputs = {operand: self._copies[operand] for operand in node.all_input_nodes}
-        for k in CONVOLUTIONS[node.target] if is_chosen else ():  # type: ignore[index]
+        if node in self._chosen.copies or self._is_needless(node):
+            return inputs[node.all_input_nodes[0]]
+        for k in CONVOLUTIONS[node.target] if node in self._chosen.convolutions else ():  # type: ignore[index]
             operand = node.args[k]
             assert isinstance(operand, Node)
             inputs[operand] = self._cloned(inputs[operand], FORMATS[operand.meta["val"].dim()], node)
@@ -131,6 +185,14 @@ class _Relaid:
                 self.graph.erase_node(copy)
                 return self._restoring(node)
         return copy
+
+    def _is_needless(self, node: Node) -> bool:
+        """Whether a copy, which no program can see, makes contiguous what has become so."""
+        if node.target is not aten.clone.default or node.kwargs.get("memory_format") != torch.contiguous_format:
+            return False
+        (source,) = node.all_input_nodes
+        copy = self._copies[source]
+        return lies_otherwise(copy, source) and copy.meta["val"].is_contiguous() and not is_visible(node)
 
     def _restoring(self, node: Node) -> Node:
         """A copy of ``node`` whose operands lie as they did."""
@@ -169,14 +231,14 @@ class _Relaid:
 
 
 def depends_on_layout(node: Node) -> bool:
-    """Whether what a node gives depends on how its operands lie in memory, or may: so it is with random numbers, and
-    with what is no ATen operator.
+    """Whether what a node gives depends on how its operands lie in memory, or may: so it is with random numbers, but
+    for attention's, and with what is no ATen operator.
     """
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op == "output"
     if not isinstance(node.target, OpOverload) or node.target in BY_LAYOUT:
         return True
-    return torch.Tag.nondeterministic_seeded in node.target.tags
+    return torch.Tag.nondeterministic_seeded in node.target.tags and node.target not in ATTENTION
 
 
 def lies_otherwise(copy: Node, operand: Node) -> bool:
