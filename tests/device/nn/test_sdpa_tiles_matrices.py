@@ -74,7 +74,7 @@ def test_gradients(device, matrices, dtype):
     check_gradients(device, qkv, torch.rand(70, 37) > 0.7)
 
 
-@pytest.mark.parametrize("tile", [FragmentTile(64, 32, 4), FragmentTile(32, 32, 1), FragmentTile(16, 64, 1)], ids=str)
+@pytest.mark.parametrize("tile", [FragmentTile(64, 32, 4), FragmentTile(32, 32, 1), FragmentTile(32, 64, 2)], ids=str)
 def test_other_tiles(device, matrices, monkeypatch, tile):
     monkeypatch.setattr(flash_matrix, "TILES", dict.fromkeys(flash_matrix.TILES, (tile,)))
     qkv = heads(1, 2, 1, 70, 50, 40, 8, torch.float16)
@@ -148,8 +148,8 @@ def test_blocks_follow_from_how_many_workgroups_there_are(device):
         return chosen[0]
 
     assert tile(4, 16, 2048, 64, False) == tile(2, 8, 4096, 40, False) == flash_matrix.LARGE
-    assert tile(1, 12, 1500, 64, False) == tile(1, 14, 512, 64, True) == flash_matrix.MEDIUM
-    assert tile(1, 32, 2048, 128, True) == flash_matrix.MEDIUM
+    assert tile(1, 12, 1500, 64, False) == tile(1, 32, 2048, 128, True) == flash_matrix.MEDIUM
+    assert tile(1, 14, 512, 64, True) == flash_matrix.LONG
 
 
 @pytest.mark.parametrize("sizes", [(1e6, 1e-6, 1e20, 1e-20), (1e-12, 1e12, 1e-25, 1e-9), (1, 1, 0, 1)], ids=str)

@@ -31,8 +31,10 @@ SLACK = 6.0
 """In powers of two. Weights are up to 64 then, which leaves float16 room for what dropout multiplies them by."""
 
 LARGE, MEDIUM, SMALL = FragmentTile(128, 32, 4), FragmentTile(64, 32, 4), FragmentTile(32, 32, 2)
+LONG = FragmentTile(64, 64, 4)
+"""For few workgroups, each of which is alone."""
 
-TILES = {"forward": (LARGE, MEDIUM, SMALL), "query": (MEDIUM, SMALL), "key": (MEDIUM, SMALL)}
+TILES = {"forward": (LARGE, MEDIUM, LONG, SMALL), "query": (MEDIUM, SMALL), "key": (MEDIUM, SMALL)}
 """Of each kernel, the best first."""
 
 LARGE_WIDTH = 64
@@ -41,7 +43,7 @@ LARGE_WIDTH = 64
 UNIT_BYTES = 50_000
 """Workgroup memory of a compute unit, as an H200's driver divides it."""
 
-STEP_NS = {LARGE: (880, 510), MEDIUM: (650, 350), SMALL: (650, 250)}
+STEP_NS = {LARGE: (880, 510), MEDIUM: (650, 350), LONG: (250, 1430), SMALL: (650, 250)}
 """What a block of scores takes a compute unit of an H200: the first, and the second for each workgroup that it runs."""
 
 
