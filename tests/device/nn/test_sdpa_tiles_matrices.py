@@ -22,6 +22,7 @@ from torch_webgpu.kernels.attention import flash_matrix
 from torch_webgpu.kernels.attention.attention import Attention
 from torch_webgpu.kernels.attention.flash_fragments import FragmentTile
 from torch_webgpu.kernels.attention.flash_problem import Flash
+from torch_webgpu.target import MatrixConfig
 
 SMALL = FragmentTile(32, 32, 2)
 SIZE = (2, 6, 3, 70, 37, 16, 24)
@@ -78,6 +79,27 @@ def test_gradients(device, matrices, dtype):
 def test_other_tiles(device, matrices, monkeypatch, tile):
     monkeypatch.setattr(flash_matrix, "TILES", dict.fromkeys(flash_matrix.TILES, (tile,)))
     qkv = heads(1, 2, 1, 70, 50, 40, 8, torch.float16)
+    agrees(device, *qkv, is_causal=True, enable_gqa=True)
+    check_gradients(device, qkv, None, is_causal=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "tile"),
+    [
+        (MatrixConfig("f16", "f32", 8, 8, 8, 32), FragmentTile(32, 32, 4)),
+        (MatrixConfig("f16", "f32", 8, 8, 8, 32), FragmentTile(32, 32, 2)),
+        (MatrixConfig("f16", "f32", 8, 16, 16, 16), FragmentTile(16, 32, 2)),
+        (MatrixConfig("f16", "f32", 16, 16, 16, 64), FragmentTile(64, 32, 2)),
+    ],
+    ids=["four threads a row", "two fragments down", "subgroups of 16", "subgroups of 64"],
+)
+def test_other_matrices(device, tiled, monkeypatch, config, tile):
+    """Fragments and subgroups of other adapters: of a row one thread has 8, 16 or 32 columns."""
+    monkeypatch.setattr(flash_matrix, "TILES", dict.fromkeys(flash_matrix.TILES, (tile,)))
+    pretend(monkeypatch, config)
+    qkv = heads(1, 2, 1, 70, 50, 40, 8, torch.float16)
+    there = [t.to(device) for t in qkv]
+    assert kernels(lambda: F.scaled_dot_product_attention(*there, enable_gqa=True)) == [f"{FORWARD}_matrix"]
     agrees(device, *qkv, is_causal=True, enable_gqa=True)
     check_gradients(device, qkv, None, is_causal=True)
 
