@@ -67,6 +67,11 @@ def aliases(node: Node, leaving_out: Node | None = None) -> list[Node]:
     return views
 
 
+def is_visible(node: Node) -> bool:
+    """Whether a program can see what ``node`` gives, or a view of it."""
+    return any(user.op == "output" for alias in aliases(node) for user in alias.users)
+
+
 def makes_alias(node: Node) -> bool:
     """Whether a node may return a view of an argument; so may all that is no ATen operator."""
     schema = getattr(node.target, "_schema", None)

@@ -22,6 +22,11 @@ VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, ate
 BY_LAYOUT = (aten.as_strided.default, aten.as_strided_.default, aten.set_.source_Tensor_storage_offset)
 """Operators that see how their operands lie in memory."""
 
+ATTENTION = (
+    aten._scaled_dot_product_fused_attention_overrideable.default,
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default,
+)
+
 
 def calls(node: Any, *targets: Any) -> bool:
     """Whether a node is a call of one of these operators without keyword arguments."""

@@ -34,16 +34,13 @@ from torch_webgpu.kernels.matmul.matrix_tile import config_for, tiles_for
 from torch_webgpu.kernels.matmul.operand import run_of
 from torch_webgpu.kernels.matmul.scaled import operand_for
 
-from .in_place import aliases, any_symbols
-from .matching import BY_LAYOUT, aten, called, calls, is_permuted
+from .in_place import any_symbols, is_visible
+from .matching import ATTENTION, BY_LAYOUT, aten, called, calls, is_permuted
 from .partition import values
 from .private import is_webgpu
+from .strided_heads import View, heads
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-ATTENTION = (
-    aten._scaled_dot_product_fused_attention_overrideable.default,
-    aten._scaled_dot_product_fused_attention_overrideable_backward.default,
-)
 # Where the two tensors are among the arguments.
 CONVOLUTIONS = {aten.convolution.default: (0, 1), aten.convolution_backward.default: (1, 2)}
 
@@ -57,20 +54,18 @@ class _LayoutError(Exception):
 
 
 class _Choice(NamedTuple):
-    """Convolutions that get channels last, results that get their rows side by side, and copies that are left out."""
+    """Convolutions that get channels last, results that get their rows side by side, and copies that become views."""
 
     convolutions: set[Node]
     rows: set[Node]
-    copies: set[Node]
+    views: dict[Node, View]
 
 
 def apply(gm: GraphModule) -> GraphModule:
     """Lays out what is better laid out otherwise in a functional graph of ATen operators with static shapes."""
     if any(any_symbols(v) for node in gm.graph.nodes for v in values(node.meta.get("val")) if is_webgpu(v)):
         return gm
-    chosen = _Choice(
-        set(convolutions(gm) if pays(gm) else ()), set(columns_read_as_rows(gm)), set(copies_for_attention(gm))
-    )
+    chosen = _Choice(set(convolutions(gm) if pays(gm) else ()), set(columns_read_as_rows(gm)), heads(gm))
     if not any(chosen):
         return gm
     kept: set[Node] = set()
@@ -83,6 +78,7 @@ def apply(gm: GraphModule) -> GraphModule:
             if sources == kept:
                 return gm
             kept = sources
+    gm.graph.eliminate_dead_code()
     gm.graph.lint()
     gm.recompile()
     return gm
@@ -112,20 +108,6 @@ def columns_read_as_rows(gm: GraphModule) -> Iterator[Node]:
         lies_in_columns = value.dim() > 1 and value.stride(-1) != 1 and is_permuted(value)
         if lies_in_columns and any(calls(u, aten.native_layer_norm.default) and u.args[0] is node for u in node.users):
             yield node
-
-
-def copies_for_attention(gm: GraphModule) -> Iterator[Node]:
-    """Copies of heads whose elements lie side by side, which attention alone reads."""
-    for node in gm.graph.nodes:
-        if node.target is aten.clone.default and all(user.target in ATTENTION for user in node.users):
-            source = node.args[0].meta.get("val")
-            if isinstance(source, torch.Tensor) and is_webgpu(source) and source.dim() and source.stride(-1) == 1:
-                yield node
-
-
-def is_visible(node: Node) -> bool:
-    """Whether a program can see what ``node`` gives, or a view of it."""
-    return any(user.op == "output" for alias in aliases(node) for user in alias.users)
 
 
 def operands(node: Node) -> list[Any]:
@@ -168,10 +150,13 @@ class _Relaid:
                 self._copies[node] = self._restored(node, node)
 
     def _copied(self, node: Node) -> Node:
+        if (view := self._chosen.views.get(node)) is not None:
+            base = self._restored(view.base, node)
+            return self._call(aten.as_strided.default, (base, view.sizes, view.strides, view.offset), node)
         if depends_on_layout(node):
             return self._restoring(node)
         inputs = {operand: self._copies[operand] for operand in node.all_input_nodes}
-        if node in self._chosen.copies or self._is_needless(node):
+        if self._is_needless(node):
             return inputs[node.all_input_nodes[0]]
         for k in CONVOLUTIONS[node.target] if node in self._chosen.convolutions else ():  # type: ignore[index]
             operand = node.args[k]
