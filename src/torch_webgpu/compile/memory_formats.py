@@ -34,11 +34,13 @@ from torch_webgpu.kernels.matmul.matrix_tile import config_for, tiles_for
 from torch_webgpu.kernels.matmul.operand import run_of
 from torch_webgpu.kernels.matmul.scaled import operand_for
 
+from . import row_order
 from .in_place import any_symbols, is_visible
 from .matching import ATTENTION, BY_LAYOUT, aten, called, calls, is_permuted
 from .partition import values
 from .private import is_webgpu
-from .strided_heads import View, heads
+from .row_order import Rows
+from .strided_heads import Chain, as_view, heads
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 # Where the two tensors are among the arguments.
@@ -54,18 +56,23 @@ class _LayoutError(Exception):
 
 
 class _Choice(NamedTuple):
-    """Convolutions that get channels last, results that get their rows side by side, and copies that become views."""
+    """Convolutions that get channels last, results that get their rows side by side, copies that become views, and
+    results of products whose rows may be in another order.
+    """
 
     convolutions: set[Node]
     rows: set[Node]
-    views: dict[Node, View]
+    views: dict[Node, Chain]
+    products: dict[Node, Rows]
 
 
 def apply(gm: GraphModule) -> GraphModule:
     """Lays out what is better laid out otherwise in a functional graph of ATen operators with static shapes."""
     if any(any_symbols(v) for node in gm.graph.nodes for v in values(node.meta.get("val")) if is_webgpu(v)):
         return gm
-    chosen = _Choice(set(convolutions(gm) if pays(gm) else ()), set(columns_read_as_rows(gm)), heads(gm))
+    chosen = _Choice(
+        set(convolutions(gm) if pays(gm) else ()), set(columns_read_as_rows(gm)), heads(gm), row_order.products(gm)
+    )
     if not any(chosen):
         return gm
     kept: set[Node] = set()
@@ -141,6 +148,7 @@ class _Relaid:
         self.graph._codegen = gm.graph._codegen
         self._copies: dict[Node, Node] = {}
         self._clones: dict[tuple[Node, torch.memory_format], Node] = {}
+        self._products: dict[Node, Node] = {}
         self._chosen = chosen
         for node in gm.graph.nodes:
             self._copies[node] = copy = self._copied(node)
@@ -150,11 +158,15 @@ class _Relaid:
                 self._copies[node] = self._restored(node, node)
 
     def _copied(self, node: Node) -> Node:
-        if (view := self._chosen.views.get(node)) is not None:
-            base = self._restored(view.base, node)
-            return self._call(aten.as_strided.default, (base, view.sizes, view.strides, view.offset), node)
+        if (chain := self._chosen.views.get(node)) is not None:
+            base = self._copies[chain.base]
+            view = None if base.meta["val"].storage_offset() else as_view(chain, base.meta["val"])
+            if view is not None:
+                return self._call(aten.as_strided.default, (base, *view), node)
         if depends_on_layout(node):
             return self._restoring(node)
+        if (rows := self._chosen.products.get(node)) is not None and (result := self._multiplied(node, rows)):
+            return result
         inputs = {operand: self._copies[operand] for operand in node.all_input_nodes}
         if self._is_needless(node):
             return inputs[node.all_input_nodes[0]]
@@ -170,6 +182,25 @@ class _Relaid:
                 self.graph.erase_node(copy)
                 return self._restoring(node)
         return copy
+
+    def _multiplied(self, node: Node, rows: Rows) -> Node | None:
+        """What ``node`` is of a product, multiplied in the order in which rows lie; None if that is theirs."""
+        source, product = self._copies[rows.source], rows.product
+        if not row_order.are_swapped(source.meta["val"]):
+            return None
+        if product not in self._products:
+            operand = product.args[row_order.OPERAND[product.target]]  # type: ignore[index]
+            assert isinstance(operand, Node)
+            swapped = self._call(aten.transpose.int, (source, 0, 1), product)
+            try:
+                matrix = self._call(aten.view.default, (swapped, list(operand.meta["val"].shape)), product)
+            except RuntimeError:  # such as of heads that lie apart
+                return None
+            copies = {x: self._copies[x] for x in product.all_input_nodes} | {operand: matrix}
+            self._products[product] = self.graph.node_copy(product, copies.__getitem__)
+        one, other, *rest = node.meta["val"].shape
+        result = self._call(aten.view.default, (self._products[product], [other, one, *rest]), node)
+        return self._call(aten.transpose.int, (result, 0, 1), node)
 
     def _is_needless(self, node: Node) -> bool:
         """Whether a copy, which no program can see, makes contiguous what has become so."""

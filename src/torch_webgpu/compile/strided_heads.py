@@ -55,40 +55,49 @@ class _NoViewError(Exception):
 
 
 class View(NamedTuple):
-    """A tensor as a part of another, ``base``, in elements of its storage."""
+    """A part of a tensor's storage."""
 
-    base: Node
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
 
 
-def heads(gm: GraphModule) -> dict[Node, View]:
-    """The operands of attention that are one view of where they come from and copies now, in a functional graph of ATen
-    operators with static shapes; but those that a program can see.
+class Chain(NamedTuple):
+    """Views and copies that follow each other, the last one first, from ``base`` on."""
+
+    base: Node
+    nodes: tuple[Node, ...]
+
+
+def heads(gm: GraphModule) -> dict[Node, Chain]:
+    """The operands of attention that are copies, or views of such, of a result of a functional graph of ATen operators
+    with static shapes; but those that a program can see.
     """
     operands = {x for node in gm.graph.nodes if node.target in ATTENTION for x in node.all_input_nodes}
-    views = {operand: as_view(operand) for operand in operands if not is_visible(operand)}
-    return {operand: view for operand, view in views.items() if view is not None}
+    chains = {operand: chain_to(operand) for operand in operands if not is_visible(operand)}
+    return {operand: chain for operand, chain in chains.items() if chain is not None}
 
 
-def as_view(operand: Node) -> View | None:
-    """What ``operand`` is a view of; None if there are no copies on the way to it or it is none."""
-    chain, base = [], operand
+def chain_to(operand: Node) -> Chain | None:
+    """How ``operand`` comes from a result of the graph; None if nothing is copied on the way."""
+    nodes, base = [], operand
     while (source := source_of(base)) is not None:
-        chain.append(base)
+        nodes.append(base)
         base = source
     value = base.meta.get("val")
     if base.op != "call_function" or not isinstance(value, torch.Tensor) or not is_webgpu(value):
         return None
-    if value.storage_offset() or all(node.target is not aten.clone.default for node in chain):
+    if value.storage_offset() or all(node.target is not aten.clone.default for node in nodes):
         return None
-    if not operand.meta["val"].numel():
-        return None
+    return Chain(base, tuple(nodes)) if operand.meta["val"].numel() else None
+
+
+def as_view(chain: Chain, value: torch.Tensor) -> View | None:
+    """The end of a chain that starts with ``value`` as one view of this; None if it is none."""
     dims = [[Factor(n, s)] if n != 1 else [] for n, s in zip(value.shape, value.stride(), strict=True)]
     offset = 0
     try:
-        for node in reversed(chain):
+        for node in reversed(chain.nodes):
             dims, step = after(node, dims)
             offset += step
         factors = [merged(dim) for dim in dims]
@@ -99,7 +108,7 @@ def as_view(operand: Node) -> View | None:
     # of a dimension with one element, what kernels that move runs of elements can divide
     end = max(factor.size * factor.stride for factor in factors)
     strides = tuple([factor.stride if factor.size > 1 else end for factor in factors])
-    return View(base, tuple([factor.size for factor in factors]), strides, offset)
+    return View(tuple([factor.size for factor in factors]), strides, offset)
 
 
 def source_of(node: Node) -> Node | None:
@@ -109,7 +118,7 @@ def source_of(node: Node) -> Node | None:
         source = node.args[0]
     elif node.target not in VIEWS:
         return None
-    return source.args[0]  # type: ignore[no-any-return]
+    return source.args[0]
 
 
 def after(node: Node, dims: list[Dim]) -> tuple[list[Dim], int]:
