@@ -172,6 +172,7 @@ def test_blocks_follow_from_how_many_workgroups_there_are(device):
     assert tile(4, 16, 2048, 64, False) == tile(2, 8, 4096, 40, False) == flash_matrix.LARGE
     assert tile(1, 12, 1500, 64, False) == tile(1, 32, 2048, 128, True) == flash_matrix.MEDIUM
     assert tile(1, 14, 512, 64, True) == flash_matrix.LONG
+    assert tile(1, 14, 512, 128, True) == flash_matrix.MEDIUM
 
 
 @pytest.mark.parametrize("sizes", [(1e6, 1e-6, 1e20, 1e-20), (1e-12, 1e12, 1e-25, 1e-9), (1, 1, 0, 1)], ids=str)

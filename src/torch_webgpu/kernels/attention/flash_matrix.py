@@ -37,8 +37,8 @@ LONG = FragmentTile(64, 64, 4)
 TILES = {"forward": (LARGE, MEDIUM, LONG, SMALL), "query": (MEDIUM, SMALL), "key": (MEDIUM, SMALL)}
 """Of each kernel, the best first."""
 
-LARGE_WIDTH = 64
-"""The widest lines of which a subgroup holds twice as many as of others: wider ones leave it no registers."""
+WIDEST = {LARGE: 64, LONG: 64}
+"""The widest lines that a subgroup has registers for (LARGE), or that were measured (LONG)."""
 
 UNIT_BYTES = 50_000
 """Workgroup memory of a compute unit, as an H200's driver divides it."""
@@ -78,9 +78,10 @@ def choice(kernel: str, p: Flash, target: Target) -> tuple[FragmentTile, MatrixC
     if config is None or not multiplies((spec for _, _, spec in p.multiplied), target):
         return None
     width, value_width = p.q.shape[3], p.v.shape[3]
+    widest = max(width, value_width)
     bytes_of = {}
     for tile in TILES[kernel]:
-        if tile.suits(config) and (tile != LARGE or max(width, value_width) <= LARGE_WIDTH):
+        if tile.suits(config) and widest <= WIDEST.get(tile, widest):
             size_bytes = MEMORY[kernel](width, value_width, tile, config).size_bytes
             if size_bytes <= target.workgroup_bytes:
                 bytes_of[tile] = size_bytes
