@@ -23,6 +23,7 @@ from . import (
     in_place,
     memory_formats,
     padded_products,
+    summed_parts,
 )
 from .compiled_graph import CompiledGraph, Outline, Region
 from .counts import COUNTS
@@ -86,6 +87,7 @@ def partition_joint(gm: GraphModule, *args: Any, lays_out: bool, **kwargs: Any) 
     """The forward and the backward graph of a joint one."""
     detached.apply(gm)
     COUNTS.patterns.update(cross_entropy.apply(gm))
+    summed_parts.apply(gm)
     return min_cut_partition(prepared(gm, lays_out), *args, **kwargs)
 
 
