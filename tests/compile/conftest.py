@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
+from torch.fx import GraphModule
 
-from torch_webgpu.compile import autograd_cache, cache
+from torch_webgpu.compile import autograd_cache, cache, memory_formats
 from torch_webgpu.compile.counts import COUNTS
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
@@ -36,3 +37,17 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often each pattern was found in what is compiled from now on."""
     monkeypatch.setattr(COUNTS, "patterns", Counter())
     return COUNTS.patterns
+
+
+@pytest.fixture
+def laid_out(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
+    """The graphs whose layouts are chosen."""
+    found: list[GraphModule] = []
+    apply = memory_formats.apply
+
+    def noted(gm: GraphModule) -> GraphModule:
+        found.append(apply(gm))
+        return found[-1]
+
+    monkeypatch.setattr(memory_formats, "apply", noted)
+    return found

@@ -11,26 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import GraphModule
 
-from torch_webgpu.compile import memory_formats
 from torch_webgpu.compile.matching import aten
 
 from .against_eager import assert_equal
 
 DEVICE = "webgpu"
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
-    """The graphs that are laid out."""
-    found: list[GraphModule] = []
-    apply = memory_formats.apply
-
-    def noted(gm: GraphModule) -> GraphModule:
-        found.append(apply(gm))
-        return found[-1]
-
-    monkeypatch.setattr(memory_formats, "apply", noted)
-    return found
 
 
 def copies(gm: GraphModule) -> int:
@@ -39,14 +24,14 @@ def copies(gm: GraphModule) -> int:
     return sum(node.args[0].meta["val"].stride() != node.meta["val"].stride() for node in clones)
 
 
-def test_multihead_attention_copies_nothing(graphs: list[GraphModule]) -> None:
+def test_multihead_attention_copies_nothing(laid_out: list[GraphModule]) -> None:
     layers = [nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True) for _ in range(2)]
     eager = nn.Sequential(*layers).to(DEVICE)
     model, x = deepcopy(eager), torch.randn(3, 10, 32, device=DEVICE)
     compiled = torch.compile(model)
     with torch.no_grad():
         assert_equal(compiled(x), eager(x), 1e-5)
-    assert [copies(gm) for gm in graphs] == [0]
+    assert [copies(gm) for gm in laid_out] == [0]
     expected, found = eager(x), compiled(x)
     assert_equal(found, expected, 1e-5)
     expected.sin().sum().backward()
@@ -81,8 +66,8 @@ def heads(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("program", [biased, seen, in_another_shape, heads], ids=lambda f: f.__name__)
-def test_programs(graphs: list[GraphModule], program: Any) -> None:
+def test_programs(laid_out: list[GraphModule], program: Any) -> None:
     x, w = torch.randn(3, 5, 8, device=DEVICE), torch.randn(8, 6, device=DEVICE)
     with torch.no_grad():
         assert_equal(torch.compile(program)(x, w), program(x, w), 1e-5)
-    assert len(graphs) == 1
+    assert len(laid_out) == 1

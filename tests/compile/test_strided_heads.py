@@ -14,26 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.fx import GraphModule
 
-from torch_webgpu.compile import memory_formats, strided_heads
+from torch_webgpu.compile import strided_heads
 from torch_webgpu.compile.matching import ATTENTION, aten
 
 from .against_eager import assert_equal
 
 DEVICE = "webgpu"
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
-    """The graphs that are laid out."""
-    found: list[GraphModule] = []
-    apply = memory_formats.apply
-
-    def noted(gm: GraphModule) -> GraphModule:
-        found.append(apply(gm))
-        return found[-1]
-
-    monkeypatch.setattr(memory_formats, "apply", noted)
-    return found
 
 
 def copied_operands(gm: GraphModule) -> int:
@@ -77,14 +63,14 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_programs(graphs: list[GraphModule], program: Callable[[torch.Tensor], Any]) -> None:
+def test_programs(laid_out: list[GraphModule], program: Callable[[torch.Tensor], Any]) -> None:
     def attend(x: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(*program(x * 1.5)).sin()
 
     x = torch.randn(PROGRAMS[program], device=DEVICE)
     with torch.no_grad():
         assert_equal(torch.compile(attend)(x), attend(x), 1e-5)
-    assert copied_operands(graphs[0]) == (3 if program is in_steps else 0)
+    assert copied_operands(laid_out[0]) == (3 if program is in_steps else 0)
     here, there = x.clone().requires_grad_(), x.clone().requires_grad_()
     for fn, leaf in ((attend, here), (torch.compile(attend), there)):
         fn(leaf).square().sum().backward()
@@ -92,7 +78,7 @@ def test_programs(graphs: list[GraphModule], program: Callable[[torch.Tensor], A
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_multihead_attention(graphs: list[GraphModule], batch_first: bool) -> None:
+def test_multihead_attention(laid_out: list[GraphModule], batch_first: bool) -> None:
     """PyTorch's module packs queries, keys and values, and merges heads with the batch."""
     eager = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=batch_first, norm_first=True).to(DEVICE)
     model, x = deepcopy(eager), torch.randn(3, 10, 32, device=DEVICE)
@@ -102,7 +88,7 @@ def test_multihead_attention(graphs: list[GraphModule], batch_first: bool) -> No
     found.sin().sum().backward()
     for p, q in zip(model.parameters(), eager.parameters(), strict=True):
         assert_equal(p.grad, q.grad, 1e-4)
-    assert [copied_operands(gm) for gm in graphs] == [0]
+    assert [copied_operands(gm) for gm in laid_out] == [0]
 
 
 @settings(max_examples=300, deadline=None)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
-from .matching import aten, called, calls
+from .matching import aten, calls, new_call
 from .private import is_webgpu
 
 PARTS = (aten.slice_backward.default, aten.select_backward.default)
@@ -37,7 +37,7 @@ def apply(gm: GraphModule) -> int:
     count = 0
     for node in reversed(list(gm.graph.nodes)):
         if is_sum(node) and not (len(node.users) == 1 and is_sum(*node.users)):
-            count += rewrite(gm.graph, node)
+            count += rewrite(node)
     if count:
         gm.graph.eliminate_dead_code()
         gm.graph.lint()
@@ -45,7 +45,7 @@ def apply(gm: GraphModule) -> int:
     return count
 
 
-def rewrite(graph: Graph, node: Node) -> bool:
+def rewrite(node: Node) -> bool:
     """Adds up the terms of ``node`` with those that are parts of one tensor in one; false if there are none."""
     value = node.meta.get("val")
     terms = list(terms_of(node, value))
@@ -58,11 +58,9 @@ def rewrite(graph: Graph, node: Node) -> bool:
     if not joined:
         return False
     replaced = {part for parts in joined.values() for nodes in parts.values() for part in nodes}
-    with graph.inserting_before(node):
-        total = [term for term in terms if term not in replaced]
-        total += [together(graph, node, whole, parts) for whole, parts in joined.items()]
-        result = added(graph, node, total)
-    node.replace_all_uses_with(result)
+    total = [term for term in terms if term not in replaced]
+    total += [together(node, whole, parts) for whole, parts in joined.items()]
+    node.replace_all_uses_with(added(node, total))
     return True
 
 
@@ -110,7 +108,7 @@ def are_all(whole: Whole, ranges: list[Range]) -> bool:
     return len(ranges) > 1 and [start for start, _ in ranges] == ends[:-1] and ends[-1] == whole.sizes[whole.dim]
 
 
-def together(graph: Graph, user: Node, whole: Whole, parts: Parts) -> Node:
+def together(user: Node, whole: Whole, parts: Parts) -> Node:
     """The gradients of all parts, one after the other."""
     tensors = []
     for _, nodes in sorted(parts.items()):
@@ -119,22 +117,15 @@ def together(graph: Graph, user: Node, whole: Whole, parts: Parts) -> Node:
             gradient = node.args[0]
             assert isinstance(gradient, Node)
             if node.target is aten.select_backward.default:
-                gradient = call(graph, user, aten.unsqueeze.default, gradient, whole.dim)
+                gradient = new_call(user, aten.unsqueeze.default, gradient, whole.dim)
             gradients.append(gradient)
-        tensors.append(added(graph, user, gradients))
-    return call(graph, user, aten.cat.default, tensors, whole.dim)
+        tensors.append(added(user, gradients))
+    return new_call(user, aten.cat.default, tensors, whole.dim)
 
 
-def added(graph: Graph, user: Node, terms: list[Node]) -> Node:
+def added(user: Node, terms: list[Node]) -> Node:
+    """The sum of tensors, which ``user`` needs."""
     result, *others = terms
     for term in others:
-        result = call(graph, user, aten.add.Tensor, result, term)
+        result = new_call(user, aten.add.Tensor, result, term)
     return result
-
-
-def call(graph: Graph, user: Node, target: object, *args: object) -> Node:
-    """A call that is needed for ``user``, with what it gives."""
-    node = graph.call_function(target, args)  # type: ignore[arg-type]
-    node.meta = {key: value for key, value in user.meta.items() if key not in ("val", "tensor_meta")}
-    node.meta["val"] = called(node)
-    return node
