@@ -6,13 +6,14 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 from torch.fx import GraphModule
 
-from torch_webgpu.compile import autograd_cache, cache, memory_formats
+from torch_webgpu.compile import autograd_cache, cache, memory_formats, summed_parts
 from torch_webgpu.compile.counts import COUNTS
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are made of configurations; nothing is to be downloaded
@@ -39,15 +40,26 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return COUNTS.patterns
 
 
+def results_of(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Any]:
+    """What the pass ``module`` returns from now on, for each graph."""
+    results: list[Any] = []
+    apply = module.apply
+
+    def noted(gm: GraphModule) -> Any:
+        results.append(apply(gm))
+        return results[-1]
+
+    monkeypatch.setattr(module, "apply", noted)
+    return results
+
+
 @pytest.fixture
 def laid_out(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
     """The graphs whose layouts are chosen."""
-    found: list[GraphModule] = []
-    apply = memory_formats.apply
+    return results_of(monkeypatch, memory_formats)
 
-    def noted(gm: GraphModule) -> GraphModule:
-        found.append(apply(gm))
-        return found[-1]
 
-    monkeypatch.setattr(memory_formats, "apply", noted)
-    return found
+@pytest.fixture
+def rewritten_sums(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sums of parts were rewritten in each joint graph."""
+    return results_of(monkeypatch, summed_parts)
