@@ -55,7 +55,7 @@ def can_be_written(target: Any, new: Any, copy: Node, order: Mapping[Node, int])
     if any(order[user] > order[new] for user in users) or sum(a in old for a in new.all_input_nodes) != 1:
         return False
     # The copy that there was is nobody's but the graph's.
-    return sum(a is target for a in arguments) == 1 and not any(u.op == "output" for a in aliases(new) for u in a.users)
+    return sum(a is target for a in arguments) == 1 and not is_visible(new)
 
 
 def aliases(node: Node, leaving_out: Node | None = None) -> list[Node]:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from .matching import aten
+from .matching import VIEWS, aten
 from .private import is_webgpu
-from .strided_heads import SHAPES
 
 OPERAND = {aten.mm.default: 0, aten.addmm.default: 1}
 """Where the rows are among the arguments of a product."""
@@ -36,7 +35,7 @@ def products(gm: GraphModule) -> dict[Node, Rows]:
     for node in gm.graph.nodes:
         if node.target in OPERAND and (source := source_of(node)) is not None:
             outer = source.meta["val"].shape[:2]
-            if all(user.target in SHAPES and user.meta["val"].shape[:2] == outer for user in node.users):
+            if all(user.target in VIEWS and user.meta["val"].shape[:2] == outer for user in node.users):
                 found.update(dict.fromkeys(node.users, Rows(node, source)))
     return found
 
@@ -44,11 +43,11 @@ def products(gm: GraphModule) -> dict[Node, Rows]:
 def source_of(product: Node) -> Node | None:
     """What a product's rows are a view or a copy of, with two dimensions of more than one row."""
     rows = product.args[OPERAND[product.target]]  # type: ignore[index]
-    if not isinstance(rows, Node) or rows.target not in SHAPES or not are_multiplied(rows):
+    if not isinstance(rows, Node) or rows.target not in VIEWS or not are_multiplied(rows):
         return None
     source = rows.args[0]
     if isinstance(source, Node) and source.target is aten.clone.default:
-        if not all(user.target in SHAPES and are_multiplied(user) for user in source.users):
+        if not all(user.target in VIEWS and are_multiplied(user) for user in source.users):
             return None
         source = source.args[0]
     value = source.meta.get("val") if isinstance(source, Node) else None

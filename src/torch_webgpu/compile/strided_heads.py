@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .in_place import is_visible
-from .matching import ATTENTION, aten
+from .matching import ATTENTION, VIEWS, aten
 from .private import is_webgpu
 
 
@@ -32,13 +32,12 @@ class Factor(NamedTuple):
 Dim = list[Factor]
 """A dimension as its parts, the outermost first."""
 
-SHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 PARTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
 """What gives a list of views."""
 SLICE = (0, 0, None, 1)
 """Arguments of a slice, where there are none."""
-VIEWS = {
-    *SHAPES,
+FOLLOWED = {
+    *VIEWS,
     aten.permute.default,
     aten.transpose.int,
     aten.t.default,
@@ -116,7 +115,7 @@ def source_of(node: Node) -> Node | None:
     source: Any = node
     if node.target is operator.getitem and getattr(node.args[0], "target", None) in PARTS:
         source = node.args[0]
-    elif node.target not in VIEWS:
+    elif node.target not in FOLLOWED:
         return None
     return source.args[0]
 
@@ -127,7 +126,7 @@ def after(node: Node, dims: list[Dim]) -> tuple[list[Dim], int]:
     args: Any = node.args[1:]
     if target is aten.clone.default:
         return dims, 0
-    if target in SHAPES:
+    if target in VIEWS:
         return regrouped(dims, node.meta["val"].shape), 0
     if target is aten.permute.default:
         return [dims[d] for d in args[0]], 0
