@@ -257,23 +257,23 @@ class UNet(nn.Module):
         pairs = list(itertools.pairwise((channels[0], *channels)))
         self.first = nn.Conv2d(4, channels[0], 3, padding=1)
         self.down = nn.ModuleList(Residual(a, b, embedding) for a, b in pairs)
-        self.halve = nn.ModuleList(nn.Conv2d(c, c, 3, 2, 1) for c in channels)
+        self.shrink = nn.ModuleList(nn.Conv2d(c, c, 3, 2, 1) for c in channels)
         self.middle = Residual(channels[-1], channels[-1], embedding)
         ups = list(itertools.pairwise((channels[-1], *channels[::-1])))
-        self.double = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in ups)
+        self.enlarge = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in ups)
         self.up = nn.ModuleList(Residual(2 * b, b, embedding) for _, b in ups)
         self.attention = nn.ModuleList(Transformer(c, text) for c in (*channels, *channels[::-1]))
         self.norm, self.last = nn.GroupNorm(32, channels[0]), nn.Conv2d(channels[0], 4, 3, padding=1)
 
     def forward(self, x: torch.Tensor, t: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         x, attention, kept = self.first(x), iter(self.attention), []
-        for block, halve in zip(self.down, self.halve, strict=True):
+        for block, shrink in zip(self.down, self.shrink, strict=True):
             x = next(attention)(block(x, t), text)
             kept.append(x)
-            x = halve(x)
+            x = shrink(x)
         x = self.middle(x, t)
-        for block, double in zip(self.up, self.double, strict=True):
-            x = double(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        for block, enlarge in zip(self.up, self.enlarge, strict=True):
+            x = enlarge(F.interpolate(x, scale_factor=2.0, mode="nearest"))
             x = next(attention)(block(torch.cat((x, kept.pop()), 1), t), text)
         return self.last(F.silu(self.norm(x)))
 

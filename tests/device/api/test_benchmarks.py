@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -51,6 +52,22 @@ def test_host():
     assert first["plan_misses"] == 0 < first["flushes"] == first["plan_hits"]
     assert 0 < first["dispatches"] < first["operations"] < first["python_calls"]
     assert all(row["ratio"] > 0 and row["fallbacks"] == 0 for row in rows)
+
+
+def test_models(monkeypatch):
+    """Every model of ``compile.py`` makes a step on the CPU."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    models, harness = (importlib.import_module(name) for name in ("_models", "_harness"))
+    cpu, failed = harness.Device.of("cpu"), {}
+    for name, case in models.CASES.items():
+        try:
+            assert case(cpu, True).eager().isfinite().all()
+        except ModuleNotFoundError as error:
+            if error.name != "torchvision":  # which `make ecosystem` installs
+                raise
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    assert failed == {}
 
 
 @pytest.mark.slow
