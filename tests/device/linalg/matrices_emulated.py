@@ -37,6 +37,7 @@ SMALL = MatrixTile(32, 64, 2, 2)
 """A block with few fragments in it: the software adapter compiles a kernel in a second, larger ones in many."""
 PIPELINED = replace(SMALL, slots=3)
 """It takes several times as long to compile, as its fragments are copied."""
+DEEP = replace(SMALL, depth=2)
 
 EMULATED_FEATURES = frozenset({"float16", "subgroups", "subgroup_sizes"})
 """What fragments are declared with, and :func:`without_matrices` takes away."""

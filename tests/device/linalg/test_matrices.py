@@ -20,7 +20,7 @@ from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
 from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.target import MatrixConfig
 
-from .matrices_emulated import NVIDIA, PIPELINED, SMALL, laid_out, numbers, pretend
+from .matrices_emulated import DEEP, NVIDIA, PIPELINED, SMALL, laid_out, numbers, pretend
 
 CONFIGS = (NVIDIA, MatrixConfig("f16", "f32", 16, 8, 16, 32), MatrixConfig("f16", "f32", 8, 8, 8, 32))
 
@@ -73,7 +73,7 @@ def test_gathered_operands(device, chosen, left, right):
     assert chosen
 
 
-@pytest.mark.parametrize("tile", [SMALL, PIPELINED], ids=str)
+@pytest.mark.parametrize("tile", [SMALL, PIPELINED, DEEP], ids=str)
 def test_a_sum_that_ends_within_a_step(device, monkeypatch, tile):
     chosen = pretend(monkeypatch, NVIDIA, tile)
     for left, right in (("rows", "rows"), ("columns", "columns"), ("rows", "columns")):

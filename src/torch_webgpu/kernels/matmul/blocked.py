@@ -17,7 +17,7 @@ from .direct_tile import direct_text
 from .epilogue import FINISH, NOT_TOGETHER
 from .halves import Halved
 from .halving import halving_launch
-from .matrix_tile import TALL, MatrixKernel, MatrixTile, config_for, step_of, tiles_for
+from .matrix_tile import MatrixKernel, MatrixTile, config_for, tiles_for
 from .operand import FOUR, Sides, words_of
 from .problem import Problem
 from .register_tile import block_text, in_runs, most_together
@@ -89,13 +89,11 @@ def on_matrices(p: Problem) -> Lowered | None:
         return None
     sides = p.sides(words_of(p.dtype).length)
     tiles = tiles_for(p.target, config, sides)
-    if not p.is_of_matrices:
-        tiles = [tile for tile in tiles if tile is not TALL]
     if not tiles:
         return None
     if not all(side.runs for side in sides):
         tiles = [tile for tile in tiles if tile in p.gathering] or tiles
-    chosen = matrix_tile.blocking(*p.sizes, tiles, step_of(config))
+    chosen = matrix_tile.blocking(*p.sizes, tiles, config)
     if config.operand == p.dtype:
         return by_subgroups(p, sides, config, chosen)
     assert p.tensors is not None, "what is scaled has tensors: see matrices_for"
@@ -122,13 +120,14 @@ def on_halves(p: Problem) -> Lowered | None:
         return None
     config, tiles = choice
     slices, m, n, k = p.sizes
-    padded = halves.padded_length(k, config)
+    chosen = matrix_tile.blocking(slices, m, n, p.halves * k, tiles, config)
+    part, whole = chosen.tile.part(config), chosen.tile.step(config) // p.halves
+    padded = -(-k // whole) * whole
     sizes = (slices, m, n, p.halves * padded)
-    chosen = matrix_tile.blocking(*sizes, tiles, step_of(config))
     exponents, *copies = temporaries(p, chosen.splits, 3)
     first, second = tensors
-    a = Halved.of(first, padded, p.halves, config, copies[0], exponents, 0)
-    b = Halved.of(second, padded, p.halves, config, copies[1], exponents, a.lines)
+    a = Halved.of(first, padded, p.halves, part, copies[0], exponents, 0)
+    b = Halved.of(second, padded, p.halves, part, copies[1], exponents, a.lines)
     halving = halving_launch(tensors, (a, b))
     if not (a.fits(p.target) and b.fits(p.target)) or len(halving.bindings) > p.target.max_buffers:
         return None
@@ -161,7 +160,7 @@ def by_subgroups(
         config,
         sides,
         scales,
-        tail=p.sizes[3] % step_of(config) != 0,
+        tail=p.sizes[3] % tile.step(config) != 0,
         together=max(widths.values(), default=1),
         ahead=reads_ahead(p, widths),
         heavy=not p.is_of_matrices or (p.epilogue.heavy and chosen.splits == 1),

@@ -30,7 +30,7 @@ from torch_webgpu.kernels.points import Draft
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.kernel import Binding
 
-from .matrix_tile import MatrixTile, config_for, part_of, step_of, tiles_for
+from .matrix_tile import MatrixTile, config_for, tiles_for
 from .operand import Run, Scale, Side, Strided, run_of
 
 COUNTS = {"highest": 0, "high": 2, "medium": 1}
@@ -76,12 +76,6 @@ def choose(target: Target, tensors: tuple[Strided, Strided]) -> tuple[MatrixConf
     return (config, tiles) if tiles else None
 
 
-def padded_length(k: int, config: MatrixConfig) -> int:
-    """``k``, padded to whole steps."""
-    step = step_of(config)
-    return -(-k // step) * step
-
-
 @dataclass(frozen=True)
 class Halved:
     """An operand of ``dtype`` as ``count`` halves of each number, which lie in temporary ``temporary``. ``source``: how
@@ -105,13 +99,11 @@ class Halved:
     first: int
 
     @staticmethod
-    def of(
-        tensor: Strided, padded: int, count: int, config: MatrixConfig, temporary: int, exponents: int, first: int
-    ) -> Halved:
+    def of(tensor: Strided, padded: int, count: int, part: int, temporary: int, exponents: int, first: int) -> Halved:
         """Slices that are one and the same, as an expanded tensor's, are one."""
         slices = tensor.slices if tensor.spec.strides[0] else 1
         dtype, source, rows, k = tensor.dtype, tensor.side(run_of(tensor.dtype)), tensor.rows, tensor.k
-        return Halved(dtype, source, slices, rows, k, padded, count, part_of(config), temporary, exponents, first)
+        return Halved(dtype, source, slices, rows, k, padded, count, part, temporary, exponents, first)
 
     @property
     def x(self) -> str:

@@ -5,11 +5,12 @@ A workgroup computes a block of ``m`` x ``n`` sums; its subgroups share it as ``
 of fragments in named variables. Step by step it brings values of both operands into workgroup memory, as they lie in
 memory: *runs* of 16 bytes along whichever dimension is contiguous.
 
-A step is two parts, each as long as a fragment, with a slot in workgroup memory each. Tiles of which a compute unit has
-one workgroup at a time have a third slot, so that its matrix units need not wait (software pipelining): while one part
-is multiplied, the next part's fragments travel to registers, the next step's runs are stored, and those of the step
-after that are asked for. With two slots barriers separate storing from multiplying, and another workgroup fills the
-gaps. On an H100 (4096×4096×4096, µs of blocks of 128×256): 426 instead of 501.
+A step is two parts, each with a slot in workgroup memory. A part is as long as a fragment, or ``depth`` times as long:
+the whole way to memory is waited for once a step, and the weights of models are far away, so the more of them travel at
+a time the better. On an H200 (512×896×896, µs): 15 in steps of 128, 18 of 64, 25 of 32. Barriers separate storing from
+multiplying. The widest tile has three slots instead, and does both at once (software pipelining): while one part is
+multiplied, the next part's fragments travel to registers, the next step's runs are stored, and those of the step after
+that are asked for. On an H100 (4096×4096×4096): 426 instead of 501.
 
 A load that is looked at before it is stored, or that a compiler moves to where it is stored, costs the whole way to
 memory each step. So what lies beyond the end of a sum becomes zero as it is stored, and loads are under a condition,
@@ -47,28 +48,40 @@ OUT_PADDING = 2
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """Sizes of a block (``m``, ``n``), into how many subgroups' parts it falls, and how many slots it has."""
+    """Sizes of a block (``m``, ``n``), into how many subgroups' parts it falls, how many slots it has, and how many
+    times as long as it has to be a step is.
+    """
 
     m: int
     n: int
     down: int
     across: int
     slots: int = 2
+    depth: int = 1
 
     def threads(self, config: MatrixConfig) -> int:
         return self.down * self.across * config.subgroup_size
 
+    def part(self, config: MatrixConfig) -> int:
+        """Positions of a sum that a part of a step has."""
+        return self.depth * part_of(config)
+
+    def step(self, config: MatrixConfig) -> int:
+        """Positions of a step: two parts."""
+        return 2 * self.part(config)
+
     def workgroup_bytes(self, config: MatrixConfig) -> int:
         """The most that the operands take, in either order, or the sums on their way out; beside exponents of lines."""
         run = run_of(config.operand)
-        along, across = _pitch(self.slots * part_of(config) // run), self.slots * part_of(config)
+        along, across = _pitch(self.slots * self.part(config) // run), self.slots * self.part(config)
         lines = sum(max(size * along, across * _pitch(size // run)) for size in (self.m, self.n))
         sums = self.down * self.across * config.m * (self.n // self.across + 4 * OUT_PADDING)
         return max(RUN_BYTES * lines, 4 * sums) + 4 * (self.m + self.n)
 
     def suits(self, config: MatrixConfig, sides: Sides) -> bool:
         """Whether fragments divide it, and its threads have equal shares of what is loaded and of what is stored."""
-        run, threads, lanes, step = run_of(config.operand), self.threads(config), config.subgroup_size, step_of(config)
+        run, step = run_of(config.operand), self.step(config)
+        threads, lanes = self.threads(config), config.subgroup_size
         if self.m % (self.down * config.m) or self.n % (self.across * config.n):
             return False
         lines = [step if side.k_major else size for side, size in zip(sides, (self.m, self.n))]
@@ -78,13 +91,8 @@ class MatrixTile:
 
 
 def part_of(config: MatrixConfig) -> int:
-    """How many positions of a sum a part of a step has: as many as a fragment, or several short ones."""
+    """How many positions of a sum a part of a step has at least: as many as a fragment, or several short ones."""
     return max(config.k, LEAST_PART)
-
-
-def step_of(config: MatrixConfig) -> int:
-    """How many positions a step has: two parts."""
-    return 2 * part_of(config)
 
 
 def _pitch(line: int) -> int:
@@ -93,27 +101,36 @@ def _pitch(line: int) -> int:
 
 
 WIDE = MatrixTile(128, 256, 2, 4, slots=3)
-TALL = MatrixTile(192, 128, 4, 2, slots=3)
-"""For products of which 128×256 leaves compute units idle: 4096×768 is 132 of these blocks, 96 of those."""
-SQUARE = MatrixTile(128, 128, 2, 2)
-HALF = MatrixTile(64, 128, 2, 2)
-QUARTER = MatrixTile(64, 64, 2, 2)
-LOW = MatrixTile(32, 64, 1, 4)
-TILES = (WIDE, TALL, SQUARE, HALF, QUARTER, LOW)
-# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), and what adding
-# partial sums costs, fitted to measurements on an H100.
+TALL = MatrixTile(192, 128, 4, 2, depth=2)
+SQUARE = MatrixTile(128, 128, 2, 4, depth=2)
+SHALLOW = MatrixTile(128, 128, 2, 2)
+"""It takes half of the workgroup memory, so that two run on a compute unit, and adapters with 32 KiB have it, too."""
+HALF = MatrixTile(64, 128, 2, 4, depth=2)
+QUARTER = MatrixTile(64, 64, 2, 2, depth=2)
+DEEP = MatrixTile(64, 64, 2, 4, depth=4)
+LOW = MatrixTile(32, 64, 1, 4, depth=2)
+TINY = MatrixTile(32, 32, 2, 2, depth=4)
+TILES = (WIDE, TALL, SQUARE, SHALLOW, HALF, QUARTER, DEEP, LOW, TINY)
+# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), fitted to
+# measurements on an H200 of 29 products whose weights come from memory, as those of a model do: what the model chooses
+# takes 0.4 % longer than the best of them.
 RATES = {
-    WIDE: (1324, 0.22, 1067, 1),
-    TALL: (1034, 0.22, 833, 1),
-    SQUARE: (2186, 2.3, 1039, 2),
-    HALF: (1072, 0.31, 689, 2),
-    QUARTER: (776, 3.64, 1380, 3),
-    LOW: (420, 0.62, 410, 1),
+    WIDE: (1065, 0.0, 1065, 1),
+    TALL: (1037, 0.0, 1037, 1),
+    SQUARE: (972, 0.0, 972, 1),
+    SHALLOW: (2354, 2.68, 1023, 2),
+    HALF: (1329, 1.04, 686, 1),
+    QUARTER: (2478, 5.58, 697, 2),
+    DEEP: (630, 0.09, 630, 1),
+    LOW: (946, 3.16, 503, 3),
+    TINY: (439, 1.18, 1000, 4),
 }
 MOST_UNROLLED = 4
 """Turns of an epilogue that is short. Of 256 threads a unit is busy with, few wait for one another otherwise."""
-SPLIT_NS = 4_000
-PARTIAL_NS = 0.0017
+# Of a model's products: partial sums of many rows do not stay in a cache, and the kernel that adds them up reads what
+# the epilogue reads.
+SPLIT_NS = 6_000
+PARTIAL_NS = 0.0028
 ANY_SPLITS = 16
 """Up to so many partial sums every number is tried, beyond it powers of two."""
 
@@ -142,17 +159,20 @@ def tiles_for(target: Target, config: MatrixConfig, sides: Sides = ACROSS) -> li
     ]
 
 
-def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile], step: int) -> Blocking[MatrixTile]:
-    """The fastest of ``tiles`` and of numbers of partial sums. ``step``: of ``step_of``."""
+def blocking(
+    slices: int, m: int, n: int, k: int, tiles: Sequence[MatrixTile], config: MatrixConfig
+) -> Blocking[MatrixTile]:
+    """The fastest of ``tiles`` and of numbers of partial sums."""
     most = min(k // (4 * MIN_SPLIT_K), MOST_SPLITS)
     counts = [splits for splits in range(1, max(most, 1) + 1) if splits <= ANY_SPLITS or splits & (splits - 1) == 0]
 
     def cost_ns(option: tuple[MatrixTile, int]) -> float:
         tile, splits = option
         adding = 0 if splits == 1 else SPLIT_NS + slices * (splits + 1) * m * n * PARTIAL_NS
-        return product_ns(RATES[tile], tile, splits, step, slices, m, n, k) + adding
+        return product_ns(RATES[tile], tile, splits, tile.step(config), slices, m, n, k) + adding
 
     tile, splits = min(((tile, splits) for tile in tiles for splits in counts), key=cost_ns)
+    step = tile.step(config)
     chunk = -(-k // (splits * step)) * step
     return Blocking(tile, -(-k // chunk), chunk)
 
@@ -211,12 +231,12 @@ class MatrixKernel:
     @property
     def step(self) -> int:
         """How many positions of the sum."""
-        return step_of(self.config)
+        return self.tile.step(self.config)
 
     @property
     def depth(self) -> int:
         """Of fragments, in a part of a step."""
-        return part_of(self.config) // self.config.k
+        return self.tile.part(self.config) // self.config.k
 
     def text(self) -> str:
         """The ``main``."""
@@ -253,7 +273,7 @@ class _Loader:
         outer, inner = (size, kernel.step) if side.k_major else (kernel.step, size)
         self.line = inner // self.run
         """Runs of a line in memory."""
-        self.part = part_of(config) // self.run if side.k_major else part_of(config)
+        self.part = tile.part(config) // self.run if side.k_major else tile.part(config)
         """The first part of a step: runs of a line, or lines."""
         self.pitch = _pitch(tile.slots * self.part if side.k_major else self.line)
         self.end = start + (size if side.k_major else tile.slots * self.part) * self.pitch
