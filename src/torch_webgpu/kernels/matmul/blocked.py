@@ -28,7 +28,7 @@ from .tile import Blocking, block_params, blocking, software_blocking
 BAND = 8
 """Blocks of a band (see ``block.wgsl.jinja``) on subgroup matrices. GPT-2's scores (4096×50264×768, float16, an H100)
 take 1.47 ms instead of 1.95, other products what they took. In float32 there is nothing to gain. Convolutions keep
-their order, their tiles and a loop for the epilogue: with all that matrices have ResNet-50's step took 24 ms, not 20.
+their order and a loop for the epilogue: with what matrices have ResNet-50's step took 24 ms instead of 20.
 """
 
 
