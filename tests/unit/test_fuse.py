@@ -265,6 +265,29 @@ def test_a_reduction_does_not_absorb_a_product() -> None:
     assert r.groups("sxy") == [(0, 1), (2,)]
 
 
+def test_a_reduction_computes_what_it_is_of_where_a_product_is_stored_anyway() -> None:
+    """The squares of an RMS norm, of a sum that is read again."""
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("h", "m", "r")
+    r.pointwise("b", "h")
+    r.pointwise("c", "b")
+    r.total("s", "c")
+    r.pointwise("d", "h", "s", specs=(MATRIX, COLUMN))
+    assert r.groups("hdxy") == [(0, 1), (2, 3, 4, 5)]
+    assert r.groups("dxy") == [(0, 1), (2, 3, 4, 5)], "its other reader is no part of the product's kernel"
+
+
+def test_a_product_computes_what_is_stored_for_others_than_a_reduction() -> None:
+    r = Recording()
+    r.product("m", "x", "y")
+    r.pointwise("b", "m")
+    r.total("s", "b")
+    assert r.groups("bmsxy") == [(0, 1), (2,)], "it is needed by itself"
+    r.product("n", "b", "y")
+    assert r.groups("mnsxy") == [(0, 1), (2,), (3,)], "another product reads it"
+
+
 def test_views_are_seen_through() -> None:
     r = Recording()
     r.pointwise("b", "a")

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
 
 from torch_webgpu.compiler.lower.lower import lower
 from torch_webgpu.ir.operation import Operation, Spec
@@ -30,7 +28,6 @@ from torch_webgpu.kernels.matmul.matrix_tile import (
 from torch_webgpu.kernels.matmul.operand import Side
 from torch_webgpu.kernels.matmul.tile import Blocking
 from torch_webgpu.layout import contiguous_strides
-from torch_webgpu.plan import trace
 from torch_webgpu.target import MatrixConfig, Target
 from torch_webgpu.wgsl.link import link
 
@@ -122,22 +119,13 @@ def test_every_tile_has_its_costs():
 @pytest.mark.parametrize(("columns", "tile"), [(768, TALL), (3072, WIDE)])
 def test_blocks_that_leave_few_compute_units_idle(columns: int, tile: MatrixTile) -> None:
     """Of 132: 132 blocks of 192×128 instead of 96 wider ones, and 384 of 128×256 in three turns instead of four."""
-    assert blocking(1, 4096, columns, 768, TILES, 32) == Blocking(tile, 1, 768)
-
-
-def test_convolutions_have_no_tall_blocks() -> None:
-    """None was faster with them."""
-    x, w = torch.empty(32, 256, 14, 14, dtype=torch.float16), torch.empty(256, 256, 3, 3, dtype=torch.float16)
-    plan = trace(lambda x, w: F.conv2d(x, w, padding=1), x, w, target="h200-dawn")
-    names = [kernel.name for kernel in plan.kernels]
-    assert any(name.startswith("conv_forward_matrices") for name in names)
-    assert not any("192x128" in name for name in names)
+    assert blocking(1, 4096, columns, 768, TILES, F16) == Blocking(tile, 1, 768)
 
 
 def test_small_products_take_small_tiles_and_deep_ones_are_split():
-    small, large = (blocking(1, size, size, size, TILES, 32).tile for size in (20, 8192))
+    small, large = (blocking(1, size, size, size, TILES, F16).tile for size in (20, 8192))
     assert small.m * small.n < large.m * large.n
-    deep = blocking(1, 128, 128, 16_384, TILES, 32)
+    deep = blocking(1, 128, 128, 16_384, TILES, F16)
     assert deep.splits > 1
     assert (deep.splits - 1) * deep.chunk < 16_384 <= deep.splits * deep.chunk
 

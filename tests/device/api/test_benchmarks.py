@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,45 @@ def test_models(monkeypatch):
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
     assert failed == {}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_costs_of_tiles(monkeypatch, dtype):
+    """Costs that are fitted to times by the model describe these, and choose the best tile of each product."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    tiles = importlib.import_module("tiles")
+    kind = tiles.kind_of(dtype)
+    rows = []
+    for number, tile in enumerate(kind.tiles):
+        for product in tiles.PRODUCTS:
+            for splits in (1, 2, 4):
+                row = {
+                    **product._asdict(),
+                    "dtype": dtype,
+                    "tile": number,
+                    "sizes": "",
+                    "splits": splits,
+                    "sum_us": 0.0,
+                }
+                row["product_us"] = tiles.predicted_us(row, tile, kind.step(tile), kind.rates[tile])
+                rows.append(row)
+    for number, tile in enumerate(kind.tiles):
+        own = [row for row in rows if row["tile"] == number]
+        rates, error = tiles.fitted(own, tile, kind.step(tile))
+        assert error < 0.03, (tile, rates)
+    (longer,) = re.findall(r"takes (\d+\.\d) % longer than by the best", tiles.report(rows)[-1])
+    assert float(longer) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("device")
+def test_tiles():
+    """Every tile computes every product, on whatever adapter there is."""
+    found = run("tiles.py", "--quick", "--dtype", "float32")
+    assert found.returncode == 0, found.stderr
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert {row["tile"] for row in rows} == set(range(len({row["tile"] for row in rows})))
+    assert all(row["product_us"] > 0 for row in rows)
 
 
 @pytest.mark.slow

@@ -12,14 +12,13 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from torch_webgpu.config import is_printed, print_stage
-from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.combine import accumulators
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.names import operator_name
 from torch_webgpu.ir.operation import Extern, ForEach, Pointwise, Reduction
 from torch_webgpu.ir.ops import ops
-from torch_webgpu.layout import Shape, extent, is_dense
+from torch_webgpu.layout import Shape, is_dense
 from torch_webgpu.wgsl.code_size import MAX_CODE, MAX_UNROLLED, code_size
 from torch_webgpu.wgsl.scan import RUN as SCAN_RUN
 
@@ -27,10 +26,10 @@ from .assemble import assemble
 from .constants import Constants
 from .group import Group, GroupLoad, GroupValue, PointMap, innermost, uses
 from .list_group import ListGroup
-from .nodes import FusedNode, FusionLimits, allocations, numel, product, touched
+from .nodes import FusedNode, FusionLimits, allocations, bindings, numel, product, touched
 from .patterns import Matcher
 from .substitution import substitute
-from .traffic import LARGE_NUMEL, waits, widens
+from .traffic import LARGE_NUMEL, feeds_reduction, waits, widens
 
 MAX_EXPRESSIONS = 300
 """Distinct expressions in one kernel: more make drivers spill registers and compile slowly."""
@@ -213,9 +212,10 @@ class Fuser:
             return "it depends on coordinates, which a product numbers its own way"
         if not all(is_dense(spec.shape, spec.strides) for spec in mapping.outputs):
             return "it writes a tensor with gaps"
-        readers = self.users[node.arguments[inputs].storage]
-        if widens(group, node, [self.recorded[j] for j in readers if j > self.current]):
+        if widens(group, node, self.later_users(node.arguments[inputs].storage)):
             return "it would store a wider type than what it is of"
+        if feeds_reduction(group, node, self.live, self.later_users, self.owners):
+            return "a reduction computes it from what is stored anyway"
         operands = {self.use(source).storage for source in group.operands}
         if not operands.isdisjoint(use.storage for use in node.arguments[inputs:]):
             return "it writes an operand of the product"
@@ -225,6 +225,10 @@ class Fuser:
         if len(whole) > most:
             return f"a product's epilogue reads at most {most} tensors of its size here"
         return ""
+
+    def later_users(self, allocation: int) -> list[Call]:
+        """The calls after the one that is being placed that use an allocation."""
+        return [self.recorded[j] for j in sorted(self.users[allocation]) if j > self.current]
 
     @staticmethod
     def is_whole(group: Group, strides: Shape) -> bool:
@@ -452,17 +456,6 @@ def alternatives(group: Group, node: Call) -> Iterator[Group]:
         yield viewed
     if any(use.tensor in group.values for use in node.arguments) and (arranged := group.in_memory_order()) is not None:
         yield arranged
-
-
-def bindings(recorded: Sequence[Call], binding_bytes: int) -> dict[int, int]:
-    """How often each tensor that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
-    counts: dict[int, int] = {}
-    for node in recorded:
-        for spec, use in zip(node.op.args, node.arguments, strict=True):
-            size_bytes = extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
-            if size_bytes > binding_bytes:
-                counts[use.tensor] = max(counts.get(use.tensor, 1), -(-size_bytes // binding_bytes))
-    return counts
 
 
 def note(group: Group, i: int, node: Call, known: Container[int] = ()) -> None:

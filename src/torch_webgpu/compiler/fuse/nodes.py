@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.graph import Argument, Call
 from torch_webgpu.ir.operation import Extern, ForEach, Operation, Pointwise, Reduction
+from torch_webgpu.layout import extent
 
 
 class FusionLimits(NamedTuple):
@@ -79,3 +81,14 @@ def touched(uses: Iterable[Argument]) -> set[int]:
 
 def numel(node: Call) -> int:
     return prod(node.op.outputs[0].shape)
+
+
+def bindings(recorded: Sequence[Call], binding_bytes: int) -> dict[int, int]:
+    """How often each tensor that is larger than ``binding_bytes`` is bound, as far as its tensors show."""
+    counts: dict[int, int] = {}
+    for node in recorded:
+        for spec, use in zip(node.op.args, node.arguments, strict=True):
+            size_bytes = extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
+            if size_bytes > binding_bytes:
+                counts[use.tensor] = max(counts.get(use.tensor, 1), -(-size_bytes // binding_bytes))
+    return counts

@@ -111,9 +111,9 @@ DEEP = MatrixTile(64, 64, 2, 4, depth=4)
 LOW = MatrixTile(32, 64, 1, 4, depth=2)
 TINY = MatrixTile(32, 32, 2, 2, depth=4)
 TILES = (WIDE, TALL, SQUARE, SHALLOW, HALF, QUARTER, DEEP, LOW, TINY)
-# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), fitted to
-# measurements on an H200 of 29 products whose weights come from memory, as those of a model do: what the model chooses
-# takes 0.4 % longer than the best of them.
+# Multiply-adds a nanosecond of a compute unit, by how many workgroups of the tile it has (see tile.py), fitted by
+# benchmarks/tiles.py to 29 products on an H200, whose weights came from memory. By these costs a product takes 0.4 %
+# longer than by the best tile.
 RATES = {
     WIDE: (1065, 0.0, 1065, 1),
     TALL: (1037, 0.0, 1037, 1),
