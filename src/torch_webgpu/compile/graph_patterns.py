@@ -54,6 +54,8 @@ def nodes_of(arguments: Any) -> set[Node]:
 
 PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Replacement | None]]] = {
     "rotary": ((aten.add.Tensor,), rotary_pattern.match),
+    "rotary's gradient": ((aten.add.Tensor,), rotary_pattern.match_gradient),
+    "rounded rotary": ((aten._to_copy.default,), rotary_pattern.match_rounded),
     "rotary into a cache": ((aten.index_copy_.default,), rotary_pattern.match_write),
     "grouped heads": ((grouped_heads.FUSED,), grouped_heads.match),
     "written out": ((aten.bmm.default,), attention_pattern.match),

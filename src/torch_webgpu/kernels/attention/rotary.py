@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.kernels.indexing.indexed import write_mode
-from torch_webgpu.kernels.points import PointKernel, wgsl_source
+from torch_webgpu.kernels.points import PointKernel
+from torch_webgpu.kernels.template import render
 from torch_webgpu.layout import broadcast_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding
@@ -20,9 +21,11 @@ WRITE = """fn visit(b: u32, h: u32, s: u32, d: u32) {{
 }}"""
 
 
-def extern() -> Extern:
-    """Arguments: x (B, H, S, D), cos and sin, which broadcast to it → of x's shape. D is even; floating types."""
-    return Extern(lower_rotary)
+def extern(is_gradient: bool = False) -> Extern:
+    """Arguments: x (B, H, S, D), cos and sin, which broadcast to it → of x's shape. D is even; floating types, which
+    may differ. ``is_gradient``: x is the gradient of the result, and the result that of x.
+    """
+    return Extern(lower_rotary, (True,) if is_gradient else ())
 
 
 def write_extern() -> Extern:
@@ -32,11 +35,11 @@ def write_extern() -> Extern:
     return Extern(lower_write)
 
 
-def lower_rotary(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
+def lower_rotary(op: Operation, alias: tuple[int, ...], target: Target, is_gradient: bool = False) -> Lowered:
     *inputs, y = op.args
     kernel = drafted("rotary", inputs, y.shape, target)
     kernel.output("y", 3, y)
-    return Lowered((kernel.launch("\n".join([wgsl_source("attention/rotary"), VALUES])),))
+    return Lowered((kernel.launch("\n".join([rotated(is_gradient), VALUES])),))
 
 
 def lower_write(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
@@ -51,7 +54,12 @@ def lower_write(op: Operation, alias: tuple[int, ...], target: Target) -> Lowere
     kernel.param("op", op.id)
     kernel.param("rows", y.shape[2])
     write = WRITE.format(store="y_store" if mode == "plain" else "y_atomic_set")
-    return Lowered((kernel.visit(inputs[0], "\n".join([wgsl_source("attention/rotary"), write])),))
+    return Lowered((kernel.visit(inputs[0], "\n".join([rotated(), write])),))
+
+
+def rotated(is_gradient: bool = False) -> str:
+    """The function that computes one number: the transpose of the rotation takes the other half's sine."""
+    return render("attention/rotary", is_gradient=is_gradient)
 
 
 def drafted(name: str, inputs: Sequence[Spec], shape: tuple[int, ...], target: Target) -> PointKernel:
