@@ -75,6 +75,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(dtype: str, target: Any = None) -> Kind:
+    """``target``: the adapter's, which says what suits it."""
     from torch_webgpu.kernels.matmul import blocked, matmul, matrix_tile, tile
     from torch_webgpu.kernels.matmul.operand import Side
     from torch_webgpu.target import MatrixConfig
@@ -86,7 +87,7 @@ def kind_of(dtype: str, target: Any = None) -> Kind:
     def suits(tile: AnyTile, product: Product) -> bool:
         lines = {"nt": (True, True), "nn": (True, False), "tn": (False, False)}[product.order]
         sides = Side("a", lines[0], runs=True), Side("b", lines[1], runs=True)
-        return tile.suits(config, sides) and (target is None or tile in matrix_tile.tiles_for(target, config, sides))
+        return tile in matrix_tile.tiles_for(target, config, sides)
 
     return Kind(matrix_tile.TILES, matrix_tile.RATES, lambda tile: int(tile.step(config)), matrix_tile, suits)
 
@@ -101,9 +102,7 @@ def choosing(kind: Kind, tile: AnyTile, splits: int) -> Iterator[None]:
     from torch_webgpu.kernels.matmul.tile import Blocking
 
     def blocking(slices: int, m: int, n: int, k: int, *rest: object) -> Blocking[AnyTile]:
-        step = kind.step(tile)
-        chunk = -(-k // (splits * step)) * step
-        return Blocking(tile, -(-k // chunk), chunk)
+        return Blocking.of(tile, splits, kind.step(tile), k)
 
     def forget() -> None:
         Operation._interned = WeakValueDictionary()
@@ -169,8 +168,8 @@ def measured(device: Device, dtype: str, products: Sequence[Product], memory_byt
                     with torch.webgpu.profile() as profile:  # type: ignore[attr-defined]
                         run()
                 row = {"device_name": device.name, "dtype": dtype, **product._asdict(), "tile": number}
-                row |= {"sizes": f"{tile.m}x{tile.n}x{kind.step(tile)}", "splits": splits, "product_us": 0.0}
-                row |= {"sum_us": 0.0}
+                row |= {"sizes": f"{tile.m}x{tile.n}x{kind.step(tile)}", "splits": splits}
+                row |= {"product_us": 0.0, "sum_us": 0.0}
                 for kernel in profile.key_averages():
                     name = "sum_us" if "split_sum" in kernel.label else "product_us"
                     row[name] += kernel.gpu_time_us / CALLS

@@ -146,7 +146,7 @@ def is_slice(node: Any, x: Any, start: int, stop: int) -> bool:
 
 def fits(node: Node, y: torch.Tensor) -> bool:
     """Whether a node is a floating tensor that broadcasts to a result's shape."""
-    t = node.meta.get("val")
+    t = value_of(node)
     if not is_plain(t) or t.dim() > 4:
         return False
     shape = (1,) * (4 - t.dim()) + tuple(t.shape)

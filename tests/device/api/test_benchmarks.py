@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_webgpu.kernels.matmul.matmul import TILES
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
@@ -81,14 +83,8 @@ def test_costs_of_tiles(monkeypatch, dtype):
     for number, tile in enumerate(kind.tiles):
         for product in tiles.PRODUCTS:
             for splits in (1, 2, 4):
-                row = {
-                    **product._asdict(),
-                    "dtype": dtype,
-                    "tile": number,
-                    "sizes": "",
-                    "splits": splits,
-                    "sum_us": 0.0,
-                }
+                row = {**product._asdict(), "dtype": dtype, "tile": number, "splits": splits, "sizes": ""}
+                row["sum_us"] = 0.0
                 row["product_us"] = tiles.predicted_us(row, tile, kind.step(tile), kind.rates[tile])
                 rows.append(row)
     for number, tile in enumerate(kind.tiles):
@@ -106,7 +102,7 @@ def test_tiles():
     found = run("tiles.py", "--quick", "--dtype", "float32")
     assert found.returncode == 0, found.stderr
     rows = [json.loads(line) for line in found.stdout.splitlines()]
-    assert {row["tile"] for row in rows} == set(range(len({row["tile"] for row in rows})))
+    assert {row["tile"] for row in rows} == set(range(len(TILES)))
     assert all(row["product_us"] > 0 for row in rows)
 
 

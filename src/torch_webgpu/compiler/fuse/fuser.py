@@ -228,7 +228,7 @@ class Fuser:
 
     def later_users(self, allocation: int) -> list[Call]:
         """The calls after the one that is being placed that use an allocation."""
-        return [self.recorded[j] for j in sorted(self.users[allocation]) if j > self.current]
+        return [self.recorded[j] for j in self.users[allocation] if j > self.current]
 
     @staticmethod
     def is_whole(group: Group, strides: Shape) -> bool:

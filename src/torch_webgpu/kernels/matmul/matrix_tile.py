@@ -63,8 +63,8 @@ class MatrixTile:
         return self.down * self.across * config.subgroup_size
 
     def part(self, config: MatrixConfig) -> int:
-        """Positions of a sum that a part of a step has."""
-        return self.depth * part_of(config)
+        """Positions of a sum that a part of a step has: as many as a fragment, or several short ones, or more."""
+        return self.depth * max(config.k, LEAST_PART)
 
     def step(self, config: MatrixConfig) -> int:
         """Positions of a step: two parts."""
@@ -88,11 +88,6 @@ class MatrixTile:
         whole = all(threads % (line // run) == 0 for line in lines)
         shared = all(size * step // run % threads == 0 for size in (self.m, self.n))
         return whole and shared and config.m * (self.n // self.across) % (4 * lanes) == 0
-
-
-def part_of(config: MatrixConfig) -> int:
-    """How many positions of a sum a part of a step has at least: as many as a fragment, or several short ones."""
-    return max(config.k, LEAST_PART)
 
 
 def _pitch(line: int) -> int:
@@ -172,9 +167,7 @@ def blocking(
         return product_ns(RATES[tile], tile, splits, tile.step(config), slices, m, n, k) + adding
 
     tile, splits = min(((tile, splits) for tile in tiles for splits in counts), key=cost_ns)
-    step = tile.step(config)
-    chunk = -(-k // (splits * step)) * step
-    return Blocking(tile, -(-k // chunk), chunk)
+    return Blocking.of(tile, splits, tile.step(config), k)
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,12 @@ class Blocking(Generic[AnyTile]):
     splits: int
     chunk: int
 
+    @staticmethod
+    def of(tile: AnyTile, splits: int, step: int, k: int) -> Blocking[AnyTile]:
+        """Sums of ``k`` positions, in ``splits`` parts of whole steps; in fewer where these are enough."""
+        chunk = -(-k // (splits * step)) * step
+        return Blocking(tile, -(-k // chunk), chunk)
+
 
 def blocks(tile: Block, m: int, n: int) -> int:
     return -(-m // tile.m) * -(-n // tile.n)
@@ -163,8 +169,7 @@ def blocking(slices: int, m: int, n: int, k: int, tiles: Sequence[Tile]) -> Bloc
     counts = [1 << s for s in range(max(1, min(k // MIN_SPLIT_K, MOST_SPLITS).bit_length()))]
     options = [(tile, splits) for tile in tiles for splits in counts]
     tile, splits = min(options, key=lambda option: cost_ns(option[0], option[1], slices, m, n, k))
-    chunk = -(-k // (splits * tile.k)) * tile.k
-    return Blocking(tile, -(-k // chunk), chunk)
+    return Blocking.of(tile, splits, tile.k, k)
 
 
 def block_params(params: ParamList, chosen: Blocking[AnyTile], slices: int, m: int, n: int, k: int) -> Grid:
