@@ -228,15 +228,18 @@ class Operands:
         """A statement that must come before the maps, once a row's ``acc`` is known."""
         return ["  let once = once_a_row(row, acc);"] if self.hoisted else []
 
+    def load_for_maps(self, run: str, at: str, indent: str) -> list[str]:
+        """Statements that load what the maps alone need of a run."""
+        return [f"{indent}let {run}m = load_more(row, {at});"] if self.more else []
+
     def store(self, run: str, at: str, states: Sequence[str], indent: str) -> list[str]:
-        """Statements that store the maps of a run whose points have these ``states``."""
-        text = [f"{indent}let {run}m = load_more(row, {at});"] if self.more else []
+        """Statements that store the maps of a run, which is loaded, and whose points have these ``states``."""
         mapped = []
         for e, state in enumerate(states):
             elements = [f"{run}.x{k}_{e}" for k in self.run] + [f"{run}m.x{k}_{e}" for k in self.more]
             once = ["once"] if self.hoisted else []
             mapped.append(f"mapped({', '.join(['row', ahead(at, e), *elements, state, *once])})")
-        return [*text, f"{indent}store_run({', '.join(['row', at, *mapped])});"]
+        return [f"{indent}store_run({', '.join(['row', at, *mapped])});"]
 
     def store_roots(self, indent: str) -> list[str]:
         """Statements that evaluate and store the roots. What they load, they load at the row's first point."""

@@ -7,6 +7,7 @@ of its threads, it is read once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_webgpu.ir.combine import COMBINES, accumulators, pairwise
@@ -16,7 +17,7 @@ from torch_webgpu.ir.ops import ops
 
 from .expr import compute_type, convert, emit, scalar_function
 from .fold import FoldWriter, partial_bytes, partial_dtype
-from .indexing import QUAD
+from .indexing import QUAD, ahead
 from .kernel import Binding
 from .launch import Launch, Lowered
 from .operands import combines, runs_in_fours
@@ -100,7 +101,8 @@ class ReductionWriter(FoldWriter):
             declared, reduced = self.merges(everything, runs, exact)
         main += [*reduced, *self.store_roots(), *operands.once()]
         for u in range(runs):
-            stores = operands.store(f"s{u}", f"r{u}", ["acc"] * width, "    ")
+            stores = operands.load_for_maps(f"s{u}", f"r{u}", "    ")
+            stores += operands.store(f"s{u}", f"r{u}", ["acc"] * width, "    ")
             main += [f"  if (live && r{u} < {extent}) {{", *stores, "  }"]
         return self.finish(declared, main)
 
@@ -152,17 +154,34 @@ class ReductionWriter(FoldWriter):
         return [f"  if ({chosen}) {{", *self.operands.store_roots("    "), "  }"]
 
     def map_loop(self) -> list[str]:
+        """The maps of all points from ``start`` to ``end``, ``unroll`` runs at a time: a thread that had one load
+        underway would wait the whole way to memory for each.
+        """
         if not self.operands.maps:
             return []
-        width = self.tiling.width
-        return [
+        width, unit, unroll = self.tiling.width, self.unit, self.unroll
+        text = [
             *self.operands.once(),
             "  let stop = select(start, end, live);",
-            f"  for (var r = start + lane * {width}u; r < stop; r += {self.unit}u) {{",
-            "    " + self.operands.load("s", "r"),
-            *self.operands.store("s", "r", ["acc"] * width, "    "),
-            "  }",
+            f"  var r = start + lane * {width}u;",
         ]
+        if unroll > 1:
+            text += [
+                f"  let whole = stop - min(stop, {(unroll - 1) * unit}u);",
+                f"  for (; r < whole; r += {unroll * unit}u) {{",
+                *self.mapped([(f"s{u}", ahead("r", u * unit)) for u in range(unroll)]),
+                "  }",
+            ]
+        return [*text, f"  for (; r < stop; r += {unit}u) {{", *self.mapped([("s", "r")]), "  }"]
+
+    def mapped(self, runs: Sequence[tuple[str, str]]) -> list[str]:
+        """Statements that load runs, each with its first point, and then store their maps."""
+        text = []
+        for run, at in runs:
+            text += ["    " + self.operands.load(run, at), *self.operands.load_for_maps(run, at, "    ")]
+        for run, at in runs:
+            text += self.operands.store(run, at, ["acc"] * self.tiling.width, "    ")
+        return text
 
 
 def in_rounds(body: Reduction) -> bool:

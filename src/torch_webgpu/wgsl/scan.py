@@ -76,6 +76,8 @@ class ScanWriter(FoldWriter):
         text = []
         for u in range(0, RUN, self.tiling.width):
             states = [merged(["before", f"a{u + e}"]) for e in range(self.tiling.width)]
-            stores = self.operands.store(f"s{u}", f"(r0 + {u}u)", states, "      ")
+            run, at = f"s{u}", f"(r0 + {u}u)"
+            stores = self.operands.load_for_maps(run, at, "      ")
+            stores += self.operands.store(run, at, states, "      ")
             text += [f"    if (live && r0 + {u}u < end) {{", *stores, "    }"]
         return text
