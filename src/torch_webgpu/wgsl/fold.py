@@ -47,6 +47,8 @@ def tree(lanes: int, stride: int = 1, lane: str = "lid", shared: str = "states",
     return text
 
 
+PARTIALS = 8
+"""Partial results that a thread reads at once."""
 SHUFFLED = {"f32", "i32", "u32"}
 
 
@@ -127,8 +129,16 @@ class FoldWriter:
         loads = []
         for k, d in enumerate(self.states):
             self.operands.bind(Binding(f"t{k}", partial_dtype(d)), k)
-            loads.append(convert(f"t{k}_load(o * {count} + r)", partial_dtype(d), d, fits=True))
+            loads.append(convert(f"t{k}_load({self.partial_number('r', count)})", partial_dtype(d), d, fits=True))
         return function("partial(o: u32, r: u32)", "Acc", [], f"Acc({', '.join(loads)})")
+
+    def partial_number(self, r: str, count: str) -> str:
+        """Where partial result ``r`` of ``count`` of output ``o`` is: beside those that its reader's threads read with
+        it.
+        """
+        if self.tiling.across and (self.body.maps or self.body.running):
+            return f"{r} * {self.params.add('outputs', self.space.outputs)} + o"
+        return f"o * {count} + {r}"
 
     # Statements of the entry point
 
@@ -196,11 +206,18 @@ class FoldWriter:
         return f"gather{len(contributions)}({', '.join(contributions)})"
 
     def accumulate_partials(self, count: str) -> list[str]:
-        """``acc``: this lane's share of the first ``count`` partial results."""
+        """``acc``: this lane's share of the first ``count`` partial results, ``PARTIALS`` of which travel at a time."""
         lanes = self.tiling.lanes
+        many = [f"p{u}" for u in range(PARTIALS)]
         return [
             "  var acc = identity();",
-            f"  for (var i = lane; i < {count}; i += {lanes}u) {{ acc = merge(acc, partial(o, i)); }}",
+            "  var i = lane;",
+            f"  let batches = {count} - min({count}, {(PARTIALS - 1) * lanes}u);",
+            f"  for (; i < batches; i += {PARTIALS * lanes}u) {{",
+            *(f"    let {name} = partial(o, {ahead('i', u * lanes)});" for u, name in enumerate(many)),
+            f"    acc = merge(acc, {merged(many)});",
+            "  }",
+            f"  for (; i < {count}; i += {lanes}u) {{ acc = merge(acc, partial(o, i)); }}",
         ]
 
     def tree(self, everywhere: bool, value: str = "acc", shared: str = "states", merge: str = "merge") -> list[str]:

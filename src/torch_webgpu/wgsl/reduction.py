@@ -73,7 +73,7 @@ class ReductionWriter(FoldWriter):
         stores = []
         for k, d in enumerate(self.states):
             self.operands.bind(Binding(f"t{k}", partial_dtype(d), "read_write"), k)
-            number = f"o * {self.params.add('splits', self.tiling.splits)} + split"
+            number = self.partial_number("split", self.params.add("splits", self.tiling.splits))
             stores.append(f"    t{k}_store({number}, {convert(f'acc.a{k}', d, partial_dtype(d))});")
         return self.finish(declared, [*main, "  if (live && lane == 0u) {", *stores, "  }"])
 
