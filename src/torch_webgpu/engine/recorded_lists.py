@@ -32,17 +32,26 @@ _addresses = itertools.count(FIRST_LIST_ADDRESS | FIRST_BYTE, 1 << ADDRESS_BITS)
 
 @dataclass(frozen=True, eq=False)
 class ListGeometry:
-    """The shapes and strides of a list's tensors. There is one for each distinct combination (see ``aten``)."""
+    """The shapes and strides of a list's tensors. There is one for each distinct combination (see ``aten``).
+
+    ``order``: the one whose tensors lie in memory in the same order, and whose strides of dimensions of one element,
+    which say nothing, are those that contiguous tensors have; None where it is this one itself.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     strides: tuple[tuple[int, ...], ...]
     numels: tuple[int, ...]
+    order: ListGeometry | None = None
     id: int = field(default_factory=lambda: next(_geometry_ids))
     images: dict[Any, Image] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if max(self.numels, default=0) > MAX_INDEX:
             raise AddressError(f"a list with a tensor of {max(self.numels)} elements: kernels number {MAX_INDEX}")
+
+    def lies_like(self, other: ListGeometry) -> bool:
+        """Whether element for element, in the order of memory, tensors of both have the same place in their shapes."""
+        return self is other or (self.order or self) is (other.order or other)
 
     @cached_property
     def is_numbers(self) -> bool:

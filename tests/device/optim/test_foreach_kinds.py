@@ -68,3 +68,26 @@ def test_gradients_in_one_buffer_are_read_as_a_list(device: Any) -> None:
         torch._foreach_add_(overlapping, 1.0)
         results.append(moved([*params, bucket], "cpu"))
     same(results[1], results[0], torch.float32)
+
+
+def test_strides_of_one_element_decide_nothing(device: Any) -> None:
+    """Gradients of 1x1 weights come with channels last, and lie as the weights do."""
+    shapes = ((6, 5, 1, 1), (1, 7), (3, 1, 4))
+    results = []
+    for where in ("cpu", device):
+        params, means, grads = lists(where, 0, 1, 2, shapes=shapes)
+        other = [torch.empty_strided(s, t, device=where) for s, t in zip(shapes, ((5, 1, 5, 5), (3, 1), (4, 9, 1)))]
+        torch._foreach_copy_(other, grads)
+        if where == device:
+            torch.webgpu.synchronize()
+        torch._foreach_lerp_(means, other, 0.1)
+        torch._foreach_addcmul_(params, other, means, 0.5)
+        if where == device:
+            assert pending() == 2
+        sums = torch._foreach_add(other, params)
+        turned = [torch.rand(5, 6, device=where).t()]
+        square = [torch.zeros(6, 5, device=where)]
+        torch._foreach_copy_(square, turned)
+        assert torch.equal(square[0], turned[0])
+        results.append(moved([*params, *means, *sums], "cpu"))
+    same(results[1], results[0], torch.float32)

@@ -97,7 +97,7 @@ def find_single(tensors: Sequence[torch.Tensor]) -> RecordedList | None:
 
 def layout_in(domain: ListGeometry, geometry: ListGeometry) -> ListLayout | None:
     """What a tuple has of a list of this geometry in an operation over ``domain`` (see ``wgsl.horizontal.Column``)."""
-    if geometry is domain:
+    if geometry.lies_like(domain):
         return "elements"
     if not geometry.is_numbers or len(geometry.numels) not in (1, len(domain.numels)):
         return None
@@ -181,8 +181,21 @@ def geometry_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, .
         dense = all(map(is_dense, shapes, strides))
         if not dense or not all(0 < n < LARGEST_NUMEL for n in numels):
             return None
-        geometry = _geometries[key] = ListGeometry(shapes, strides, numels)
+        usual = tuple(map(_usual_strides, shapes, strides))
+        order = None if usual == strides else geometry_of(shapes, usual)
+        geometry = _geometries[key] = ListGeometry(shapes, strides, numels, order)
     return geometry
+
+
+def _usual_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """``strides``, but those of dimensions of one element as contiguous tensors have them."""
+    if 1 not in shape:
+        return strides
+    usual = list(strides)
+    for d in reversed(range(len(shape))):
+        if shape[d] == 1:
+            usual[d] = shape[d + 1] * usual[d + 1] if d + 1 < len(shape) else 1
+    return tuple(usual)
 
 
 @dataclass(frozen=True)
