@@ -74,6 +74,7 @@ def coverage_counts(report: CoverageReport) -> dict[str, str]:
 
 WEBGPU = {"webgpu_eager": "webgpu eager", "webgpu_compiled": "webgpu compiled"}
 CUDA = {"cuda_eager": "CUDA eager", "cuda_compiled": "CUDA compiled"}
+KERNELS = {"webgpu_kernels": "kernels: webgpu", "cuda_kernels": "CUDA"}
 MUCH_LESS = 0.9
 WIDTH = 120
 
@@ -94,20 +95,20 @@ def with_tables(text: str) -> str:
 
 
 def results_table(results: dict[str, Any]) -> str:
-    """A table: a workload a row; its last column is CUDA's fastest median over webgpu's. What was not measured is a
-    dash."""
+    """A table: a workload a row; its ratio is CUDA's fastest median over webgpu's. What was not measured is a dash."""
     columns = WEBGPU | CUDA
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     lines = [
         f"{results['device']}, {results['date']}, commit {results['commit']}; {versions}; {results['unit']}:",
         "",
-        f"| workload | {' | '.join(columns.values())} | ratio |",
-        "|---" * (len(columns) + 2) + "|",
+        f"| workload | {' | '.join([*columns.values(), 'ratio', *KERNELS.values()])} |",
+        "|---" * (len(columns) + len(KERNELS) + 2) + "|",
     ]
     for row in results["workloads"]:
         webgpu, cuda = (_fastest(row, names) for names in (WEBGPU, CUDA))
-        cells = " | ".join(_measured(row[name]) if name in row else "–" for name in columns)
-        lines.append(f"| {row['name']} | {cells} | {f'{cuda / webgpu:.2f}' if cuda and webgpu else '–'} |")
+        cells = [_measured(row[name]) if name in row else "–" for name in (*columns, *KERNELS)]
+        cells.insert(len(columns), f"{cuda / webgpu:.2f}" if cuda and webgpu else "–")
+        lines.append(f"| {' | '.join([row['name'], *cells])} |")
     return "\n".join(lines)
 
 

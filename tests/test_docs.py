@@ -80,6 +80,8 @@ def test_a_run_of_the_benchmark_becomes_a_table(tmp_path: Path) -> None:
         row("webgpu", "eager", 3000, 2000),
         row("webgpu:0", "compiled", 2000, 1900),
         row("cuda", "eager", 3000, 3000),
+        row("cuda", "eager", 2500, 2500, benchmark="on the GPU"),
+        row("webgpu", "compiled", 1500, 1500, benchmark="on the GPU"),
     ]
     run.write_text("\n".join([*lines, json.dumps({"benchmark": "first step"})]), "utf-8")
     script = [sys.executable, str(ROOT / "benchmarks" / "results.py"), str(run), "--commit", "1234567"]
@@ -87,7 +89,7 @@ def test_a_run_of_the_benchmark_becomes_a_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["results_table"](json.loads(done.stdout))
     assert "a GPU, 2026-11-24, commit 1234567; torch 2.13, webgpu dawn; ms a step:" in table
-    assert "| a model | 3.0 (min 2.0) | 2.0 | 3.0 | – | 1.50 |" in table
+    assert "| a model | 3.0 (min 2.0) | 2.0 | 3.0 | – | 1.50 | 1.5 | – |" in table
 
     run.write_text(row("webgpu", "eager", 3000, 2000, fallbacks=1), "utf-8")
     done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
