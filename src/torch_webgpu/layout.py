@@ -103,6 +103,14 @@ def iteration_order(shape: Shape, strides: Shape) -> tuple[int, ...]:
     return tuple(sorted(range(len(shape)), key=lambda d: -strides[d] if shape[d] > 1 else 0))
 
 
+def dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Strides without gaps, the dimensions from the outermost to the innermost in this order."""
+    strides, length = [0] * len(shape), 1
+    for d in reversed(order):
+        strides[d], length = length, length * max(1, shape[d])
+    return strides
+
+
 def collapse(shape: Shape, strides: Sequence[Shape], order: Sequence[int] | None = None) -> tuple[Shape, list[Shape]]:
     """The smallest iteration space that visits the same elements in the same order.
 

@@ -22,6 +22,7 @@ from torch_webgpu.engine.plan_function import PlanFunction
 from torch_webgpu.engine.record import engine
 from torch_webgpu.engine.tracing import planning, trace
 from torch_webgpu.errors import DeviceLostError, ForkError, TraceError, UnsupportedDtypeError
+from torch_webgpu.layout import dense_strides
 from torch_webgpu.plan import Plan
 
 from . import error_attribution
@@ -368,14 +369,6 @@ def strides_of(fake: torch.Tensor, shape: torch.Size) -> Sequence[int] | None:
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
     is_dense = all(n == 1 or a == b for n, a, b in zip(sizes, strides, dense_strides(sizes, order)))
     return dense_strides(shape, order) if is_dense else None
-
-
-def dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Without gaps, the dimensions from the outermost to the innermost in this order."""
-    strides, length = [0] * len(shape), 1
-    for d in reversed(order):
-        strides[d], length = length, length * max(1, shape[d])
-    return strides
 
 
 def is_static(value: Any) -> bool:

@@ -34,8 +34,8 @@ _addresses = itertools.count(FIRST_LIST_ADDRESS | FIRST_BYTE, 1 << ADDRESS_BITS)
 class ListGeometry:
     """The shapes and strides of a list's tensors. There is one for each distinct combination (see ``aten``).
 
-    ``order``: the one whose tensors lie in memory in the same order, and whose strides of dimensions of one element,
-    which say nothing, are those that contiguous tensors have; None where it is this one itself.
+    ``order``: that of all whose tensors lie in memory in the same order, whatever the strides of their dimensions of
+    one element, which say nothing; None where it is this one itself.
     """
 
     shapes: tuple[tuple[int, ...], ...]

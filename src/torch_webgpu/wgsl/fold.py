@@ -5,7 +5,7 @@ One text serves every shape of the same rank: sizes, strides and offsets are par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.combine import accumulators, pairwise
@@ -17,7 +17,10 @@ from .indexing import ENTRY, GROUPS, ahead
 from .kernel import Binding
 from .launch import WORKGROUP, Launch
 from .operands import Operands, combines
-from .tiling import Space, Tiling, in_flight
+from .tiling import UNROLL, Space, Tiling, in_flight
+
+Runs = Sequence[tuple[str, str]]
+"""Names of runs, each with its first point."""
 
 
 def partial_dtype(dtype: str) -> str:
@@ -47,8 +50,23 @@ def tree(lanes: int, stride: int = 1, lane: str = "lid", shared: str = "states",
     return text
 
 
-PARTIALS = 8
-"""Partial results that a thread reads at once."""
+def in_batches(
+    number: str, first: str, stop: str, unit: int, batch: int, statements: Callable[[Runs], list[str]]
+) -> list[str]:
+    """A loop over the runs from ``first`` to ``stop`` that are ``unit`` points apart: ``batch`` of them at a time, so
+    that so many loads are underway, and what is left one by one.
+    """
+    text = [f"  var {number} = {first};"]
+    if batch > 1:
+        text += [
+            f"  let {number}_whole = {stop} - min({stop}, {(batch - 1) * unit}u);",
+            f"  for (; {number} < {number}_whole; {number} += {batch * unit}u) {{",
+            *statements([(f"s{u}", ahead(number, u * unit)) for u in range(batch)]),
+            "  }",
+        ]
+    return [*text, f"  for (; {number} < {stop}; {number} += {unit}u) {{", *statements([("s", number)]), "  }"]
+
+
 SHUFFLED = {"f32", "i32", "u32"}
 
 
@@ -178,47 +196,32 @@ class FoldWriter:
         ]
 
     def accumulate(self) -> list[str]:
-        """``acc``: this lane's share of the points from ``start`` to ``end``, in batches of ``unroll`` runs."""
-        operands, unit, unroll = self.operands, self.unit, self.unroll
-        runs = [(f"s{u}", ahead("i", u * unit)) for u in range(unroll)]
-        contributions = [text for run in runs for text in operands.contributions(*run)]
-        bulk = [
-            "  let last = select(start, end, live);",
-            f"  let bulk = last - min(last, {(unroll - 1) * unit}u);",
-            "  var acc = identity();",
-            f"  var i = start + lane * {self.tiling.width}u;",
-            f"  for (; i < bulk; i += {unroll * unit}u) {{",
-            *("    " + operands.load(*run) for run in runs),
-            f"    acc = merge(acc, {self.gather(contributions)});",
-            "  }",
-        ]
-        if unroll == 1:
-            return bulk
+        """``acc``: this lane's share of the points from ``start`` to ``end``."""
+        operands = self.operands
+
+        def merge(runs: Runs) -> list[str]:
+            contributions = [text for run in runs for text in operands.contributions(*run)]
+            loads = ["    " + operands.load(*run) for run in runs]
+            return [*loads, f"    acc = merge(acc, {self.gather(contributions)});"]
+
+        first = f"start + lane * {self.tiling.width}u"
         return [
-            *bulk,
-            f"  for (; i < last; i += {unit}u) {{",
-            "    " + operands.load("s", "i"),
-            f"    acc = merge(acc, {self.gather(operands.contributions('s', 'i'))});",
-            "  }",
+            "  let last = select(start, end, live);",
+            "  var acc = identity();",
+            *in_batches("i", first, "last", self.unit, self.unroll, merge),
         ]
 
     def gather(self, contributions: Sequence[str]) -> str:
         return f"gather{len(contributions)}({', '.join(contributions)})"
 
     def accumulate_partials(self, count: str) -> list[str]:
-        """``acc``: this lane's share of the first ``count`` partial results, ``PARTIALS`` of which travel at a time."""
-        lanes = self.tiling.lanes
-        many = [f"p{u}" for u in range(PARTIALS)]
-        return [
-            "  var acc = identity();",
-            "  var i = lane;",
-            f"  let batches = {count} - min({count}, {(PARTIALS - 1) * lanes}u);",
-            f"  for (; i < batches; i += {PARTIALS * lanes}u) {{",
-            *(f"    let {name} = partial(o, {ahead('i', u * lanes)});" for u, name in enumerate(many)),
-            f"    acc = merge(acc, {merged(many)});",
-            "  }",
-            f"  for (; i < {count}; i += {lanes}u) {{ acc = merge(acc, partial(o, i)); }}",
-        ]
+        """``acc``: this lane's share of the first ``count`` partial results."""
+
+        def merge(runs: Runs) -> list[str]:
+            loads = [f"    let {name} = partial(o, {at});" for name, at in runs]
+            return [*loads, f"    acc = merge(acc, {merged([name for name, _ in runs])});"]
+
+        return ["  var acc = identity();", *in_batches("i", "lane", count, self.tiling.lanes, UNROLL[1], merge)]
 
     def tree(self, everywhere: bool, value: str = "acc", shared: str = "states", merge: str = "merge") -> list[str]:
         """Merges the lanes' ``value`` of each output in the array ``shared``, for lane 0 or for all its lanes."""

@@ -7,7 +7,6 @@ of its threads, it is read once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_webgpu.ir.combine import COMBINES, accumulators, pairwise
@@ -16,8 +15,8 @@ from torch_webgpu.ir.operation import Operation, Reduction
 from torch_webgpu.ir.ops import ops
 
 from .expr import compute_type, convert, emit, scalar_function
-from .fold import FoldWriter, partial_bytes, partial_dtype
-from .indexing import QUAD, ahead
+from .fold import FoldWriter, Runs, in_batches, partial_bytes, partial_dtype
+from .indexing import QUAD
 from .kernel import Binding
 from .launch import Launch, Lowered
 from .operands import combines, runs_in_fours
@@ -154,28 +153,18 @@ class ReductionWriter(FoldWriter):
         return [f"  if ({chosen}) {{", *self.operands.store_roots("    "), "  }"]
 
     def map_loop(self) -> list[str]:
-        """The maps of all points from ``start`` to ``end``, ``unroll`` runs at a time: a thread that had one load
-        underway would wait the whole way to memory for each.
-        """
+        """The maps of all points from ``start`` to ``end``."""
         if not self.operands.maps:
             return []
-        width, unit, unroll = self.tiling.width, self.unit, self.unroll
-        text = [
+        first = f"start + lane * {self.tiling.width}u"
+        return [
             *self.operands.once(),
             "  let stop = select(start, end, live);",
-            f"  var r = start + lane * {width}u;",
+            *in_batches("r", first, "stop", self.unit, self.unroll, self.load_and_store),
         ]
-        if unroll > 1:
-            text += [
-                f"  let whole = stop - min(stop, {(unroll - 1) * unit}u);",
-                f"  for (; r < whole; r += {unroll * unit}u) {{",
-                *self.mapped([(f"s{u}", ahead("r", u * unit)) for u in range(unroll)]),
-                "  }",
-            ]
-        return [*text, f"  for (; r < stop; r += {unit}u) {{", *self.mapped([("s", "r")]), "  }"]
 
-    def mapped(self, runs: Sequence[tuple[str, str]]) -> list[str]:
-        """Statements that load runs, each with its first point, and then store their maps."""
+    def load_and_store(self, runs: Runs) -> list[str]:
+        """Statements that load runs, and then store their maps."""
         text = []
         for run, at in runs:
             text += ["    " + self.operands.load(run, at), *self.operands.load_for_maps(run, at, "    ")]

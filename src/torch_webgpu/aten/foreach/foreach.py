@@ -157,11 +157,9 @@ class ListKernel:
         domain = next((b.geometry for b in present if not b.geometry.is_numbers), present[0].geometry)
         if self.inplace and present[0].geometry is not domain:
             return tensor_lists, None
+        # Whose strides of dimensions of one element the results have is PyTorch's matter.
         if not self.inplace and any(b.geometry is not domain and not b.geometry.is_numbers for b in present):
-            return (
-                tensor_lists,
-                None,
-            )  # strides of dimensions of one element may differ: whose results have is PyTorch's
+            return tensor_lists, None
         if any(layout_in(domain, b.geometry) is None or b.device != present[0].device for b in present):
             return tensor_lists, None
         if not domain.is_numbers and not all(domain.shapes) and len({b.dtype for b in present}) > 1:

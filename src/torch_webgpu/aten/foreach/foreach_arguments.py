@@ -26,7 +26,7 @@ from torch_webgpu.engine.recorded_lists import ListGeometry, RecordedList
 from torch_webgpu.engine.tensor import ADDRESS_BITS, FIRST_BYTE, OFFSET_MASK
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import ForEach, ListLayout, Number, Operation, Spec
-from torch_webgpu.layout import is_dense
+from torch_webgpu.layout import dense_strides, is_dense, iteration_order
 
 LIST_CACHE_TENSORS = 100_000
 NEW_TENSORS = 4096
@@ -181,21 +181,10 @@ def geometry_of(shapes: tuple[tuple[int, ...], ...], strides: tuple[tuple[int, .
         dense = all(map(is_dense, shapes, strides))
         if not dense or not all(0 < n < LARGEST_NUMEL for n in numels):
             return None
-        usual = tuple(map(_usual_strides, shapes, strides))
-        order = None if usual == strides else geometry_of(shapes, usual)
+        ordered = tuple([tuple(dense_strides(s, iteration_order(s, t))) for s, t in zip(shapes, strides)])
+        order = None if ordered == strides else geometry_of(shapes, ordered)
         geometry = _geometries[key] = ListGeometry(shapes, strides, numels, order)
     return geometry
-
-
-def _usual_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """``strides``, but those of dimensions of one element as contiguous tensors have them."""
-    if 1 not in shape:
-        return strides
-    usual = list(strides)
-    for d in reversed(range(len(shape))):
-        if shape[d] == 1:
-            usual[d] = shape[d + 1] * usual[d + 1] if d + 1 < len(shape) else 1
-    return tuple(usual)
 
 
 @dataclass(frozen=True)
