@@ -33,16 +33,14 @@ def results(rows: Iterable[Row], commit: str) -> Row:
     if len(devices) != 1 or len(dates) != 1:
         raise ValueError(f"one device and one date are a table, not {sorted(devices)} and {sorted(dates)}")
     workloads: dict[str, Row] = {}
-    for row in steps:
-        about = row["parameters"]
-        side = row["device"].partition(":")[0]
-        figure = {"median": milliseconds(row["value"]), "min": milliseconds(row["low"])}
-        workloads.setdefault(about["model"], {"name": about["model"]})[f"{side}_{about['mode']}"] = figure
-    for row in rows:
-        about = row["parameters"] if row["benchmark"] == "on the GPU" else {}
-        if about.get("mode") == "compiled" and about["model"] in workloads:
-            side = row["device"].partition(":")[0]
-            workloads[about["model"]][f"{side}_kernels"] = {"median": milliseconds(row["value"])}
+    on_gpu = [row for row in rows if row["benchmark"] == "on the GPU" and row["parameters"]["mode"] == "compiled"]
+    for row in (*steps, *on_gpu):
+        about, side = row["parameters"], row["device"].partition(":")[0]
+        figure = {"median": milliseconds(row["value"])}
+        if row["benchmark"] == "step":
+            figure["min"] = milliseconds(row["low"])
+        what = about["mode"] if row["benchmark"] == "step" else "kernels"
+        workloads.setdefault(about["model"], {"name": about["model"]})[f"{side}_{what}"] = figure
     return {
         "device": devices.pop(),
         "date": dates.pop(),

@@ -106,9 +106,9 @@ def results_table(results: dict[str, Any]) -> str:
     ]
     for row in results["workloads"]:
         webgpu, cuda = (_fastest(row, names) for names in (WEBGPU, CUDA))
-        cells = [_measured(row[name]) if name in row else "–" for name in (*columns, *KERNELS)]
-        cells.insert(len(columns), f"{cuda / webgpu:.2f}" if cuda and webgpu else "–")
-        lines.append(f"| {' | '.join([row['name'], *cells])} |")
+        ratio = f"{cuda / webgpu:.2f}" if cuda and webgpu else "–"
+        steps, kernels = ([_measured(row[n]) if n in row else "–" for n in names] for names in (columns, KERNELS))
+        lines.append(f"| {' | '.join([row['name'], *steps, ratio, *kernels])} |")
     return "\n".join(lines)
 
 
