@@ -222,6 +222,25 @@ def test_a_graph_is_read_where_its_plans_are_not_on_disk(
             assert torch.equal(a, b)
 
 
+def test_a_graph_that_is_read_is_prepared_for_inference_as_the_first_was(tmp_path: Path) -> None:
+    """Its masks are looked at, its convolutions laid out: the plan is the same."""
+
+    def masked(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(4, device=x.device)
+        mask = places[None, :] <= places[:, None]
+        return F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], mask)
+
+    def run() -> Any:
+        return inference(masked)
+
+    found_by(run)
+    (path,) = (tmp_path / "plans").glob("*.plan")
+    first = path.read_bytes()
+    path.unlink()
+    assert found_by(run)[1] == 1
+    assert path.read_bytes() == first
+
+
 def test_graphs_in_parts_are_found() -> None:
     def run() -> list[torch.Tensor]:
         x = torch.linspace(-1, 1, 6, device="webgpu")

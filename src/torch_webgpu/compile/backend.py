@@ -48,11 +48,14 @@ def webgpu(
     inference = partial(compile_inference, lays_out=lays_out, is_parameter=is_parameter)
     keep = is_parameter is None and autograd_cache.keeps(example_inputs)
     index = index_of(tensors_of(gm, example_inputs))
-    compiler = partial(autograd_cache.keeping, resume=resume_graph, index=index) if keep else boxing
+
+    def compiler(compile: autograd_cache.Compile, resume: autograd_cache.Resume) -> Any:
+        return autograd_cache.keeping(compile, resume, index) if keep else boxing(compile)
+
     backend = aot_autograd(
-        fw_compiler=compiler(compile_graph),
-        bw_compiler=compiler(compile_graph),
-        inference_compiler=compiler(inference),
+        fw_compiler=compiler(compile_graph, resume_graph),
+        bw_compiler=compiler(compile_graph, resume_graph),
+        inference_compiler=compiler(inference, partial(resume_inference, lays_out=lays_out)),
         partition_fn=partial(partition_joint, lays_out=lays_out),
         keep_inference_input_mutations=True,
     )
@@ -109,6 +112,11 @@ def resume_graph(outline: Outline, graph: Callable[[], GraphModule]) -> Compiled
     """What :func:`compile_graph` made in another process, of a graph that is rewritten here when it is needed."""
     COUNTS.graphs += 1
     return CompiledGraph(Region(outline, lambda: rewritten(graph())))
+
+
+def resume_inference(outline: Outline, graph: Callable[[], GraphModule], lays_out: bool) -> CompiledGraph:
+    """What :func:`compile_inference` made in another process: its plans are of the prepared graph."""
+    return resume_graph(outline, lambda: prepared(graph(), lays_out))
 
 
 def rewritten(gm: GraphModule) -> GraphModule:
