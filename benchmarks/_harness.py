@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -308,20 +308,62 @@ def run_in_processes(
     passes fail once another is registered (https://github.com/pytorch/pytorch/issues/161129). ``--in-process`` tells
     the script that it is the only one.
     """
-    # Loaded by `Device.of` where it is the one that is measured, and nowhere else.
-    alone = {**os.environ, **variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     rows, failed = [], False
-    for entry in devices:
-        device, _, implementation = entry.partition("@")
-        own = {**alone, "TORCH_WEBGPU_IMPLEMENTATION": implementation} if implementation else alone
-        command = [sys.executable, str(Path(script).resolve()), "--in-process", "--device", device, *flags]
-        with subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True) as process:
+    for device in devices:
+        with _started(script, device, flags, variables) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                rows.append(json.loads(line))
+            rows += _printed(process.stdout)
         failed |= process.returncode != 0
     return rows, failed
+
+
+READY = "ready"
+
+
+def run_in_turns(
+    script: str, devices: Sequence[str], runs: Sequence[Sequence[str]], variables: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], bool]:
+    """As :func:`run_in_processes`, of one process for each list of flags in ``runs``: those of a device are all
+    prepared at the same time, up to :func:`wait_for_turn`, and go on one after the other, when all are.
+    """
+    rows, failed = [], False
+    for device in devices:
+        processes = [_started(script, device, flags, variables, stdin=subprocess.PIPE) for flags in runs]
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # READY, or the end of one that failed
+        for process in processes:
+            lines, _ = process.communicate(READY + "\n")
+            rows += _printed(lines.splitlines(keepends=True))
+            failed |= process.returncode != 0
+    return rows, failed
+
+
+def wait_for_turn() -> None:
+    """Where all is prepared, in a process of :func:`run_in_turns`."""
+    print(READY, flush=True)
+    sys.stdin.readline()
+
+
+def _started(
+    script: str, entry: str, flags: Sequence[str], variables: Mapping[str, str], stdin: int | None = None
+) -> subprocess.Popen[str]:
+    device, _, implementation = entry.partition("@")
+    # Loaded by `Device.of` where it is the one that is measured, and nowhere else.
+    own = {**os.environ, **variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    if implementation:
+        own["TORCH_WEBGPU_IMPLEMENTATION"] = implementation
+    command = [sys.executable, str(Path(script).resolve()), "--in-process", "--device", device, *flags]
+    return subprocess.Popen(command, env=own, stdin=stdin, stdout=subprocess.PIPE, text=True)
+
+
+def _printed(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of JSON lines, which are printed as they come."""
+    rows = []
+    for line in lines:
+        print(line, end="", flush=True)
+        rows.append(json.loads(line))
+    return rows
 
 
 def implementations(devices: Sequence[str] | None, names: Sequence[str] | None) -> list[str]:

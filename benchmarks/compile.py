@@ -7,7 +7,8 @@ dtype after "training" is autocast's. On CUDA compiled means ``mode="reduce-over
 The first step is timed from ``torch.compile`` on, in a process that has imported the compiler and run an eager step: in
 a first process, in a second one ("warm"), and with ``--packages`` in one that finds Dynamo's code, too ("packaged":
 PyTorch's ``TORCH_CACHING_PRECOMPILE``). PyTorch's clocks say how much of it is Dynamo's, and AOTAutograd's with the
-backend; the rest is plans, pipelines and the step.
+backend; the rest is plans, pipelines and the step. With ``--together`` first steps are not timed: all models are
+prepared at the same time, each in a process, and then measured one after the other, which takes a quarter of the time.
 
 Needs transformers, and torchvision for models of images.
 """
@@ -35,12 +36,15 @@ from _harness import (
     print_figures,
     print_table,
     run_in_processes,
+    run_in_turns,
+    wait_for_turn,
 )
 from _models import CASES, Case, Step
 
 MIB = 1 << 20
 AHEAD = 8
 """Steps that the host is ahead of the GPU at most where the host is timed: farther ahead it waits."""
+WARM_STEPS = 5
 MODES = ("eager", "compiled")
 AUTO = "auto"
 """The eager step under ``torch.webgpu.auto_compile()``: on webgpu alone, with ``--auto``."""
@@ -48,15 +52,24 @@ BEFORE_AUTO = 6
 """Steps after which all that repeats is compiled."""
 
 
-def figures(name: str, device: Device, effort: Effort, quick: bool, modes: Sequence[str] = MODES) -> Iterator[Result]:
-    """Everything about one model."""
+def figures(
+    name: str, device: Device, effort: Effort, quick: bool, modes: Sequence[str] = MODES, waits: bool = False
+) -> Iterator[Result]:
+    """Everything about one model. ``waits``: until it may be measured."""
     torch.manual_seed(0)
     case = CASES[name](device, quick)
     case.eager()
     steps = {"eager": case.eager}
     if "compiled" in modes:
         steps["compiled"], results = first_step(case, device, "first step", name)
-        yield from results
+        if not waits:
+            yield from results
+    if waits:
+        for step in steps.values():
+            for _ in range(WARM_STEPS):
+                step()
+        device.synchronize()
+        wait_for_turn()
     for mode in modes:
         step = steps.get(mode, case.eager)
         if mode == AUTO:
@@ -126,6 +139,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: does it run")
     parser.add_argument("--packages", action="store_true", help="also the first step where Dynamo's packages are found")
     parser.add_argument("--table", action="store_true", help="a table for people, on standard error")
+    parser.add_argument("--together", action="store_true", help="prepare all models at once; no first steps")
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -145,7 +159,7 @@ def run_device(options: argparse.Namespace) -> int:
         modes = (options.mode,) if options.mode else MODES
         if options.auto and device.device.type == "webgpu":
             modes = (*modes, AUTO)
-        return figures(name, device, effort, options.quick, modes)
+        return figures(name, device, effort, options.quick, modes, waits=options.together)
 
     return int(print_figures(device, options.only.split(",") if options.only else list(CASES), measured))
 
@@ -159,11 +173,16 @@ def main() -> int:
     mode = ["--mode", options.mode] if options.mode else []
     auto = ["--auto"] * options.auto
     devices = implementations(options.device, options.implementation)
+    names = options.only.split(",") if options.only else list(CASES)
     with caches() as variables:
-        runs = [run_in_processes(__file__, devices, [*flags, *mode, *auto], variables)]
-        if not mode:
+        if options.together:
+            own = [["--only", name, *quick, *mode, *auto, "--together"] for name in names]
+            runs = [run_in_turns(__file__, devices, own, variables)]
+        else:
+            runs = [run_in_processes(__file__, devices, [*flags, *mode, *auto], variables)]
+        if not mode and not options.together:
             runs.append(run_in_processes(__file__, devices, [*flags, "--warm"], variables))
-    for name in (options.only.split(",") if options.only else CASES) if options.packages else ():
+    for name in names if options.packages else ():
         with caches() as variables:  # packages are found by the function's name: one model, one folder
             packages = {**variables, "TORCH_CACHING_PRECOMPILE": "1", "TORCH_LOGS": "-dynamo"}
             one = [*quick, "--only", name, "--warm"]

@@ -127,6 +127,6 @@ def test_every_pass_can_be_printed() -> None:
     assert done.returncode == 0, done.stderr
     said = [line.removeprefix("[webgpu passes] ") for line in done.stderr.splitlines() if "[webgpu passes]" in line]
     assert [line.partition(",")[0] for line in said[::2]] == [
-        "match_and_fuse", "lower", "fuse_horizontally", "share_memory", "require", "verify",
+        "match_and_fuse", "choose_tiles_together", "lower", "fuse_horizontally", "share_memory", "require", "verify",
     ]  # fmt: skip
     assert said[-1] == "verify, changed nothing"

@@ -3,6 +3,7 @@
 ========================= ==============================================================================================
 ``match_and_fuse``        calls that have a pattern get its function; per-element calls join each other's kernels,
                           reductions take what feeds and follows them, products their epilogues, lists each other
+``choose_tiles_together`` products that can run as one dispatch choose their tile together
 ``lower``                 each fused call becomes dispatches of kernels; buffers get roles
 ``fuse_horizontally``     independent dispatches that do not fill a GPU become one, where the options say so
 ``share_memory``          temporaries that are never needed at the same time become one
@@ -26,6 +27,7 @@ from torch_webgpu.compiler.fuse.fuser import described, fuse
 from torch_webgpu.compiler.fuse.nodes import FusedNode
 from torch_webgpu.compiler.fuse.patterns import Matcher
 from torch_webgpu.compiler.passes.horizontal_fusion import fuse_horizontally
+from torch_webgpu.compiler.passes.joint_tiles import choose_tiles_together
 from torch_webgpu.compiler.passes.lowering import arguments_of, lists_of, lower_graph
 from torch_webgpu.compiler.passes.require import requirements
 from torch_webgpu.compiler.passes.share_memory import share_memory
@@ -77,7 +79,11 @@ class Compilation:
 
     def _lower(self) -> Plan:
         try:
-            return lower_graph(self.graph, self.layout, self.fused, self.target)
+            fused = self.fused
+            if self.options.horizontal:
+                joint = choose_tiles_together(fused, self.graph, self.layout, self.target)
+                fused = _shown("choose_tiles_together", fused, joint)
+            return lower_graph(self.graph, self.layout, fused, self.target)
         except Exception:
             if self._blame is not None:
                 self._find_fault(self._blame)

@@ -51,7 +51,7 @@ def on_registers(p: Problem) -> Lowered | None:
     if p.target.software:
         return on_lanes(p)
     k = p.sizes[3]
-    chosen = blocking(*p.sizes, p.tiles)
+    chosen = blocking(*p.tile_sizes, p.tiles)
     tile = chosen.tile
     a, b = sides = in_runs(tile, *p.sides(FOUR.length))
     widths = widths_of(p, chosen.splits, most_together(tile, b))
@@ -93,7 +93,7 @@ def on_matrices(p: Problem) -> Lowered | None:
         return None
     if not all(side.runs for side in sides):
         tiles = [tile for tile in tiles if tile in p.gathering] or tiles
-    chosen = matrix_tile.blocking(*p.sizes, tiles, config)
+    chosen = matrix_tile.blocking(*p.tile_sizes, tiles, config)
     if config.operand == p.dtype:
         return by_subgroups(p, sides, config, chosen)
     assert p.tensors is not None, "what is scaled has tensors: see matrices_for"
@@ -108,7 +108,7 @@ def matrices_for(p: Problem) -> MatrixConfig | None:
     """The subgroup matrices that multiply the operands; None where the adapter has none that do."""
     if p.a.dtype != p.b.dtype:
         return None
-    operand = scaled.operand_for(p.dtype, prod(p.sizes))
+    operand = scaled.operand_for(p.dtype, prod(p.tile_sizes))
     return None if operand != p.dtype and p.tensors is None else config_for(p.target, operand)
 
 
@@ -120,7 +120,8 @@ def on_halves(p: Problem) -> Lowered | None:
         return None
     config, tiles = choice
     slices, m, n, k = p.sizes
-    chosen = matrix_tile.blocking(slices, m, n, p.halves * k, tiles, config)
+    joint_slices, joint_m, joint_n, _ = p.tile_sizes
+    chosen = matrix_tile.blocking(joint_slices, joint_m, joint_n, p.halves * k, tiles, config)
     part, whole = chosen.tile.part(config), chosen.tile.step(config) // p.halves
     padded = -(-k // whole) * whole
     sizes = (slices, m, n, p.halves * padded)

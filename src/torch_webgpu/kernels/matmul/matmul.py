@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from typing import NamedTuple
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Extern, Operation, Spec
@@ -20,6 +21,7 @@ from torch_webgpu.wgsl.launch import Launch, Lowered
 from . import halves, scaled
 from .blocked import add_sums, lower_product, with_sum
 from .epilogue import Epilogue
+from .matrix_tile import config_for
 from .operand import COORDINATES, FOUR, Sides, Strided, matrix_draft
 from .problem import Problem
 from .store_sums import accumulator, add_partials
@@ -73,6 +75,43 @@ def precision_of(op: Operation) -> str | None:
     """The setting that decided how an operation is computed; None of most."""
     body = op.body
     return body.arguments[0] if isinstance(body, Extern) and body.lower is lower_matmul and body.arguments else None  # type: ignore[return-value]
+
+
+class Family(NamedTuple):
+    """What products have in common that can be computed by the same tiles: ``dtypes`` of their operands, the sizes that
+    are not their columns, ``precision`` (see :func:`extern`).
+    """
+
+    dtypes: tuple[str, str]
+    slices: int
+    rows: int
+    length: int
+    precision: str
+
+
+def family_of(op: Operation, target: Target) -> Family | None:
+    """None for what is no product that subgroup matrices could compute: for most in float32, and with vectors."""
+    body = op.body
+    if not isinstance(body, Extern) or body.lower is not lower_matmul:
+        return None
+    (a, b), precision = op.inputs[:2], precision_of(op) or "highest"
+    slices, m, n, k = product_of(op).sizes
+    operand = "" if a.dtype != b.dtype else "f16" if a.dtype == "bf16" or halves.COUNTS[precision] else a.dtype
+    if m <= 1 or n <= 1 or config_for(target, operand) is None:
+        return None
+    return Family((a.dtype, b.dtype), slices, m, k, precision)
+
+
+def columns_of(op: Operation) -> int:
+    """Of a product's result."""
+    return product_of(op).sizes[2]
+
+
+def beside(op: Operation, columns: int) -> Operation:
+    """A product that is computed beside others of its family, which have so many columns together."""
+    assert isinstance(op.body, Extern)
+    body = replace(op.body, arguments=(precision_of(op) or "highest", columns))
+    return Operation(op.name, op.args, op.n_outputs, body, op.param_kinds)
 
 
 @dataclass(frozen=True)
@@ -134,9 +173,12 @@ def product_of(op: Operation) -> Product:
 
 @dataclass(frozen=True)
 class MatrixProblem(Problem):
-    """A product of matrices. ``precision``: the setting of :mod:`.halves`."""
+    """A product of matrices. ``precision``: the setting of :mod:`.halves`. ``joint_sizes``: as if the columns of those
+    beside it were its own (or the rows, where it is transposed).
+    """
 
     precision: str = "highest"
+    joint_sizes: tuple[int, int, int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -147,11 +189,15 @@ class MatrixProblem(Problem):
         return TILES
 
     @property
+    def tile_sizes(self) -> tuple[int, int, int, int]:
+        return self.joint_sizes or self.sizes
+
+    @property
     def halves(self) -> int:
         if self.dtype == "bf16":
-            if self.tensors is None or scaled.operand_for(self.dtype, prod(self.sizes)) == self.dtype:
+            if self.tensors is None or scaled.operand_for(self.dtype, prod(self.tile_sizes)) == self.dtype:
                 return 0
-            return int(halves.is_worth_copying(*self.sizes, *self.tensors))
+            return int(halves.is_worth_copying(*self.tile_sizes, *self.tensors))
         return halves.COUNTS[self.precision]
 
     def kernel(self) -> Draft:
@@ -180,15 +226,19 @@ class MatrixProblem(Problem):
         return kernel.launch(body), size
 
 
-def lower_matmul(op: Operation, alias: tuple[int, ...], target: Target, precision: str = "highest") -> Lowered:
+def lower_matmul(
+    op: Operation, alias: tuple[int, ...], target: Target, precision: str = "highest", columns: int = 0
+) -> Lowered:
+    """``columns``: of the products beside it (see :func:`beside`)."""
     p = product_of(op)
-    _, m, n, _ = p.sizes
+    slices, m, n, k = p.sizes
+    joint = (slices, m, n + columns, k)
     if n > 1 and (m == 1 or by_columns(p.layout(op.outputs[0]))):
-        p = p.transposed()
+        p, joint = p.transposed(), (slices, n + columns, m, k)
         m, n = n, m
     operands = Strided("a", p.args["a"], p.a), Strided("b", p.args["b"], p.b)
     epilogue = Epilogue(op, alias, COORDINATES, p.layout)
-    problem = MatrixProblem(p.a.dtype, p.sizes, operands, epilogue, target, precision)
+    problem = MatrixProblem(p.a.dtype, p.sizes, operands, epilogue, target, precision, joint)
     if n == 1:
         return matvec(problem)
     return lower_product(problem) or any_arithmetic(problem)

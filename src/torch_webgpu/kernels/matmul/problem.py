@@ -42,6 +42,11 @@ class Problem(ABC):
         """Those on registers."""
 
     @property
+    def tile_sizes(self) -> tuple[int, int, int, int]:
+        """The sizes that a tile is chosen for: more than its own where others run in the same dispatch."""
+        return self.sizes
+
+    @property
     def gathering(self) -> Sequence[MatrixTile]:
         """The tiles on matrices that are better where an operand is gathered from its numbers."""
         return ()
