@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 from tests.conformance.report import ConformanceReport
-from tests.slow import EVERY_VALUE, leave_combinations, skip_slow
+from tests.slow import leave_combinations, skip_slow
 
 # Of this process, and of those that tests start.
 os.environ.setdefault("TORCH_WEBGPU_DEBUG", "verify")
@@ -35,9 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", f"{EVERY_VALUE}: every value of every parameter, but every combination only with --full"
-    )
     config.addinivalue_line("markers", "float64: needs an adapter with doubles (see tests/float64.py)")
     config.pluginmanager.register(ConformanceReport(config.getoption("conformance_json")), "conformance-report")
 

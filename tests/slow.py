@@ -1,4 +1,4 @@
-"""Tests that only long runs take: those marked slow, and most combinations of the parameters of others."""
+"""Tests that only long runs take: those marked slow, and of tests that run kernels most combinations of parameters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-EVERY_VALUE = "every_value"
-"""The marker of tests whose usual run takes every value of every parameter once, and few combinations."""
+COVERED = ("tests/device/", "tests/compile/", "tests/conformance/")
+"""The folders of these tests. Software adapters compile a kernel for most cases, which is nearly all of their time."""
 
 
 def skip_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,12 +29,12 @@ def slow_but(quick: Iterable[Any], all_of_them: Iterable[Any]) -> list[Any]:
 
 
 def leave_combinations(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects what :data:`EVERY_VALUE` leaves to ``--full``."""
+    """Leaves most combinations of parameters to ``--full``: every value of every parameter is taken, in few cases."""
     if config.getoption("full"):
         return
     tests: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker(EVERY_VALUE):
+        if item.nodeid.startswith(COVERED) and hasattr(item, "callspec"):
             tests[item.nodeid.partition("[")[0]].append(item)
     left = {case for cases in tests.values() for case in set(cases) - set(cover(cases))}
     if left:

@@ -199,7 +199,6 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("channels_last", [False, True])

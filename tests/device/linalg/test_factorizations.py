@@ -56,7 +56,6 @@ def agree(device: torch.device, fn: Callable[..., object], *tensors: torch.Tenso
             assert torch.equal(result.cpu(), cpu)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("upper", [False, True])
 def test_cholesky(device, dtype, upper):
@@ -67,7 +66,6 @@ def test_cholesky(device, dtype, upper):
     agree(device, lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a, upper=upper), upper), a)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("upper", [False, True])
@@ -120,7 +118,6 @@ def indefinite(*shape: int, dtype: torch.dtype, hermitian: bool) -> torch.Tensor
     return x + (x.mH if hermitian else x.mT)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("hermitian", [False, True])
 def test_ldl(device, dtype, hermitian):
@@ -154,7 +151,6 @@ def test_ldl_without_a_pivot(device):
     assert nan.info.item() > 0
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (16, 16), (32, 32), (70, 70), *SHAPES], ids=str)
 def test_qr(device, dtype, shape):

@@ -166,7 +166,6 @@ def test_what_takes_this_road(device, monkeypatch, chosen):
         assert chosen, fn
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("right", ["rows", "columns", "strided"])
 @pytest.mark.parametrize("left", ["rows", "columns"])
 @pytest.mark.parametrize(("dtype", "sums"), [("i8", "i32"), ("u8", "u32")])

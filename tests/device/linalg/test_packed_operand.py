@@ -159,7 +159,6 @@ def test_matrix_times_vector(device, monkeypatch, m, k, order):
     check(device, m, 1, k, order=order)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("tile", [SMALL, MEDIUM, NARROW_SLICED, HUGE], ids=str)
 def test_tiles_as_on_a_gpu(device, monkeypatch, without_matrices, tile, splits):

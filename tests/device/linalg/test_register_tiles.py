@@ -64,7 +64,6 @@ def force(monkeypatch: pytest.MonkeyPatch, tile: Tile, splits: int = 1) -> None:
     forget(monkeypatch)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("right", ["rows", "columns"])
 @pytest.mark.parametrize("left", ["rows", "columns"])
 @pytest.mark.parametrize("tile", [*SLICED, SMALL, MEDIUM, *OTHERS], ids=str)
@@ -85,7 +84,6 @@ def test_larger_tiles(device, monkeypatch, tile):
         check(device, torch.mm, a, b, tol=0)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("subgroups", [True, False])
 @pytest.mark.parametrize("tile", DIRECT, ids=str)
 def test_tiles_of_software_adapters(device, monkeypatch, tile, subgroups):
@@ -162,7 +160,6 @@ def test_batches_and_broadcasts(device):
     check(device, torch.bmm, a[:, :1].expand(3, 20, 16), b[:, :, :1].expand(3, 16, 24), tol=0)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("road", ["unrolled", "turns", "software"])
 @pytest.mark.parametrize("n", [36, 34, 33])
 def test_epilogues(device, monkeypatch, n, road):

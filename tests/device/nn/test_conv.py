@@ -52,7 +52,6 @@ def out_channels(name: str, weight: Shape, options: dict[str, object]) -> int:
     return weight[1] * int(options.get("groups", 1)) if "transposed" in name else weight[0]  # type: ignore[call-overload]
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_float32(device, name, bias):
@@ -96,7 +95,6 @@ def test_operands_in_groups(device, order, kernel):
         )
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["1d", "2d", "2d depthwise", "2d grouped", "transposed 2d strided"])
 @pytest.mark.parametrize("width", [7, 8])

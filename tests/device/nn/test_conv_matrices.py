@@ -70,7 +70,6 @@ def numbers(shape: Shape, last: bool) -> torch.Tensor:
     return given.to(memory_format=torch.channels_last) if last else given
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize(
     ("name", "last"), [(name, last) for name, case in CASES.items() for last in (False, True) if case[4 + last]]
 )
@@ -98,7 +97,6 @@ def test_split_sums(device, chosen):
     assert [found.splits > 1 for found in chosen] == [True]
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize(
     ("name", "last"),
     [(name, last) for name in ("2d", "2d odd", "2d grouped", "1d", "transposed strided") for last in (False, True)],

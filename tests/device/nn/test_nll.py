@@ -12,7 +12,6 @@ from tests.device.against_cpu import HALF_TYPES, check
 SHAPES = ((5, 4), (4,), (3, 4, 6), (2, 4, 3, 5), (0, 4))
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALF_TYPES], ids=str)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_losses(device, reduction, dtype):

@@ -115,7 +115,6 @@ def agrees(
 
 
 @kinds
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(k for k, v in options.items() if v))
 def test_results_and_gradients(device, composed, kind, options, dtype):

@@ -64,7 +64,6 @@ SIZES = [
 ]
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_few_queries(device, size, dtype):

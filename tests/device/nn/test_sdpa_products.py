@@ -19,7 +19,6 @@ SIZES = [
 ]
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_results(device, size, dtype):
@@ -60,7 +59,6 @@ def gradients(tensors: list[torch.Tensor | None], seed: torch.Tensor, **options:
     return list(torch.autograd.grad(out, [t for t in live if t is not None and t.requires_grad], seed))
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", [*SIZES, (1, 4, 2, 3, 40, 8, 8)], ids=str)
 def test_gradients(device, size, dtype):

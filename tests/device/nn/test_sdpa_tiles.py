@@ -70,7 +70,6 @@ def check_gradients(device: Any, qkv: tuple[torch.Tensor, ...], mask: torch.Tens
         close(got, want)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_results(device, tiled, size, dtype):
@@ -84,7 +83,6 @@ def test_results(device, tiled, size, dtype):
         agrees(device, q, k, v, enable_gqa=h != g, attn_mask=mask)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", SIZES[:2], ids=str)
 def test_gradients(device, tiled, size, dtype):

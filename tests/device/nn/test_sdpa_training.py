@@ -36,7 +36,6 @@ def live(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return [t.detach().requires_grad_() for t in tensors]
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("size", [(2, 6, 3, 20, 37, 16, 24), (1, 4, 4, 3, 33, 8, 8)], ids=str)
 def test_dropout(device, size, dtype):

@@ -37,7 +37,6 @@ def samples(info: Any, dtype: torch.dtype) -> list[Any]:
     return found
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("info", DATABASE, ids=lambda info: info.name)
 def test_database(request: pytest.FixtureRequest, device: Any, info: Any, dtype: torch.dtype) -> None:

@@ -48,7 +48,6 @@ def launched(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return commands_from_now_on(monkeypatch)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("ord", [0, 1, 2, 3, 0.5, 2.75])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -61,7 +60,6 @@ def test_sums(device: Any, operator: Callable[..., Any], dtype: torch.dtype, ord
     close(operator([t.to(device) for t in tensors], ord, **kwargs), operator(tensors, ord, **kwargs))
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("ord", [INFINITY, -INFINITY, -1.5])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_orders_without_a_value_for_nothing(device: Any, dtype: torch.dtype, ord: float) -> None:

@@ -102,7 +102,6 @@ def test_as_the_original(device: Any, name: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("name", ["Adam", "Adam amsgrad", "RMSprop", "SGD"])
 def test_without_fusion(device: Any, name: str, batching: bool) -> None:
