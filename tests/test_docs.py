@@ -91,6 +91,20 @@ def test_a_run_of_the_benchmark_becomes_a_table(tmp_path: Path) -> None:
     assert "a GPU, 2026-11-24, commit 1234567; torch 2.13, webgpu dawn; ms a step:" in table
     assert "| a model | 3.0 (min 2.0) | 2.0 | 3.0 | – | 1.50 | 1.5 | – |" in table
 
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(done.stdout, "utf-8")
+    other = {"parameters": {"model": "another", "mode": "compiled"}}
+    newer = [row("webgpu", "compiled", 1000, 1000), row("webgpu", "compiled", 500, 500, **other)]
+    run.write_text("\n".join(newer), "utf-8")
+    done = subprocess.run([*script, "--into", str(earlier)], capture_output=True, text=True, timeout=60, check=False)
+    workloads = json.loads(done.stdout)["workloads"]
+    assert [row["name"] for row in workloads] == ["a model", "another"]
+    assert workloads[0] == {"name": "a model", "webgpu_compiled": {"median": 1.0, "min": 1.0}}
+    run.write_text(row("webgpu", "compiled", 1000, 1000, torch="2.14"), "utf-8")
+    done = subprocess.run([*script, "--into", str(earlier)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "2.13" in done.stderr
+
     run.write_text(row("webgpu", "eager", 3000, 2000, fallbacks=1), "utf-8")
     done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -9,6 +9,7 @@ import torch
 from tests.device.against_cpu import check, layouts
 from torch.utils._pytree import tree_leaves
 
+from torch_webgpu.aten.linalg import cholesky
 from torch_webgpu.plan import trace
 from torch_webgpu.target import named
 
@@ -64,6 +65,36 @@ def test_cholesky(device, dtype, upper):
     a, b = positive(3, 40, 40, dtype=dtype), torch.randn(3, 40, 35, dtype=dtype)
     agree(device, lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky(a, upper=upper), upper), a, b)
     agree(device, lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a, upper=upper), upper), a)
+
+
+@pytest.fixture
+def stepwise(monkeypatch):
+    """As on GPUs: up to 96 rows a dispatch for each block of columns, halves above."""
+    monkeypatch.setattr(cholesky, "is_stepwise", lambda n, target: n <= 96)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky_step_by_step(device, dtype, upper, stepwise):
+    for n in (33, 47, 48, 64, 65, 96, 150):
+        agree(device, lambda a: torch.linalg.cholesky(a, upper=upper), positive(2, n, n, dtype=dtype))
+    agree(device, lambda a: torch.linalg.cholesky(a.mT, upper=upper), positive(70, 70, dtype=dtype))
+
+
+def test_steps_of_cholesky_tell_what_is_not_positive(device, stepwise):
+    for row in (0, 20, 31, 32, 50, 63, 64, 69):
+        a = positive(3, 70, 70)
+        a[1, row, row] = -1
+        a[2, row, row] = torch.nan
+        assert torch.equal(torch.linalg.cholesky_ex(a.to(device)).info.cpu(), torch.linalg.cholesky_ex(a).info)
+
+
+def test_cholesky_takes_a_gpu_a_dispatch_for_each_block_of_columns():
+    def factor(a):
+        return torch.linalg.cholesky_ex(a)[0]
+
+    large = torch.empty(1024, 1024, device="meta")
+    assert len(trace(factor, large, target="h200-dawn").steps) <= 1024 // 32 + 4
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,6 @@
-"""Cholesky factorization, and what is solved and inverted with it: halves, down to blocks of one workgroup."""
+"""Cholesky factorization, and what is solved and inverted with it: halves, down to some that a dispatch for each block
+of columns factors.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,22 @@ from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import Strided
 from torch_webgpu.aten.dispatch.torch_abi import aten, infer, outputs_of
+from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
-from torch_webgpu.kernels.linalg.cholesky import BLOCK, lower_cholesky
+from torch_webgpu.kernels.linalg.cholesky import BLOCK, lower_cholesky, lower_cholesky_step, width_of
 from torch_webgpu.kernels.linalg.triangular import Triangle
+from torch_webgpu.target import Target
 
-from .batches import by_columns, infos, matrices, natively, subtract_product
+from .batches import by_columns, copied_by_columns, infos, matrices, natively, subtract_product
 from .triangular import half_of, solve_in_place, solve_into
+
+MOST_ROWS = 2048
+"""Rows of what is factored block by block. Each block reads and writes all that is left; products of halves do not."""
+
+
+def is_stepwise(n: int, target: Target) -> bool:
+    """Whether matrices are factored block by block: few dispatches, with many barriers, which CPUs have to imitate."""
+    return n <= MOST_ROWS and not target.software
 
 
 def factor_in_place(a: torch.Tensor, info: torch.Tensor, first: int = 0) -> None:
@@ -28,6 +40,9 @@ def factor_in_place(a: torch.Tensor, info: torch.Tensor, first: int = 0) -> None
     if n <= BLOCK:
         record_kernel("aten::linalg_cholesky_ex", (a, info), (a, info), Extern(lower_cholesky, (first,)))
         return
+    if is_stepwise(n, engine().device(a.get_device()).target):
+        factor_by_blocks(a, info, first)
+        return
     half = half_of(n, BLOCK)
     below = a[:, half:, :half]
     factor_in_place(a[:, :half, :half], info, first)
@@ -36,6 +51,15 @@ def factor_in_place(a: torch.Tensor, info: torch.Tensor, first: int = 0) -> None
     rows = below.clone()
     subtract_product(a[:, half:, half:], rows, rows.mH)
     factor_in_place(a[:, half:, half:], info, first + half)
+
+
+def factor_by_blocks(a: torch.Tensor, info: torch.Tensor, first: int) -> None:
+    """The same, block by block of columns: what is left of the matrices is in memory of its own."""
+    n, width, work = a.shape[1], width_of(a.element_size()), copied_by_columns(a)
+    factor_in_place(a[:, :width, :width], info, first)
+    for start in range(0, n - width, width):
+        written = work[:, start:, start:], a[:, start:, start:], info
+        record_kernel("aten::linalg_cholesky_ex", written, written, Extern(lower_cholesky_step, (first + start,)))
 
 
 def factor(out: torch.Tensor, a: torch.Tensor, upper: bool) -> torch.Tensor:

@@ -42,13 +42,7 @@ def lower_triangular_solve(op: Operation, alias: tuple[int, ...], target: Target
     tiles = -(-columns // width)
     for name, value in (("size", n), ("columns", columns), ("tiles", tiles)):
         kernel.param(name, value)
-    threads = (
-        BLOCK
-        if target.software
-        else BLOCK
-        if target.software
-        else min(max(BLOCK, size * width // 4), target.workgroup_threads)
-    )
+    threads = BLOCK if target.software else min(max(BLOCK, size * width // 4), target.workgroup_threads)
     text = render(
         "linalg/triangular_solve",
         size=size,
