@@ -33,9 +33,9 @@ class _Uses:
 
     @staticmethod
     def of(step: FusedNode, graph: Graph, layout: Layout) -> _Uses:
-        storages = [a.storage for a in layout.tensors_of(arguments_of(step, graph))]
-        n = step.op.n_inputs
-        return _Uses(frozenset(storages[:n]), frozenset(storages[n:]))
+        arguments, n = arguments_of(step, graph), step.op.n_inputs
+        read, written = [layout.tensors_of(part) for part in (arguments[:n], arguments[n:])]
+        return _Uses(frozenset(a.storage for a in read), frozenset(a.storage for a in written))
 
     def conflicts(self, other: _Uses) -> bool:
         """Whether the order of the two matters."""
