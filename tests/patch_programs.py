@@ -36,6 +36,19 @@ with torch.autograd.graph.save_on_cpu(pin_memory=True, device_type="webgpu"):
 """,
         NO_PINNED_MEMORY,
     ),
+    "torch._tensor_str._str": (
+        """
+import torch.func
+outside = torch.arange(3.0, device="webgpu")[torch.tensor([7], device="webgpu")]
+try:
+    repr(outside)
+except IndexError as error:
+    kept = error
+assert torch.func.vmap(torch.func.vmap(lambda x: x.unsqueeze(0)))(torch.ones(3, 2)).shape == (3, 2, 1)
+assert kept
+""",
+        "Cannot access storage of BatchedTensorImpl",
+    ),
     "torch.optim.optimizer.Optimizer._accelerator_graph_capture_health_check": (
         """
 p = torch.nn.Parameter(torch.ones(3, device="webgpu"))

@@ -148,6 +148,12 @@ AT_REGISTRATION = Patches([
         "printing of other devices' tensors on the CPU", "pull/130523",
     ),
     row(
+        "torch._tensor_str", "_str", torch_patches.release_what_printing_holds,
+        "After an error while a tensor is printed, which is where errors of kernels often show, nested transforms of "
+        "`torch.func` fail for as long as the error is kept: its traceback holds a guard.",
+        "`_DisableFuncTorch` as a context manager in `_str`",
+    ),
+    row(
         "torch", "Tensor.__dlpack_device__", torch_patches.name_dlpack_device,
         "`__dlpack_device__` raises for devices of out-of-tree backends: it compares with a name that none has.",
         "the comparison with the backend's name", "pull/195815",

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from itertools import product
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -112,6 +113,23 @@ def print_on_host(plain: Callable[..., str]) -> Callable[..., str]:
         return plain(_printed_part(self, _tensor_str.PRINT_OPTS) if is_webgpu(self) else self, indent)
 
     return tensor_str
+
+
+def release_what_printing_holds(plain: Callable[..., str]) -> Callable[..., str]:
+    """``Tensor.__repr__``: an error's traceback does not keep alive what the frames of printing held. That is a guard
+    which disables functorch for as long as it lives, and programs keep errors; interactive ones always do.
+    """
+
+    @wraps(plain)
+    def string(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
+        try:
+            return plain(self, tensor_contents=tensor_contents)
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                clear_frames(error.__traceback__.tb_next)
+            raise
+
+    return string
 
 
 def _printed_part(t: torch.Tensor, options: Any) -> torch.Tensor:
