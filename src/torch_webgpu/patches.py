@@ -74,8 +74,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         "torch.autograd", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
-        "A backward pass on another adapter than the first fails: the autograd engine starts one worker for each "
-        "device that the guard reports, and that of a Python backend reports one.",
+        "Backward on another adapter than the first fails: a worker is started for each device that the guard reports.",
         "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
     ),
     row(
@@ -149,8 +148,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         "torch._tensor_str", "_str", torch_patches.release_what_printing_holds,
-        "After an error while a tensor is printed, which is where errors of kernels often show, nested transforms of "
-        "`torch.func` fail for as long as the error is kept: its traceback holds a guard.",
+        "While an error of printing is kept, nested `torch.func` transforms fail: its traceback holds a guard.",
         "`_DisableFuncTorch` as a context manager in `_str`",
     ),
     row(
