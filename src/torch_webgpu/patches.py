@@ -74,7 +74,7 @@ AT_REGISTRATION = Patches([
     ),
     row(
         "torch.autograd", "_engine_run_backward", torch_patches.run_backward_in_calling_thread,
-        "Backward on another adapter than the first fails: a worker is started for each device that the guard reports.",
+        "Backward on another adapter than the first fails: the engine has a worker a device, the guard reports one.",
         "`PythonDeviceGuard::deviceCount` that asks Python", "issues/161129",
     ),
     row(

@@ -42,7 +42,7 @@ def can_be_part(kernel: Kernel) -> bool:
 
 @memoized("kernels with workgroup memory", KERNEL_CACHE_SIZE)
 def has_workgroup_memory(kernel: Kernel) -> bool:
-    return any(declaration.address_space == "workgroup" for declaration in kernel.module.declarations)
+    return bool(_workgroup_variables(kernel))
 
 
 @memoized("kernels with subgroup matrices", KERNEL_CACHE_SIZE)
@@ -102,14 +102,15 @@ def together(parts: tuple[Kernel, ...], owners: tuple[tuple[int, ...], ...]) -> 
     own = [Param(f"{param.name}_{p}", param.type) for p, part in enumerate(parts) for param in part.params]
     shared = dict.fromkeys([*arrays, *(text for declared, _ in texts for text in declared)])
     size = parts[0].workgroup_size
-    subgroups = any("subgroup_id" in builtins for _, builtins in texts)
+    takes = ["@builtin(local_invocation_index) lid: u32"]
+    if any("subgroup_id" in builtins for _, builtins in texts):
+        takes.append("@builtin(subgroup_id) subgroup: u32")
     # All parts of one host that ask for a size of their subgroups ask for the same.
     sized = next(filter(None, [_sized(part) for part in parts]), "")
     main = [
         f"@compute @workgroup_size({', '.join(map(str, size))}){sized}",
         "fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>,",
-        "        @builtin(local_invocation_index) lid: u32" + (", " if subgroups else ") {"),
-        *(["        @builtin(subgroup_id) subgroup: u32) {"] if subgroups else []),
+        f"        {', '.join(takes)}) {{",
     ]
     for p, (_, builtins) in enumerate(texts):
         begin, end = "0u" if p == 0 else f"P.end_{p - 1}", f"P.end_{p}" if p + 1 < len(parts) else "nwg.x"

@@ -29,6 +29,26 @@ FULL_GROUPS = 4096
 
 
 @dataclass
+class Uses:
+    """The buffers, or storages, that some work reads and writes, by number."""
+
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+
+    def conflicts(self, other: Uses) -> bool:
+        """Whether the order of the two matters."""
+        return not (
+            self.writes.isdisjoint(other.writes)
+            and self.writes.isdisjoint(other.reads)
+            and self.reads.isdisjoint(other.writes)
+        )
+
+    def add(self, other: Uses) -> None:
+        self.reads |= other.reads
+        self.writes |= other.writes
+
+
+@dataclass
 class _Group:
     """Steps that run as one, and the buffers that they bind, each as it is declared; empty for a :class:`Clear`."""
 
@@ -36,17 +56,8 @@ class _Group:
     origins: tuple[int, ...] = ()
     labels: list[Label] = field(default_factory=list)
     buffers: dict[int, Binding] = field(default_factory=dict)
-    reads: set[int] = field(default_factory=set)
-    writes: set[int] = field(default_factory=set)
+    uses: Uses = field(default_factory=Uses)
     workgroups: int = 0
-
-    def conflicts(self, other: _Group) -> bool:
-        """Whether the order of the two matters."""
-        return not (
-            self.writes.isdisjoint(other.writes)
-            and self.writes.isdisjoint(other.reads)
-            and self.reads.isdisjoint(other.writes)
-        )
 
 
 def fuse_horizontally(plan: Plan, target: Target) -> Plan:
@@ -61,11 +72,10 @@ def fuse_horizontally(plan: Plan, target: Target) -> Plan:
                 group.origins += new.origins
                 group.labels += new.labels
                 group.buffers |= new.buffers
-                group.reads |= new.reads
-                group.writes |= new.writes
+                group.uses.add(new.uses)
                 group.workgroups += new.workgroups
                 break
-            if group.conflicts(new):
+            if group.uses.conflicts(new.uses):
                 groups.append(new)
                 break
         else:
@@ -87,19 +97,19 @@ def _label(labels: list[Label]) -> Label:
 
 def _group_of(plan: Plan, step: Step | Clear, origins: tuple[int, ...]) -> _Group:
     if isinstance(step, Clear):
-        return _Group([step], origins, writes={step.buffer})
+        return _Group([step], origins, uses=Uses(writes={step.buffer}))
     bound = list(zip(step.bindings, plan.kernels[step.kernel].bindings, strict=True))
     # All kernels may raise flags, in any order.
     used = [(buffer, binding) for buffer, binding in bound if plan.buffers[buffer].role != "errors"]
     writes = {buffer for buffer, binding in used if binding.access == "read_write"}
     reads = {buffer for buffer, _ in used} - writes
-    return _Group([step], origins, [], dict(bound), reads, writes, prod(step.grid))
+    return _Group([step], origins, [], dict(bound), Uses(reads, writes), prod(step.grid))
 
 
 def _fit(plan: Plan, group: _Group, new: _Group, target: Target) -> bool:
     """Whether ``new``, a step, can become part of ``group``."""
     first, step = group.steps[0], new.steps[0]
-    if isinstance(first, Clear) or isinstance(step, Clear) or group.conflicts(new):
+    if isinstance(first, Clear) or isinstance(step, Clear) or group.uses.conflicts(new.uses):
         return False
     if len(group.steps) == MAX_PARTS or group.workgroups + new.workgroups > FULL_GROUPS:
         return False

@@ -17,30 +17,11 @@ from torch_webgpu.kernels.matmul.matmul import Family, beside, columns_of, famil
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.merged_kernels import has_matrices
 
-from .horizontal_fusion import MAX_PARTS, WINDOW, can_be_one
+from .horizontal_fusion import MAX_PARTS, WINDOW, Uses, can_be_one
 from .lowering import aliases, arguments_of
 
 MOST_SUMS = 1 << 23
 """Of products that run as one: 256 blocks of the largest tile. Beyond, each of them keeps a GPU busy by itself."""
-
-
-@dataclass(frozen=True)
-class _Uses:
-    """The storages that a fused call reads and writes."""
-
-    reads: frozenset[int]
-    writes: frozenset[int]
-
-    @staticmethod
-    def of(step: FusedNode, graph: Graph, layout: Layout) -> _Uses:
-        arguments, n = arguments_of(step, graph), step.op.n_inputs
-        read, written = [layout.tensors_of(part) for part in (arguments[:n], arguments[n:])]
-        return _Uses(frozenset(a.storage for a in read), frozenset(a.storage for a in written))
-
-    def conflicts(self, other: _Uses) -> bool:
-        """Whether the order of the two matters."""
-        reads, writes = self.reads, self.writes
-        return not (other.writes.isdisjoint(reads | writes) and writes.isdisjoint(other.reads))
 
 
 @dataclass
@@ -56,11 +37,13 @@ def choose_tiles_together(
     fused: Sequence[FusedNode], graph: Graph, layout: Layout, target: Target
 ) -> tuple[FusedNode, ...]:
     """The same calls, whose products know of those beside them."""
+    families = [family_of(step.op, target) for step in fused]
+    if len(families) - families.count(None) < 2:
+        return tuple(fused)
     groups: dict[int, _Group] = {}
-    uses: list[_Uses] = []
-    for n, step in enumerate(fused):
-        uses.append(_Uses.of(step, graph, layout))
-        family = family_of(step.op, target)
+    uses: list[Uses] = []
+    for n, (step, family) in enumerate(zip(fused, families, strict=True)):
+        uses.append(_uses_of(step, graph, layout))
         if family is not None:
             group = _group_beside(n, family, columns_of(step.op), uses, groups)
             if group is None:
@@ -73,6 +56,13 @@ def choose_tiles_together(
             for n, step in _together([(n, fused[n]) for n in group.members], graph, target):
                 result[n] = step
     return tuple(result)
+
+
+def _uses_of(step: FusedNode, graph: Graph, layout: Layout) -> Uses:
+    """The storages that a fused call uses."""
+    arguments, n = arguments_of(step, graph), step.op.n_inputs
+    read, written = [{a.storage for a in layout.tensors_of(part)} for part in (arguments[:n], arguments[n:])]
+    return Uses(read, written)
 
 
 def _together(members: list[tuple[int, FusedNode]], graph: Graph, target: Target) -> list[tuple[int, FusedNode]]:
@@ -93,7 +83,7 @@ def _together(members: list[tuple[int, FusedNode]], graph: Graph, target: Target
 
 
 def _group_beside(
-    n: int, family: Family, columns: int, uses: Sequence[_Uses], groups: Mapping[int, _Group]
+    n: int, family: Family, columns: int, uses: Sequence[Uses], groups: Mapping[int, _Group]
 ) -> _Group | None:
     """That which product ``n`` can be moved up to. ``groups``: by their first members."""
     for other in range(n - 1, max(-1, n - 1 - WINDOW), -1):
