@@ -87,7 +87,7 @@ def prefill(dtype: torch.dtype) -> Callable[[Device, bool], Case]:
 
     def case(device: Device, quick: bool) -> Case:
         model, _ = qwen(device, quick, dtype)
-        tokens = torch.zeros(1, 32 if quick else 512, dtype=torch.long, device=device.device)
+        tokens = torch.randint(1000, (1, 32 if quick else 512), device=device.device)
 
         def logits(tokens: torch.Tensor) -> torch.Tensor:
             return model(input_ids=tokens, use_cache=False, return_dict=False)[0]
@@ -355,8 +355,10 @@ def graph_network(device: Device, quick: bool) -> Case:
 CASES: dict[str, Callable[[Device, bool], Case]] = {
     "decode float32": decode(torch.float32),
     "decode float16": decode(torch.float16),
+    "decode bfloat16": decode(torch.bfloat16),
     "prefill 512": prefill(torch.float32),
     "prefill 512 float16": prefill(torch.float16),
+    "prefill 512 bfloat16": prefill(torch.bfloat16),
     "GPT-2 training": gpt2(None),
     "GPT-2 training bfloat16": gpt2(torch.bfloat16),
     "GPT-2 training float16": gpt2(torch.float16),

@@ -84,6 +84,33 @@ def test_numbers_that_are_small_beside_others_of_their_line(device, chosen):
     assert chosen
 
 
+# What lines are like beyond their first positions.
+LATER = {"as before": 1.0, "larger": 2.0**12, "much larger": 2.0**50, "smaller": 2.0**-12, "nothing": 0.0}
+
+
+@pytest.mark.parametrize("first", [1.0, 0.0, 2.0**-50])
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize(("left", "right"), [("rows", "columns"), ("columns", "rows"), ("strided", "strided")])
+def test_lines_whose_later_positions_are_others(device, chosen, first, later, left, right):
+    m, k, n = 45, 300, 77
+    a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    for lines in (a[3:9], b[:, 40:50].t()):
+        lines[:, :80] *= first
+        lines[:, 80:] *= LATER[later]
+    x, y = (as_laid_out(order, t).to(device) for order, t in ((left, a), (right, b)))
+    found = (x @ y).cpu().double()
+    a, b = a.double(), b.double()
+    allowed = 2.0**-8 * (a.abs() @ b.abs()) + k * 2.0**-22 * a.abs().amax(1)[:, None] * b.abs().amax(0)
+    assert ((found - a @ b).abs() <= allowed).all()
+    assert chosen
+
+
+def as_laid_out(order: str, t: torch.Tensor) -> torch.Tensor:
+    if order == "strided":
+        return torch.stack([t, t], -1)[..., 0]
+    return t if order == "rows" else t.t().contiguous().t()
+
+
 @pytest.mark.parametrize(
     ("left", "m", "k"),
     [
