@@ -52,7 +52,8 @@ class Target:
     tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one;
     ``subgroup_size``: one that there is, 0 where that is not known. ``workgroup_bytes``, ``workgroup_threads``: memory
     and invocations of a workgroup. ``max_buffer_bytes``: the largest buffer. ``checks_bounds``: whether it keeps the
-    indices of every shader in range by itself, as browsers do. ``name`` is for people, and takes no part in
+    indices of every shader in range by itself, as browsers do. ``rounds_f16``: whether its conversions to float16 round to
+    the nearest, ties to even, and keep numbers below the normal ones, which WGSL leaves open. ``name`` is for people, and takes no part in
     comparisons.
     """
 
@@ -73,6 +74,7 @@ class Target:
     workgroup_threads: int = 256
     max_buffer_bytes: int = 1 << 28
     checks_bounds: bool = False
+    rounds_f16: bool = False
     name: str = field(default="", compare=False)
 
     @property
@@ -85,7 +87,7 @@ class Target:
         values: dict[str, Any] = {}
         for f in fields(self):
             own, limit = getattr(self, f.name), getattr(other, f.name)
-            if f.name in ("software", "dialect", "checks_bounds"):
+            if f.name in ("software", "dialect", "checks_bounds", "rounds_f16"):
                 values[f.name] = own
             elif f.name == "matrices":
                 values[f.name] = tuple([matrix for matrix in own if matrix in limit])

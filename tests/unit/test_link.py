@@ -76,8 +76,15 @@ def test_int64_variant(int64: bool) -> None:
     assert f"array<{'i64' if int64 else 'vec2<u32>'}>" in source
 
 
-def test_both_int64_variants_have_the_same_names() -> None:
-    native, emulated = library(True).keys(), library(False).keys()
+def test_rounding_to_float16_is_left_to_adapters_that_do_it() -> None:
+    body = kernel("_ = round_f16(1.0);")
+    assert "pack2x16float" not in link(body, TARGET).source
+    assert "pack2x16float" in link(body, replace(TARGET, rounds_f16=True)).source
+
+
+def test_all_variants_have_the_same_names() -> None:
+    native, emulated = (library(replace(TARGET, int64=int64)).keys() for int64 in (True, False))
+    assert native == library(replace(TARGET, int64=True, rounds_f16=True)).keys()
     assert emulated - native == {"i64_divmod_magnitudes"}
     assert not native - emulated
 
@@ -144,10 +151,12 @@ def test_what_cannot_be_linked(ask: Kernel, message: str) -> None:
 
 @pytest.mark.parametrize("int64", [True, False])
 def test_library_names_are_declared_once(int64: bool) -> None:
-    folder, other = files("torch_webgpu") / "kernels" / "lib", "i64_emulated.wgsl" if int64 else "i64_native.wgsl"
-    texts = [file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".wgsl") and file.name != other]
+    folder = files("torch_webgpu") / "kernels" / "lib"
+    others = {"i64_emulated.wgsl" if int64 else "i64_native.wgsl", "f16_rounding_native.wgsl"}
+    library_files = [file for file in folder.iterdir() if file.name.endswith(".wgsl") and file.name not in others]
+    texts = [file.read_text("utf-8") for file in library_files]
     names = [d.name for text in texts for d in Module.parse(text).declarations if d.kind != "var"]
-    assert sorted(names) == sorted(library(int64))
+    assert sorted(names) == sorted(library(replace(TARGET, int64=int64, rounds_f16=False)))
 
 
 def test_a_kernel_that_is_not_trusted_stays_within_its_buffers_where_the_compiler_adds_no_checks() -> None:

@@ -10,10 +10,11 @@ import pytest
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.ops import TABLE, MissingKindError, Row, ops
+from torch_webgpu.target import named
 from torch_webgpu.wgsl.link import library
 
 WGSL_BUILTINS = frozenset("abs all ceil floor fma max min round select sign sqrt trunc u32 vec2 f32".split())
-LIBRARY = library(int64=True).keys()
+LIBRARY = library(named("h200-dawn")).keys()
 KINDS = {dtype.kind for dtype in BY_NAME.values()}
 TEMPLATES = [(row, kind, text) for row in TABLE.values() for kind, text in row.wgsl.items()]
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .implementation import Adapter
 METAL_BUFFERS = 31
 """The buffers of a Metal shader's table: https://developer.apple.com/metal/Metal-Feature-Set-Tables.pdf"""
+NVIDIA = 0x10DE
+"""The vendor, as PCI has it."""
 NAGA_BUFFERS = 2
 """Those that naga's Metal shaders bind besides: the sizes of the others, and the parameters. wgpu counts them only when
 a kernel has too many, and then speaks of memory."""
@@ -39,6 +41,7 @@ def target_of(adapter: Adapter) -> Target:
         workgroup_bytes=int(limits["max-compute-workgroup-storage-size"]),
         workgroup_threads=int(limits["max-compute-invocations-per-workgroup"]),
         max_buffer_bytes=int(limits["max-buffer-size"]),
+        rounds_f16=rounds_f16(adapter),
         name=adapter.info["device"],
     )
     if not flags.target:
@@ -55,6 +58,11 @@ def _storage_buffers(adapter: Adapter) -> int:
     if adapter.implementation.dialect == "naga" and adapter.info.get("backend_type") == "Metal":
         return min(most, METAL_BUFFERS - NAGA_BUFFERS)
     return most
+
+
+def rounds_f16(adapter: Adapter) -> bool:
+    """Whether ``pack2x16float`` rounds as PyTorch does. Seen on NVIDIA's Vulkan driver, with all 2**32 numbers."""
+    return adapter.info.get("vendor_id") == NVIDIA and adapter.info.get("backend_type") == "Vulkan"
 
 
 def subgroup_size(adapter: Adapter) -> int:

@@ -59,7 +59,7 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     body = bounded(kernel) if clamped and kernel.variables else kernel.body
     if kernel.variables and not kernel.trusted and not target.checks_bounds:  # as browsers do, too
         body = zeroed(kernel, body)
-    table = dict(library(target.int64))
+    table = dict(library(target))
     for buffer in buffers:
         if isinstance(buffer, _Buffer):
             table |= _accessors(buffer)
@@ -71,7 +71,7 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
 
     param_bytes = 4 * len(kernel.params)
     uses_immediates = 0 < param_bytes <= target.immediates_bytes
-    variables = _library(target.int64).variables
+    variables = _library(target.int64, target.rounds_f16).variables
     texts = [declaration.text + variables.get(declaration.name, "") for declaration in reached]
     declared = [*_params(kernel, uses_immediates, next_binding), *declared_buffers]
     directives = _directives(
@@ -116,7 +116,7 @@ _TINT_EXTENSIONS: dict[str, Callable[[str], bool]] = {
 
 # The library
 
-_INT64_VARIANTS = {True: "i64_native", False: "i64_emulated"}
+_VARIANTS = {True: "native", False: "emulated"}
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,11 @@ class _Library:
 
 
 @cache
-def _library(int64: bool) -> _Library:
+def _library(int64: bool, rounds_f16: bool) -> _Library:
     folder = files("torch_webgpu") / "kernels" / "lib"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".wgsl"))
-    names.remove(f"{_INT64_VARIANTS[not int64]}.wgsl")
+    names.remove(f"i64_{_VARIANTS[not int64]}.wgsl")
+    names.remove(f"f16_rounding_{_VARIANTS[not rounds_f16]}.wgsl")
     result = _Library({}, {})
     owner = ""
     for name in names:
@@ -145,18 +146,17 @@ def _library(int64: bool) -> _Library:
     return result
 
 
-def library(int64: bool) -> dict[str, Declaration]:
-    """Every declaration of ``kernels/lib`` for a host with or without native 64-bit integers, by name. Its variables
-    come with the declaration before them.
-    """
-    return _library(int64).table
+def library(target: Target) -> dict[str, Declaration]:
+    """Every declaration of ``kernels/lib`` for a target, by name. Its variables come with the declaration before them."""
+    return _library(target.int64, target.rounds_f16).table
 
 
 def library_function(name: str) -> str | None:
-    """The body of a library function, for hosts with 64-bit integers; None where the library has none of this name."""
-    declaration = library(True).get(name)
+    """The body of a library function, for targets with 64-bit integers; None where the library has none of this name."""
+    found = _library(True, False)
+    declaration = found.table.get(name)
     body = None if declaration is None else declaration.body
-    return None if body is None else body + _library(True).variables.get(name, "")
+    return None if body is None else body + found.variables.get(name, "")
 
 
 # Storage buffers

@@ -14,7 +14,9 @@ from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.link import link
 
 FEATURES = ("shader-f16", "shader-int64", "shader-f64", "immediates", "shader-float32-atomic")
-NATIVE = Target(int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27)
+NATIVE = Target(
+    int64=True, float16=True, float64=True, immediates_bytes=128, max_binding_bytes=1 << 27, rounds_f16=True
+)
 EMULATED = replace(NATIVE, int64=False, float16=False, float64=False, immediates_bytes=0)
 
 

@@ -44,7 +44,7 @@ def of_kernel(kernel: Kernel, target: Target) -> Requirements:
         return Requirements(max_buffers=len(kernel.bindings), workgroup_threads=prod(kernel.workgroup_size))
     sized = module.entry.attributes.get("subgroup_size") if module.entry is not None else None
     try:
-        memory = workgroup_bytes(module, library(target.int64))
+        memory = workgroup_bytes(module, library(target))
     except ValueError:  # a program's own function: what it was compiled for has enough
         memory = target.workgroup_bytes
     return Requirements(
