@@ -52,9 +52,9 @@ class Target:
     tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one;
     ``subgroup_size``: one that there is, 0 where that is not known. ``workgroup_bytes``, ``workgroup_threads``: memory
     and invocations of a workgroup. ``max_buffer_bytes``: the largest buffer. ``checks_bounds``: whether it keeps the
-    indices of every shader in range by itself, as browsers do. ``rounds_f16``: whether its conversions to float16 round to
-    the nearest, ties to even, and keep numbers below the normal ones, which WGSL leaves open. ``name`` is for people, and takes no part in
-    comparisons.
+    indices of every shader in range by itself, as browsers do. ``rounds_f16``: whether its conversions to float16 round
+    to the nearest, ties to even, and keep numbers below the normal ones, which WGSL leaves open. ``name`` is for
+    people, and takes no part in comparisons.
     """
 
     int64: bool

@@ -147,12 +147,12 @@ def _library(int64: bool, rounds_f16: bool) -> _Library:
 
 
 def library(target: Target) -> dict[str, Declaration]:
-    """Every declaration of ``kernels/lib`` for a target, by name. Its variables come with the declaration before them."""
+    """Every declaration of ``kernels/lib`` for a target, by name. Variables come with the declaration before them."""
     return _library(target.int64, target.rounds_f16).table
 
 
 def library_function(name: str) -> str | None:
-    """The body of a library function, for targets with 64-bit integers; None where the library has none of this name."""
+    """The body of a library function, for targets with 64-bit integers; None where there is none of this name."""
     found = _library(True, False)
     declaration = found.table.get(name)
     body = None if declaration is None else declaration.body
