@@ -19,9 +19,7 @@ from torch_webgpu.errors import AddressError
 GIB = 1 << 30
 pytestmark = [
     pytest.mark.skipif(DEVICE.type != "webgpu", reason="about the webgpu device"),
-    pytest.mark.skipif(
-        not os.environ.get("TORCH_WEBGPU_TEST_HUGE"), reason="set TORCH_WEBGPU_TEST_HUGE=1"
-    ),
+    pytest.mark.skipif(not os.environ.get("TORCH_WEBGPU_TEST_HUGE"), reason="set TORCH_WEBGPU_TEST_HUGE=1"),
 ]
 Function = Callable[[torch.Tensor], torch.Tensor]
 
