@@ -4,7 +4,7 @@
     python benchmarks/results.py run.jsonl > benchmarks/results/h200.json
     make docs
 
-With ``--into benchmarks/results/h200.json`` the models of the run replace those of the file, and the others stay.
+With ``--into benchmarks/results/h200.json`` the figures of the run replace those of the file, and the others stay.
 
 A workload is a model's step: milliseconds, median and least, in eager mode and compiled, on webgpu and on CUDA; and the
 sum of what the compiled step's kernels take on the GPU. What was not measured is left out. Of several runs of a model
@@ -54,13 +54,13 @@ def results(rows: Iterable[Row], commit: str) -> Row:
 
 
 def merged(found: Row, earlier: Row) -> Row:
-    """``earlier`` with the workloads of ``found`` in place of its own. ValueError if another device, or other versions,
+    """``earlier`` with the figures of ``found`` in place of its own. ValueError if another device, or other versions,
     were measured.
     """
     if any(found[key] != earlier[key] for key in ("device", "versions", "unit")):
         raise ValueError(f"the file is of {earlier['device']}, {earlier['versions']}, and not of what ran")
     now = {row["name"]: row for row in found["workloads"]}
-    kept = [now.pop(row["name"], row) for row in earlier["workloads"]]
+    kept = [{**row, **now.pop(row["name"], {})} for row in earlier["workloads"]]
     return {**found, "workloads": [*kept, *now.values()]}
 
 
@@ -89,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("files", nargs="+", type=Path, help="JSON lines of benchmarks/compile.py")
     parser.add_argument("--commit", help="what was measured (default: this checkout's)")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="results whose other models stay as they are")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="results whose other figures stay as they are")
     options = parser.parse_args()
     lines = [line for file in options.files for line in file.read_text("utf-8").splitlines()]
     try:
