@@ -29,6 +29,20 @@ def test_all_end_with_work_underway(transport: str) -> None:
     assert not any("terminate" in one.said or "not complete" in one.said for one in ranks)
 
 
+CALLBACK = """
+work = dist.all_reduce(x, async_op=True)
+following = work.get_future().then(lambda _: (time.sleep(1.0), print("followed", flush=True)))
+work.wait()
+"""
+
+
+def test_a_process_that_ends_waits_for_callbacks() -> None:
+    """A thread that is in one when the interpreter ends would end the process by a signal."""
+    ranks = run_ranks(CALLBACK, 2)
+    assert [one.code for one in ranks] == [0, 0], [one.said for one in ranks]
+    assert all("followed" in one.out for one in ranks), [one.said for one in ranks]
+
+
 ALONE = """
 pair = dist.new_group([0, 2])
 if rank != 1:

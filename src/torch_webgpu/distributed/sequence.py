@@ -205,14 +205,14 @@ class Sequence:
             self._underway.pop(call, None)
             self._changed.notify_all()
 
-    def drain(self, group: object = None, seconds: float | None = None) -> bool:
+    def drain(self, group: object = None, seconds: float | None = None, callbacks: bool = False) -> bool:
         """Waits until the collectives of a group, or all, are complete, for so many seconds at most; whether they are.
 
-        Not for those whose callback is what waits.
+        Not for their ``callbacks``, one of which may be what waits, unless that is asked for.
         """
         end = None if seconds is None else monotonic() + seconds
         with self._lock:
-            while any(not c.work.is_completed() and group in (None, c.group) for c in self._underway):
+            while any(group in (None, c.group) and (callbacks or not c.work.is_completed()) for c in self._underway):
                 left = LOOK_S if end is None else min(LOOK_S, end - monotonic())
                 if left <= 0:
                     return False
@@ -254,11 +254,13 @@ def drain_group(group: Any) -> None:
 
 
 def _drain_at_exit(sequence: Sequence) -> None:
-    """Threads that come back from gloo after the interpreter has ended would end the process by a signal."""
-    if sequence.is_of_this_process() and not sequence.drain(seconds=EXIT_S):
+    """Threads that come back from gloo, or from PyTorch's callbacks, after the interpreter has ended would end the
+    process by a signal.
+    """
+    if sequence.is_of_this_process() and not sequence.drain(seconds=EXIT_S, callbacks=True):
         _log.warning(
             "at exit after %g s these collectives were not complete: %s", EXIT_S, "; ".join(sequence.underway())
         )
         for group in staging_groups():
             group.abort()
-        sequence.drain(seconds=EXIT_S)
+        sequence.drain(seconds=EXIT_S, callbacks=True)
