@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from torch_webgpu.errors import ExportError, TraceError
 from torch_webgpu.export import export, export_generation
 from torch_webgpu.export import folder as files
 from torch_webgpu.export.generation import Generation
+from torch_webgpu.export.targets import target_named
+from torch_webgpu.target import named
 
 load_file = pytest.importorskip("safetensors.torch", reason="exports need safetensors").load_file
 
@@ -325,6 +328,11 @@ def test_what_the_model_itself_raises_has_its_line(tmp_path: Path) -> None:
         export(nn.Linear(2, 2), torch.zeros(1, 3), tmp_path / "out")
     assert "while 'forward' was exported" in caught.value.__notes__[0]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_page_rounds_by_itself() -> None:
+    """It runs on other GPUs than the one whose target it was made for."""
+    assert not target_named(replace(named("browser"), rounds_f16=True)).rounds_f16
 
 
 def test_an_unknown_target(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def target_named(which: str | Target) -> Target:
             f"the target {which.name or which} is no browser: WGSL there has no 64-bit numbers, atomic floats or "
             f"matrices. Use one of {', '.join(VARIANTS)}"
         )
-    return replace(which, immediates_bytes=0)
+    return replace(which, immediates_bytes=0, rounds_f16=False)  # a page runs on whatever GPU there is
 
 
 def is_browser(target: Target) -> bool:
