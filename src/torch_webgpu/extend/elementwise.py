@@ -13,13 +13,13 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.guards import NUMBERS
+from torch_webgpu.aten.dispatch.memory_overlap import check_writable
 from torch_webgpu.aten.dispatch.recipes import Recipes
 from torch_webgpu.aten.dispatch.register_pointwise import (
     Computation,
     PointwiseKernel,
     Rule,
     ScalarSlot,
-    check_writable,
 )
 from torch_webgpu.aten.dispatch.results import check_cast
 from torch_webgpu.aten.dispatch.torch_abi import Meta, is_webgpu

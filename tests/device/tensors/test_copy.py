@@ -197,17 +197,18 @@ def test_broadcasting_and_errors(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64], ids=str)
 def test_overlapping_parts_of_one_tensor(dtype: torch.dtype, device: torch.device) -> None:
-    x = torch.arange(10, dtype=dtype)
-    for target, source in ((slice(1, 10), slice(0, 9)), (slice(0, 9), slice(1, 10)), (slice(0, 10, 2), slice(5, 10))):
+    """PyTorch refuses them where neither has gaps (errors/test_memory_overlap.py). Others are as if copied first."""
+    x = torch.arange(12, dtype=dtype)
+    for target, source in (
+        (slice(0, 10, 2), slice(5, 10)),
+        (slice(1, 11, 2), slice(0, 10, 2)),
+        (slice(2, 12, 2), slice(0, 5)),
+    ):
         y = x.to(device)
         y[target].copy_(y[source])
         want = x.clone()
         want[target] = x[source].clone()
         same(y.cpu(), want)
-    square = torch.arange(16, dtype=dtype).reshape(4, 4)
-    y = square.to(device)
-    y.copy_(y.t())
-    same(y.cpu(), square.t())
 
 
 def test_non_blocking_is_accepted_both_ways(device: torch.device) -> None:

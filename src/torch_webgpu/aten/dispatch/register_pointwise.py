@@ -33,6 +33,7 @@ from torch_webgpu.wgsl.expr import FLOAT_MAX, split_scalar
 from .decomps import decomposed
 from .fallback import run_on_cpu
 from .guards import NUMBERS
+from .memory_overlap import check_not_partly, check_writable
 from .recipes import Recipes, part
 from .results import check_cast
 from .scalars import cast_scalar, check_fits
@@ -242,8 +243,10 @@ class PointwiseKernel:
         return Recipe(device, n, instructions, fresh, results, len(results) > 1, numbers, aliasing, overlapping)
 
     def record_overlapping(self, c: Computation, values: Sequence[Any]) -> Any:
-        """Records it for operands that may overlap what is written."""
+        """Records it for operands that may overlap what is written: with gaps between each other's elements."""
         inputs, outputs = [values[i] for i in c.operands], [values[i] for i in c.written]
+        for out in outputs:
+            check_not_partly(out, inputs)
         scalars = [(slot.kind, number_for(values[slot.argument], slot)) for slot in c.scalars]
         engine().record(self.name, inputs, outputs, c.body, scalars=scalars)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -409,14 +412,6 @@ def parameters_for(slots: Sequence[ScalarSlot]) -> Callable[[Sequence[Any]], tup
         return any_of(values)
 
     return one
-
-
-def check_writable(shape: Sequence[int], strides: Sequence[int]) -> None:
-    if overlaps_itself(tuple(shape), tuple(strides)):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
 
 
 def warn_of_expanded(method: str, indexing: str) -> None:

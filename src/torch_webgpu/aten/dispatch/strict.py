@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,9 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common.wrappers import _maybe_resize_out
 
-from torch_webgpu.layout import extent, is_dense
-
-from .register_pointwise import check_writable
+from .memory_overlap import check_apart, check_writable, is_same
 from .results import name_of
 from .variants import check_devices, check_meta
 
@@ -89,33 +87,3 @@ def strict_out(overload: OpOverload, fn: Callable[..., Any], strict: Strict) -> 
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return kernel
-
-
-def check_apart(out: torch.Tensor, values: Sequence[Any]) -> None:
-    """Raises, in PyTorch's words, if ``out`` and a tensor among ``values`` share memory."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            check_apart(out, value)
-        elif isinstance(value, torch.Tensor) and overlap(value, out):
-            raise RuntimeError(
-                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
-                "memory location. Please clone() the tensor before performing the operation."
-            )
-
-
-def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are one part of one storage."""
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
-
-
-def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors without gaps share memory; like PyTorch, this does not judge those with gaps."""
-    if not is_dense(a.shape, a.stride()) or not is_dense(b.shape, b.stride()):
-        return False
-    if a.device != b.device or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
-        return False
-    (begin_a, end_a), (begin_b, end_b) = (
-        (t.storage_offset() * t.element_size(), (t.storage_offset() + extent(t.shape, t.stride())) * t.element_size())
-        for t in (a, b)
-    )
-    return begin_a < end_b and begin_b < end_a

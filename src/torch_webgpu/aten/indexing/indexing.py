@@ -12,12 +12,13 @@ import torch
 
 from torch_webgpu.aten.dispatch.deterministic import alert_not_deterministic, last_of_each_key
 from torch_webgpu.aten.dispatch.fallback import run_on_cpu
+from torch_webgpu.aten.dispatch.memory_overlap import check_apart, check_writable
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.recorded_once import always
 from torch_webgpu.aten.dispatch.register_operator import register_operator
-from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable, warn_of_expanded
+from torch_webgpu.aten.dispatch.register_pointwise import check_devices, warn_of_expanded
 from torch_webgpu.aten.dispatch.results import name_of
-from torch_webgpu.aten.dispatch.strict import Strict, check_apart, same_scalar_type
+from torch_webgpu.aten.dispatch.strict import Strict, same_scalar_type
 from torch_webgpu.aten.dispatch.torch_abi import aten, is_deterministic, is_webgpu, outputs_of
 from torch_webgpu.dtypes import of as dtype_of
 from torch_webgpu.engine.record import TypedScalar, engine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_webgpu.aten.dispatch.strict import check_apart
+from torch_webgpu.aten.dispatch.memory_overlap import check_apart
 
 
 def only_mask(indices: Sequence[torch.Tensor | None]) -> tuple[int, torch.Tensor] | None:

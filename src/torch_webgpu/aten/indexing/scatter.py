@@ -10,11 +10,12 @@ import torch
 from torch._ops import OpOverload
 
 from torch_webgpu.aten.dispatch.deterministic import last_of_each_key
+from torch_webgpu.aten.dispatch.memory_overlap import check_apart, check_writable
 from torch_webgpu.aten.dispatch.register_operator import register_operator
-from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable
+from torch_webgpu.aten.dispatch.register_pointwise import check_devices
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.scalars import cast_scalar, check_fits
-from torch_webgpu.aten.dispatch.strict import Strict, check_apart
+from torch_webgpu.aten.dispatch.strict import Strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_deterministic, outputs_of, overloads
 from torch_webgpu.aten.dispatch.variants import check_meta
 from torch_webgpu.dtypes import of as dtype_of

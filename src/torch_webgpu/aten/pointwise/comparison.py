@@ -8,7 +8,8 @@ import torch
 
 from torch_webgpu.aten.dispatch import expressions
 from torch_webgpu.aten.dispatch.expressions import is_complex, is_integral, is_nan, where
-from torch_webgpu.aten.dispatch.register_pointwise import check_devices, check_writable, pointwise, warn_of_expanded
+from torch_webgpu.aten.dispatch.memory_overlap import check_writable
+from torch_webgpu.aten.dispatch.register_pointwise import check_devices, pointwise, warn_of_expanded
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr

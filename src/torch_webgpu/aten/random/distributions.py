@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.memory_overlap import check_writable
 from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.refusals import check_parameters
-from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
+from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 from torch_webgpu.dtypes import BY_NAME, BY_TORCH

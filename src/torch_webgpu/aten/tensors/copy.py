@@ -10,9 +10,9 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_webgpu.aten.dispatch.fallback import count
+from torch_webgpu.aten.dispatch.memory_overlap import check_not_partly, check_writable
 from torch_webgpu.aten.dispatch.operations import record_pointwise
 from torch_webgpu.aten.dispatch.recorded_once import record_once
-from torch_webgpu.aten.dispatch.register_pointwise import check_writable
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
 from torch_webgpu.aten.quantized import float8
 from torch_webgpu.dtypes import BY_TORCH, STORED
@@ -80,6 +80,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         return target
     check_writable(target.shape, target.stride())
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
+        check_not_partly(target, [source])
         on_device(source, target)
     elif is_webgpu(source):
         from_device(source, target, non_blocking)

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from torch_webgpu.aten.dispatch.memory_overlap import check_writable
 from torch_webgpu.aten.dispatch.operations import record_pointwise
-from torch_webgpu.aten.dispatch.register_pointwise import check_writable, opmath
+from torch_webgpu.aten.dispatch.register_pointwise import opmath
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 from torch_webgpu.caches import Cache
