@@ -14,6 +14,8 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
     "a part": lambda x: x[:2].sub_(x[1:]),
     "a copy of a part": lambda x: x[:2].copy_(x[1:]),
     "a copy of all but one element": lambda x: x.view(-1)[1:].copy_(x.view(-1)[:-1]),
+    "one of its rows": lambda x: x.copy_(x[0]),
+    "plus one of its rows": lambda x: x.add_(x[1]),
     "out": lambda x: torch.add(x[:2], 1, out=x[1:]),
     "out of three": lambda x: torch.where(x > 0, x, x.t(), out=x),
     "limits": lambda x: torch.clamp(x[:2], min=1, out=x[1:]),
