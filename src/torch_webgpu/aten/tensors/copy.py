@@ -74,14 +74,14 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """
     if source.__class__ in NUMBER_DTYPES:  # PyTorch hands Python's numbers over as they are
         source = torch.tensor(source, dtype=NUMBER_DTYPES[source.__class__], device="cpu")
-    given = source
+    operand = source
     if source.shape != target.shape:
         source = source.expand(target.shape)
     if target.numel() == 0 or source is target:
         return target
     check_writable(target.shape, target.stride())
     if is_webgpu(source) and is_webgpu(target) and source.device == target.device:
-        check_not_partly(target, [given])  # of an expanded tensor PyTorch looks at what was expanded, too
+        check_not_partly(target, [operand])  # of an expanded tensor PyTorch looks at what was expanded, too
         on_device(source, target)
     elif is_webgpu(source):
         from_device(source, target, non_blocking)
