@@ -15,12 +15,7 @@ from torch_webgpu import dtypes
 from torch_webgpu.aten.dispatch.guards import NUMBERS
 from torch_webgpu.aten.dispatch.memory_overlap import check_writable
 from torch_webgpu.aten.dispatch.recipes import Recipes
-from torch_webgpu.aten.dispatch.register_pointwise import (
-    Computation,
-    PointwiseKernel,
-    Rule,
-    ScalarSlot,
-)
+from torch_webgpu.aten.dispatch.register_pointwise import Computation, PointwiseKernel, Rule, ScalarSlot
 from torch_webgpu.aten.dispatch.results import check_cast
 from torch_webgpu.aten.dispatch.torch_abi import Meta, is_webgpu
 from torch_webgpu.engine.recipe import Recipe

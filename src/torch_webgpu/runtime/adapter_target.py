@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from .implementation import Adapter
 METAL_BUFFERS = 31
 """The buffers of a Metal shader's table: https://developer.apple.com/metal/Metal-Feature-Set-Tables.pdf"""
-NVIDIA = 0x10DE
-"""The vendor, as PCI has it."""
 NAGA_BUFFERS = 2
 """Those that naga's Metal shaders bind besides: the sizes of the others, and the parameters. wgpu counts them only when
 a kernel has too many, and then speaks of memory."""
+NVIDIA = 0x10DE
+"""The vendor, as PCI has it."""
 
 
 def target_of(adapter: Adapter) -> Target:

@@ -388,21 +388,21 @@ class _Out:
         """Where this subgroup's part of workgroup memory starts."""
         return f"part_id * {self.config.m * self.pitch}u"
 
-    def four(self, row: str, turn: int) -> str:
+    def four(self, turn: int) -> str:
         """Four neighbouring sums of a turn at a row of fragments, brought back if they are scaled."""
         sums = f"bitcast<vec4<{self.value}>>(tiles[{self.mine} + line{turn} * {self.pitch}u + column{turn}])"
         if self.kernel.by_line:
-            line = f"part_m + {row} * {self.config.m}u + line{turn}"
+            line = f"part_m + row * {self.config.m}u + line{turn}"
             columns = ", ".join(f"b_exponents[part_n + 4u * column{turn} + {e}u]" for e in range(4))
             return f"unscaled({sums}, vec4<i32>(a_exponents[{line}]) + vec4<i32>({columns}))"
         return sums if self.kernel.scales == (None, None) else f"{sums} * back.x * back.y"
 
-    def place(self, row: str, turn: int) -> str:
+    def place(self, turn: int) -> str:
         """The row and the first column of a turn's sums."""
-        return f"m0 + part_m + {row} * {self.config.m}u + line{turn}, n0 + part_n + 4u * column{turn}"
+        return f"m0 + part_m + row * {self.config.m}u + line{turn}, n0 + part_n + 4u * column{turn}"
 
-    def given(self, row: str, turn: str) -> str:
+    def given(self, turn: str) -> str:
         """What the epilogue reads for this thread's sums of a turn."""
         quad = f"({turn} + lid % {self.config.subgroup_size}u)"
-        m, n = f"m0 + part_m + {row} * {self.config.m}u + {quad} / {self.line}u", f"{quad} % {self.line}u"
+        m, n = f"m0 + part_m + row * {self.config.m}u + {quad} / {self.line}u", f"{quad} % {self.line}u"
         return f"given(slice, {m}, n0 + part_n + 4u * ({n}))"
