@@ -6,6 +6,10 @@ import pytest
 import torch
 from tests.device.against_cpu import check, layouts, same
 
+from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.kernels.sorting import radix
+from torch_webgpu.kernels.sorting import sort as sort_kernels
+
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 DTYPES = (*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool)
 SHAPES = (((6, 5), 0), ((3, 1000), 1), ((2, 1025), 1), ((5000,), 0), ((300, 3), -1), ((4, 1), 1), ((), 0), ((0, 3), 1))
@@ -41,6 +45,37 @@ def test_sort_of_any_layout(device, dtype):
 def test_sort_of_long_rows(device, n):
     check(device, lambda x: torch.sort(x, stable=True), torch.randint(0, 500, (3, n)))
     check(device, lambda x: torch.sort(x, stable=True, descending=True), torch.randn(2, n))
+
+
+RADIX_DTYPES = (*DTYPES, torch.int8, torch.int16)
+
+
+@pytest.mark.parametrize("dtype", RADIX_DTYPES, ids=str)
+@pytest.mark.parametrize("descending", [False, True])
+def test_radix_sort(device, monkeypatch, descending, dtype):
+    """Of rows that end within a block, and are not so long that it pays."""
+    monkeypatch.setattr(sort_kernels, "by_radix", lambda dtype, rows, n: True)
+    for shape in ((2, 4099), (3, 9001), (1, 17_411)):
+        x = values(dtype, *shape)
+        check(device, lambda x: torch.sort(x, stable=True, descending=descending), x)
+    if dtype != torch.bool:
+        check(device, lambda x: torch.topk(x, 1111, largest=descending)[0], values(dtype, 3, 4201))
+
+
+def test_radix_sort_on_small_workgroups(device, monkeypatch):
+    """Whose memory has no room for the counters of 256 threads."""
+    monkeypatch.setattr(sort_kernels, "by_radix", lambda dtype, rows, n: True)
+    monkeypatch.setattr(radix, "THREADS", radix.FEWER_THREADS)
+    for x in (torch.randn(3, 7013), torch.randint(-(1 << 40), 1 << 40, (2, 7013))):
+        check(device, lambda x: torch.sort(x, stable=True), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_rows_that_pay_for_a_radix_sort(device, dtype):
+    n = 600_000
+    assert sort_kernels.by_radix(dtype_of(dtype).name, 1, n)
+    assert not sort_kernels.by_radix("f32", 3, 70_000)
+    check(device, lambda x: torch.sort(x, stable=True), values(dtype, n))
 
 
 def test_zeros_keep_their_signs_and_order(device):

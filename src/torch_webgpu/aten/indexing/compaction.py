@@ -28,37 +28,53 @@ def nonzero(self: torch.Tensor) -> torch.Tensor:
 
 def coordinates_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """:func:`nonzero` of each, after one wait."""
-    counted = [running_count(t) for t in tensors]
+    counted = [starts_of(t) for t in tensors]
     results = []
-    for t, (flat, place), count in zip(tensors, counted, last_counts([place for _, place in counted]), strict=True):
+    for t, (mask, starts), count in zip(tensors, counted, totals([starts for _, starts in counted]), strict=True):
         out = engine().empty((count, t.dim()), torch.int64, t.get_device(), (1, count))
-        results.append(write_coordinates(flat, place, t.shape, out))
+        results.append(write_coordinates(mask, starts, t.shape, out))
     return results
 
 
 def selected(name: str, self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The elements where ``mask``, of the same shape, is true. Waits for the device, to learn how many there are."""
-    flat, place = running_count(mask)
-    (count,) = last_counts([place])
+    flat, starts = starts_of(mask)
+    (count,) = totals([starts])
+    return write_selected(name, self, flat, starts, count)
+
+
+def write_selected(name: str, self: torch.Tensor, mask: torch.Tensor, starts: torch.Tensor, count: int) -> torch.Tensor:
     out = engine().empty((count,), self.dtype, self.device.index)
     if count:
         body = Extern(compact.lower_selected, (tuple(self.shape) or (1,), self.stride() or (1,)))
-        record_kernel(name, [self, flat, place], [out], body)
+        record_kernel(name, [self, mask, starts], [out], body)
     return out
 
 
-def running_count(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which elements are not zero, in row-major order, and how many up to each one, as int32."""
-    flat = self.reshape(-1)
-    flat = flat.contiguous() if flat.dtype == torch.bool else flat.ne(0)  # of an expanded number, it is a view
-    return flat, torch.cumsum(flat, 0, dtype=torch.int32)
+def run_begins(elements: torch.Tensor) -> torch.Tensor:
+    """Which elements of a vector differ from the one before, bool; the first does."""
+    begins = engine().empty(tuple(elements.shape), torch.bool, elements.get_device())
+    record_kernel("run_begins", [elements], [begins], Extern(compact.lower_run_begins))
+    return begins
 
 
-def last_counts(places: Sequence[torch.Tensor]) -> list[int]:
-    """The last of each running count, read with one wait; 0 where there is none."""
-    lasts = [place[-1] for place in places if place.numel()]
+def starts_of(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which elements are not zero, in row-major order, and how many there are before each block of them, and in all,
+    as int32.
+    """
+    mask = self.reshape(-1)
+    mask = mask.contiguous() if mask.dtype == torch.bool else mask.ne(0)  # of an expanded number, it is a view
+    starts = engine().empty((compact.blocks_of(mask.numel()) + 1,), torch.int32, mask.get_device())
+    if mask.numel():
+        record_kernel("count_nonzero", [mask], [starts], Extern(compact.lower_starts))
+    return mask, starts
+
+
+def totals(starts: Sequence[torch.Tensor]) -> list[int]:
+    """The last of each, read with one wait; 0 where there is no block."""
+    lasts = [s[-1] for s in starts if s.numel() > 1]
     counts = iter(torch.stack(lasts).tolist() if len(lasts) > 1 else [int(last) for last in lasts])
-    return [next(counts) if place.numel() else 0 for place in places]
+    return [next(counts) if s.numel() > 1 else 0 for s in starts]
 
 
 def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
@@ -68,12 +84,12 @@ def nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> to
     out = self.new_full((size, self.dim()), fill_value, dtype=torch.int64)
     if self.numel() == 0:
         return out
-    return write_coordinates(*running_count(self), self.shape, out)
+    return write_coordinates(*starts_of(self), self.shape, out)
 
 
-def write_coordinates(flat: torch.Tensor, place: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
+def write_coordinates(mask: torch.Tensor, starts: torch.Tensor, shape: Shape, out: torch.Tensor) -> torch.Tensor:
     if out.numel():
-        record_kernel("nonzero", [flat, place], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
+        record_kernel("nonzero", [mask, starts], [out], Extern(compact.lower_coordinates, (tuple(shape),)))
     return out
 
 

@@ -17,7 +17,7 @@ from torch_webgpu.aten.dispatch.results import name_of, not_implemented
 from torch_webgpu.aten.dispatch.strict import CPP_NAMES, Strict
 from torch_webgpu.aten.dispatch.torch_abi import aten
 
-from .search import searchsorted
+from .search import counts_of, searchsorted
 
 DTYPES = (torch.float32, torch.float64)
 Range = Sequence[float] | None
@@ -88,10 +88,11 @@ def counted(points: torch.Tensor, edges: Sequence[torch.Tensor], weight: Weight,
         place = place * bins + bin_.clamp(min=0, max=bins - 1)
         inside = inside & (values >= e[0]) & (values <= e[-1])
     if weight is None:
-        amounts = inside.int()
+        hist = counts_of(torch.where(inside, place, -1), prod(shape), torch.int32)
     else:
         amounts = torch.where(inside, weight.reshape(-1), 0)
-    hist = amounts.new_zeros(prod(shape)).scatter_add_(0, place, amounts).to(points.dtype).view(shape)
+        hist = amounts.new_zeros(prod(shape)).scatter_add_(0, place, amounts)
+    hist = hist.to(points.dtype).view(shape)
     if density:
         hist = hist / hist.sum()
         for d, e in enumerate(edges):

@@ -14,13 +14,15 @@ from torch_webgpu.aten.dispatch.results import name_of
 from torch_webgpu.aten.dispatch.strict import Strict
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl, is_webgpu
 from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.ir.ops import MissingKindError
+from torch_webgpu.kernels.indexing.count_places import lower_count
 from torch_webgpu.kernels.indexing.search import lower_search
 
-from .compaction import nonzero
+from .compaction import run_begins, starts_of, totals, write_coordinates, write_selected
 from .indexing import index_select, wrap_dim
-from .sort import first_places
+from .sort import first_elements, first_places
 
 
 def searchsorted(
@@ -108,7 +110,7 @@ def isin(
     if test_elements.numel() == 0:
         return torch.full_like(elements, invert, dtype=torch.bool)
     known = test_elements.to(common).reshape(-1)
-    known = known[first_places(known, known.numel(), descending=False)]
+    known = first_elements(known, known.numel(), descending=False)[0]
     nearest = index_select(known, 0, searchsorted(known, elements.reshape(-1)).clamp_(max=known.numel() - 1))
     nearest = nearest.view(elements.shape)
     return elements.ne(nearest) if invert else elements.eq(nearest)
@@ -121,25 +123,27 @@ Unique = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def runs(
-    changes: torch.Tensor, order: torch.Tensor | None, return_inverse: bool, return_counts: bool
+    begins: torch.Tensor, order: torch.Tensor | None, return_inverse: bool, return_counts: bool, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where the runs of equal elements begin, the run of each element, and the length of each run.
+    """Which of ``values`` stand where runs of equal elements begin, the run of each element, and each run's length.
 
-    ``changes`` (n - 1) tells which elements differ from the one before; ``order`` (n) which element stands at each
-    place (None: they are as they were). What is not asked for is empty.
+    ``begins`` (n) tells where runs begin; ``order`` (n) which element stands at each place (None: they are as they
+    were). What is not asked for is empty.
     """
-    n = changes.numel() + 1
-    begins = torch.cat([changes.new_ones(1), changes])
-    first = nonzero(begins).view(-1)
-    inverse = first.new_empty(0)
-    counts = first.new_empty(0)
+    mask, starts = starts_of(begins)
+    (count,) = totals([starts])
+    found = write_selected("unique", values, mask, starts, count)
+    inverse = found.new_empty(0, dtype=torch.int64)
+    counts = found.new_empty(0, dtype=torch.int64)
     if return_inverse:
         inverse = torch.cumsum(begins, 0) - 1
         if order is not None:
             inverse = torch.empty_like(inverse).index_copy_(0, order, inverse)
     if return_counts:
-        counts = torch.cat([first[1:], first.new_full((1,), n)]) - first
-    return first, inverse, counts
+        first = engine().empty((count, 1), torch.int64, begins.device.index)
+        first = write_coordinates(mask, starts, begins.shape, first).view(-1)
+        counts = torch.cat([first[1:], first.new_full((1,), begins.numel())]) - first
+    return found, inverse, counts
 
 
 def nothing_unique(self: torch.Tensor, return_inverse: bool) -> Unique:
@@ -153,10 +157,9 @@ def unique2(
 ) -> Unique:
     if self.numel() == 0:
         return nothing_unique(self, return_inverse)
-    order = first_places(self.reshape(-1), self.numel(), descending=False)
-    values = index_select(self.reshape(-1), 0, order)
-    first, inverse, counts = runs(values[1:].ne(values[:-1]), order, return_inverse, return_counts)
-    return index_select(values, 0, first), inverse.view(self.shape) if return_inverse else inverse, counts
+    values, order = first_elements(self.reshape(-1), self.numel(), descending=False)
+    found, inverse, counts = runs(run_begins(values), order, return_inverse, return_counts, values)
+    return found, inverse.view(self.shape) if return_inverse else inverse, counts
 
 
 def unique(self: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -171,8 +174,8 @@ def unique_consecutive(
     if self.numel() == 0:
         return nothing_unique(self, return_inverse)
     values = self.reshape(-1)
-    first, inverse, counts = runs(values[1:].ne(values[:-1]), None, return_inverse, return_counts)
-    return index_select(values, 0, first), inverse.view(self.shape) if return_inverse else inverse, counts
+    found, inverse, counts = runs(run_begins(values), None, return_inverse, return_counts, values)
+    return found, inverse.view(self.shape) if return_inverse else inverse, counts
 
 
 def as_rows(self: torch.Tensor, dim: int) -> torch.Tensor:
@@ -188,8 +191,10 @@ def unique_rows(
     rows = as_rows(self, dim)
     if order is not None:
         rows = index_select(rows, 0, order)
-    first, inverse, counts = runs(rows[1:].ne(rows[:-1]).any(1), order, return_inverse, return_counts)
-    kept = first if order is None else index_select(order, 0, first)
+    begins = torch.ones(len(rows), dtype=torch.bool, device=self.device)
+    begins[1:] = rows[1:].ne(rows[:-1]).any(1)
+    places = torch.arange(len(rows), device=self.device) if order is None else order
+    kept, inverse, counts = runs(begins, order, return_inverse, return_counts, places)
     return index_select(self, dim, kept), inverse, counts
 
 
@@ -223,6 +228,15 @@ def unique_dim_consecutive(
 # Histograms
 
 
+def counts_of(places: torch.Tensor, bins: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """How often each number below ``bins`` is among integers; others, negative ones too, are counted nowhere."""
+    counts = engine().empty((bins,), dtype, places.device.index)
+    if places.numel() == 0:
+        return counts.zero_()
+    record_kernel("counts", [places.reshape(-1).contiguous()], [counts], Extern(lower_count))
+    return counts
+
+
 def bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
     """Waits for the device, to learn the largest value."""
     if minlength < 0:
@@ -233,15 +247,16 @@ def bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength:
         raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{name_of(self.dtype)}'")
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
-    dtype = torch.int64 if weights is None else weights.dtype if weights.dtype == torch.float32 else torch.float64
     if self.numel() == 0:
         return self.new_zeros(minlength, dtype=torch.int64)
-    smallest, largest = torch.stack([self.min(), self.max()]).tolist()
+    smallest, largest = torch.stack(torch.aminmax(self)).tolist()
     if smallest < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    counts = self.new_zeros(max(largest + 1, minlength), dtype=dtype)
-    added = counts.new_ones(()).expand(self.shape) if weights is None else weights.to(dtype)
-    return counts.scatter_add_(0, self.long(), added)
+    bins = max(largest + 1, minlength)
+    if weights is None:
+        return counts_of(self, bins)
+    dtype = weights.dtype if weights.dtype == torch.float32 else torch.float64
+    return self.new_zeros(bins, dtype=dtype).scatter_add_(0, self.long(), weights.to(dtype))
 
 
 def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
@@ -257,7 +272,7 @@ def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -
     values = self.reshape(-1).long() if whole else self.reshape(-1)
     low, high = (whole_number(bound) if whole else float(bound) for bound in (min, max))
     if low == high and values.numel():
-        low, high = torch.stack([values.min(), values.max()]).tolist()
+        low, high = torch.stack(torch.aminmax(values)).tolist()
     if low == high:
         low, high = low - 1, high + 1
     if not (isfinite(low) and isfinite(high)):
@@ -269,8 +284,8 @@ def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -
     places = scaled.div(high - low, rounding_mode="trunc") if whole else scaled / (high - low)
     # Not a number, where the range overflows, is nowhere.
     inside = values.ge(low).logical_and_(values.le(high)).logical_and_(places.ge(0))
-    places = torch.where(inside, places, 0).long().clamp_(max=bins - 1)
-    return values.new_zeros(bins, dtype=torch.int32).scatter_add_(0, places, inside.int()).to(self.dtype)
+    places = torch.where(inside, places, -1).int().clamp_(max=bins - 1)
+    return counts_of(places, bins, torch.int32).to(self.dtype)
 
 
 def whole_number(bound: float) -> int:

@@ -19,20 +19,32 @@ from .indexing import gather, wrap_dim
 
 def first_places(rows: torch.Tensor, k: int, descending: bool) -> torch.Tensor:
     """Places of the first ``k`` elements of each row of a (..., n) tensor in order, int64 (..., k)."""
+    return sorted_rows(rows, k, descending, has_values=False)[-1]
+
+
+def first_elements(rows: torch.Tensor, k: int, descending: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first ``k`` elements of each row of a (..., n) tensor in order, and their places, int64, both (..., k)."""
+    if dtype_of(rows.dtype).itemsize < 4:  # elements that share a word cannot be stored one by one
+        places = first_places(rows, k, descending)
+        return gather(rows, -1, places), places
+    values, places = sorted_rows(rows, k, descending, has_values=True)
+    return values, places
+
+
+def sorted_rows(rows: torch.Tensor, k: int, descending: bool, has_values: bool) -> list[torch.Tensor]:
     if rows.is_complex():
         raise MissingKindError("order", dtype_of(rows.dtype).name)
     rows = rows.contiguous()
     n = rows.shape[-1]
-    out = engine().empty((rows.numel() // n, k), torch.int64, rows.device.index)
-    record_kernel("sort", [rows.view(-1, n)], [out], Extern(lower_sort, (descending,)))
-    return out.view(*rows.shape[:-1], k)
+    dtypes = [rows.dtype, torch.int64] if has_values else [torch.int64]
+    results = [engine().empty((rows.numel() // n, k), dtype, rows.device.index) for dtype in dtypes]
+    record_kernel("sort", [rows.view(-1, n)], results, Extern(lower_sort, (descending,)))
+    return [result.view(*rows.shape[:-1], k) for result in results]
 
 
 def in_order(self: torch.Tensor, dim: int, k: int, descending: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The first ``k`` values along ``dim`` in order and their indices, each with ``dim`` last; k > 0."""
-    rows = self.movedim(dim, -1)
-    places = first_places(rows, k, descending)
-    return gather(rows, -1, places), places
+    return first_elements(self.movedim(dim, -1), k, descending)
 
 
 def laid_out(like: torch.Tensor, value: torch.Tensor, dim: int) -> torch.Tensor:

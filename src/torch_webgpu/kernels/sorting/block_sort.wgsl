@@ -1,8 +1,8 @@
 // Sorts tiles of 4 to 1024 elements in workgroup memory: each thread its four, then merges of ever longer runs. A workgroup
 // sorts 1024 / P.tile tiles, each of one row, and stores the first P.keep elements of each.
 //
-// The prelude declares Key, before(), last_key(), load_pair(element, place), store_pair(element, key, place), and all of
-// merge_path.wgsl.
+// The prelude declares Key, before(), last_key(), load_pair(element, place), store_pair(row, element, key, place), and all
+// of merge_path.wgsl.
 
 fn put_in_order(i: u32) {
   let a = keys[i];
@@ -49,7 +49,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     let row = tile / P.tiles;
     let place = (tile % P.tiles) * P.keep + e % P.tile;
     if (row < P.rows && e % P.tile < P.keep && place < P.width) {
-      store_pair(row * P.width + place, keys[e], places[e]);
+      store_pair(row, row * P.width + place, keys[e], places[e]);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Merges neighbouring sorted runs of P.run elements. A workgroup writes 1024 elements: which parts of the two runs they are
 // is searched for by all its threads, half of them for the beginning and half for the end.
 //
-// The prelude declares Key, before(), store_pair(element, key, place), and all of merge_path.wgsl.
+// The prelude declares Key, before(), store_pair(row, element, key, place), and all of merge_path.wgsl.
 
 const PROBES = 128u;
 
@@ -57,6 +57,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
   workgroupBarrier();
   merge_four(lid, 0u, count_a, count_a, count - count_a, min(4u * lid, count));
   for (var e = lid; e < count; e += THREADS) {
-    if (first + e < P.width) { store_pair(row * P.width + first + e, keys[e], places[e]); }
+    if (first + e < P.width) { store_pair(row, row * P.width + first + e, keys[e], places[e]); }
   }
 }
