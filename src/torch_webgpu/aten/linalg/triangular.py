@@ -1,4 +1,6 @@
-"""Systems of equations with triangular matrices: blocks by substitution, what is beside them by products."""
+"""Systems of equations with triangular matrices: halves with a product between them, down to some that a dispatch for
+each block of rows solves, or down to such blocks.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,21 @@ import torch
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
+from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
-from torch_webgpu.kernels.linalg.triangular import BLOCK, Triangle, lower_triangular_solve
+from torch_webgpu.kernels.linalg.substitution import width_of
+from torch_webgpu.kernels.linalg.triangular import BLOCK, Triangle, lower_triangular_solve, lower_triangular_step
+from torch_webgpu.target import Target
 
-from .batches import matrices, natively, subtract_product
+from .batches import by_columns, copied_by_columns, matrices, natively, subtract_product
+
+MOST_ROWS = 2048
+"""Rows of what is solved block by block. Each block reads and writes all that is left; products of halves do not."""
+
+
+def is_stepwise(n: int, target: Target) -> bool:
+    """Whether systems are solved block by block: few dispatches, with many barriers, which CPUs have to imitate."""
+    return BLOCK < n <= MOST_ROWS and not target.software
 
 
 def half_of(n: int, block: int) -> int:
@@ -28,6 +41,9 @@ def solve_in_place(a: torch.Tensor, x: torch.Tensor, triangle: Triangle) -> None
     if n <= BLOCK:
         record_kernel("aten::linalg_solve_triangular", (a, x), (x,), Extern(lower_triangular_solve, (triangle,)))
         return
+    if is_stepwise(n, engine().device(x.get_device()).target):
+        solve_by_blocks(a, copied_by_columns(x), x, triangle)
+        return
     half = half_of(n, BLOCK)
     first, last = slice(None, half), slice(half, None)
     if triangle.upper:
@@ -36,6 +52,26 @@ def solve_in_place(a: torch.Tensor, x: torch.Tensor, triangle: Triangle) -> None
     solve_in_place(a[:, first, first], x[:, first], triangle)
     subtract_product(x[:, last], beside.conj() if triangle.conjugated else beside, x[:, first])
     solve_in_place(a[:, last, last], x[:, last], triangle)
+
+
+def solve_by_blocks(a: torch.Tensor, work: torch.Tensor, x: torch.Tensor, triangle: Triangle) -> None:
+    """``x = a⁻¹ work``, block by block of rows; ``work`` is overwritten, and may not lie in a storage of the others."""
+    if a.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+        a = copied_by_columns(a)
+    for start in range(0, a.shape[1], width_of(a.element_size())):
+        kernel = Extern(lower_triangular_step, (start, triangle))
+        record_kernel("aten::linalg_solve_triangular", (a, work, x), (work, x), kernel)
+
+
+def solve_twice_in_place(a: torch.Tensor, x: torch.Tensor, first: Triangle, second: Triangle) -> None:
+    """Solves with two triangles of one matrix, one after the other."""
+    if is_stepwise(a.shape[1], engine().device(x.get_device()).target):
+        between = by_columns(x.shape, x.dtype, x)
+        solve_by_blocks(a, x, between, first)
+        solve_by_blocks(a, between, x, second)
+    else:
+        solve_in_place(a, x, first)
+        solve_in_place(a, x, second)
 
 
 def solve_into(x: torch.Tensor, a: torch.Tensor, triangle: Triangle, left: bool = True) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered
 
 from .matrices import MatrixKernel, power_above
+from .substitution import PHASE, fours, turned
 
 PANEL = 32
 """Columns of the largest panel."""
@@ -50,8 +51,10 @@ def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, 
         kernel.param(name, value)
     layout = registers(a.dtype, rows, columns, target)
     if layout is not None:
-        text = render("linalg/lu_registers", pivot=pivot, **layout)
-        return Lowered((kernel.launch_text("lu", text, batch, layout["threads"]),))
+        threads, width = layout
+        kernel.add(fours(a.dtype))
+        text = render("linalg/lu_registers", **elimination(a.dtype, rows, width, threads, target, pivot))
+        return Lowered((kernel.launch_text("lu", text, batch, threads),))
     threads = panel_threads(rows, columns, target)
     tiled = add_elements(kernel, a.dtype, rows, columns, threads, target)
     kernel.add(constant("PIVOT", pivot), constant("SCANNED", tiled and rows <= SCANNED_ROWS))
@@ -59,22 +62,50 @@ def lower_lu(op: Operation, alias: tuple[int, ...], target: Target, first: int, 
     return Lowered((kernel.launch("lu", batch, threads),))
 
 
-def registers(dtype: str, rows: int, columns: int, target: Target) -> dict[str, int] | None:
-    """How a panel lies in a workgroup's registers: the values of its template; None if it is too large for them.
-
-    The largest number of a column is looked for by each thread among all of them; or first by subgroups, or some
-    threads, and then by each among those of the ``groups``. Subgroups have no numbers of 64 bits.
-    """
-    threads = min(power_above(rows), target.workgroup_threads)
-    held = {"rows": power_above(-(-rows // threads)), "columns": power_above(columns, 4)}
-    words = held["rows"] * held["columns"] * BY_NAME[dtype].itemsize // 4
+def registers(dtype: str, rows: int, columns: int, target: Target) -> tuple[int, int] | None:
+    """How a panel lies in a workgroup's registers: threads, and columns of each; None if it is too large for them."""
+    threads, width = min(power_above(rows), target.workgroup_threads), power_above(columns, 4)
+    words = power_above(-(-rows // threads)) * width * BY_NAME[dtype].itemsize // 4
     if columns > PANEL or words > (64 if threads <= 512 else 32):
         return None
+    return threads, width
+
+
+def elimination(dtype: str, rows: int, columns: int, threads: int, target: Target, pivot: bool) -> dict[str, object]:
+    """The values of the template that eliminates ``columns`` columns in the registers of ``threads`` threads.
+
+    The largest number of a column is looked for by subgroups, or some threads, and then among those of the ``groups``;
+    or by each thread among all of them.
+    """
+    subgroup = subgroup_of(dtype, threads, target)
+    groups = threads // subgroup if subgroup else threads if threads <= 32 else power_above(isqrt(threads))
+    # Software adapters take the longer for a text the longer it is.
+    phase = columns if target.software else min(columns, PHASE)
+    return {
+        "rows": power_above(-(-rows // threads)),
+        "columns": columns,
+        "threads": threads,
+        "groups": groups,
+        "subgroup": subgroup,
+        "sized": bool(subgroup),
+        "column_phase": phase,
+        "turned": turned(columns, phase),
+        "pivot": pivot,
+    }
+
+
+def subgroup_of(dtype: str, threads: int, target: Target) -> int:
+    """Threads of the subgroups that look for pivots together; 0 where none do. They have no numbers of 64 bits."""
     subgroup = target.subgroup_size if target.subgroup_sizes and dtype != "f64" else 0
-    if subgroup and threads % subgroup == 0 and threads <= subgroup**2:
-        return {**held, "threads": threads, "groups": threads // subgroup, "subgroup": subgroup}
-    groups = threads if threads <= 32 else power_above(isqrt(threads))
-    return {**held, "threads": threads, "groups": groups, "subgroup": 0}
+    return subgroup if subgroup and threads % subgroup == 0 and threads <= subgroup**2 else 0
+
+
+def elimination_bytes(dtype: str, columns: int, threads: int, target: Target) -> int:
+    """Memory of a workgroup that eliminates."""
+    itemsize, subgroup = BY_NAME[dtype].itemsize, subgroup_of(dtype, threads, target)
+    if subgroup:
+        return 2 * threads // subgroup * (columns * itemsize + 8)
+    return columns * itemsize + (threads + power_above(isqrt(threads))) * (8 if dtype != "f64" else 16)
 
 
 def panel_threads(rows: int, columns: int, target: Target) -> int:

@@ -1,0 +1,168 @@
+"""LU factorization and triangular systems block by block, as on GPUs, on whatever adapter there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.device.linalg.decompositions import DTYPES, natively, wide
+from torch.utils._pytree import tree_leaves
+
+from torch_webgpu.aten.linalg import lu, triangular
+from torch_webgpu.ir.operation import Operation
+from torch_webgpu.kernels.linalg import lu_steps
+from torch_webgpu.kernels.linalg import triangular as kernels
+from torch_webgpu.kernels.linalg.triangular import Triangle
+from torch_webgpu.plan import trace
+from torch_webgpu.target import Target, named
+from torch_webgpu.wgsl.launch import Lowered
+from torch_webgpu.wgsl.link import link
+
+Alias = tuple[int, ...]
+
+
+def lower_lu_step(
+    op: Operation, alias: Alias, target: Target, first: int, start: int, depth: int, pivot: bool
+) -> Lowered:
+    return lu_steps.lower_lu_step(op, alias, replace(target, software=False), first, start, depth, pivot)
+
+
+def lower_triangular_step(op: Operation, alias: Alias, target: Target, start: int, triangle: Triangle) -> Lowered:
+    return kernels.lower_triangular_step(op, alias, replace(target, software=False), start, triangle)
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch):
+    """A dispatch for each block up to 200 columns, or 150 rows, by the kernels of GPUs; halves above. Workgroups are so
+    small that 128 rows of two words are too many for blocks of their usual width.
+    """
+
+    monkeypatch.setattr(lu, "is_stepwise", lambda rows, columns, dtype, target: columns <= 200)
+    monkeypatch.setattr(triangular, "is_stepwise", lambda n, target: 32 < n <= 150)
+    monkeypatch.setattr(lu_steps, "MOST_THREADS", 64)
+    monkeypatch.setattr(lu, "lower_lu_step", lower_lu_step)
+    monkeypatch.setattr(triangular, "lower_triangular_step", lower_triangular_step)
+    with natively():
+        yield
+
+
+def assert_agree(device: torch.device, fn: Callable[..., object], *tensors: torch.Tensor) -> None:
+    """Within some roundings, in the layouts of the CPU; what is no float exactly."""
+    results, cpus = (tree_leaves(fn(*[t.to(to) for t in tensors])) for to in (device, torch.device("cpu")))
+    exact = tree_leaves(fn(*map(wide, tensors)))
+    for result, cpu, x in zip(results, cpus, exact, strict=True):
+        assert (result.dtype, result.shape, result.stride()) == (cpu.dtype, cpu.shape, cpu.stride())
+        if cpu.is_floating_point() or cpu.is_complex():
+            error = (wide(result) - x).norm() / x.norm()
+            assert error < 100 * torch.finfo(cpu.dtype).eps * max(tensors[0].shape[-2:]), error
+        else:
+            assert torch.equal(result.cpu(), cpu)
+
+
+def regular(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Condition numbers of a few, and rows that have to be interchanged."""
+    x = torch.randn(*shape, dtype=dtype) / shape[-1] ** 0.5 + 3 * torch.eye(*shape[-2:])
+    return x.roll(1, -2)
+
+
+SHAPES = ((2, 33, 33), (70, 70), (130, 130), (250, 250), (2, 40, 100), (20, 300), (150, 40), (300, 40))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_lu(device, dtype):
+    for shape in SHAPES:
+        assert_agree(device, torch.linalg.lu_factor_ex, regular(*shape, dtype=dtype))
+        a = torch.randn(shape, dtype=dtype)
+        factors, pivots, info = torch.linalg.lu_factor_ex(a.to(device))
+        exact = torch.linalg.lu_factor_ex(a)
+        assert torch.equal(pivots.cpu(), exact.pivots)
+        assert torch.equal(info.cpu(), exact.info)
+        p, lower, upper = map(wide, torch.lu_unpack(factors, pivots))
+        error = (p @ lower @ upper - wide(a)).norm() / a.norm()
+        assert error < 4 * torch.finfo(dtype).eps * max(shape)
+
+
+def test_without_pivots(device):
+    a = regular(2, 70, 70, dtype=torch.float32).roll(-1, -2)
+    factors, pivots, info = torch.linalg.lu_factor_ex(a.to(device), pivot=False)
+    lower, upper = wide(factors).tril(-1) + torch.eye(70), wide(factors).triu()
+    torch.testing.assert_close(lower @ upper, a.double(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(pivots.cpu(), torch.arange(1, 71, dtype=torch.int32).expand(2, -1))
+    assert not info.any()
+
+
+def test_what_cannot_be_factored(device):
+    """Infos and pivots are the CPU's; NaN is chosen, and spreads."""
+    a = torch.randn(5, 70, 70)
+    a[0, :, 40] = 0
+    a[1, 50, 35] = torch.nan
+    a[2] = 1
+    a[3] = 0
+    found, exact = torch.linalg.lu_factor_ex(a.to(device)), torch.linalg.lu_factor_ex(a)
+    assert torch.equal(found.info.cpu(), exact.info)
+    assert torch.equal(found.pivots.cpu(), exact.pivots)
+    assert torch.equal(found.LU.cpu().isnan(), exact.LU.isnan())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_systems_and_inverses(device, dtype):
+    for n in (33, 70, 250):
+        a, b = regular(2, n, n, dtype=dtype), torch.randn(2, n, 3, dtype=dtype)
+        assert_agree(device, torch.linalg.solve, a, b)
+        assert_agree(device, torch.linalg.solve, a, b[..., 0])
+        assert_agree(device, torch.linalg.solve, a[0], b)
+        assert_agree(device, lambda a, b: torch.linalg.solve(a, b.conj()), a, b[:1].expand(2, -1, -1))
+        assert_agree(device, lambda a, b: torch.linalg.solve(a, b, left=False), a, b.mT)
+        assert_agree(device, torch.linalg.inv, a)
+        for left, adjoint in itertools.product((True, False), repeat=2):
+
+            def solve(a, b, left=left, adjoint=adjoint):
+                factors = torch.linalg.lu_factor(a)
+                return torch.linalg.lu_solve(*factors, b if left else b.mT, left=left, adjoint=adjoint)
+
+            assert_agree(device, solve, a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_triangular_systems(device, dtype, left, upper, unit):
+    def solve(a, b):
+        return torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
+
+    for n in (33, 70, 170):
+        a = regular(n, n, dtype=dtype).roll(-1, -2) / (n if unit else 1)
+        b = torch.randn(2, n, 40, dtype=dtype)
+        assert_agree(device, solve, a, b if left else b.mT)
+        assert_agree(device, solve, a.mT.contiguous().mT, b if left else b.mH)
+
+
+def test_dispatches_of_gpus(monkeypatch):
+    """One for each block of columns, one for each block of rows that is solved, and some."""
+    monkeypatch.undo()
+    large = torch.empty(1024, 1024, device="meta")
+    for fn, blocks in (
+        (torch.linalg.lu_factor_ex, 32),
+        (torch.linalg.inv_ex, 96),
+        (lambda a: torch.linalg.solve_triangular(a, a, upper=True), 32),
+    ):
+        assert len(trace(fn, large, target="h200-dawn").steps) <= blocks + 8
+
+
+@pytest.mark.parametrize("target", ["h200-dawn", "browser"])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_kernels_of_gpus_compile(monkeypatch, target, dtype):
+    """Where pivots are looked for by subgroups, and where they are not; of one row of a thread and of many."""
+    dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
+    monkeypatch.undo()
+    null = dawn.IMPLEMENTATION.null().open()
+    for shape in ((20, 20), (300, 300), (2100, 100), (40, 100)):
+        plan = trace(torch.linalg.lu_factor_ex, torch.empty(shape, dtype=dtype, device="meta"), target=target)
+        for kernel in plan.kernels:
+            source = link(kernel, named(target)).source
+            null.create_shader(source, kernel.name, True)
+            assert not null.sink.errors, f"{source}\n{null.sink.take()}"
