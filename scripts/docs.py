@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def with_tables(text: str) -> str:
 
 
 def results_table(results: dict[str, Any]) -> str:
-    """A table: a workload a row; its ratio is CUDA's fastest median over webgpu's. What was not measured is a dash."""
+    """A table: a workload a row, the one in which webgpu is slowest beside CUDA first. What was not measured is a dash."""
     columns = WEBGPU | CUDA
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     lines = [
@@ -104,12 +105,17 @@ def results_table(results: dict[str, Any]) -> str:
         f"| workload | {' | '.join([*columns.values(), 'ratio', *KERNELS.values()])} |",
         "|---" * (len(columns) + len(KERNELS) + 2) + "|",
     ]
-    for row in results["workloads"]:
-        webgpu, cuda = (_fastest(row, names) for names in (WEBGPU, CUDA))
-        ratio = f"{cuda / webgpu:.2f}" if cuda and webgpu else "–"
+    for row in sorted(results["workloads"], key=_ratio):
+        ratio = f"{_ratio(row):.2f}" if isfinite(_ratio(row)) else "–"
         steps, kernels = ([_measured(row[n]) if n in row else "–" for n in names] for names in (columns, KERNELS))
         lines.append(f"| {' | '.join([row['name'], *steps, ratio, *kernels])} |")
     return "\n".join(lines)
+
+
+def _ratio(row: dict[str, Any]) -> float:
+    """CUDA's fastest median over webgpu's, infinite where one was not measured."""
+    webgpu, cuda = (_fastest(row, names) for names in (WEBGPU, CUDA))
+    return cuda / webgpu if cuda and webgpu else inf
 
 
 def _fastest(row: dict[str, Any], names: Iterable[str]) -> float | None:

@@ -66,7 +66,10 @@ def test_the_table_of_performance_is_a_row_for_each_workload() -> None:
     assert results["device"] in table
     assert results["date"] in table
     names = re.findall(r"^\| ([^|]*) \| [\d–]", table, re.MULTILINE)
-    assert names == [row["name"] for row in results["workloads"]]
+    assert sorted(names) == sorted(row["name"] for row in results["workloads"])
+    ratios = [float(ratio) for ratio in re.findall(r"^(?:\| [^|]* ){5}\| ([\d.]+) ", table, re.MULTILINE)]
+    assert ratios == sorted(ratios), "worst first"
+    assert len(ratios) == len(names)
 
 
 def test_a_run_of_the_benchmark_becomes_a_table(tmp_path: Path) -> None:
