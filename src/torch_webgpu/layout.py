@@ -74,6 +74,8 @@ def is_addressable(shape: Sequence[int], strides: Sequence[int], itemsize: int, 
 
 def may_overlap_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two indices can name one element (expanded tensors, sliding windows). Conservative."""
+    if 0 in shape:
+        return False
     expected = 1
     for stride, size in sorted((st, sz) for sz, st in zip(shape, strides, strict=True) if sz > 1):
         if stride < expected:

@@ -60,3 +60,9 @@ def test_a_call_that_was_right_is_refused_where_it_overlaps(device: torch.device
         x[:3].add_(x[1:4])
     x[:3].add_(x[4:7])
     assert x.tolist() == [16, 21, 26, 3, 4, 5, 6, 7]
+
+
+def test_nothing_overlaps_where_there_is_nothing(device: torch.device) -> None:
+    for where in (device, "cpu"):
+        x = torch.zeros(0, 1, device=where).expand(0, 3)
+        assert x.add_(1).shape == torch.rand_like(x).shape == torch.bernoulli(x).shape == (0, 3)

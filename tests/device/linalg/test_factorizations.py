@@ -206,6 +206,40 @@ def test_qr(device, dtype, shape):
             assert (product - (q @ operand if left else operand @ q)).abs().max() < limit
 
 
+def test_reflections_in_any_layout(device):
+    """Also where vectors, not only matrices, are parts of larger ones, or the same for a batch."""
+    a, tau, c = torch.geqrf(torch.randn(2, 3, 5, 5))[0], torch.randn(2, 3, 8), torch.randn(2, 3, 5, 5)
+    for part in (lambda t: t[..., 1:6], lambda t: t[:, :1, :5].expand(2, 3, 5), lambda t: t[..., :1].expand(2, 3, 5)):
+        here = part(tau.to(device))
+        assert here.stride() == part(tau).stride()
+        for fn, others in ((torch.linalg.householder_product, ()), (torch.ormqr, (c,))):
+            found = fn(a.to(device), here, *[t.to(device) for t in others])
+            torch.testing.assert_close(found.cpu(), fn(a, part(tau), *others), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reflections_of_what_is_left_by_rounding(device, dtype):
+    """Columns of a matrix of rank 1: after two reflections squares of what is left are too small for float32."""
+    for n in (5, 40):
+        for _ in range(20):
+            column = torch.randn(n, 1, dtype=dtype)
+            for a in (column.expand(n, n), column.mT.expand(n, n)):
+                q, r = torch.linalg.qr(a.contiguous().to(device))
+                torch.testing.assert_close((q @ r).cpu(), a.contiguous(), rtol=1e-4, atol=1e-4)
+
+
+def test_triangles_with_a_negative_bit(device):
+    """PyTorch resolves it for all operators but this one."""
+    a, b = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 2)
+
+    def solve(a, b):
+        imaginary = a.conj().imag
+        assert imaginary.is_neg()
+        return torch.linalg.solve_triangular(imaginary, b, upper=True)
+
+    torch.testing.assert_close(solve(a.to(device), b.to(device)).cpu(), solve(a, b), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_exponential(device, dtype):
     for n in (2, 5, 40):
@@ -300,6 +334,14 @@ def test_large_and_small_numbers_keep_their_norms(device):
         a = torch.randn(40, 20)
         r = torch.linalg.qr((scale * a).to(device))[1].cpu() / scale
         torch.testing.assert_close(r, torch.linalg.qr(a)[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 0.5, 0, float("inf")])
+def test_norms_of_single_elements(device, p):
+    """Are their magnitudes, also where a power would be too large or too small."""
+    for x in (torch.tensor([[1e30], [-1e-30], [torch.nan]]), torch.tensor([[3e25 + 4e25j], [0j]])):
+        found = torch.linalg.vector_norm(x.to(device), p, dim=1)
+        torch.testing.assert_close(found.cpu(), torch.linalg.vector_norm(x, p, dim=1), equal_nan=True)
 
 
 @pytest.mark.parametrize("fn", [torch.linalg.inv, torch.linalg.det, lambda a: torch.linalg.qr(a)[1],

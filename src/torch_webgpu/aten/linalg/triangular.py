@@ -9,6 +9,7 @@ import torch
 from torch_webgpu.aten.dispatch.operations import record_kernel
 from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
+from torch_webgpu.aten.tensors.copy import plain
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
 from torch_webgpu.kernels.linalg.substitution import width_of
@@ -76,7 +77,8 @@ def solve_twice_in_place(a: torch.Tensor, x: torch.Tensor, first: Triangle, seco
 
 def solve_into(x: torch.Tensor, a: torch.Tensor, triangle: Triangle, left: bool = True) -> torch.Tensor:
     """Solves ``a x = b``, or ``x a = b``, where the new tensor ``x`` (…, m, n) has b; ``a`` (…, n, n) broadcasts."""
-    a = matrices(a.resolve_conj().expand(*x.shape[:-2], *a.shape[-2:]))
+    # PyTorch resolves neither bit for this operator, and both for all other ones.
+    a = matrices(plain(a).expand(*x.shape[:-2], *a.shape[-2:]))
     x3 = matrices(x)
     if not left:
         a, x3 = a.mT, x3.mT

@@ -301,6 +301,8 @@ def norm_into(
     outputs: Sequence[torch.Tensor], self: torch.Tensor, ord: float, dims: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """The ``ord``-norm of the elements, converted to ``dtype``, over ``dims``."""
+    if self.dim() and ord != 0 and math.prod([self.shape[d] for d in dims]) == 1:
+        ord = 1  # the magnitude of each element, as on the CPU, though its power be too large
     norm = VectorNorm.of(ord)
     scalars = [number(v, outputs[0].dtype) for v in norm.scalars]
     arguments = (norm.order, norm.combine, dtype)

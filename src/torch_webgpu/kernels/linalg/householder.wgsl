@@ -41,9 +41,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) nwg: vec
     var tau = from_real(R(0));
     var beta = real_of(alpha);
     var divisor = from_real(R(1));
-    if (!(sum == R(0)) || !is_real(alpha)) {
-      let scale = max(unit, largest_part(alpha));
-      let ratio = unit / scale;
+    if (!(sum == R(0)) || (!is_real(alpha) && largest_part(alpha) > R(0))) {
+      let scale = max(largest, largest_part(alpha));
+      let ratio = largest / scale;
       let norm = scale * sqrt(square_of(over(alpha, scale)) + sum * ratio * ratio);
       beta = select(-norm, norm, real_of(alpha) < R(0));
       tau = over(from_real(beta) - alpha, beta);

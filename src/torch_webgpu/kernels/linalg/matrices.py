@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.kernels.points import Draft, wgsl_source
 from torch_webgpu.wgsl.kernel import Binding
@@ -27,9 +25,10 @@ class MatrixKernel(Draft):
         self.locate(name, arg, spec)
 
     def vector(self, name: str, arg: int, spec: Spec, *, written: bool = True) -> None:
-        """Argument ``arg`` of shape (batch, n), or (batch,), dense: element i is ``name_at(batch, i, 0)``."""
-        n = prod(spec.shape[1:])
-        self.matrix(name, arg, spec._replace(shape=(spec.shape[0], n, 1), strides=(n, 1, 0)), written=written)
+        """Argument ``arg`` of shape (batch, n), or (batch,): element i is ``name_at(batch, i, 0)``."""
+        fill = 3 - len(spec.shape)
+        column = spec._replace(shape=spec.shape + (1,) * fill, strides=spec.strides + (0,) * fill)
+        self.matrix(name, arg, column, written=written)
 
     def launch(self, name: str, groups: int, threads: int) -> Launch:
         """The dispatch of ``kernels/linalg/<name>.wgsl`` in ``groups`` workgroups, which is the parameter too."""
