@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", default="forward,backward", help="forward,inplace,out,backward,error, or 'all'")
     parser.add_argument("--samples", type=int, default=4, metavar="N", help="samples of each operator (default 4)")
     parser.add_argument(
-        "--layouts", action="store_true", help="also transposed, sliced, expanded, 0-dim and empty inputs"
+        "--layouts", action="store_true", help="also transposed, sliced, expanded, 0-dim, empty and mixed inputs"
     )
     parser.add_argument("--native", action="store_true", help="a CPU fallback is a failure")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes (default 1)")

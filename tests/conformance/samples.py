@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch.utils import _pytree as pytree
@@ -166,6 +167,23 @@ def expanded(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
+def offset(t: torch.Tensor) -> torch.Tensor:
+    """The same values side by side, from the third element of a storage on."""
+    return torch.zeros(t.numel() + 3, dtype=t.dtype)[3:].view(t.shape).copy_(t)
+
+
+def part(t: torch.Tensor) -> torch.Tensor:
+    """The same values as a part of longer rows."""
+    return torch.zeros((*t.shape[:-1], t.shape[-1] + 3), dtype=t.dtype)[..., 1:-2].copy_(t) if t.dim() else offset(t)
+
+
+def lazy(t: torch.Tensor) -> torch.Tensor:
+    """The same values, whose conjugation or negation is a bit that is not carried out."""
+    if t.is_complex():
+        return t.conj().resolve_conj().conj()
+    return torch._neg_view(-t) if t.is_floating_point() else t
+
+
 def scalar(t: torch.Tensor) -> torch.Tensor:
     """The first element, 0-dim."""
     return t[(0,) * t.dim()].clone() if t.numel() else t
@@ -183,6 +201,9 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "scalar": scalar,
     "empty": empty,
 }
+MIXED = "mixed"
+"""A layout in which each tensor has one of its own: kernels take one for the other only where they differ."""
+_MIXTURE = (transposed, part, lazy, offset, sliced, expanded)
 _KEEPS_VALUES = frozenset({"transposed", "sliced"})
 
 
@@ -191,15 +212,16 @@ def relayout(sample: Sample, layout: str, dtype: torch.dtype) -> Sample | None:
 
     ``expanded`` repeats values, so it leaves index tensors alone: repeated indices make scatters ambiguous.
     """
-    change, changed = LAYOUTS[layout], False
+    first = crc32(sample.describe().encode())
+    changes = cycle(_MIXTURE[(first + k) % len(_MIXTURE)] for k in range(len(_MIXTURE)))
+    changed = False
 
     def leaf(value: Any) -> Any:
         nonlocal changed
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             return value
-        if layout == "expanded" and (
-            value.dtype != dtype or (not dtype.is_floating_point and value is not sample.input)
-        ):
+        change = next(changes) if layout == MIXED else LAYOUTS[layout]
+        if change is expanded and (value.dtype != dtype or (not dtype.is_floating_point and value is not sample.input)):
             return value
         result = change(value.detach())
         if _geometry(result) == _geometry(value):
@@ -217,14 +239,15 @@ def relayout(sample: Sample, layout: str, dtype: torch.dtype) -> Sample | None:
 
 
 def _geometry(t: torch.Tensor) -> tuple[Any, ...]:
-    return t.size(), t.stride(), t.storage_offset()
+    return t.size(), t.stride(), t.storage_offset(), t.is_conj(), t.is_neg()
 
 
 def with_layouts(op: Any, chosen: list[Sample], dtype: torch.dtype, layouts: tuple[str, ...]) -> Iterator[Sample]:
     """The chosen samples, then for each layout the first of them that it changes."""
     yield from chosen
     for layout in layouts:
-        unasked = layout in NO_REFERENCE.get(op.full_name, ())
+        missing = NO_REFERENCE.get(op.full_name, {})
+        unasked = layout in missing or (layout == MIXED and not missing.keys().isdisjoint(("transposed", "expanded")))
         if unasked or (layout in ("scalar", "empty") and any(_has(s, layout) for s in chosen)):
             continue
         candidates = (relayout(s, layout, dtype) for s in sorted(chosen, key=_richness, reverse=True))

@@ -9,7 +9,7 @@ import torch
 
 from .checks import Case, backward, forward, inplace, out
 from .compare import MismatchError, Tolerance, assert_same
-from .samples import LAYOUTS, choose, relayout
+from .samples import LAYOUTS, MIXED, choose, relayout
 from .target import DEVICE, Replica
 from .trials import opinfos
 
@@ -115,7 +115,7 @@ def test_replica_keeps_sharing():
 
 def test_layouts_differ_from_the_sample():
     sample = next(s for s in choose(opinfos()["add"], torch.float32, 8) if s.input.dim() == 2)
-    for layout in LAYOUTS:
+    for layout in (*LAYOUTS, MIXED):
         changed = relayout(sample, layout, torch.float32)
         assert changed is not None
         assert changed.input.shape == sample.input.shape or changed.derived

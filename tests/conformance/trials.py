@@ -62,7 +62,7 @@ class Effort:
 
 RUNS = 3
 """Of a sample that is run several times: the third is recognised and encoded as every later one is."""
-ALL_LAYOUTS = tuple(samples.LAYOUTS)
+ALL_LAYOUTS = (*samples.LAYOUTS, samples.MIXED)
 
 
 @dataclass(frozen=True)
