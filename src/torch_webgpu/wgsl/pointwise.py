@@ -22,13 +22,10 @@ from .launch import Launch, ParamList
 from .quad_runs import build_runs, takes_runs
 from .quads import QuadWriter, build_quads
 from .transposed import build_transposed, find_turn
-from .transposed_blocks import build_blocks, find_blocks
 
 
-def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool, by_blocks: bool = False) -> Launch:
-    """A pointwise operation. ``alias[k]`` is the first argument that shares argument ``k``'s storage. ``by_blocks``:
-    transposed blocks go through workgroup memory, also narrow ones, which CPUs read point by point in less time.
-    """
+def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool) -> Launch:
+    """A pointwise operation. ``alias[k]`` is the first argument that shares argument ``k``'s storage."""
     body = op.body
     assert isinstance(body, Pointwise)
     shape = op.outputs[0].shape
@@ -45,8 +42,6 @@ def build_pointwise(op: Operation, alias: tuple[int, ...], native_f16: bool, by_
     turns = by_four and not linear and not in_order and all(indexing.layout(k) == "linear" for k in outputs)
     if turns and (turn := find_turn(op, sizes, strides)) is not None:
         return build_transposed(QuadWriter(op, alias, indexing), turn)
-    if by_blocks and not (one_by_one or linear or in_order) and (blocks := find_blocks(op, indexing)) is not None:
-        return build_blocks(QuadWriter(op, alias, indexing), blocks)
     numel = params.add("numel", prod(shape))
     if by_four:
         writer = QuadWriter(op, alias, indexing)

@@ -1,4 +1,4 @@
-"""LU factorization and triangular systems block by block, as on GPUs, on whatever adapter there is."""
+"""LU and QR factorization and triangular systems block by block, as on GPUs, on whatever adapter there is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.device.linalg.decompositions import DTYPES, natively, wide
+from tests.device.linalg.decompositions import DTYPES, assert_orthonormal, natively, wide
 from torch.utils._pytree import tree_leaves
 
-from torch_webgpu.aten.linalg import lu, triangular
+from torch_webgpu.aten.linalg import lu, qr, triangular
 from torch_webgpu.ir.operation import Operation
-from torch_webgpu.kernels.linalg import lu_steps
+from torch_webgpu.kernels.linalg import lu_steps, qr_steps
 from torch_webgpu.kernels.linalg import triangular as kernels
 from torch_webgpu.kernels.linalg.triangular import Triangle
 from torch_webgpu.plan import trace
@@ -45,6 +45,9 @@ def steps(monkeypatch):
     monkeypatch.setattr(lu_steps, "MOST_THREADS", 64)
     monkeypatch.setattr(lu, "lower_lu_step", lower_lu_step)
     monkeypatch.setattr(triangular, "lower_triangular_step", lower_triangular_step)
+    monkeypatch.setattr(qr, "is_stepwise", lambda rows, dtype, target: rows <= 300)
+    monkeypatch.setattr(qr_steps, "MOST_THREADS", 64)
+    monkeypatch.setattr(qr_steps, "MOST_APPLYING", 32)
     with natively():
         yield
 
@@ -149,6 +152,8 @@ def test_dispatches_of_gpus(monkeypatch):
         (torch.linalg.lu_factor_ex, 32),
         (torch.linalg.inv_ex, 96),
         (lambda a: torch.linalg.solve_triangular(a, a, upper=True), 32),
+        (torch.geqrf, 64),
+        (torch.linalg.qr, 96),
     ):
         assert len(trace(fn, large, target="h200-dawn").steps) <= blocks + 8
 
@@ -156,13 +161,80 @@ def test_dispatches_of_gpus(monkeypatch):
 @pytest.mark.parametrize("target", ["h200-dawn", "browser"])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_kernels_of_gpus_compile(monkeypatch, target, dtype):
-    """Where pivots are looked for by subgroups, and where they are not; of one row of a thread and of many."""
+    """Where subgroups look for pivots and add, and where they do not; of one row of a thread and of many."""
     dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
     monkeypatch.undo()
     null = dawn.IMPLEMENTATION.null().open()
     for shape in ((20, 20), (300, 300), (2100, 100), (40, 100)):
-        plan = trace(torch.linalg.lu_factor_ex, torch.empty(shape, dtype=dtype, device="meta"), target=target)
-        for kernel in plan.kernels:
-            source = link(kernel, named(target)).source
-            null.create_shader(source, kernel.name, True)
-            assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+        for fn in (torch.linalg.lu_factor_ex, products_of_factors):
+            plan = trace(fn, torch.empty(shape, dtype=dtype, device="meta"), target=target)
+            for kernel in plan.kernels:
+                source = link(kernel, named(target)).source
+                null.create_shader(source, kernel.name, True)
+                assert not null.sink.errors, f"{source}\n{null.sink.take()}"
+
+
+QR_SHAPES = ((5, 3), (33, 20), (2, 3, 40, 40), (70, 70), (20, 30), (20, 100), (128, 200), (300, 64), (310, 40))
+
+
+def assert_factored(device: torch.device, a: torch.Tensor) -> None:
+    """Q and R of ``a``, in the CPU's layouts and with its signs."""
+    for mode in ("reduced", "complete", "r"):
+        q, r = torch.linalg.qr(a.to(device), mode)
+        cpu = torch.linalg.qr(a, mode)
+        assert [(t.shape, t.stride()) for t in (q, r)] == [(t.shape, t.stride()) for t in cpu]
+        assert torch.equal(r.cpu(), r.cpu().triu())
+        if mode != "r":
+            assert_orthonormal(q)
+            error = (wide(q) @ wide(r) - wide(a)).norm() / a.norm()
+            assert error < 4 * torch.finfo(a.dtype).eps * max(a.shape) ** 0.5, error
+        signs = [t.cpu().diagonal(dim1=-2, dim2=-1)[..., :-1].real.sign() for t in (cpu.R, r)]
+        assert torch.equal(*signs)
+
+
+def products_of_factors(a: torch.Tensor) -> list[torch.Tensor]:
+    """What is computed of reflections whose triangles are not known yet."""
+    factors, tau = torch.geqrf(a)
+    b = torch.ones_like(a)
+    found = [torch.ormqr(factors, tau, b, True, transpose) for transpose in (False, True)]
+    found += [torch.ormqr(factors, tau, b.mT, False, transpose) for transpose in (False, True)]
+    found += [factors, tau]
+    if a.shape[-2] >= a.shape[-1]:
+        found.append(torch.linalg.householder_product(factors, tau))
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_qr(device, dtype):
+    for shape in QR_SHAPES:
+        assert_factored(device, torch.randn(shape, dtype=dtype))
+    # MKL leaves the last reflection of large complex square matrices out.
+    for shape in QR_SHAPES if dtype != torch.complex64 else ((33, 20), (300, 64)):
+        a = regular(*shape, dtype=dtype) if shape[-1] <= shape[-2] else torch.randn(shape, dtype=dtype)
+        assert_agree(device, products_of_factors, a)
+
+
+def test_qr_of_columns_without_norms(device):
+    """Zeros have no reflections; NaN spreads to what depends on it; squares stay in range."""
+    a = torch.randn(5, 70, 40)
+    a[0, :, 35] = 0
+    a[1, 50, 33] = torch.nan
+    a[2] = torch.eye(70, 40)
+    a[3] = 0
+    a[4, 34:, 34:] *= 1e-25
+    (found, tau), (exact, exact_tau) = torch.geqrf(a.to(device)), torch.geqrf(a)
+    assert torch.equal(found.cpu().isnan(), exact.isnan())
+    assert torch.equal(tau.cpu().isnan(), exact_tau.isnan())
+    assert torch.equal(found[2:4].cpu(), exact[2:4])
+    assert torch.equal(tau[2:4].cpu(), exact_tau[2:4])
+    torch.testing.assert_close(tau[4].cpu(), exact_tau[4], rtol=1e-4, atol=1e-4)
+    for scale in (1e25, 1e-25):
+        r = torch.linalg.qr((scale * a[:1]).to(device))[1].cpu() / scale
+        torch.testing.assert_close(r, torch.linalg.qr(a[:1])[1], rtol=1e-4, atol=1e-4)
+    # Of rank 1: after some reflections what rounding leaves is nearly too small for numbers.
+    for dtype in DTYPES:
+        column = torch.randn(3, 40, 1, dtype=dtype)
+        for same in (column.expand(-1, -1, 40), column.mT.expand(-1, 40, -1)):
+            q, r = torch.linalg.qr(same.contiguous().to(device))
+            torch.testing.assert_close((q @ r).cpu(), same.contiguous(), rtol=1e-4, atol=1e-4)
+            assert_orthonormal(q)

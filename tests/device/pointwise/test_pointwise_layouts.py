@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.device.against_cpu import check, same
 
-from torch_webgpu.compiler.lower import lower
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.operation import Operation
-from torch_webgpu.plan import trace
-from torch_webgpu.wgsl.launch import Launch
-from torch_webgpu.wgsl.pointwise import build_pointwise
 
 DTYPES = (
     torch.float32, torch.float16, torch.bfloat16,
@@ -53,47 +47,6 @@ def test_strided_operands(dtype: torch.dtype, device: torch.device) -> None:
     image = make(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert (image.to(device) + 1).stride() == (image + 1).stride()
     check(device, lambda x: x + x.mT.mT, image)
-
-
-BLOCKS = ((5, 68, 9), (3, 9, 132), (1, 3, 1004), (2, 1004, 3), (4, 100, 2), (7, 15, 76), (2, 9, 1284), (3, 9, 62))
-"""Batches of matrices with few rows or few columns; the last has a size that no four divide."""
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=names)
-@pytest.mark.parametrize("shape", BLOCKS, ids=str)
-def test_transposed_blocks(
-    dtype: torch.dtype, shape: tuple[int, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through workgroup memory, as on GPUs, whatever the adapter is."""
-
-    def by_blocks(op: Operation, alias: tuple[int, ...], native_f16: bool, by_blocks: bool) -> Launch:
-        return build_pointwise(op, alias, native_f16, by_blocks=True)
-
-    monkeypatch.setattr(lower, "build_pointwise", by_blocks)
-    n, rows, columns = shape
-    x = torch.randint(0, 99, (n, columns, rows), generator=torch.Generator().manual_seed(0)).to(dtype)
-    for change in (
-        lambda x: x.mT.contiguous(),
-        lambda x: x.mT.contiguous() == x.mT.contiguous().clone(),
-        lambda x: torch.empty(x.mT.shape, dtype=torch.float16, device=x.device).copy_(x.mT),
-        lambda x: x.flatten()[2:].as_strided((n - 1, rows, columns), (rows * columns, 1, rows)).contiguous(),
-        lambda x: torch.zeros(x.numel() + 4, dtype=x.dtype, device=x.device)[4:].view(x.mT.shape).copy_(x.mT),
-    ):
-        check(device, change, x)
-    if dtype.is_floating_point:
-        check(device, lambda x: torch.relu(x.mT.contiguous() - 40) * x.mT, x)
-
-
-def test_which_blocks_are_transposed() -> None:
-    """Weights of convolutions, from either layout to the other."""
-    here = partial(trace, target="h200-dawn")
-    weight = torch.empty(640, 320, 3, 3, device="meta")
-    plans = [
-        here(lambda w: w.to(memory_format=torch.channels_last), weight),
-        here(lambda w: w.contiguous(), weight.to(memory_format=torch.channels_last)),
-    ]
-    for plan in plans:
-        assert [step.grid for step in plan.steps] == [(2 * 640, 1, 1)]  # tiles of 224 of 320 columns
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.int16, torch.bool], ids=names)

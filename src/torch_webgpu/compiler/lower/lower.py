@@ -43,7 +43,7 @@ def _with(launch: Launch, functions: Sequence[WgslFunction]) -> Launch:
 
 def _lower(op: Operation, alias: tuple[int, ...], target: Target) -> Lowered:
     if isinstance(op.body, Pointwise):
-        return Lowered((build_pointwise(op, alias, target.float16, by_blocks=not target.software),))
+        return Lowered((build_pointwise(op, alias, target.float16),))
     if isinstance(op.body, Reduction):
         return build_reduction(op, alias, target.subgroup_size, target.max_buffers)
     if isinstance(op.body, ForEach):

@@ -16,7 +16,7 @@ from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
 from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value, grid_for
 
-from .radix import RadixSort, key_of
+from .radix import RadixSort, passes
 
 BLOCK = 1024
 THREADS = 256
@@ -162,7 +162,7 @@ def by_radix(dtype: str, rows: int, n: int) -> bool:
     elements, where launches are what takes time, as 3.
     """
     merges = (-(-n // BLOCK) - 1).bit_length()
-    return key_of(dtype).passes * (1.5 if rows * n >= MANY else 3) < merges + 1
+    return passes(dtype) * (1.5 if rows * n >= MANY else 3) < merges + 1
 
 
 def selection(sorter: Sorter, n: int, k: int) -> Lowered:
