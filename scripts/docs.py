@@ -96,7 +96,7 @@ def with_tables(text: str) -> str:
 
 
 def results_table(results: dict[str, Any]) -> str:
-    """A table: a workload a row, the one in which webgpu is slowest beside CUDA first; a dash for what has no figure."""
+    """A table: a workload a row, that in which webgpu is slowest beside CUDA first; a dash for what has no figure."""
     columns = WEBGPU | CUDA
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     lines = [
