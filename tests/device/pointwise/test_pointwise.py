@@ -4,6 +4,7 @@ integers, conversions, Python numbers, doubles, gradients."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -475,3 +476,13 @@ def test_floats_divided_by_the_number_zero(device, divide):
     x = torch.tensor([5.0, 0.0, -3.0])
     torch.testing.assert_close(divide(x.to(device), 0).cpu(), divide(x, 0), equal_nan=True)
     torch.testing.assert_close(torch.tensor([5, -3]).to(device).div(0).cpu(), torch.tensor([5, -3]).div(0))
+
+
+@pytest.mark.parametrize("name", ["atan", "asinh", "sinh", "tanh", "erf", "round", "special.i1", "special.bessel_j1"])
+def test_odd_functions_of_one_negated_number(device, name):
+    """Mesa 22's compiler got the sign of some wrong, in kernels of one element."""
+    fn = attrgetter(name)(torch)
+    for value in (0.3, 8.7, -0.3, -8.7):
+        for before in (torch.neg, lambda x: -x.abs()):
+            x = before(torch.tensor([value], device=device))
+            torch.testing.assert_close(fn(x).cpu(), fn(before(torch.tensor([value]))), rtol=1e-5, atol=1e-6)

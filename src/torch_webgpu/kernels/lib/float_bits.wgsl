@@ -21,8 +21,10 @@ fn isfinite_f(x: f32) -> bool { return magnitude_bits(x) < 0x7f800000u; }
 
 fn signbit_f(x: f32) -> bool { return (bitcast<u32>(x) >> 31u) != 0u; }
 
+// Not as two masks: Mesa 22's compiler of lavapipe makes something else of them where ``sign`` is a negated number.
 fn copysign_f(x: f32, sign: f32) -> f32 {
-  return bitcast<f32>(magnitude_bits(x) | (bitcast<u32>(sign) & 0x80000000u));
+  let magnitude = magnitude_bits(x);
+  return bitcast<f32>(select(magnitude, magnitude | 0x80000000u, signbit_f(sign)));
 }
 
 // torch.minimum and torch.maximum: NaN where an operand is NaN.
