@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_webgpu.dtypes import BY_NAME, KINDS
+from torch_webgpu.kernels.points import Draft
 from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
-from torch_webgpu.wgsl.kernel import Binding, Kernel, Param
-from torch_webgpu.wgsl.launch import Launch, Lowered, Source, Value, grid_of
+from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import Launch, Lowered, Source, grid_of
 
 DIGIT_BITS = 8
 RADIX = 1 << DIGIT_BITS
@@ -115,96 +116,83 @@ class RadixSort:
 
     def count(self, digit: Digit, source: Pair | None, first: int) -> Launch:
         """Of each block's digits; ``first``: the binding index of the first temporary."""
-        part = _Part()
+        part = Draft(())
         self.read(part, digit, source)
-        part.bind(Binding("counts", "u32", "read_write"), first + COUNTS)
+        part.binding(Binding("counts", "u32", "read_write"), first + COUNTS)
         return self.launch("radix_count", part, self.rows * self.blocks, items=ITEMS)
 
     def scan(self, first: int) -> Launch:
-        part = _Part()
-        part.bind(Binding("counts", "u32", "read_write"), first + COUNTS)
-        part.bind(Binding("totals", "u32", "read_write"), first + TOTALS)
-        part.values.update(digits=self.rows * RADIX, blocks=self.blocks)
+        part = Draft(())
+        part.binding(Binding("counts", "u32", "read_write"), first + COUNTS)
+        part.binding(Binding("totals", "u32", "read_write"), first + TOTALS)
+        part.param("digits", self.rows * RADIX)
+        part.param("blocks", self.blocks)
         width = min(self.threads, 1 << (self.blocks - 1).bit_length())
         workgroups = -(-self.rows * RADIX // (self.threads // width))
         return self.launch("radix_scan", part, workgroups, width=width, steps=steps(width))
 
     def scatter(self, digit: Digit, source: Pair | None, sink: Pair | None, first: int) -> Launch:
-        part = _Part()
+        part = Draft(())
         self.read(part, digit, source)
         if source is None:
-            part.prelude.append("fn place_at(i: u32, place: u32) -> u32 { return place; }")
+            part.add("fn place_at(i: u32, place: u32) -> u32 { return place; }")
         else:
-            part.bind(Binding("places_in", "u32"), source[1])
-            part.prelude.append("fn place_at(i: u32, place: u32) -> u32 { return places_in_load(i); }")
-        part.bind(Binding("counts", "u32"), first + COUNTS)
-        part.bind(Binding("totals", "u32"), first + TOTALS)
+            part.binding(Binding("places_in", "u32"), source[1])
+            part.add("fn place_at(i: u32, place: u32) -> u32 { return places_in_load(i); }")
+        part.binding(Binding("counts", "u32"), first + COUNTS)
+        part.binding(Binding("totals", "u32"), first + TOTALS)
         self.write(part, sink)
         words = 2 if self.item == "i64" else 1
-        part.prelude += WORDS[self.item]
+        part.add(*WORDS[self.item])
         joined = [", ".join(f"word{w}_{i}" for w in range(words)) for i in range(ITEMS)]
         sizes = {"groups": self.threads // 32, "items": ITEMS, "words": words, "steps": steps(RADIX)}
         return self.launch("radix_scatter", part, self.rows * self.blocks, **sizes, joined=joined)
 
-    def read(self, part: _Part, digit: Digit, source: Pair | None) -> None:
+    def read(self, part: Draft, digit: Digit, source: Pair | None) -> None:
         """Declares ``Item``, ``item_at`` and ``digit_of``."""
-        part.prelude.append(f"alias Item = {BY_NAME[self.item].compute};")
+        part.add(f"alias Item = {BY_NAME[self.item].compute};")
         if source is None:
             is_small = BY_NAME[self.dtype].itemsize < 4
-            part.bind(Binding("x", self.dtype if is_small else self.item), 0)
-            part.values["x_offset"] = Source("offset", 0)
+            part.binding(Binding("x", self.dtype if is_small else self.item), 0)
+            part.param("x_offset", Source("offset", 0))
             value = "x_load(P.x_offset + i)"
             if is_small:
                 value = f"key_{BY_NAME[self.dtype].kind}({value})"
         else:
-            part.bind(Binding("items_in", self.item), source[0])
+            part.binding(Binding("items_in", self.item), source[0])
             value = "items_in_load(i)"
         word, shift, bits = digit
-        part.values.update(rows=self.rows, n=self.n, blocks=self.blocks, shift=shift, mask=(1 << bits) - 1)
+        for name, size in (("rows", self.rows), ("n", self.n), ("blocks", self.blocks)):
+            part.param(name, size)
+        part.param("shift", shift)
+        part.param("mask", (1 << bits) - 1)
         flip = "~" if self.descending else ""
-        part.prelude += [
+        part.add(
             f"fn item_at(i: u32) -> Item {{ return {value}; }}",
             f"fn digit_of(item: Item) -> u32 {{ return ({flip}{word} >> P.shift) & P.mask; }}",
-        ]
+        )
 
-    def write(self, part: _Part, sink: Pair | None) -> None:
+    def write(self, part: Draft, sink: Pair | None) -> None:
         """Declares ``store_item``: into temporaries, or the operation's results."""
         if sink is not None:
-            part.bind(Binding("items_out", self.item, "read_write"), sink[0])
-            part.bind(Binding("places_out", "u32", "read_write"), sink[1])
+            part.binding(Binding("items_out", self.item, "read_write"), sink[0])
+            part.binding(Binding("places_out", "u32", "read_write"), sink[1])
             stores = ["items_out_store(row * P.n + to, item);", "places_out_store(row * P.n + to, place);"]
         else:
             stores = []
-            part.values["k"] = self.k
+            part.param("k", self.k)
             if self.has_values:
-                part.bind(Binding("values", self.item, "read_write"), 1)
-                part.values["values_offset"] = Source("offset", 1)
+                part.binding(Binding("values", self.item, "read_write"), 1)
+                part.param("values_offset", Source("offset", 1))
                 stores.append("if (to < P.k) { values_store(P.values_offset + row * P.k + to, item); }")
-            part.bind(Binding("indices", "i64", "read_write"), 1 + self.has_values)
-            part.values["indices_offset"] = Source("offset", 1 + self.has_values)
+            part.binding(Binding("indices", "i64", "read_write"), 1 + self.has_values)
+            part.param("indices_offset", Source("offset", 1 + self.has_values))
             stores.append("if (to < P.k) { indices_store(P.indices_offset + row * P.k + to, i64_from_u32(place)); }")
-        part.prelude.append(f"fn store_item(row: u32, to: u32, item: Item, place: u32) {{ {' '.join(stores)} }}")
+        part.add(f"fn store_item(row: u32, to: u32, item: Item, place: u32) {{ {' '.join(stores)} }}")
 
-    def launch(self, name: str, part: _Part, workgroups: int, **values: object) -> Launch:
-        text = "\n".join([*part.prelude, render(f"sorting/{name}", threads=self.threads, **values)])
-        params = tuple(Param(p) for p in part.values)
-        size = (self.threads, 1, 1)
-        kernel = Kernel(name, text, tuple(part.bindings), params, workgroup_size=size, trusted=True)
-        return Launch(kernel, tuple(part.order), tuple(part.values.values()), grid_of(workgroups))
-
-
-class _Part:
-    """The bindings, parameters and declarations of a launch under construction."""
-
-    def __init__(self) -> None:
-        self.bindings: list[Binding] = []
-        self.order: list[int] = []
-        self.values: dict[str, Value] = {}
-        self.prelude: list[str] = []
-
-    def bind(self, binding: Binding, arg: int) -> None:
-        self.bindings.append(binding)
-        self.order.append(arg)
+    def launch(self, name: str, part: Draft, workgroups: int, **values: object) -> Launch:
+        text = render(f"sorting/{name}", threads=self.threads, **values)
+        return part.build(name, [text], self.threads, grid_of(workgroups))
 
 
 def steps(count: int) -> list[int]:
