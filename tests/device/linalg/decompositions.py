@@ -24,6 +24,12 @@ def wide(t: torch.Tensor) -> torch.Tensor:
     return t.cpu().to(torch.complex128 if t.is_complex() else torch.float64)
 
 
+def regular(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Condition numbers of a few, and rows that have to be interchanged."""
+    x = torch.randn(*shape, dtype=dtype) / shape[-1] ** 0.5 + 3 * torch.eye(*shape[-2:])
+    return x.roll(1, -2)
+
+
 def allowed(a: torch.Tensor) -> float:
     """An error relative to the norm."""
     return SLACK * torch.finfo(a.dtype).eps * max(a.shape[-2:]) ** 0.5

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from tests.device.against_cpu import check, layouts
+from tests.device.linalg.decompositions import regular
 from torch.utils._pytree import tree_leaves
 
 from torch_webgpu.aten.linalg import cholesky
@@ -34,12 +35,6 @@ def bound(dtype: torch.dtype, n: int) -> float:
 def positive(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     x = torch.randn(*shape, dtype=dtype)
     return x @ x.mH / shape[-1] + torch.eye(shape[-1])
-
-
-def regular(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Condition numbers of a few, and rows that have to be interchanged."""
-    x = torch.randn(*shape, dtype=dtype) / shape[-1] ** 0.5 + 3 * torch.eye(shape[-1])
-    return x.roll(1, -2)
 
 
 def agree(device: torch.device, fn: Callable[..., object], *tensors: torch.Tensor) -> None:
@@ -229,7 +224,7 @@ def test_reflections_of_what_is_left_by_rounding(device, dtype):
 
 
 def test_triangles_with_a_negative_bit(device):
-    """PyTorch resolves it for all operators but this one."""
+    """PyTorch leaves it to this operator."""
     a, b = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 2)
 
     def solve(a, b):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.device.linalg.decompositions import DTYPES, assert_orthonormal, natively, wide
+from tests.device.linalg.decompositions import DTYPES, assert_orthonormal, natively, regular, wide
 from torch.utils._pytree import tree_leaves
 
 from torch_webgpu.aten.linalg import lu, qr, triangular
@@ -69,12 +69,6 @@ def assert_agree(device: torch.device, fn: Callable[..., object], *tensors: torc
             assert error < 100 * torch.finfo(cpu.dtype).eps * max(tensors[0].shape[-2:]), error
         else:
             assert torch.equal(result.cpu(), cpu)
-
-
-def regular(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Condition numbers of a few, and rows that have to be interchanged."""
-    x = torch.randn(*shape, dtype=dtype) / shape[-1] ** 0.5 + 3 * torch.eye(*shape[-2:])
-    return x.roll(1, -2)
 
 
 SHAPES = ((2, 33, 33), (70, 70), (130, 130), (250, 250), (2, 40, 100), (20, 300), (150, 40), (300, 40))
@@ -167,7 +161,7 @@ def test_dispatches_of_gpus(monkeypatch):
 @pytest.mark.parametrize("target", ["h200-dawn", "browser"])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_kernels_of_gpus_compile(monkeypatch, target, dtype):
-    """Where subgroups look for pivots and add, and where they do not; of one row of a thread and of many."""
+    """Where subgroups look for pivots, and where they do not; of one row of a thread and of many."""
     dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
     monkeypatch.undo()
     null = dawn.IMPLEMENTATION.null().open()

@@ -172,8 +172,7 @@ def permutation_matrix(pivots: torch.Tensor, m: int) -> torch.Tensor:
     if not rows.numel():
         return rows.unsqueeze(-2) == rows.unsqueeze(-1)
     if pivots.shape[-1]:
-        dense = vectors(pivots).contiguous()
-        record_kernel("aten::lu_unpack", (dense,), (vectors(rows),), Extern(lower_permutation))
+        record_kernel("aten::lu_unpack", (vectors(pivots),), (vectors(rows),), Extern(lower_permutation))
     else:
         rows.copy_(torch.arange(m, device=pivots.device))
     return torch.arange(m, device=pivots.device, dtype=torch.int32).unsqueeze(-1) == rows.unsqueeze(-2)
@@ -197,7 +196,6 @@ def solve_with_factors(
     n = lu.shape[-1]
     if not x.numel():
         return
-    pivots = pivots.contiguous()  # those of one matrix may be expanded to a batch
     lower, upper = LOWER, UPPER
     if adjoint and lu.is_complex():
         lower, upper = replace(lower, conjugated=True), replace(upper, conjugated=True)

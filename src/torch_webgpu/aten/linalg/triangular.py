@@ -77,7 +77,7 @@ def solve_twice_in_place(a: torch.Tensor, x: torch.Tensor, first: Triangle, seco
 
 def solve_into(x: torch.Tensor, a: torch.Tensor, triangle: Triangle, left: bool = True) -> torch.Tensor:
     """Solves ``a x = b``, or ``x a = b``, where the new tensor ``x`` (…, m, n) has b; ``a`` (…, n, n) broadcasts."""
-    # PyTorch resolves neither bit for this operator, and both for all other ones.
+    # PyTorch leaves lazy conjugation and negation to this operator.
     a = matrices(plain(a).expand(*x.shape[:-2], *a.shape[-2:]))
     x3 = matrices(x)
     if not left:

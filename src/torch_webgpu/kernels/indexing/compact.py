@@ -15,13 +15,11 @@ from torch_webgpu.layout import Shape
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import bind, store_mode
 from torch_webgpu.wgsl.indexing import Indexing
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_of
+from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered, ParamList, Source
 
-THREADS = 256
-BLOCK = 16 * THREADS
+BLOCK = 16 * WORKGROUP
 """Neighbours of a mask that a workgroup has."""
-STEPS = [1 << k for k in range(THREADS.bit_length() - 1)]
 
 
 def blocks_of(n: int) -> int:
@@ -113,11 +111,8 @@ class _Params(ParamList):
     def launch_part(
         self, part: str, prelude: Sequence[str], bindings: Sequence[Binding], order: Sequence[int], workgroups: int
     ) -> Launch:
-        text = render("indexing/compact", part=part, threads=THREADS, steps=() if part == "count" else STEPS)
-        kernel = Kernel(
-            f"compact_{part}", "\n".join([*prelude, text]), tuple(bindings), tuple(self.params), (THREADS, 1, 1), True
-        )
-        return Launch(kernel, tuple(order), tuple(self.values), grid_of(workgroups))
+        text = "\n".join([*prelude, render("indexing/compact", part=part, threads=WORKGROUP)])
+        return self.launch(f"compact_{part}", text, bindings, order, workgroups * WORKGROUP)
 
 
 def _rows(

@@ -7,13 +7,12 @@ from torch_webgpu.ir.operation import Operation
 from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import per_point
-from torch_webgpu.wgsl.kernel import Binding, Kernel
-from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_of
+from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import WORKGROUP, Launch, Lowered, ParamList, Source
 
-THREADS = 256
 ITEMS = 8
 """Places that a thread loads at once."""
-SHORTEST = THREADS * ITEMS
+SHORTEST = WORKGROUP * ITEMS
 MOST_BYTES = 16384
 """Of a workgroup's memory for its bins: more would leave room for few workgroups at once."""
 PLACES_PER_BIN = 8
@@ -29,7 +28,7 @@ def lower_count(op: Operation, alias: tuple[int, ...], target: Target) -> Lowere
     room = max(256, 1 << (bins - 1).bit_length())  # one kernel for many numbers of bins
     is_own = 4 * room <= min(target.workgroup_bytes, MOST_BYTES)
     length = max(SHORTEST, PLACES_PER_BIN * bins) if is_own else SHORTEST
-    length = -(-length // THREADS) * THREADS
+    length = -(-length // WORKGROUP) * WORKGROUP
     params = ParamList()
     first = params.add("places_offset", Source("offset", 0))
     for name, size in (("n", n), ("bins", bins), ("length", length)):
@@ -38,12 +37,9 @@ def lower_count(op: Operation, alias: tuple[int, ...], target: Target) -> Lowere
     is_long = BY_NAME[places.dtype].itemsize == 8
     value = "select(0xffffffffu, i64_lo(place), i64_hi(place) == 0u)" if is_long else "u32(place)"
     place_at = f"fn place_at(i: u32) -> u32 {{ let place = {load}; return {value}; }}"
-    text = render("indexing/count_places", is_own=is_own, room=room, threads=THREADS, items=ITEMS)
+    text = render("indexing/count_places", is_own=is_own, room=room, threads=WORKGROUP, items=ITEMS)
     bindings = (Binding("places", places.dtype), Binding("totals", "u32", "read_write", "atomic"))
-    kernel = Kernel(
-        "count_places", f"{place_at}\n{text}", bindings, tuple(params.params), (THREADS, 1, 1), trusted=True
-    )
-    count = Launch(kernel, (0, 2), tuple(params.values), grid_of(-(-n // length)))
+    count = params.launch("count_places", f"{place_at}\n{text}", bindings, (0, 2), -(-n // length) * WORKGROUP)
     return Lowered((count, _converted(counts.dtype, bins)), (4 * bins,), cleared=(0,))
 
 

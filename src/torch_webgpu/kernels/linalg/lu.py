@@ -87,7 +87,6 @@ def elimination(dtype: str, rows: int, columns: int, threads: int, target: Targe
         "threads": threads,
         "groups": groups,
         "subgroup": subgroup,
-        "sized": bool(subgroup),
         "column_phase": phase,
         "turned": turned(columns, phase),
         "pivot": pivot,

@@ -129,7 +129,7 @@ class RadixSort:
         part.param("blocks", self.blocks)
         width = min(self.threads, 1 << (self.blocks - 1).bit_length())
         workgroups = -(-self.rows * RADIX // (self.threads // width))
-        return self.launch("radix_scan", part, workgroups, width=width, steps=steps(width))
+        return self.launch("radix_scan", part, workgroups, width=width)
 
     def scatter(self, digit: Digit, source: Pair | None, sink: Pair | None, first: int) -> Launch:
         part = Draft(())
@@ -145,7 +145,7 @@ class RadixSort:
         words = 2 if self.item == "i64" else 1
         part.add(*WORDS[self.item])
         joined = [", ".join(f"word{w}_{i}" for w in range(words)) for i in range(ITEMS)]
-        sizes = {"groups": self.threads // 32, "items": ITEMS, "words": words, "steps": steps(RADIX)}
+        sizes = {"groups": self.threads // 32, "items": ITEMS, "words": words}
         return self.launch("radix_scatter", part, self.rows * self.blocks, **sizes, joined=joined)
 
     def read(self, part: Draft, digit: Digit, source: Pair | None) -> None:
@@ -193,11 +193,6 @@ class RadixSort:
     def launch(self, name: str, part: Draft, workgroups: int, **values: object) -> Launch:
         text = render(f"sorting/{name}", threads=self.threads, **values)
         return part.build(name, [text], self.threads, grid_of(workgroups))
-
-
-def steps(count: int) -> list[int]:
-    """Distances of a scan over so many numbers, a power of two."""
-    return [1 << k for k in range(count.bit_length() - 1)]
 
 
 WORDS = {
