@@ -303,31 +303,39 @@ class _Buffer:
     def _groups_of_four(self) -> dict[str, str]:
         """``x_load4`` and ``x_store4``: elements 4g to 4g + 3 as a vector of the compute type."""
         x, d, t = self.name, self.dtype.name, f"vec4<{self.compute}>"
-        load, store = f"{t}(w)", f"{self.vector}(v)"
+        words = self.dtype.itemsize if self.packed else self.lanes
+        load, stored = f"{t}(w)", ["v"]
         if self.packed:
-            words = ["w"] if self.lanes == 1 else ["w.x", "w.y"]
-            places = [(word, f"{k}u") for word in words for k in range(4 // self.lanes)]
+            names = ["w"] if words == 1 else ["w.x", "w.y"]
+            places = [(name, f"{k}u") for name in names for k in range(4 // words)]
             load = f"{t}({', '.join(f'{d}_unpack({word}, {k})' for word, k in places)})"
-            packed = []
-            for group in range(self.lanes):
-                lanes = "xyzw"[group * 4 // self.lanes : (group + 1) * 4 // self.lanes]
-                value = "0u"
-                for k, lane in enumerate(lanes):
-                    value = f"{d}_pack({value}, {k}u, v.{lane})"
-                if d == "bf16" and len(lanes) == 2:
-                    value = f"bf16_pair(v.{lanes[0]}, v.{lanes[1]})"
-                packed.append(value)
-            store = f"{self.vector}({', '.join(packed)})"
+            stored = [self._packed_word("xyzw"[4 * k // words : 4 * (k + 1) // words]) for k in range(words)]
         get = self._on_element(f"{x}_raw_get_vector(k: u32) -> {self.vector}", "return {};", whole=True)
+        read = f"let w = {x}_raw_get_vector(g);"
+        write = f"{x}_raw_set_vector(g, {self.vector}({', '.join(stored)}));"
+        if self.lanes > words:  # The kernel mentions x_load_words4, too: a vector is two or four groups of elements.
+            at, w = ("g / 4u", "r[g % 4u]") if words == 1 else ("g / 2u", "select(r.xy, r.zw, g % 2u == 1u)")
+            read = f"let r = {x}_raw_get_vector({at}); let w = {w};"
+            write = " ".join(f"{x}_raw_set({words}u * g + {k}u, {word});" for k, word in enumerate(stored))
         table = {
             f"{x}_raw_get_vector": get,
-            f"{x}_load4": f"fn {x}_load4(g: u32) -> {t} {{ let w = {x}_raw_get_vector(g); return {load}; }}",
+            f"{x}_load4": f"fn {x}_load4(g: u32) -> {t} {{ {read} return {load}; }}",
         }
         if self.access == "read_write":
             put = self._on_element(f"{x}_raw_set_vector(k: u32, v: {self.vector})", "{} = v;", whole=True)
             table[f"{x}_raw_set_vector"] = put
-            table[f"{x}_store4"] = f"fn {x}_store4(g: u32, v: {t}) {{ {x}_raw_set_vector(g, {store}); }}"
+            table[f"{x}_store4"] = f"fn {x}_store4(g: u32, v: {t}) {{ {write} }}"
         return table
+
+    def _packed_word(self, lanes: str) -> str:
+        """The word of these elements of the vector ``v``."""
+        d = self.dtype.name
+        if d == "bf16":
+            return f"bf16_pair(v.{lanes[0]}, v.{lanes[1]})"
+        word = "0u"
+        for k, lane in enumerate(lanes):
+            word = f"{d}_pack({word}, {k}u, v.{lane})"
+        return word
 
     def _on_element(self, signature: str, statement: str, whole: bool = False) -> str:
         """A function on element ``k``, which ``statement`` writes ``{}``: picks the window that holds it.

@@ -153,6 +153,24 @@ def test_groups_of_four(name: str, windows: int, target: Target) -> None:
     np.testing.assert_array_equal(got, as_numpy(source).reshape(count, dtype.itemsize)[::-1].ravel())
 
 
+
+@pytest.mark.parametrize("windows", [1, 2])
+@pytest.mark.parametrize("name", ["f16", "bf16", "i16", "i8", "u8", "bool"])
+def test_groups_of_four_beside_whole_words(name: str, windows: int, target: Target) -> None:
+    """As where one dispatch does the work of two kernels that read a buffer in different ways."""
+    dtype = BY_NAME[name]
+    count = 480 // dtype.itemsize
+    source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count) % 120).to(dtype.torch)
+    small = replace(target, max_binding_bytes=300) if windows > 1 else target
+    never = "x_load_words4(0u).x == 0xdeadbeefu && y_load_words4(0u).x == 7u"
+    body = f"let v = x_load4(i); y_store4(i, select(v.wzyx, v, {never}));"
+    kernel = kernel_over(body, Binding("x", name), Binding("y", name, "read_write"))
+    start = as_numpy(torch.full_like(source, 1))
+    arrays = [as_numpy(source), start]
+    (got,) = run_kernel(kernel, arrays, count // 4, small, (windows, windows), length(count // 4))
+    np.testing.assert_array_equal(got, as_numpy(source).reshape(-1, 4, dtype.itemsize)[:, ::-1].ravel())
+
+
 ATOMIC = ["bool", "u8", "i8", "i16", "i32", "u32", "f16", "bf16", "f32", "i64", "c64"]
 
 
