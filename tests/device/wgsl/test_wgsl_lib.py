@@ -153,7 +153,6 @@ def test_groups_of_four(name: str, windows: int, target: Target) -> None:
     np.testing.assert_array_equal(got, as_numpy(source).reshape(count, dtype.itemsize)[::-1].ravel())
 
 
-
 @pytest.mark.parametrize("windows", [1, 2])
 @pytest.mark.parametrize("name", ["f16", "bf16", "i16", "i8", "u8", "bool"])
 def test_groups_of_four_beside_whole_words(name: str, windows: int, target: Target) -> None:
