@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Container, Iterator
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -30,9 +29,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torch_webgpu import dtypes
 from torch_webgpu.engine.record import engine
-from torch_webgpu.kernels.matmul.matrix_tile import config_for, tiles_for
-from torch_webgpu.kernels.matmul.operand import run_of
-from torch_webgpu.kernels.matmul.scaled import operand_for
+from torch_webgpu.kernels.conv.conv_layout import multiplications, multiplies_runs
 
 from . import row_order
 from .in_place import any_symbols, is_visible
@@ -93,8 +90,8 @@ def apply(gm: GraphModule) -> GraphModule:
 
 def pays(gm: GraphModule) -> bool:
     """Whether most multiplications of the convolutions become those of tensor cores with operands in runs."""
-    work = [(on_tensor_cores(node), multiplications(node)) for node in convolutions(gm)]
-    return 2 * sum(n for gains, n in work if gains) > sum(n for _, n in work)
+    amounts = [(on_tensor_cores(node), work(node)) for node in convolutions(gm)]
+    return 2 * sum(n for gains, n in amounts if gains) > sum(n for _, n in amounts)
 
 
 def convolutions(gm: GraphModule) -> Iterator[Node]:
@@ -125,17 +122,14 @@ def operands(node: Node) -> list[Any]:
 def on_tensor_cores(node: Node) -> bool:
     """Whether a convolution's operands have whole runs of channels, which tensor cores multiply."""
     x, w = operands(node)
-    dtype, target = dtypes.of(x.dtype).name, engine().device(x.device.index or 0).target
-    config = config_for(target, operand_for(dtype, multiplications(node)))
-    run = run_of(dtype)
-    whole = x.shape[1] % run == 0 and w.shape[0] % run == 0 and w.shape[1] % run == 0
-    return whole and config is not None and bool(tiles_for(target, config))
+    target = engine().device(x.device.index or 0).target
+    return multiplies_runs(target, dtypes.of(x.dtype).name, w.shape, work(node))
 
 
-def multiplications(node: Node) -> int:
-    """As many as an input's positions meet taps; of strided convolutions a multiple."""
+def work(node: Node) -> int:
+    """The multiplications of a convolution or of its backward pass, of strided ones a multiple."""
     x, w = operands(node)
-    return int(x.numel() * prod(w.shape[2:]) * w.shape[0])
+    return multiplications((x.shape[0], w.shape[0], *x.shape[2:]), w.shape)
 
 
 class _Relaid:

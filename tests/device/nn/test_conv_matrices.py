@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from tests.device.against_cpu import check
 from tests.device.linalg.matrices_emulated import pretend
 
+from torch_webgpu.aten.nn import conv as aten_conv
 from torch_webgpu.kernels.conv import conv
 from torch_webgpu.kernels.matmul import scaled
 from torch_webgpu.kernels.matmul.matrix_tile import MatrixTile
@@ -81,6 +82,33 @@ def test_modes(device, chosen, travelled, name, last):
     assert travelled == ([] if "pointwise" in name else [runs])
     check(device, lambda x, w: fn(x, w, **options), numbers(x, last), numbers(w, last), backward=True, tol=2e-2)
     assert len(chosen) == 4  # two forward, two backward
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name not in ("2d odd", "2d pointwise", "transposed pointwise")]
+)
+def test_much_work_is_done_on_copies_with_channels_last(device, chosen, travelled, monkeypatch, name):
+    """What programs see is laid out as it would be."""
+    monkeypatch.setattr(aten_conv, "COPIED_RUNS_WORK", 0)
+    fn, x, w, options, *_ = CASES[name]
+    check(device, lambda x, w: fn(x, w, **options), numbers(x, False), numbers(w, False), backward=True, tol=2e-2)
+    if "pointwise" not in name:
+        assert travelled[0] == (True, True)
+    results = [fn(numbers(x, False).to(where), numbers(w, False).to(where), **options) for where in ("cpu", device)]
+    assert results[0].stride() == results[1].stride()
+
+
+@pytest.mark.parametrize("name", ["2d odd", "2d pointwise"])
+def test_operands_that_tensor_cores_read_as_well_are_not_copied(device, chosen, monkeypatch, name):
+    monkeypatch.setattr(aten_conv, "COPIED_RUNS_WORK", 0)
+    fn, x, w, options, *_ = CASES[name]
+    operands = [numbers(shape, False).to(device) for shape in (x, w)]
+    torch.webgpu.flush_batch()
+    with torch.webgpu.profile() as seen:
+        result = fn(*operands, **options)
+        torch.webgpu.synchronize()
+    assert result.numel()
+    assert not [event.name for event in seen.events if "copy" in event.name]
 
 
 @pytest.mark.parametrize("width", [8, 9])

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
@@ -15,6 +17,16 @@ from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 def broadcast_mask(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
     """A mask as (B, heads, L, S): type 0 is (L, S), type 1 (key padding) is (B, S), type 2 has all four dimensions."""
     return mask[:, None, None, :] if mask_type == 1 else mask
+
+
+def projected(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> Sequence[torch.Tensor]:
+    """Queries, keys and values, each (B, L, E): of one tensor they are columns of one product, and not copied."""
+    if query is key is value:
+        return F.linear(query, weight, bias).chunk(3, -1)
+    parts = zip((query, key, value), weight.chunk(3), bias.chunk(3), strict=True)
+    return [F.linear(*part) for part in parts]
 
 
 def native_multi_head_attention(
@@ -33,8 +45,14 @@ def native_multi_head_attention(
     mask_type: int | None = None,
 ) -> tuple[torch.Tensor, Maybe]:
     """Output (B, L, E) and, if wanted, attention weights (B, L, S) or per head (B, heads, L, S)."""
-    parts = F._in_projection_packed(query, key, value, qkv_weight, qkv_bias)  # type: ignore[attr-defined]
-    q, k, v = (t.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2) for t in parts)
+    q, k, v = (
+        t.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2)
+        for t in projected(query, key, value, qkv_weight, qkv_bias)
+    )
+    if mask is None and not need_weights:
+        heads = F.scaled_dot_product_attention(q, k, v)
+        return F.linear(heads.transpose(1, 2).flatten(-2), proj_weight, proj_bias), None
+    # Where a mask hides all keys of a query the result is NaN, as on the CPU: the function above gives zeros.
     scores = q @ k.transpose(-2, -1) * (embed_dim // num_head) ** -0.5
     if mask is not None:
         mask = broadcast_mask(mask, mask_type)

@@ -13,11 +13,16 @@ from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import not_implemented
 from torch_webgpu.aten.dispatch.torch_abi import Meta, aten, infer
 from torch_webgpu.dtypes import of as dtype_of
+from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.conv.conv import are_few, extern
+from torch_webgpu.kernels.conv.conv_layout import multiplications, multiplies_runs
 from torch_webgpu.kernels.conv.conv_problem import Geometry
+from torch_webgpu.kernels.matmul.operand import run_of
 
 COPIED_WORK = 1 << 25
 """Products from which on copying the weights takes less time than it saves."""
+COPIED_RUNS_WORK = 1 << 29
+"""The same of copying both operands for tensor cores."""
 
 
 def recorded(
@@ -28,6 +33,9 @@ def recorded(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One of the three products of :mod:`torch_webgpu.kernels.conv.conv`; sums over nothing are zero."""
+    y = outputs[0][0] if mode == "forward" else inputs[0].shape
+    w = outputs[0][0] if mode == "weight" else inputs[1].shape
+    inputs = in_runs(inputs, y, w, geometry)
     if mode != "weight":
         inputs = [inputs[0], by_channel(inputs[1], mode, inputs[0], outputs[0], geometry.groups)]
     per_channel = None if bias is None else bias.view(-1, *[1] * len(geometry.stride))
@@ -35,6 +43,24 @@ def recorded(
     tensors = inputs if per_channel is None else [*inputs, per_channel]
     (out,) = kernel_outputs(f"aten.convolution_{mode}", tensors, outputs, body)
     return out if per_channel is None or all(t.numel() for t in inputs) else out.copy_(per_channel)
+
+
+def in_runs(
+    tensors: Sequence[torch.Tensor], y: Sequence[int], w: Sequence[int], geometry: Geometry
+) -> Sequence[torch.Tensor]:
+    """The operands of a convolution with results of shape ``y`` and weights of shape ``w``; copies whose channels lie
+    last where tensor cores multiply these in whole runs.
+    """
+    first, work = tensors[0], multiplications(y, w)
+    if work < COPIED_RUNS_WORK:
+        return tensors
+    dtype = dtype_of(first.dtype).name
+    if not multiplies_runs(engine().device(first.get_device()).target, dtype, w, work):
+        return tensors
+    is_matrix = prod(w[2:]) == 1 and geometry.groups == 1 and set(geometry.stride) == {1} and not any(geometry.padding)
+    if is_matrix and prod(y[2:]) % run_of(dtype) == 0:  # runs of positions do as well
+        return tensors
+    return [t.movedim(1, -1).contiguous().movedim(-1, 1) for t in tensors]
 
 
 def by_channel(weight: torch.Tensor, mode: str, input: torch.Tensor, output: Meta, groups: int) -> torch.Tensor:
@@ -110,9 +136,14 @@ def convolution_backward(
     """Gradients of input, weight and bias; None for those that ``output_mask`` leaves out."""
     geometry = geometry_of(stride, padding, dilation, groups, input.dim() - 2)
     grad_input = grad_weight = grad_bias = None
+    format = memory_format(input, weight)
 
     def like(t: torch.Tensor) -> list[Meta]:
-        return in_format(t.shape, t.dtype, memory_format(input, weight))
+        return in_format(t.shape, t.dtype, format)
+
+    if output_mask[0] and output_mask[1]:  # both read these
+        y = input.shape if transposed else grad_output.shape
+        grad_output, input, weight = in_runs([grad_output, input, weight], y, weight.shape, geometry)
 
     if output_mask[0]:
         mode = "forward" if transposed else "adjoint"
