@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from torch_webgpu.compile import memory_formats
 from torch_webgpu.compile.matching import aten
+from torch_webgpu.kernels.conv import conv_layout
 from torch_webgpu.target import MatrixConfig
 
 from .against_eager import assert_equal
@@ -171,8 +172,8 @@ def test_inductors_option_says_no(graphs: Graphs) -> None:
 def test_what_tensor_cores_multiply_is_laid_out(monkeypatch: pytest.MonkeyPatch, has_them: bool) -> None:
     """Where the adapter has such, and channels come in whole runs."""
     config = MatrixConfig("f16", "f32", 16, 16, 16, 32)
-    monkeypatch.setattr(memory_formats, "config_for", lambda target, operand: config if has_them else None)
-    monkeypatch.setattr(memory_formats, "tiles_for", lambda target, config: [config])
+    monkeypatch.setattr(conv_layout, "config_for", lambda target, operand: config if has_them else None)
+    monkeypatch.setattr(conv_layout, "tiles_for", lambda target, config: [config])
     found: list[bool] = []
 
     def backend(gm: GraphModule, inputs: Any) -> Any:

@@ -22,6 +22,9 @@ from torch_webgpu.ir.ops import ops
 
 from .reduce import itself, number, own
 
+COPIED_COLUMNS = 1 << 16
+"""Elements from which on a copy takes less time than it saves."""
+
 
 def present(*tensors: Maybe) -> list[torch.Tensor]:
     return [t for t in tensors if t is not None]
@@ -126,12 +129,19 @@ def trailing(t: torch.Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...
     return tuple(range(t.dim() - len(normalized_shape), t.dim()))
 
 
+def in_rows(t: torch.Tensor) -> torch.Tensor:
+    """``t``; a copy of much that lies column by column, as convolutions leave it: a reduction of rows takes two passes
+    over columns, and each is slower than a copy.
+    """
+    return t.contiguous() if t.numel() >= COPIED_COLUMNS and t.stride(-1) != 1 and t.shape[-1] != 1 else t
+
+
 def layer_norm(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[torch.Tensor, ...]:
     out, mean, rstd = outputs_of(aten.native_layer_norm.default, input, normalized_shape, weight, bias, eps)
     dims = trailing(input, normalized_shape)
-    record_normal("aten::native_layer_norm", input, weight, bias, (mean, rstd, out), dims, eps)
+    record_normal("aten::native_layer_norm", in_rows(input), weight, bias, (mean, rstd, out), dims, eps)
     return out, mean, rstd
 
 
@@ -147,6 +157,7 @@ def layer_norm_backward(
 ) -> tuple[Maybe, ...]:
     dims = trailing(input, normalized_shape)
     count = prod(normalized_shape)
+    grad_out, input = in_rows(grad_out), in_rows(input)
     # Contiguous, whatever the layouts of the two.
     grad_input = input.new_empty(input.shape) if output_mask[0] else None
     if grad_input is not None:

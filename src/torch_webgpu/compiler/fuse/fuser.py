@@ -24,7 +24,7 @@ from torch_webgpu.wgsl.scan import RUN as SCAN_RUN
 
 from .assemble import assemble
 from .constants import Constants
-from .group import Group, GroupLoad, GroupValue, PointMap, innermost, uses
+from .group import ORDERED_NUMEL, Group, GroupLoad, GroupValue, PointMap, innermost, uses
 from .list_group import ListGroup
 from .nodes import FusedNode, FusionLimits, allocations, bindings, numel, product, touched
 from .patterns import Matcher
@@ -39,9 +39,6 @@ MAX_EPILOGUE_TENSORS, MAX_LARGE_EPILOGUE_TENSORS = 3, 1
 """Tensors of the product's size that its epilogue reads, and of a large product's: a kernel of its own reads them
 faster, with more threads at work. (GELU's gradient on an H200: 60 to 80 µs, and 40 to 65.)
 """
-
-ORDERED_NUMEL = 1 << 16
-"""Elements from which it costs more than a dispatch to go through memory against its order."""
 
 LIGHT_CODE = 128
 """Code (as ``wgsl.code_size`` counts) that joins any kernel: an exponential or a logarithm, say."""
@@ -186,7 +183,7 @@ class Fuser:
         if group.reduction is None and not read.isdisjoint([*group.values, *[a.tensor for a in group.inputs]]):
             return False
         steps = [s for use, s in zip(node.arguments, mapping.strides, strict=True) if use.tensor not in group.values]
-        return any(self.is_whole(group, strides) and innermost(strides) != own for strides in steps)
+        return any(group.is_whole(strides) and innermost(strides) != own for strides in steps)
 
     def too_much_code(self, group: Group, roots: Sequence[Expr]) -> str:
         """Why a kernel of what ``group`` computes and ``roots`` would be a burden to the compiler; empty if not.
@@ -220,7 +217,7 @@ class Fuser:
         if not operands.isdisjoint(use.storage for use in node.arguments[inputs:]):
             return "it writes an operand of the product"
         read |= {(access.tensor, access.strides) for access in group.inputs}
-        whole = [tensor for tensor, strides in read if tensor not in group.values and self.is_whole(group, strides)]
+        whole = [tensor for tensor, strides in read if tensor not in group.values and group.is_whole(strides)]
         most = MAX_EPILOGUE_TENSORS if numel(node) < LARGE_NUMEL else MAX_LARGE_EPILOGUE_TENSORS
         if len(whole) > most:
             return f"a product's epilogue reads at most {most} tensors of its size here"
@@ -229,11 +226,6 @@ class Fuser:
     def later_users(self, allocation: int) -> list[Call]:
         """The calls after the one that is being placed that use an allocation."""
         return [self.recorded[j] for j in self.users[allocation] if j > self.current]
-
-    @staticmethod
-    def is_whole(group: Group, strides: Shape) -> bool:
-        """Whether something that steps through the group's shape like this is as large as that."""
-        return all(stride or size == 1 for stride, size in zip(strides, group.shape, strict=True))
 
     def buffers(self, group: Group, node: Call, strides: Sequence[Shape]) -> int:
         """How many buffers the group would bind with ``node``, whose inputs step through its points by ``strides``.
@@ -356,6 +348,8 @@ class Fuser:
                 value = group.values.get(use.tensor)
                 if value is None or value.strides != group.strides(spec, row=False) or value.expr.dtype != spec.dtype:
                     return None, "it reads what feeds it in another order"
+                if body.maps and group.reads_across(innermost(value.strides)):
+                    return None, "what feeds it goes through memory in another order"
             if any(self.use(value.writer).storage in self.live for value in group.values.values()):
                 return None, "what feeds it is needed by itself"
             loaded = {self.use(source).storage for source in group.inputs.values()}

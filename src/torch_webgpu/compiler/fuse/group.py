@@ -21,6 +21,9 @@ from torch_webgpu.wgsl.tiling import kept_and_reduced
 from .list_group import ListGroup
 from .substitution import rewrite
 
+ORDERED_NUMEL = 1 << 16
+"""Elements from which it costs more than a dispatch to go through memory against its order."""
+
 
 class GroupValue(NamedTuple):
     """What a group has computed for a tensor: the expression, how it steps through the group's shape, who wrote it.
@@ -125,6 +128,17 @@ class Group:
             *[a.strides for a in self.inputs],
         ]
         return next((d for d in map(innermost, tensors) if d is not None), None)
+
+    def is_whole(self, strides: Shape) -> bool:
+        """Whether something that steps through the group's shape like this is as large as that."""
+        return all(stride or size == 1 for stride, size in zip(strides, self.shape, strict=True))
+
+    def reads_across(self, own: int | None) -> bool:
+        """Whether it reads much with neighbours along another dimension than ``own``: what is computed of it twice, as
+        by a reduction that stores every point, had better read a copy.
+        """
+        whole = [access.strides for access in self.inputs if self.is_whole(access.strides)]
+        return prod(self.shape) >= ORDERED_NUMEL and any(innermost(strides) != own for strides in whole)
 
     def strides(self, spec: Spec, row: bool) -> Shape:
         """How an argument of the group's own shape, or of its rows', steps through its points; 0 where it does not."""
