@@ -70,6 +70,15 @@ def test_plans_ask_for_nothing_that_a_target_lacks(target: str) -> None:
             assert len(kernel.bindings) <= limits.max_buffers, f"{name}: {kernel.name}"
 
 
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [(torch.linalg.det, meta(2, 0, 0, dtype=torch.complex64)), (lambda x: list(x.unbind(0)), meta(5, 0, 5))],
+)
+def test_tensors_without_elements_are_part_of_plans(fn: Callable[..., Any], x: torch.Tensor) -> None:
+    """Kernels bind a whole element of theirs, and views of them may start anywhere."""
+    assert not verify(trace(fn, x, target="h200-dawn"))
+
+
 def test_row_5_list_kernels_fit_into_metal_s_buffers() -> None:
     """Each tensor of a list is a binding: of 24 additions of three each, ten make 30."""
     most = {t: max(len(k.bindings) for k in plans_for(t)["lists"].kernels) for t in ("metal", "apple-dawn", "mali")}

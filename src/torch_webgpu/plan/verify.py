@@ -301,7 +301,9 @@ def wrong_contents(plan: PlanParts, contents: Mapping[str, bytes]) -> Iterator[s
 
 
 def _end(spec: TensorSpec) -> int:
-    return spec.byte_offset + extent(spec.shape, spec.strides) * BY_NAME[spec.dtype].itemsize
+    """The byte after a tensor's last one; 0 for one without elements, which may start anywhere."""
+    count = extent(spec.shape, spec.strides)
+    return spec.byte_offset + count * BY_NAME[spec.dtype].itemsize if count else 0
 
 
 def _fits(plan: PlanParts, what: str, spec: TensorSpec) -> Iterator[str]:

@@ -14,7 +14,6 @@ from torch_webgpu.ir.graph import Argument, Graph, Layout, Storage, TensorView
 from torch_webgpu.ir.operation import ForEach, Spec
 from torch_webgpu.plan import (
     ERROR_FLAG_BYTES,
-    WORD_BYTES,
     BufferSpec,
     Clear,
     Label,
@@ -34,6 +33,7 @@ from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Kernel
 from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, Source
 
+MOST_ELEMENT_BYTES = max(dtype.itemsize for dtype in BY_NAME.values())
 ORDER: tuple[tuple[Role, ...], ...] = (("input", "weight", "state"), ("constant",), ("output",), ("temporary",))
 """In which buffers are numbered; the error flags are last."""
 
@@ -168,8 +168,10 @@ def _buffer(storage: Storage, is_read_first: bool, is_written: bool) -> BufferSp
 
 
 def _bindable(size_bytes: int) -> int:
-    """The size of a buffer that kernels bind: an empty tensor's has one word, since WebGPU binds no empty range."""
-    return size_bytes or WORD_BYTES
+    """The size of a buffer that kernels bind: an empty tensor's has room for an element, since WebGPU binds no range
+    that is shorter.
+    """
+    return size_bytes or MOST_ELEMENT_BYTES
 
 
 def _untouched_outputs(graph: Graph, buffers: Sequence[BufferSpec], steps: Sequence[Step | Clear]) -> Iterator[Clear]:
