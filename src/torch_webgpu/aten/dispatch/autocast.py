@@ -53,8 +53,8 @@ def eligible(value: Any) -> bool:
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
     """Every eligible tensor in ``value`` (also in lists) as ``dtype``, differentiably."""
-    if eligible(value):
-        return value if value.dtype == dtype else value.to(dtype)
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.dtype is not dtype and eligible(value) else value
     if isinstance(value, (list, tuple)):
         return type(value)(cast(item, dtype) for item in value)
     return value
@@ -74,7 +74,8 @@ def caster(op: OpOverload, dtype_of: Callable[[Any], torch.dtype]) -> Callable[.
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with exclude_autocast():
             dtype = dtype_of(args)
-            return op(*[cast(a, dtype) for a in args], **{k: cast(v, dtype) for k, v in kwargs.items()})
+            values = [cast(a, dtype) for a in args]
+            return op(*values, **{k: cast(v, dtype) for k, v in kwargs.items()}) if kwargs else op(*values)
 
     return kernel
 
