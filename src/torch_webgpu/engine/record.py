@@ -462,6 +462,7 @@ class Engine(Store):
             self.readbacks.finish(device)
         self.backpressure.done(device)
         self._waited_for[device.index] = device.work
+        device.opened.encoder.note_idle()
 
     def raise_pending(self) -> None:
         """Raises the error of a flush that ran in the background, once."""

@@ -15,6 +15,7 @@ from .calls import Assembler, encode, padded_bytes
 from .commands import Command, Dispatch
 from .implementation import UNIFORM
 from .pipelines import Bound
+from .prepared import PARTS, parted
 
 if TYPE_CHECKING:
     from .buffers import Buffer
@@ -99,6 +100,7 @@ class EncodedGraph:
         starts = range(0, len(self.commands), COMMANDS_PER_SUBMISSION)
         parts = [self.commands[start : start + COMMANDS_PER_SUBMISSION] for start in starts]
         self._submissions = [assembler.assemble(part) for part in parts]
+        self._soon = [*parted(self._submissions[0], PARTS), *self._submissions[1:]] if parts else []
         self._params, self._uniform_data = assembler.params, assembler.uniform
         if self._uniform_data:
             self.native.write_buffer(self._uniform, 0, self._uniform_data)
@@ -128,7 +130,7 @@ class EncodedGraph:
         if self._uniform_changes:
             # Queues run in order, so the previous submission has read it by then.
             native.write_buffer(self._uniform, 0, self._uniform_data)
-        for steps in self._submissions:
+        for steps in self._soon if self._encoder.is_idle else self._submissions:
             encoder = native.create_encoder()
             try:
                 encode(native, encoder, steps)
@@ -147,5 +149,5 @@ class EncodedGraph:
             self.native.release_pipeline(pipeline)
         if self._uniform is not None:
             self.native.release_buffer(self._uniform)
-        self._bound, self._held, self._uniform, self._submissions = {}, [], None, []
+        self._bound, self._held, self._uniform, self._submissions, self._soon = {}, [], None, [], []
         self._living.discard(self)

@@ -33,6 +33,7 @@ class Encoder:
         self._uniform = Buffer(native.create_buffer(UNIFORM_BYTES, UNIFORM), UNIFORM_BYTES)
         pipelines.use_uniform(self._uniform)
         self.submissions = 0
+        self._done = -1  # the native device's submissions when all of them were known to be done
 
     def submit(self, commands: Iterable[Command], begin_pass: BeginPass | None = None) -> None:
         """Encodes and queues ``commands``. On an exception nothing was queued.
@@ -84,22 +85,35 @@ class Encoder:
     def submit_prepared(self, prepared: Prepared, last: Callable[[], Iterable[Command]] | None) -> None:
         """Encodes and queues what was prepared, if nothing was released since, and transfers that come last.
 
-        Those are asked for when everything else is encoded: they may release what it names. On an exception nothing was
-        queued.
+        Those are asked for when everything else is encoded: they may release what it names. A GPU that has nothing to
+        do is given the first part as soon as it is encoded. On an exception nothing was queued, or ``submissions`` says
+        so.
         """
         native = self._native
-        encoder = native.create_encoder()
-        try:
-            encode(native, encoder, prepared.steps)
-            if last is not None:
-                encode(native, encoder, last())  # type: ignore[arg-type]
-        except BaseException:
-            native.release_encoder(encoder)
-            raise
+        parts = prepared.parts if self.is_idle else (prepared.steps,)
         if prepared.uniform:
             native.write_buffer(self._uniform.handle, 0, prepared.uniform)
-        if native.run(encoder):
+        for steps in parts:
+            encoder = native.create_encoder()
+            try:
+                encode(native, encoder, steps)
+                if last is not None and steps is parts[-1]:
+                    encode(native, encoder, last())  # type: ignore[arg-type]
+            except BaseException:
+                native.release_encoder(encoder)
+                raise
+            if not native.run(encoder):
+                return
             self.submissions += 1
+
+    def note_idle(self) -> None:
+        """Everything that was submitted is done."""
+        self._done = self._native.submissions
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the GPU is known to have nothing to do."""
+        return self._native.submissions == self._done
 
     def _look_up(self, dispatch: Dispatch) -> Bound:
         """Its pipeline and bind group."""

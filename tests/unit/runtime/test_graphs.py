@@ -143,3 +143,27 @@ def test_too_many_parameters_are_not_prepared(device: Device) -> None:
     x, y = device.allocate(4 * N), device.allocate(4 * N)
     assert device.prepare_again("key", [add_last(x, y, N, 1)] * 1025) is None
     assert device.opened.prepared.get("key") is None
+
+
+@pytest.mark.parametrize("count", [63, 64, 100, 191, 192, 250])
+@pytest.mark.parametrize("is_graph", [False, True], ids=["prepared", "graph"])
+def test_a_gpu_that_has_nothing_to_do_begins_before_all_is_encoded(device: Device, count: int, is_graph: bool) -> None:
+    x, y = filled(device, [0] * N), device.allocate(4 * N)
+    commands = [add(x, y, N, 1), add(y, x, N, 1)] * (count // 2) + [add_last(x, y, N, 1)] * (count % 2)
+    graph = device.encode_graph(commands) if is_graph else None
+    prepared = None if is_graph else device.prepare_again("key", commands)
+    expected = [1 + (count >= 64) + (count >= 160), 1, 1]
+    device.synchronize()
+    device.opened.encoder.note_idle()
+    for turn, submissions in enumerate(expected, 1):
+        before = device.submissions
+        if graph is not None:
+            device.replay(graph)
+        else:
+            assert prepared is not None
+            device.submit_prepared(device.opened, prepared)
+        assert device.submissions == before + submissions
+        # Read without a wait that says so: the GPU may be busy for all that the host knows.
+        assert words(device, y if count % 2 else x, 1) == [turn * (count - count % 2) + count % 2]
+    if graph is not None:
+        graph.release()
