@@ -17,7 +17,14 @@ from typing import Any
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from . import attention_pattern, grouped_heads, integer_weights_pattern, projection_pattern, rotary_pattern
+from . import (
+    attention_pattern,
+    grouped_heads,
+    integer_weights_pattern,
+    messages_pattern,
+    projection_pattern,
+    rotary_pattern,
+)
 from .in_place import Writes
 from .matching import Replacement, aten
 
@@ -62,5 +69,6 @@ PATTERNS: dict[str, tuple[tuple[Any, ...], Callable[[Node], Replacement | None]]
     "heads side by side": ((aten.clone.default,), attention_pattern.match_merged),
     "integer weights": ((aten.mm.default,), integer_weights_pattern.match),
     "normed product": (projection_pattern.PRODUCTS, projection_pattern.match_normed),
+    "messages": (messages_pattern.SUMS, messages_pattern.match),
     "gated product": ((aten.mul.Tensor,), projection_pattern.match_gated),
 }

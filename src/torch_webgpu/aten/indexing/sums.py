@@ -12,16 +12,18 @@ from math import prod
 import torch
 
 from torch_webgpu.aten.dispatch.operations import record_kernel
+from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import is_deterministic
 from torch_webgpu.engine.layouts import spec_of
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.operation import Extern
-from torch_webgpu.kernels.indexing.indexed import IndexGeometry, lower_read
+from torch_webgpu.kernels.indexing.indexed import IndexGeometry, Term, lower_read
 from torch_webgpu.kernels.indexing.sum_by_key import (
     MOST_INDICES,
     lower_order,
     lower_rank,
     lower_sum_by_key,
+    lower_sum_of_gathered,
     moves_in_fours,
 )
 from torch_webgpu.layout import contiguous_strides, overlaps_itself
@@ -80,6 +82,34 @@ def add_in_order(target: torch.Tensor, terms: torch.Tensor, points: torch.Tensor
     record_kernel("sum_by_key", [sums, rows, points], [sums], Extern(lower_sum_by_key))
     if not direct:
         target.add_(sums.view(target.shape))
+
+
+def order_of_vector(name: str, keys: torch.Tensor, count: int, wraps: bool) -> torch.Tensor:
+    """:func:`order_of` points that a vector of ``count`` keys names; ``wraps``: negative ones count from the end."""
+    return order_of(name, count, of_rows(keys, count, wraps), [keys])
+
+
+def add_gathered_in_order(
+    name: str,
+    target: torch.Tensor,
+    rows: torch.Tensor,
+    places: torch.Tensor,
+    wraps: bool,
+    factors: Maybe,
+    points: torch.Tensor,
+) -> None:
+    """Adds ``rows[places] * factors`` to what each of the ``points`` names, without making them: float32 matrices, a
+    vector of places, and factors (n, 1), in the order of :func:`order_of_vector`. ``name``: of the operator that
+    gathers, for errors; ``wraps``: whether it counts negative places from the end.
+    """
+    inputs = [target, rows, points, places, *([] if factors is None else [factors])]
+    body = Extern(lower_sum_of_gathered, (of_rows(places, len(rows), wraps),))
+    record_kernel(name, inputs, [target], body)
+
+
+def of_rows(indices: torch.Tensor, count: int, wraps: bool) -> IndexGeometry:
+    """Of a vector of indices into ``count`` rows."""
+    return IndexGeometry((len(indices),), ((0,), (indices.stride(0),)), (Term(count, 1, wraps, 0),))
 
 
 def as_matrix(t: torch.Tensor, count: int, features: int) -> torch.Tensor | None:

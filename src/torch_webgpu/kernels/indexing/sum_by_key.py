@@ -15,8 +15,8 @@ from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import bind, per_point
 from torch_webgpu.wgsl.indexing import QUAD
-from torch_webgpu.wgsl.kernel import Binding, Kernel, Mode
-from torch_webgpu.wgsl.launch import Launch, Lowered, ParamList, Source, grid_for
+from torch_webgpu.wgsl.kernel import ERROR_FLAGS, Binding, Kernel, Mode
+from torch_webgpu.wgsl.launch import ERRORS, Launch, Lowered, ParamList, Source, grid_for
 
 from .indexed import IndexGeometry, Walk
 
@@ -120,17 +120,28 @@ def lower_sum_by_key(op: Operation, alias: tuple[int, ...], target: Target) -> L
     Keys are in order; what has key 0 counts for nothing. A target of a half type can be moved in fours
     (:func:`moves_in_fours`). Each row of the target that has points is read and written once.
     """
-    written, rows = op.args[-1], op.args[1]
-    n, features = rows.shape
+    return _lowered(op, None)
+
+
+def lower_sum_of_gathered(op: Operation, alias: tuple[int, ...], target: Target, geometry: IndexGeometry) -> Lowered:
+    """:func:`lower_sum_by_key` of rows that are gathered as they are added, for arguments (target (count, features),
+    rows (m, features), points (n), places (n), perhaps factors (n, 1), target): of each point the row that its place
+    names, times its factor. ``geometry``: how places name rows.
+    """
+    return _lowered(op, geometry)
+
+
+def _lowered(op: Operation, gathered: IndexGeometry | None) -> Lowered:
+    written, (n,), features = op.args[-1], op.args[2].shape, op.args[1].shape[1]
     width = 1 if features % QUAD else QUAD
     assert written.dtype == "f32" or moves_in_fours(written), written
     plan = levels(n, features // width)
-    launches = [_sum(op, width, plan, k) for k in range(len(plan))]
+    launches = [_sum(op, width, plan, k, gathered) for k in range(len(plan))]
     temporaries = [size for level in plan[:-1] for size in (level.slots * features * 4, level.slots * 4)]
     return Lowered(tuple(launches), tuple(temporaries))
 
 
-def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
+def _sum(op: Operation, width: int, plan: list[Level], number: int, gathered: IndexGeometry | None) -> Launch:
     """Launch ``number``: the first reads the operation's rows, each other one the parts that the one before it kept."""
     level, n_args = plan[number], len(op.args)
     written, rows = op.args[-1], op.args[1]
@@ -145,11 +156,22 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
         point = f"points_load({_offset(params, 'points', 2)} + i)"
         bindings = [Binding("rows", rows.dtype), Binding("points", "i64")]
         order = [1, 2]
+        row, found, factor = "point.y", [], ""
+        if gathered is not None:
+            row, found = "row", _gather(op, gathered, params)
+            bindings.append(Binding("places", op.args[3].dtype))
+            order.append(3)
+        if gathered is not None and op.n_inputs > 4:
+            factor = f" * factors_load({_offset(params, 'factors', 4)} + point.y * P.factors_stride)"
+            params.add("factors_stride", op.args[4].strides[0])
+            bindings.append(Binding("factors", op.args[4].dtype))
+            order.append(4)
         prelude += [
             f"fn point_at(i: u32) -> vec2<u32> {{ let point = {point}; return vec2(i64_lo(point), i64_hi(point)); }}",
             "fn row_at(point: vec2<u32>, lane: u32) -> V {",
-            f"  let first = {_element(params, 'rows', 1, rows, 'point.y', width)};",
-            f"  return {_load('rows', rows, width)};",
+            *found,
+            f"  let first = {_element(params, 'rows', 1, rows, row, width)};",
+            f"  return {_load('rows', rows, width)}{factor};",
             "}",
         ]
     else:
@@ -183,9 +205,24 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int) -> Launch:
         f"fn keep(slot: u32, lane: u32, sum: V) {{ {keep} }}",
         f"fn name_slot(slot: u32, key: u32) {{ {name} }}",
     ]
+    if number == 0 and gathered is not None:
+        bindings.append(ERROR_FLAGS)
+        order.append(ERRORS)
     text = "\n".join([*prelude, render("indexing/sum_by_key", unrolled=UNROLLED)])
     kernel = Kernel("sum_by_key", text, tuple(bindings), tuple(params.params), trusted=True)
     return Launch(kernel, tuple(order), tuple(params.values), grid_for(level.chunks * lanes))
+
+
+def _gather(op: Operation, geometry: IndexGeometry, params: ParamList) -> list[str]:
+    """Statements that declare the row which a point's place names; there is nothing of one out of range."""
+    (term,), (_, (stride,)) = geometry.terms, geometry.strides
+    at = f"{_offset(params, 'places', 3)} + point.y * {params.add('places_stride', stride)}"
+    check, kind = "wrapped" if term.wraps else "checked", BY_NAME[op.args[3].dtype].kind
+    number, size = params.add("op", op.id), params.add("size", term.size)
+    return [
+        f"  let row = {check}_index_{kind}({number}, places_load({at}), {size});",
+        f"  if (row >= {size}) {{ return V(); }}",
+    ]
 
 
 def _element(params: ParamList, name: str, arg: int, spec: Spec, row: str, width: int) -> str:
