@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -56,3 +57,10 @@ def device() -> torch.device:
     from tests.conformance.target import DEVICE
 
     return DEVICE
+
+
+@pytest.fixture(scope="module")
+def null() -> Any:
+    """A device of Dawn's that computes nothing, but compiles."""
+    dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
+    return dawn.IMPLEMENTATION.null().open()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -72,13 +71,6 @@ def sources(
     arguments = (spec(dtype, m, k, left), spec(dtype, k, n, right), spec(dtype, m, n))
     op = Operation("mm", arguments, 1, matmul.extern(dtype, precision=precision))
     return {launch.kernel.name: link(launch.kernel, host).source for launch in lower(op, (0, 1, 2), host).launches}
-
-
-@pytest.fixture(scope="module")
-def null() -> Any:
-    """A device of Dawn's that computes nothing, but compiles."""
-    dawn = pytest.importorskip("torch_webgpu.runtime.dawn", reason="wgpudawn is not installed")
-    return dawn.IMPLEMENTATION.null().open()
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

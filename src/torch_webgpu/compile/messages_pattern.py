@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from torch_webgpu.aten.indexing.sums import add_gathered_in_order, order_of_vector, pays
 
-from .in_place import aliases
+from .in_place import aliases, origin
 from .matching import NOT_COPIED, Replacement, aten, calls, either_way_of, is_plain, value_of
 
 SUMS = (aten.index_add.default, aten.index_put.default, aten.scatter_add.default)
@@ -141,7 +141,7 @@ def ordered(node: Node, keys: Node, operator: str, count: int, wraps: bool) -> N
     """The points in the order of ``keys``, before ``node``: those that a node before it has made, if nothing writes
     into the keys in this graph.
     """
-    if any(user.is_impure() for alias in aliases(keys) for user in alias.users if user.op == "call_function"):
+    if any(user.is_impure() for alias in aliases(origin(keys)) for user in alias.users if user.op == "call_function"):
         return None
     arguments = (keys, operator, count, wraps)
     for user in keys.users:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.errors import OutOfMemoryError
 
-from .calls import Assembler, encode, padded_bytes
+from .calls import Assembler, padded_bytes
 from .commands import Command, Dispatch
 from .implementation import UNIFORM
 from .pipelines import Bound
@@ -130,16 +130,7 @@ class EncodedGraph:
         if self._uniform_changes:
             # Queues run in order, so the previous submission has read it by then.
             native.write_buffer(self._uniform, 0, self._uniform_data)
-        for steps in self._soon if self._encoder.is_idle else self._submissions:
-            encoder = native.create_encoder()
-            try:
-                encode(native, encoder, steps)
-            except BaseException:
-                native.release_encoder(encoder)
-                raise
-            if not native.run(encoder):
-                return
-            self._encoder.submissions += 1
+        self._encoder.queue(self._soon if self._encoder.is_idle else self._submissions)
 
     def release(self) -> None:
         """Lets go of what the adapter holds for it. What was submitted keeps its own references."""

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .buffers import Buffer
-from .calls import Assembler, BeginPass, encode, encode_apart
+from .calls import Assembler, BeginPass, EncoderStep, encode, encode_apart
 from .commands import Command, Dispatch
 from .implementation import UNIFORM
 from .prepared import Prepared
@@ -89,10 +89,17 @@ class Encoder:
         do is given the first part as soon as it is encoded. On an exception nothing was queued, or ``submissions`` says
         so.
         """
-        native = self._native
-        parts = prepared.parts if self.is_idle else (prepared.steps,)
         if prepared.uniform:
-            native.write_buffer(self._uniform.handle, 0, prepared.uniform)
+            self._native.write_buffer(self._uniform.handle, 0, prepared.uniform)
+        self.queue(prepared.parts if self.is_idle else (prepared.steps,), last)
+
+    def queue(
+        self, parts: Sequence[Iterable[EncoderStep]], last: Callable[[], Iterable[Command]] | None = None
+    ) -> None:
+        """Encodes and queues each part by itself, and with the last one what ``last`` gives then. What goes wrong is
+        among the device's errors.
+        """
+        native = self._native
         for steps in parts:
             encoder = native.create_encoder()
             try:

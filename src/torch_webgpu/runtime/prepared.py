@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
 MAX_COMMANDS = 1 << 17
 """That a device keeps prepared: some 400 bytes of the host's memory each, and half of them if others come."""
-
-
 PARTS = (32, 64)
 """Dispatches of the first submissions to a GPU that has nothing to do: it begins while the host encodes the next."""
 

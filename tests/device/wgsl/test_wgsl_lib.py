@@ -20,7 +20,7 @@ from tests.device.wgsl.wgsl_runner import (
     supported,
 )
 
-from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.dtypes import BY_NAME, DType
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.link import link
@@ -138,14 +138,20 @@ def test_words(name: str, target: Target) -> None:
     np.testing.assert_array_equal(got, as_numpy(expected))
 
 
+def in_windows(name: str, windows: int, target: Target) -> tuple[DType, torch.Tensor, Target]:
+    """A dtype, 480 bytes of it, and a target that binds them in so many windows, of two at most."""
+    dtype = BY_NAME[name]
+    count = 480 // dtype.itemsize
+    source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count) % 120).to(dtype.torch)
+    return dtype, source, replace(target, max_binding_bytes=300) if windows > 1 else target
+
+
 @pytest.mark.parametrize("windows", [1, 2])
 @pytest.mark.parametrize("name", ["bool", "u8", "i8", "i16", "u16", "i32", "u32", "f16", "bf16", "f32"])
 def test_groups_of_four(name: str, windows: int, target: Target) -> None:
     """Four elements at a time, reversed, beside single loads from the same buffer."""
-    dtype = BY_NAME[name]
-    count = 480 // dtype.itemsize
-    source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count) % 120).to(dtype.torch)
-    small = replace(target, max_binding_bytes=300) if windows > 1 else target
+    dtype, source, small = in_windows(name, windows, target)
+    count = len(source)
     store = "var v = x_load4(i); v.z = x_load(4u * i + 2u); y_store4(P.n - 1u - i, v.wzyx);"
     kernel = kernel_over(store, Binding("x", name), Binding("y", name, "read_write"))
     arrays = [as_numpy(source), as_numpy(torch.zeros_like(source))]
@@ -157,10 +163,8 @@ def test_groups_of_four(name: str, windows: int, target: Target) -> None:
 @pytest.mark.parametrize("name", ["f16", "bf16", "i16", "i8", "u8", "bool"])
 def test_groups_of_four_beside_whole_words(name: str, windows: int, target: Target) -> None:
     """As where one dispatch does the work of two kernels that read a buffer in different ways."""
-    dtype = BY_NAME[name]
-    count = 480 // dtype.itemsize
-    source = (torch.arange(count) % 2 if name == "bool" else torch.arange(count) % 120).to(dtype.torch)
-    small = replace(target, max_binding_bytes=300) if windows > 1 else target
+    dtype, source, small = in_windows(name, windows, target)
+    count = len(source)
     never = "x_load_words4(0u).x == 0xdeadbeefu && y_load_words4(0u).x == 7u"
     body = f"let v = x_load4(i); y_store4(i, select(v.wzyx, v, {never}));"
     kernel = kernel_over(body, Binding("x", name), Binding("y", name, "read_write"))

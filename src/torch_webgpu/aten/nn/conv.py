@@ -57,7 +57,7 @@ def in_runs(
     dtype = dtype_of(first.dtype).name
     if not multiplies_runs(engine().device(first.get_device()).target, dtype, w, work):
         return tensors
-    is_matrix = prod(w[2:]) == 1 and geometry.groups == 1 and set(geometry.stride) == {1} and not any(geometry.padding)
+    is_matrix = geometry.is_pointwise(prod(w[2:])) and geometry.groups == 1
     if is_matrix and prod(y[2:]) % run_of(dtype) == 0:  # runs of positions do as well
         return tensors
     return [t.movedim(1, -1).contiguous().movedim(-1, 1) for t in tensors]

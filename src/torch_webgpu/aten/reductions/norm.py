@@ -17,13 +17,11 @@ from torch_webgpu.aten.dispatch.register_operator import register_operator
 from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, outputs_of
 from torch_webgpu.aten.dispatch.torch_compositions import record_composition
+from torch_webgpu.compiler.fuse.group import ORDERED_NUMEL
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.ops import ops
 
 from .reduce import itself, number, own
-
-COPIED_COLUMNS = 1 << 16
-"""Elements from which on a copy takes less time than it saves."""
 
 
 def present(*tensors: Maybe) -> list[torch.Tensor]:
@@ -131,9 +129,9 @@ def trailing(t: torch.Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...
 
 def in_rows(t: torch.Tensor) -> torch.Tensor:
     """``t``; a copy of much that lies column by column, as convolutions leave it: a reduction of rows takes two passes
-    over columns, and each is slower than a copy.
+    over columns, and each is slower than a copy. What is expanded along rows takes no memory, and stays so.
     """
-    return t.contiguous() if t.numel() >= COPIED_COLUMNS and t.stride(-1) != 1 and t.shape[-1] != 1 else t
+    return t.contiguous() if t.numel() >= ORDERED_NUMEL and t.stride(-1) > 1 and t.shape[-1] != 1 else t
 
 
 def layer_norm(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from struct import Struct
-from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -54,9 +53,6 @@ def words(t: torch.Tensor) -> torch.Tensor:
         t = torch.view_as_real(t)
     return t.view(BITS[t.element_size()])
 
-
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensors that say their own shapes."""
 
 PACKING = {dtype: Struct(f"={row.format}") for dtype, row in STORED.items() if row.format}
 """What makes Python's number of a tensor's bytes, for the common types: a tensor of the host's takes longer."""
@@ -216,39 +212,32 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """As PyTorch's, but a non-blocking copy to the host does not ask for pinned memory: webgpu has none."""
-    plainly = layout in (None, torch.strided) and memory_format in (None, torch.preserve_format)
-    if plainly and is_webgpu(self) and self.__class__ in PLAIN and (device is None or device == self.device):
-        return conversion(self.dtype if dtype is None else dtype)(self)
     memory_format = memory_format or torch.preserve_format
     if is_lazy(self):
         self = self.data  # its own class does not say its shape
     if is_webgpu(self) and (device is None or device == self.device):
-        return converted(self, dtype=dtype, layout=layout, memory_format=memory_format)
+        return conversion(dtype, layout, memory_format)(self)
     out = torch.empty_like(
         self, dtype=dtype, layout=layout, device=device, pin_memory=bool(pin_memory), memory_format=memory_format
     )
     return out.copy_(self)
 
 
-@partial(record_once, reads_flags=True)
-def converted(self: torch.Tensor, **layout: Any) -> torch.Tensor:
-    """A copy on the same device."""
-    return torch.empty_like(self, **layout).copy_(self)
-
-
 @cache
-def conversion(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What makes a copy of a tensor in a dtype, laid out as that is: calls of one argument are recognised soonest."""
+def conversion(
+    dtype: torch.dtype | None, layout: torch.layout | None, memory_format: torch.memory_format
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes a copy of a tensor on its device: calls of one argument are recognised soonest."""
 
-    def in_dtype(self: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(self, dtype=dtype).copy_(self)
+    def converted(self: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(self, dtype=dtype, layout=layout, memory_format=memory_format).copy_(self)
 
-    return record_once(in_dtype, reads_flags=True)
+    return record_once(converted, reads_flags=True)
 
 
 def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """As PyTorch's, whose kernel would make two calls of it."""
-    return converted(self, memory_format=memory_format or torch.preserve_format)
+    return conversion(None, None, memory_format or torch.preserve_format)(self)
 
 
 def local_scalar_dense(t: torch.Tensor) -> int | float | bool | complex:

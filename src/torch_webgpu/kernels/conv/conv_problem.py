@@ -23,6 +23,10 @@ class Geometry:
     dilation: tuple[int, ...]
     groups: int
 
+    def is_pointwise(self, taps: int) -> bool:
+        """Whether with so many taps x and y have the same positions, each of which meets one of the other's."""
+        return taps == 1 and set(self.stride) == {1} and not any(self.padding)
+
 
 @dataclass(frozen=True)
 class Conv:
@@ -102,9 +106,7 @@ class Conv:
 
     @property
     def pointwise(self) -> bool:
-        """Whether x and y have the same positions, each of which meets one of the other's."""
-        g = self.geometry
-        return self.taps == 1 and set(g.stride) == {1} and not any(g.padding)
+        return self.geometry.is_pointwise(self.taps)
 
     @property
     def window(self) -> str:

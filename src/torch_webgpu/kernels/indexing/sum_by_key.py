@@ -161,11 +161,11 @@ def _sum(op: Operation, width: int, plan: list[Level], number: int, gathered: In
             row, found = "row", _gather(op, gathered, params)
             bindings.append(Binding("places", op.args[3].dtype))
             order.append(3)
-        if gathered is not None and op.n_inputs > 4:
-            factor = f" * factors_load({_offset(params, 'factors', 4)} + point.y * P.factors_stride)"
-            params.add("factors_stride", op.args[4].strides[0])
-            bindings.append(Binding("factors", op.args[4].dtype))
-            order.append(4)
+            if op.n_inputs > 4:
+                stride = params.add("factors_stride", op.args[4].strides[0])
+                factor = f" * factors_load({_offset(params, 'factors', 4)} + point.y * {stride})"
+                bindings.append(Binding("factors", op.args[4].dtype))
+                order.append(4)
         prelude += [
             f"fn point_at(i: u32) -> vec2<u32> {{ let point = {point}; return vec2(i64_lo(point), i64_hi(point)); }}",
             "fn row_at(point: vec2<u32>, lane: u32) -> V {",
