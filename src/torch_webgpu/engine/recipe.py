@@ -107,25 +107,36 @@ class Recipe:
 def _any(recipe: Recipe) -> RunFunction:
     """For every other recipe."""
     eng, device, numbers, aliasing = engine(), recipe.device, recipe.numbers, recipe.aliasing
-    results, several, overlapping = recipe.results, recipe.several, recipe.overlapping
+    several, overlapping = recipe.several, recipe.overlapping
     instructions = [(i.op, i.pick or i.addresses, i.params) for i in recipe.instructions]
+    is_long = len(instructions) >= MANY_INSTRUCTIONS
+    returned_numbers = sorted({r for r in recipe.results if r is not None and r >= 0})
+    fresh = [(template, k in returned_numbers) for k, template in enumerate(recipe.fresh)]
+    results = [r if r is None or r < 0 else returned_numbers.index(r) for r in recipe.results]
     single = results[0] if len(results) == 1 and not several else None
-    fresh, is_long = recipe.fresh, len(instructions) >= MANY_INSTRUCTIONS
 
     def run(values: Sequence[Any], starts: list[int]) -> Any:
         if aliasing is not None and aliasing_of(starts) != aliasing:
             return overlapping(values)
         varying = None if numbers is None else numbers(values)
-        created = []
+        created, temporaries = [], []
         with eng.lock:
             if is_long:
                 begin_batch(eng, device, instructions[-1][0].name)
-            for template in fresh:
-                tensor, allocation = eng.make_with(template)
-                created.append(tensor)
-                starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
-            for op, addresses, params in instructions:
-                eng.append(device, op, addresses(starts), params if varying is None else varying)
+            try:
+                for template, is_returned in fresh:
+                    if is_returned:
+                        tensor, allocation = eng.make_with(template)
+                        created.append(tensor)
+                    else:  # nobody sees it: it takes no tensor
+                        allocation = eng.make_temporary(template)
+                        temporaries.append(allocation)
+                    starts.append(allocation.number << ADDRESS_BITS | FIRST_BYTE)
+                for op, addresses, params in instructions:
+                    eng.append(device, op, addresses(starts), params if varying is None else varying)
+            finally:
+                if temporaries:
+                    eng.end_temporaries(temporaries)
         if single is not None:
             return created[single] if single >= 0 else values[-1 - single]
         returned = [None if r is None else created[r] if r >= 0 else values[-1 - r] for r in results]

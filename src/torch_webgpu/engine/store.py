@@ -187,6 +187,32 @@ class Store:
                 raise
         return created
 
+    def make_temporary(self, template: Template) -> Allocation:
+        """What a tensor of this layout would lie in, without the tensor, until :meth:`end_temporaries`; the caller
+        holds the lock.
+        """
+        if template.size_bytes > LARGE_BYTES:
+            self.check_size(template.size_bytes, template.device)
+        allocation = self.mailbox.new_allocation(template)
+        self.live_bytes[template.device] += template.size_bytes
+        return allocation
+
+    def end_temporaries(self, allocations: Sequence[Allocation]) -> None:
+        """Their memory goes back when nothing recorded needs it; the caller holds the lock."""
+        self._note_peak(allocations[0].device)
+        for allocation in allocations:
+            allocation.alive = False
+        self._count_dead(allocations)
+
+    def _count_dead(self, dead: list[Allocation]) -> None:
+        sizes: dict[int, int] = {}
+        for allocation in dead:
+            sizes[allocation.device] = sizes.get(allocation.device, 0) + allocation.size_bytes
+        for device, size in sizes.items():
+            self.live_bytes[device] -= size
+            self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size
+        self.dying += dead
+
     def _check_float64(self, dtype: torch.dtype, index: int) -> None:
         device = self.device(index)
         if not device.target.float64:
@@ -294,13 +320,7 @@ class Store:
             self._gone_bytes.clear()
         dead = self.mailbox.dead()
         if dead:
-            sizes: dict[int, int] = {}
-            for allocation in dead:
-                sizes[allocation.device] = sizes.get(allocation.device, 0) + allocation.size_bytes
-            for device, size in sizes.items():
-                self.live_bytes[device] -= size
-                self.freed_bytes[device] = self.freed_bytes.get(device, 0) + size
-            self.dying += dead
+            self._count_dead(dead)
         for device, size in self.live_bytes.items():
             if size > self.peak_bytes[device]:
                 self.peak_bytes[device] = size

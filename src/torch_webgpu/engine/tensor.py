@@ -233,6 +233,15 @@ class Mailbox:
         allocation.size_bytes = template.size_bytes  # at last: it counts as alive from when this returns
         return tensor, allocation
 
+    def new_allocation(self, template: Template) -> Allocation:
+        """An unmaterialised allocation just large enough for a tensor that nobody will see."""
+        number = self.mark
+        if number == self._end:
+            number = self._next_free()
+        self.mark = number + 1
+        allocation = self.allocations[number] = Allocation(number, template.device, template.size_bytes)
+        return allocation
+
     def new_allocations(self, image: Image, numbers: Sequence[int]) -> list[Allocation]:
         """Unmaterialised allocations of these numbers, just large enough for a list of new tensors."""
         allocations = list(map(Allocation, numbers, repeat(image.device), image.sizes))
