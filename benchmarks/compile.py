@@ -45,17 +45,20 @@ MIB = 1 << 20
 AHEAD = 8
 """Steps that the host is ahead of the GPU at most where the host is timed: farther ahead it waits."""
 WARM_STEPS = 5
-MODES = ("eager", "compiled")
 AUTO = "auto"
-"""The eager step under ``torch.webgpu.auto_compile()``: on webgpu alone, with ``--auto``."""
+"""The eager step under ``torch.webgpu.auto_compile()``: on webgpu alone."""
+MODES = ("eager", "compiled", AUTO)
 BEFORE_AUTO = 6
 """Steps after which all that repeats is compiled."""
 
 
 def figures(
-    name: str, device: Device, effort: Effort, quick: bool, modes: Sequence[str] = MODES, waits: bool = False
+    name: str, device: Device, effort: Effort, quick: bool, modes: Sequence[str], waits: bool = False
 ) -> Iterator[Result]:
     """Everything about one model. ``waits``: until it may be measured."""
+    modes = [mode for mode in modes if mode != AUTO or device.device.type == "webgpu"]
+    if not modes:
+        return
     torch.manual_seed(0)
     case = CASES[name](device, quick)
     case.eager()
@@ -68,14 +71,14 @@ def figures(
         for step in steps.values():
             for _ in range(WARM_STEPS):
                 step()
+        if AUTO in modes:
+            begin_auto(case.eager)
         device.synchronize()
         wait_for_turn()
     for mode in modes:
         step = steps.get(mode, case.eager)
-        if mode == AUTO:
-            torch.webgpu.auto_compile()  # type: ignore[attr-defined]
-            for _ in range(BEFORE_AUTO):
-                step()
+        if mode == AUTO and not waits:
+            begin_auto(step)
         reset = getattr(getattr(torch, device.device.type), "reset_peak_memory_stats", None)
         if reset is not None:
             reset()
@@ -95,6 +98,13 @@ def figures(
             for row in torch.webgpu.auto_compile_stats().modules:  # type: ignore[attr-defined]
                 print(f"{name}: {dict(row)}", file=sys.stderr)
             torch.webgpu.auto_compile(False)  # type: ignore[attr-defined]
+
+
+def begin_auto(step: Step) -> None:
+    """Has modules compiled by themselves, and waits until they are."""
+    torch.webgpu.auto_compile()  # type: ignore[attr-defined]
+    for _ in range(BEFORE_AUTO):
+        step()
 
 
 def first_step(case: Case, device: Device, benchmark: str, name: str) -> tuple[Step, list[Result]]:
@@ -134,8 +144,12 @@ def arguments() -> argparse.Namespace:
         "--implementation", action="append", metavar="NAME", help="of WebGPU: wgpu, dawn, auto (default); repeatable"
     )
     parser.add_argument("--only", metavar="NAMES", help=f"comma-separated, of {','.join(CASES)}")
-    parser.add_argument("--mode", choices=MODES, help="only that one, and nothing of a second process")
-    parser.add_argument("--auto", action="store_true", help="on webgpu also eager steps that auto_compile() compiles")
+    parser.add_argument(
+        "--modes",
+        metavar="NAMES",
+        help="comma-separated, of eager,compiled,auto (eager steps that auto_compile() compiles, on webgpu alone); "
+        "nothing of a second process; default eager,compiled",
+    )
     parser.add_argument("--quick", action="store_true", help="small models, few repeats: does it run")
     parser.add_argument("--packages", action="store_true", help="also the first step where Dynamo's packages are found")
     parser.add_argument("--table", action="store_true", help="a table for people, on standard error")
@@ -143,6 +157,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def modes_of(options: argparse.Namespace) -> list[str]:
+    """What is measured. SystemExit for a mode that there is not."""
+    modes = (options.modes or "eager,compiled").split(",")
+    if unknown := set(modes) - set(MODES):
+        raise SystemExit(f"no such mode: {', '.join(sorted(unknown))}; there are {', '.join(MODES)}")
+    return modes
 
 
 def run_device(options: argparse.Namespace) -> int:
@@ -156,10 +178,7 @@ def run_device(options: argparse.Namespace) -> int:
         torch._dynamo.reset()
         if options.warm:
             return again(name, device, options.quick)
-        modes = (options.mode,) if options.mode else MODES
-        if options.auto and device.device.type == "webgpu":
-            modes = (*modes, AUTO)
-        return figures(name, device, effort, options.quick, modes, waits=options.together)
+        return figures(name, device, effort, options.quick, modes_of(options), waits=options.together)
 
     return int(print_figures(device, options.only.split(",") if options.only else list(CASES), measured))
 
@@ -170,17 +189,19 @@ def main() -> int:
         return run_device(options)
     quick = ["--quick"] * options.quick
     flags = [*quick, *(["--only", options.only] if options.only else [])]
-    mode = ["--mode", options.mode] if options.mode else []
-    auto = ["--auto"] * options.auto
+    modes = ["--modes", options.modes] if options.modes else []
     devices = implementations(options.device, options.implementation)
     names = options.only.split(",") if options.only else list(CASES)
     with caches() as variables:
         if options.together:
-            own = [["--only", name, *quick, *mode, *auto, "--together"] for name in names]
+            # What is compiled by itself has a process of its own: nothing else of that model is to be eager there.
+            alone = [mode for mode in modes_of(options) if mode == AUTO]
+            shared = [",".join(mode for mode in modes_of(options) if mode != AUTO)]
+            own = [["--only", n, "--modes", m, *quick, "--together"] for n in names for m in [*shared, *alone] if m]
             runs = [run_in_turns(__file__, devices, own, variables)]
         else:
-            runs = [run_in_processes(__file__, devices, [*flags, *mode, *auto], variables)]
-        if not mode and not options.together:
+            runs = [run_in_processes(__file__, devices, [*flags, *modes], variables)]
+        if not modes and not options.together:
             runs.append(run_in_processes(__file__, devices, [*flags, "--warm"], variables))
     for name in names if options.packages else ():
         with caches() as variables:  # packages are found by the function's name: one model, one folder

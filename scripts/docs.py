@@ -73,8 +73,8 @@ def coverage_counts(report: CoverageReport) -> dict[str, str]:
     return counts
 
 
-WEBGPU = {"webgpu_eager": "webgpu eager", "webgpu_compiled": "webgpu compiled"}
-CUDA = {"cuda_eager": "CUDA eager", "cuda_compiled": "CUDA compiled"}
+WEBGPU = {"webgpu_eager": "webgpu: eager", "webgpu_auto": "auto", "webgpu_compiled": "compiled"}
+CUDA = {"cuda_eager": "CUDA: eager", "cuda_compiled": "compiled"}
 KERNELS = {"webgpu_kernels": "kernels: webgpu", "cuda_kernels": "CUDA"}
 MUCH_LESS = 0.9
 WIDTH = 120
