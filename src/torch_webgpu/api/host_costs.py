@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import atexit
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +23,8 @@ WITHOUT_DETAIL = ("encode", "submit")
 """Those whose details say what is done, not why."""
 WHAT_WIDTH = 72
 PRINTED_ROWS = 30
+MANY_FLUSHES = 100
+"""Of an eager program of some steps."""
 
 
 @dataclass
@@ -83,13 +87,37 @@ def table(rows: Sequence[HostCost], row_limit: int) -> str:
     return "\n".join([*lines, rule, "Host: " + (", ".join(sums) or "nothing was flushed, read or written")])
 
 
+def advice(rows: Sequence[HostCost], seconds: float) -> str:
+    """What may help an eager program that flushed often in this time and seldom waited for the GPU; "" for others."""
+    flushes = sum(row.count for row in rows if row.kind == "flush")
+    waited_us = sum(row.self_us for row in rows if row.kind == "wait")
+    if flushes < MANY_FLUSHES or waited_us > 0.5e6 * seconds or is_compiling():
+        return ""
+    return (
+        f"\n{flushes} flushes, and the GPU was waited for in {waited_us / 1e4 / seconds:.0f} % of the time: the host "
+        "may be what takes long. TORCH_WEBGPU_AUTO_COMPILE=1, or torch.compile, records a step once"
+    )
+
+
+def is_compiling() -> bool:
+    """Whether modules compile by themselves. What does so is loaded where it is turned on."""
+    automatic = sys.modules.get("torch_webgpu.compile.automatic")
+    return automatic is not None and automatic.current() is not None
+
+
 def watch_process() -> None:
     """Begins to sum up what the host does on all devices, and prints it when the process ends."""
-    costs = HostCosts()
+    costs, start = HostCosts(), time.monotonic()
     clock = HostClock(costs.add)
     for device in engine().devices:
         HostObserver(device, clock).install()
-    atexit.register(lambda: print_stage("host", "what the host did", table(costs.sorted(), PRINTED_ROWS)))
+
+    def report() -> None:
+        rows = costs.sorted()
+        text = table(rows, PRINTED_ROWS) + advice(rows, time.monotonic() - start)
+        print_stage("host", "what the host did", text)
+
+    atexit.register(report)
 
 
 def register() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.device.processes import run_script
 
+from torch_webgpu.api.host_costs import HostCost, advice
 from torch_webgpu.config import DEBUG_STAGES, PRINTED_STAGES
 
 PROGRAM = """
@@ -50,6 +53,29 @@ def test_the_stage_compile_says_what_became_of_modules_once() -> None:
     first, second = (line for line in done.stderr.splitlines() if line.startswith("[webgpu compile]"))
     assert first == "[webgpu compile] Tanh is compiled after 2 calls alike"
     assert second.startswith("[webgpu compile] Reads stays eager, its parts are looked at instead: ")
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_eager_programs_whose_host_is_late_are_told_of_compilation(auto: bool) -> None:
+    program = """
+        module = torch.nn.Linear(4, 4).to("webgpu")
+        x = torch.ones(4, 4, device="webgpu")
+        with torch.no_grad():
+            for _ in range(120):
+                y = module(x)
+                torch.webgpu.flush_batch()
+    """
+    done = run_script(program, TORCH_WEBGPU_DEBUG="host", TORCH_WEBGPU_AUTO_COMPILE=str(int(auto)))
+    assert done.returncode == 0, done.stderr
+    assert ("TORCH_WEBGPU_AUTO_COMPILE=1" in done.stderr) != auto, done.stderr
+
+
+def test_programs_that_wait_or_flush_seldom_are_not() -> None:
+    flushes, waits = HostCost("flush", "", "", 200, 1e5), HostCost("wait", "", "", 10, 3e6)
+    assert "200 flushes" in advice([flushes, waits], 10.0)
+    assert "in 30 % of the time" in advice([flushes, waits], 10.0)
+    assert not advice([flushes, waits], 5.0)
+    assert not advice([replace(flushes, count=20), waits], 10.0)
 
 
 def test_stages_can_be_combined() -> None:
