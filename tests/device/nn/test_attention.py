@@ -105,6 +105,26 @@ def test_multihead_attention(device, training):
         check_module(device, SelfAttention(**options), torch.randn(2, 5, 16), training=training)
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize(
+    ("mask_type", "shape", "all_hidden"), [(0, (5, 5), (2,)), (1, (2, 5), (1,)), (2, (2, 4, 5, 5), (0, 1, 3))]
+)
+def test_fused_inference_with_masks(device, mask_type, shape, all_hidden, need_weights):
+    """Queries that see no key are NaN, and what is not zero in a mask of another dtype hides, as on the CPU."""
+    torch.manual_seed(0)
+    hidden = torch.rand(shape) > 0.6
+    hidden[all_hidden] = True
+
+    def fn(x, qkv_weight, qkv_bias, weight, bias, mask):
+        given = (x, x, x, 16, 4, qkv_weight, qkv_bias, weight, bias, mask, need_weights, True, mask_type)
+        out, weights = torch._native_multi_head_attention(*given)
+        return (out, weights) if need_weights else out
+
+    tensors = torch.randn(2, 5, 16), torch.randn(48, 16), torch.randn(48), torch.randn(16, 16), torch.randn(16)
+    for mask in (hidden, hidden * -3.0, torch.zeros(shape).masked_fill(hidden, -torch.inf)):
+        check(device, fn, *tensors, mask, backward=False)
+
+
 class MaskedEncoder(nn.Module):
     def __init__(self, **options):
         super().__init__()

@@ -14,9 +14,11 @@ from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, impl
 
 
-def broadcast_mask(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
-    """A mask as (B, heads, L, S): type 0 is (L, S), type 1 (key padding) is (B, S), type 2 has all four dimensions."""
-    return mask[:, None, None, :] if mask_type == 1 else mask
+def hidden_keys(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
+    """Where a mask, of any dtype, is not zero, as what broadcasts to (B, heads, L, S): type 0 is (L, S), type 1 (key
+    padding) is (B, S), type 2 has all four dimensions.
+    """
+    return (mask[:, None, None, :] if mask_type == 1 else mask).to(torch.bool)
 
 
 def projected(
@@ -49,19 +51,24 @@ def native_multi_head_attention(
         t.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2)
         for t in projected(query, key, value, qkv_weight, qkv_bias)
     )
-    if mask is None and not need_weights:
-        heads = F.scaled_dot_product_attention(q, k, v)
-        return F.linear(heads.transpose(1, 2).flatten(-2), proj_weight, proj_bias), None
-    # Where a mask hides all keys of a query the result is NaN, as on the CPU: the function above gives zeros.
+    hidden = None if mask is None else hidden_keys(mask, mask_type)
+    if not need_weights:
+        heads = F.scaled_dot_product_attention(q, k, v, None if hidden is None else ~hidden)
+        out = F.linear(heads.transpose(1, 2).flatten(-2), proj_weight, proj_bias)
+        # Where a mask hides all keys of a query the result is NaN, as on the CPU: the function above gives zeros.
+        return out if hidden is None else out.masked_fill(blind_queries(hidden), float("nan")), None
     scores = q @ k.transpose(-2, -1) * (embed_dim // num_head) ** -0.5
-    if mask is not None:
-        mask = broadcast_mask(mask, mask_type)
-        scores = scores.masked_fill(mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
     weights = scores.softmax(-1)
     out = F.linear((weights @ v).transpose(1, 2).flatten(-2), proj_weight, proj_bias)
-    if not need_weights:
-        return out, None
     return out, weights.mean(1) if average_attn_weights else weights
+
+
+def blind_queries(hidden: torch.Tensor) -> torch.Tensor:
+    """The queries that see no key in one of the heads, as what broadcasts to (B, L, 1)."""
+    blind = hidden.all(-1)
+    return (blind.any(1) if blind.dim() == 3 else blind).unsqueeze(-1)
 
 
 def transformer_encoder_layer(
