@@ -19,6 +19,7 @@ from . import (
     copies,
     cross_entropy,
     detached,
+    flex_attention,
     graph_patterns,
     in_place,
     memory_formats,
@@ -121,6 +122,7 @@ def resume_inference(outline: Outline, graph: Callable[[], GraphModule], lays_ou
 
 def rewritten(gm: GraphModule) -> GraphModule:
     """A graph with what patterns find in it."""
+    COUNTS.patterns.update(flex_attention.apply(gm))
     copies.apply(gm)
     in_place.apply(gm)
     COUNTS.patterns.update(graph_patterns.apply(gm))

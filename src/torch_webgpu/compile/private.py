@@ -6,7 +6,7 @@ They are imported when they are called: the compiler takes seconds to load.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -137,6 +137,11 @@ def without_fakes() -> AbstractContextManager[Any]:
     """Where tensors are what they are, also while a graph of fake ones is compiled."""
     found: AbstractContextManager[Any] = import_module("torch._subclasses.fake_tensor").unset_fake_temporarily()
     return found
+
+
+def fake_mode_of(values: Sequence[Any]) -> AbstractContextManager[Any]:
+    """The mode in which fake tensors among these were made, as a context."""
+    return torch._guards.detect_fake_mode(values) or nullcontext()
 
 
 def unknown_sizes(value: Any) -> set[Any]:

@@ -17,8 +17,16 @@ import torch
 from . import artifacts
 from .private import on_webgpu
 
-TRACED = frozenset({"runtime_support", "device_names", "traced_answers"})
-"""The modules of ``translation`` that Dynamo traces through."""
+TRACED = frozenset(
+    {
+        "aten.attention.flex_attention",
+        "quantized_linear",
+        "translation.device_names",
+        "translation.runtime_support",
+        "translation.traced_answers",
+    }
+)
+"""The modules that Dynamo traces through: what programs call in the middle of what is to be one graph."""
 TRACED_FILE = "<torch.webgpu.auto_compile>"
 """Where Dynamo, which leaves this package's files out, believes that a function is written which it is to trace."""
 
@@ -86,17 +94,17 @@ def choosing(inductor: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skip_own_modules(rules: Any) -> None:
-    """After a graph break Dynamo would trace the kernels of eager operators, which are Python, and what these call.
-
-    The exceptions are what translated programs call, in the middle of what is to be one graph, and modules of models.
-    """
+    """After a graph break Dynamo would trace the kernels of eager operators, which are Python, and what these call."""
     for library in ("cffi", "wgpu", "wgpudawn"):
         rules.add(library)
-    package = Path(__file__).parent.parent
-    for folder, prefix, traced in (
-        (package, "torch_webgpu.", {"translation", "quantized_linear"}),
-        (package / "translation", "torch_webgpu.translation.", TRACED),
-    ):
-        for module in iter_modules([str(folder)]):
-            if module.name not in traced:
-                rules.add(prefix + module.name)
+    skip_modules(rules, Path(__file__).parent.parent, "")
+
+
+def skip_modules(rules: Any, folder: Path, prefix: str) -> None:
+    """Those of a folder, and of what is in it, but for ``TRACED``."""
+    for module in iter_modules([str(folder)]):
+        name = prefix + module.name
+        if any(traced.startswith(f"{name}.") for traced in TRACED):
+            skip_modules(rules, folder / module.name, f"{name}.")
+        elif name not in TRACED:
+            rules.add(f"torch_webgpu.{name}")

@@ -204,7 +204,7 @@ class Store:
             allocation.alive = False
         self._count_dead(allocations)
 
-    def _count_dead(self, dead: list[Allocation]) -> None:
+    def _count_dead(self, dead: Sequence[Allocation]) -> None:
         sizes: dict[int, int] = {}
         for allocation in dead:
             sizes[allocation.device] = sizes.get(allocation.device, 0) + allocation.size_bytes

@@ -1,0 +1,92 @@
+"""FlexAttention in compiled graphs: what eager mode gives, forward and backward, as parts of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:return_lse")
+
+Attention = Callable[..., Any]
+
+
+def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return i >= j
+
+
+def window(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return (i >= j) & (i - j < 7)
+
+
+def with_bias(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h] * (i - j))
+
+
+def softcapped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    mask = create_block_mask(causal, None, None, q.shape[2], k.shape[2], device=q.device, BLOCK_SIZE=16)
+    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: 20 * torch.tanh(s / 20), block_mask=mask)
+
+
+def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> Any:
+    mask = create_block_mask(window, None, None, q.shape[2], k.shape[2], device=q.device, BLOCK_SIZE=16)
+    given = (q, k[:, :2], v[:, :2])
+    return flex_attention(*given, block_mask=mask, scale=0.3, enable_gqa=True, return_lse=True)
+
+
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return flex_attention(q, k, v)
+
+
+def outcome(fn: Attention, dtype: torch.dtype, grad: bool, queries: int = 40) -> list[torch.Tensor]:
+    """Results, and gradients of all inputs."""
+    torch.manual_seed(0)
+    shapes = (2, 4, queries, 16), (2, 4, 40, 16), (2, 4, 40, 16), (4,)
+    inputs = [torch.randn(shape).to("webgpu", dtype).requires_grad_(grad) for shape in shapes]
+    out = fn(*inputs)
+    results = list(out) if isinstance(out, tuple) else [out]
+    if grad:
+        sum(t.float().sin().sum() for t in results).backward()
+        results += [t.grad for t in inputs if t.grad is not None]
+    return [t.detach().cpu() for t in results]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("fn", [plain, with_bias, softcapped, grouped])
+def test_compiled_is_eager(fn: Attention, dtype: torch.dtype, grad: bool) -> None:
+    torch._dynamo.reset()
+    before = torch.webgpu.compile_stats()
+    compiled = torch.compile(fn, fullgraph=fn in (plain, with_bias))  # masks are made eagerly, as PyTorch advises
+    tol = 1e-5 if dtype == torch.float32 else 2e-2
+    for expected, found in zip(outcome(fn, dtype, grad), outcome(compiled, dtype, grad), strict=True):
+        torch.testing.assert_close(found, expected, rtol=tol, atol=tol)
+    after = torch.webgpu.compile_stats()
+    assert after.patterns["FlexAttention"] - before.patterns.get("FlexAttention", 0) == 1 + grad
+    assert after.plans > before.plans
+    assert not [node for node in after.between if "flex" in node and after.between[node] != before.between.get(node)]
+
+
+def test_lengths_that_change() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(with_bias, fullgraph=True, dynamic=True)
+    for queries in (24, 40, 33):
+        for expected, found in zip(
+            outcome(with_bias, torch.float32, True, queries),
+            outcome(compiled, torch.float32, True, queries),
+            strict=True,
+        ):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_done_to_scores_joins_the_product_and_the_softmax() -> None:
+    torch._dynamo.reset()
+    fn = torch.compile(lambda q: flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s.sin()), fullgraph=True)
+    q = torch.randn(1, 2, 40, 16, device="webgpu")
+    fn(q), fn(q)
+    with torch.webgpu.profile() as p:
+        fn(q)
+    assert len(p.events) == 3, [event.operation for event in p.events]
