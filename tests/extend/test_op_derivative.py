@@ -155,3 +155,16 @@ def test_a_backward_is_an_operator_or_a_function(define: Define, device: torch.d
             fn(x, y).sum().backward()
             torch.testing.assert_close(x.grad, 10 * y.detach())
             torch.testing.assert_close(y.grad, 10 * x.detach())
+
+
+def test_forward_mode_runs_what_has_a_backward_of_its_own_and_refuses_its_tangents(
+    define: Define, device: torch.device
+) -> None:
+    fn = define("test::own", backward="grad * result")(lambda_of_one("exp(x)"))
+    for dev in ("cpu", device):
+        x = torch.ones(2, device=dev, requires_grad=True)
+        with torch.autograd.forward_ad.dual_level():
+            fn(x).sum().backward()
+            torch.testing.assert_close(x.grad, x.detach().exp())
+            with pytest.raises(NotImplementedError, match="forward mode"):
+                fn(torch.autograd.forward_ad.make_dual(x.detach(), torch.ones_like(x)))

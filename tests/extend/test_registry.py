@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 from collections.abc import Iterator
@@ -152,6 +153,32 @@ def test_a_kernel_takes_the_place_of_another_until_it_is_unregistered(device: to
     assert registry.get_kernel("sinc").origin != "registered"
     with pytest.raises(LookupError, match="this program registered no kernel for aten::sinc on webgpu"):
         registry.unregister_kernel("sinc")
+
+
+def test_kernels_of_a_program_lie_on_each_other(device: torch.device) -> None:
+    x = torch.ones(1).to(device)
+    before = x.sinc()
+    first = registry.register_kernel("sinc", lambda self: self * 5, replace=True)
+    second = registry.register_kernel("sinc", lambda self: self * 7, replace=True)
+    assert x.sinc() == 7
+    second.unregister()
+    assert x.sinc() == 5
+    third = registry.register_kernel("sinc", lambda self: self * 9, replace=True)
+    first.unregister()
+    assert x.sinc() == 9
+    third.unregister()
+    assert x.sinc() == before
+
+
+def test_an_operator_stays_when_its_handle_is_dropped(device: torch.device) -> None:
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    registry.register_forward("stays::twice", twice)
+    gc.collect()
+    assert torch.ops.stays.twice(torch.ones(1).to(device)) == 2
+    with pytest.raises(ValueError, match="stays::twice"):
+        registry.register_forward("stays::twice", twice)
 
 
 @pytest.mark.parametrize(

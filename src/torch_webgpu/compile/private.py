@@ -141,7 +141,7 @@ def without_fakes() -> AbstractContextManager[Any]:
 
 def fake_mode_of(values: Sequence[Any]) -> AbstractContextManager[Any]:
     """The mode in which fake tensors among these were made, as a context."""
-    return torch._guards.detect_fake_mode(values) or nullcontext()
+    return import_module("torch._guards").detect_fake_mode(values) or nullcontext()
 
 
 def unknown_sizes(value: Any) -> set[Any]:

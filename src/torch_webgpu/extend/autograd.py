@@ -139,11 +139,12 @@ def derivative_of(
 
         @staticmethod
         def forward(ctx: Any, *values: Any) -> Any:
-            if has_keywords:
-                args, kwargs = signature.call(values)
-                result = overload(*args, **kwargs)
-            else:
-                result = overload(*values)
+            with below_autograd():
+                if has_keywords:
+                    args, kwargs = signature.call(values)
+                    result = overload(*args, **kwargs)
+                else:
+                    result = overload(*values)
             kept: list[Any] = []
             numbers: list[Any] = []
             inputs: list[Any] = []
@@ -200,7 +201,8 @@ def function_with(
         @staticmethod
         def forward(ctx: Any, *values: Any) -> Any:
             args, kwargs = signature.call(values)
-            result = overload(*args, **kwargs)
+            with below_autograd():
+                result = overload(*args, **kwargs)
             if setup_context is not None:
                 positional = tuple([v for p, v in zip(signature.parameters, values) if not p.keyword])
                 more = {"keyword_only_inputs": kwargs} if kwargs else {}

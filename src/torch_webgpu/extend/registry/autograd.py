@@ -24,6 +24,8 @@ from .operators import autograd_of, has_op, overload_of
 _lock = threading.RLock()
 _formulas: dict[str, tuple[Callable[..., Any], RegistrationHandle]] = {}
 """The derivatives that the program registered, by the full names of overloads."""
+_defined: dict[str, RegistrationHandle] = {}
+"""The operators that the program made: they stay when a handle is dropped, as PyTorch's hooks do."""
 
 
 def register_forward(
@@ -85,8 +87,10 @@ def _define(
                 _formulas[name][1].unregister()
             inner.unregister()
             library._destroy()
+            del _defined[name]
 
-    return RegistrationHandle(name, remove)
+    handle = _defined[name] = RegistrationHandle(name, remove)
+    return handle
 
 
 def _formulas_of(namespace: str) -> list[str]:

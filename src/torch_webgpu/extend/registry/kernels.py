@@ -79,8 +79,6 @@ def register_kernel(
                 f"{full} has a kernel for {device} already ({_info(overload, device, key).origin}): pass replace=True, "
                 "or unregister it first"
             )
-        if (full, device) in registered_kernels:
-            registered_kernels[full, device].unregister()
         return _register(overload, kernel, device, key)
 
 
@@ -98,17 +96,19 @@ def _register(overload: OpOverload, kernel: Callable[..., Any], device: str, key
 
     def remove() -> None:
         with _lock:
-            if (full, device) in registered_kernels and registered_kernels[full, device] is handle:
+            handles = registered_kernels[full, device]
+            handles.remove(handle)
+            if not handles:
                 del registered_kernels[full, device]
-            library._destroy()
+            library._destroy()  # PyTorch calls the last of those that are left
 
     handle = RegistrationHandle(f"{full} on {device}", remove)
-    registered_kernels[full, device] = handle
+    registered_kernels.setdefault((full, device), []).append(handle)
     return handle
 
 
 def unregister_kernel(name: Operator, *, device: str = "webgpu") -> None:
-    """Takes back what :func:`register_kernel` registered. NotRegisteredError, a LookupError, where that is nothing."""
+    """Takes back what :func:`register_kernel` registered last. NotRegisteredError, a LookupError, for nothing."""
     full = full_name(overload_of(name))
     with _lock:
         if (full, device) not in registered_kernels:
@@ -116,7 +116,7 @@ def unregister_kernel(name: Operator, *, device: str = "webgpu") -> None:
             raise NotRegisteredError(f"this program registered no kernel for {full} on {device}" + (
                 did_you_mean(full, mine) if mine else ""
             ))  # fmt: skip
-        registered_kernels[full, device].unregister()
+        registered_kernels[full, device][-1].unregister()
 
 
 def has_kernel(name: Operator, *, device: str = "webgpu") -> bool:

@@ -25,8 +25,8 @@ KINDS: tuple[OpKind, ...] = ("unary", "binary", "elementwise", "reduction", "ran
 Way = Literal["native", "composed", "CPU"]
 OPERANDS = ("Tensor", "Scalar", "number", "Optional[Tensor]")
 OF_OURS = "torch_webgpu.extend.op"
-registered_kernels: dict[tuple[str, str], RegistrationHandle] = {}
-"""Those that the program registered, by the full name of an overload and the type of device."""
+registered_kernels: dict[tuple[str, str], list[RegistrationHandle]] = {}
+"""Those that the program registered, by the full name of an overload and the type of device; the last is called."""
 
 
 @dataclass(frozen=True)
