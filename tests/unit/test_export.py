@@ -217,6 +217,11 @@ class Decomposes(nn.Module):
         return torch.linalg.matrix_exp(x.mT @ x)
 
 
+class Checks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x.mT @ x)
+
+
 class Prints(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         print(x)
@@ -255,6 +260,7 @@ class Transforms(nn.Module):
         (Selects(), "torch.nonzero", "return torch.nonzero(positive)", "use a mask"),
         (Reads(), "item", "return x if x.sum() > 0 else -x", "torch.where"),
         (Decomposes(), "torch.linalg.matrix_exp", "return torch.linalg.matrix_exp(x.mT @ x)", "compute it before"),
+        (Checks(), "item", "return torch.linalg.inv(x.mT @ x)", "call what ends in _ex, such as inv_ex"),
         (Prints(), "of torch.Tensor.to", "print(x)", "the page reads it"),
         (Masked(), "torch.Tensor.index", "return x[x > 0]", "multiply by the mask"),
         (OnTheHost(), "neither one of its inputs", "return x + torch.ones(3)", "device=x.device"),

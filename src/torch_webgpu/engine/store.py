@@ -221,11 +221,8 @@ class Store:
                 raise UnsupportedDtypeError(
                     f"the target {device.name!r} has no 64-bit floats, so it cannot hold {dtype}: convert to {narrow}"
                 )
-            wgpu = (
-                ""
-                if device.implementation == "wgpu"
-                else (", or set TORCH_WEBGPU_IMPLEMENTATION=wgpu, which has them where the GPU does")
-            )
+            is_dawn = device.implementation == "dawn"  # others have no second implementation for the same GPU
+            wgpu = ", or set TORCH_WEBGPU_IMPLEMENTATION=wgpu, which has them where the GPU does" if is_dawn else ""
             raise UnsupportedDtypeError(
                 f"webgpu:{index} ({device.name}) has no 64-bit floats, so it cannot hold {dtype}: convert to {narrow} "
                 f"first, or keep the tensor on the CPU{wgpu}"

@@ -191,7 +191,7 @@ _INSTEAD = {
     "masked_select": "its shape depends on values: multiply by the mask, or use torch.where",
     "unique": "its shape depends on values: sort, and compare neighbours",
     "to_copy": "return the tensor: the page reads it",
-    "linalg": _BEFORE,
+    "linalg": f"call what ends in _ex, such as inv_ex, which checks nothing. Other functions: {_BEFORE}",
     "item": "keep the value in a tensor, and choose with torch.where",
 }
 """Part of an operator's name → what a program can do in its place."""
@@ -233,7 +233,9 @@ def origin_of(error: BaseException) -> str:
     function = f"\n  the operator is {name}, of {public_name(f'aten.{name}')}" if operator else ""
     if isinstance(error, UnsupportedDtypeError):  # says itself what to do
         return f"{where}{function}"
-    advice = next((f"\n  instead: {text}" for part, text in _INSTEAD.items() if part in f"{operator} {name}"), "")
+    checks = name == "item" and "linalg." in (summary.line or "")
+    called = "linalg" if checks else f"{operator} {name}"
+    advice = next((f"\n  instead: {text}" for part, text in _INSTEAD.items() if part in called), "")
     return f"{where}{function}{advice}"
 
 

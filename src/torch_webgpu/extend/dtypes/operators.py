@@ -35,7 +35,7 @@ PRODUCTS = frozenset(
 READS = frozenset(
     "_softmax _log_softmax softmax log_softmax argmax argmin sort topk cumsum cumprod logcumsumexp std var var_mean "
     "native_layer_norm _fused_rms_norm linalg_vector_norm median kthvalue aminmax histc nonzero _local_scalar_dense "
-    "isfinite allclose cdist _cdist_forward".split()
+    "isfinite allclose cdist _cdist_forward _euclidean_dist".split()
 )
 """Besides products and what PyTorch tags as a reduction: operators that read numbers, and make plain ones."""
 LIKE = frozenset("zeros_like ones_like full_like rand_like randn_like".split())
