@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
-from .matching import aten, called
+from .matching import NOT_COPIED, aten, called
 from .partition import values
 from .private import fake_mode_of, is_webgpu, without_fakes
 
@@ -68,8 +68,9 @@ def write_out(gm: GraphModule, node: Node) -> None:
     before = set(gm.graph.nodes)
     with gm.graph.inserting_before(node):
         results: Any = gm.graph.graph_copy(traced.graph, dict(zip(places, inputs, strict=True)))
-    for new in [n for n in gm.graph.nodes if n not in before]:  # errors name the program's line
-        new.meta = {k: v for k, v in node.meta.items() if k not in ("val", "tensor_meta")} | {"val": new.meta["val"]}
+    place = {k: v for k, v in node.meta.items() if k not in NOT_COPIED}  # errors name the program's line
+    for new in [n for n in gm.graph.nodes if n not in before]:
+        new.meta = place | {k: v for k, v in new.meta.items() if k in NOT_COPIED}
     replace(gm.graph, node, results)
 
 
