@@ -191,15 +191,18 @@ class Store:
         """What a tensor of this layout would lie in, without the tensor, until :meth:`end_temporaries`; the caller
         holds the lock.
         """
+        if self.is_forked:
+            self.check_process()
         if template.size_bytes > LARGE_BYTES:
             self.check_size(template.size_bytes, template.device)
-        allocation = self.mailbox.new_allocation(template)
-        self.live_bytes[template.device] += template.size_bytes
-        return allocation
+        return self.mailbox.new_allocation(template)
 
     def end_temporaries(self, allocations: Sequence[Allocation]) -> None:
         """Their memory goes back when nothing recorded needs it; the caller holds the lock."""
-        self._note_peak(allocations[0].device)
+        device = allocations[0].device
+        # Counted here alone: what a signal's handler keeps from ending has no memory.
+        self.live_bytes[device] += sum([a.size_bytes for a in allocations])
+        self._note_peak(device)
         for allocation in allocations:
             allocation.alive = False
         self._count_dead(allocations)

@@ -146,3 +146,22 @@ def test_zeros_without_elements_are_not_looked_for(device, monkeypatch):
         assert small.fill_(1) is small
         with pytest.raises(RuntimeError, match="overflow"):
             small.fill_(300)
+
+
+def test_what_a_kernel_needs_for_itself_takes_no_tensor_and_its_memory_goes_back(device, monkeypatch):
+    kernel = record_once(lambda x: (x * 2).sum(0) + 1)
+    x = torch.ones(64, 4, device=device)
+    for _ in range(2):
+        kernel(x)
+    torch.webgpu.synchronize()
+    eng, made = engine(), []
+    make = eng.mailbox.make
+    monkeypatch.setattr(eng.mailbox, "make", lambda template: made.append(template) or make(template))
+    eng.reclaim()
+    known, before = len(eng.mailbox.allocations), torch.webgpu.memory_allocated()
+    torch.webgpu.reset_peak_memory_stats()
+    assert kernel(x).tolist() == [129] * 4
+    assert len(made) == 1
+    assert torch.webgpu.max_memory_allocated() >= before + x.nbytes  # the doubled numbers
+    eng.reclaim()
+    assert (len(eng.mailbox.allocations), torch.webgpu.memory_allocated()) == (known, before)
