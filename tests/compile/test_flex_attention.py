@@ -26,6 +26,11 @@ def with_bias(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Ten
     return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h] * (i - j))
 
 
+def with_fixed_bias(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    fixed = bias.detach() * 2
+    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + fixed[h] * (i - j))
+
+
 def softcapped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     mask = create_block_mask(causal, None, None, q.shape[2], k.shape[2], device=q.device, BLOCK_SIZE=16)
     return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: 20 * torch.tanh(s / 20), block_mask=mask)
@@ -35,6 +40,17 @@ def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tenso
     mask = create_block_mask(window, None, None, q.shape[2], k.shape[2], device=q.device, BLOCK_SIZE=16)
     given = (q, k[:, :2], v[:, :2])
     return flex_attention(*given, block_mask=mask, scale=0.3, enable_gqa=True, return_lse=True)
+
+
+def documents(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The last queries see nothing."""
+    number = torch.arange(k.shape[2], device=q.device) // 9
+
+    def same(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (number[i] == number[j]) & (i < 30 + h)
+
+    mask = create_block_mask(same, None, q.shape[1], q.shape[2], k.shape[2], device=q.device, BLOCK_SIZE=16)
+    return flex_attention(q, k, v, block_mask=mask)
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -56,11 +72,13 @@ def outcome(fn: Attention, dtype: torch.dtype, grad: bool, queries: int = 40) ->
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("fn", [plain, with_bias, softcapped, grouped])
+@pytest.mark.parametrize("fn", [plain, with_bias, with_fixed_bias, softcapped, grouped, documents])
 def test_compiled_is_eager(fn: Attention, dtype: torch.dtype, grad: bool) -> None:
     torch._dynamo.reset()
     before = torch.webgpu.compile_stats()
-    compiled = torch.compile(fn, fullgraph=fn in (plain, with_bias))  # masks are made eagerly, as PyTorch advises
+    compiled = torch.compile(
+        fn, fullgraph=fn in (plain, with_bias, with_fixed_bias)
+    )  # masks are made eagerly, as PyTorch advises
     tol = 1e-5 if dtype == torch.float32 else 2e-2
     for expected, found in zip(outcome(fn, dtype, grad), outcome(compiled, dtype, grad), strict=True):
         torch.testing.assert_close(found, expected, rtol=tol, atol=tol)
@@ -82,11 +100,22 @@ def test_lengths_that_change() -> None:
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_done_to_scores_joins_the_product_and_the_softmax() -> None:
+def operations(fn: Attention) -> list[str]:
+    """What a call's kernels compute."""
     torch._dynamo.reset()
-    fn = torch.compile(lambda q: flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s.sin()), fullgraph=True)
-    q = torch.randn(1, 2, 40, 16, device="webgpu")
-    fn(q), fn(q)
+    compiled, q = torch.compile(fn, fullgraph=True), torch.randn(1, 2, 40, 16, device="webgpu")
+    compiled(q), compiled(q)
     with torch.webgpu.profile() as p:
-        fn(q)
-    assert len(p.events) == 3, [event.operation for event in p.events]
+        compiled(q)
+    return [event.operation for event in p.events]
+
+
+def test_what_is_done_to_scores_joins_the_product_and_the_softmax() -> None:
+    found = operations(lambda q: flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s.sin()))
+    assert len(found) == 3, found
+
+
+def test_scores_that_stay_as_they_are_are_attention() -> None:
+    mask = create_block_mask(causal, None, None, 40, 40, device="webgpu", BLOCK_SIZE=16)
+    attention = operations(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
+    assert operations(lambda q: flex_attention(q, q, q, block_mask=mask)) == attention

@@ -3,12 +3,17 @@
 It is one node that calls functions of the program's: for scores, and for which of them count. PyTorch has its meaning
 in operators (``sdpa_dense``), also of its gradients. These take the node's place, so that they are part of a plan, and
 fuse: what the program does to scores with the product before and the softmax after it.
+
+Where the program does nothing to scores, it is attention with a mask, for which there are kernels that keep no scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from functools import partial
 from inspect import signature
+from math import log
 from operator import getitem
 from typing import Any
 
@@ -23,13 +28,20 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
-from .matching import NOT_COPIED, aten, called
-from .partition import values
-from .private import fake_mode_of, is_webgpu, without_fakes
+from torch_webgpu.aten.attention.sdpa import are_heads
 
-MEANINGS = {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
-READ = list(signature(sdpa_dense_backward).parameters).index("score_mod_other_buffers")
-"""Where among the backward's arguments the tensors are that functions of scores read."""
+from .in_place import any_symbols
+from .matching import ATTENTION, NOT_COPIED, aten, called, calls
+from .partition import values
+from .private import fake_mode_of, functions_over_scores, indexing_by_tensors, is_webgpu, without_fakes
+
+ARGUMENTS = {
+    flex_attention: list(signature(sdpa_dense).parameters),
+    flex_attention_backward: list(signature(sdpa_dense_backward).parameters),
+}
+MEANINGS: dict[Any, Callable[..., Any]] = {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
+MAX_SCORES = 2
+"""Which of the results attention does not give."""
 CONSTANTS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)
 
 
@@ -51,14 +63,18 @@ def write_out(gm: GraphModule, node: Node) -> None:
     functions = {n: getattr(gm, str(n.target)) for n in node.all_input_nodes if n.op == "get_attr"}
     functions = {n: function for n, function in functions.items() if isinstance(function, GraphModule)}
     inputs = [n for n in node.all_input_nodes if n not in functions]
-    meaning: Any = MEANINGS[node.target]  # type: ignore[index]
+    given = given_to(node)
+    of_scores, of_mask = given["score_mod" if "score_mod" in given else "fw_graph"], given["block_mask"][-1]
+    meaning = MEANINGS[node.target]
+    if is_unchanged(functions[of_scores]) and is_attention(node):
+        meaning = partial(FUSED[node.target], kind=kind_of(functions[of_mask]))
 
     def call(*given: Any) -> Any:
         known = functions | dict(zip(inputs, given, strict=True))
         args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
         return meaning(*args, **kwargs)
 
-    learned = with_gradients(node)
+    learned = with_gradients(given, functions)
     with fake_mode_of([n.meta["val"] for n in inputs]), torch.no_grad():
         examples = [n.meta["val"].detach().requires_grad_() if n in learned else n.meta["val"] for n in inputs]
         traced = make_fx(call)(*examples)
@@ -74,13 +90,93 @@ def write_out(gm: GraphModule, node: Node) -> None:
     replace(gm.graph, node, results)
 
 
-def with_gradients(node: Node) -> set[Node]:
-    """The tensors that the program's functions read and whose gradients a node gives: its meaning asks them."""
-    if node.target is not flex_attention_backward:
+def given_to(node: Node) -> dict[str, Any]:
+    """A node's arguments by name."""
+    args: Any = node.args
+    return dict(zip(ARGUMENTS[node.target], args)) | dict(node.kwargs)  # type: ignore[index]
+
+
+def is_unchanged(scores: GraphModule) -> bool:
+    """Whether a function of scores returns these."""
+    first, output = next(iter(scores.graph.nodes)), scores.graph.output_node()
+    return output.args[0] is first
+
+
+def is_attention(node: Node) -> bool:
+    """Whether there are kernels for the operands, and for what is asked for."""
+    given = given_to(node)
+    query, key, value = (given[name].meta["val"] for name in ("query", "key", "value"))
+    if any_symbols(query) or any_symbols(key) or not are_heads(query, key, value, None) or not key.numel():
+        return False
+    if node.target is flex_attention_backward:
+        return given["grad_out"] is not None and given["grad_logsumexp"] is None
+    return not any(user.args[1:] == (MAX_SCORES,) for user in node.users)
+
+
+class Kind(Enum):
+    """Masks that need not be computed, and those that need."""
+
+    NONE = auto()
+    CAUSAL = auto()
+    COMPUTED = auto()
+
+
+def kind_of(mask: GraphModule) -> Kind:
+    """What a function of batch, head, query and key says counts."""
+    result: Any = mask.graph.output_node().args[0]
+    _, _, query, key, *_ = mask.graph.nodes
+    if isinstance(result, Node) and result.target is aten.new_ones.default:
+        return Kind.NONE
+    return Kind.CAUSAL if calls(result, aten.ge.Tensor) and result.args == (query, key) else Kind.COMPUTED
+
+
+def mask_of(query: torch.Tensor, key: torch.Tensor, block_mask: Any, read: Sequence[Any], kind: Kind) -> Any:
+    """The mask as attention takes it, a boolean for each score; None where its kind says it."""
+    if kind is not Kind.COMPUTED:
+        return None
+    counts = functions_over_scores(block_mask[-1], len(read))
+    sizes = (*query.shape[:3], key.shape[2])
+    with indexing_by_tensors():
+        return counts(*[torch.arange(size, device=query.device) for size in sizes], *read)
+
+
+def fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float,
+    kernel_options: Any, score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (), *,
+    kind: Kind,
+) -> tuple[Any, ...]:  # fmt: skip
+    """``sdpa_dense`` of scores that are not changed: sums are to the base of two."""
+    mask = mask_of(query, key, block_mask, mask_mod_other_buffers, kind)
+    out, sums, *_ = ATTENTION[0](query, key, value, mask, 0.0, kind is Kind.CAUSAL, scale=scale)
+    return out, sums / log(2), None
+
+
+def fused_backward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, logsumexp: torch.Tensor,
+    grad_out: torch.Tensor, grad_logsumexp: None, fw_graph: Any, joint_graph: Any, block_mask: Any, scale: float,
+    kernel_options: Any, score_mod_other_buffers: Sequence[Any], mask_mod_other_buffers: Sequence[Any], *, kind: Kind,
+) -> tuple[Any, ...]:  # fmt: skip
+    """``sdpa_dense_backward`` of the same."""
+    mask = mask_of(query, key, block_mask, mask_mod_other_buffers, kind)
+    sums, wanted = logsumexp * log(2), [True, True, True, False]
+    unused = [sums] * 2  # what is random, or packed
+    lengths = query.shape[2], key.shape[2]
+    options = (*unused, *lengths, 0.0, kind is Kind.CAUSAL, *unused)
+    *gradients, _ = ATTENTION[1](grad_out, query, key, value, mask, wanted, out, sums, *options, scale=scale)
+    return (*gradients, (None,) * len(score_mod_other_buffers))
+
+
+FUSED: dict[Any, Callable[..., Any]] = {flex_attention: fused, flex_attention_backward: fused_backward}
+
+
+def with_gradients(given: Mapping[str, Any], functions: Mapping[Node, GraphModule]) -> set[Node]:
+    """The tensors that a function of scores reads and has gradients of, in a backward pass: its meaning asks them."""
+    joint = functions.get(given.get("joint_graph"))  # type: ignore[arg-type]
+    if joint is None:
         return set()
-    *_, of_read = node.meta["val"]
-    read: Any = node.args[READ]
-    return {n for n, gradient in zip(read, of_read, strict=True) if isinstance(gradient, torch.Tensor)}
+    results: Any = joint.graph.output_node().args[0]
+    read = given["score_mod_other_buffers"]
+    return {n for n, gradient in zip(read, results[len(results) - len(read) :], strict=True) if gradient is not None}
 
 
 def with_numbers(traced: GraphModule, device: torch.device) -> None:

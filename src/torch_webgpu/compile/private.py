@@ -139,6 +139,21 @@ def without_fakes() -> AbstractContextManager[Any]:
     return found
 
 
+def functions_over_scores(function: Callable[..., Any], read: int) -> Callable[..., Any]:
+    """FlexAttention's function of a batch, a head, a query, a key and so many tensors that it reads, over all."""
+    vmap = import_module("torch.nn.attention.flex_attention")._vmap_for_bhqkv
+    found: Callable[..., Any] = vmap(function, prefix=(), suffix=(None,) * read)
+    return found
+
+
+def indexing_by_tensors() -> AbstractContextManager[Any]:
+    """Where functions that are vectorised index by tensors of no dimensions."""
+    found: AbstractContextManager[Any] = import_module(
+        "torch._dynamo._trace_wrapped_higher_order_op"
+    ).TransformGetItemToIndex()
+    return found
+
+
 def fake_mode_of(values: Sequence[Any]) -> AbstractContextManager[Any]:
     """The mode in which fake tensors among these were made, as a context."""
     return import_module("torch._guards").detect_fake_mode(values) or nullcontext()
