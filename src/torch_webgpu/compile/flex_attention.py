@@ -69,8 +69,8 @@ def write_out(gm: GraphModule, node: Node) -> None:
     if is_unchanged(functions[of_scores]) and is_attention(node):
         meaning = partial(FUSED[node.target], kind=kind_of(functions[of_mask]))
 
-    def call(*given: Any) -> Any:
-        known = functions | dict(zip(inputs, given, strict=True))
+    def call(*arguments: Any) -> Any:
+        known = functions | dict(zip(inputs, arguments, strict=True))
         args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
         return meaning(*args, **kwargs)
 
