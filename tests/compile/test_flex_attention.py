@@ -110,6 +110,19 @@ def operations(fn: Attention) -> list[str]:
     return [event.operation for event in p.events]
 
 
+@pytest.mark.parametrize("order", [(2, 0, 3, 1, 4), (2, 1, 3, 0, 4)])
+def test_packed_projections_in_halves(order: tuple[int, ...]) -> None:
+    """Heads that lie apart, and such that no view joins with the batch."""
+    torch._dynamo.reset()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = x.permute(order)
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s - (i - j).abs())
+
+    x = torch.randn(2, 40, 3, 40, 16).to("webgpu", torch.float16)
+    torch.testing.assert_close(torch.compile(fn, fullgraph=True)(x), fn(x), rtol=1e-2, atol=1e-2)
+
+
 def test_what_is_done_to_scores_joins_the_product_and_the_softmax() -> None:
     found = operations(lambda q: flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s.sin()))
     assert len(found) == 3, found

@@ -165,3 +165,15 @@ def test_inference_compiles(null: Any, target: str, dtype: torch.dtype) -> None:
             inputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in inputs)
             parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
             assert_compiles(null, target, name, inference(model), parameters, buffers, *inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_products_into_float32_compile(null: Any, target: str, dtype: torch.dtype) -> None:
+    def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.bmm(q, k.transpose(1, 2), out_dtype=torch.float32) / 20) * 20
+
+    with torch.device("meta"):
+        q, k = (torch.empty(64, 1024, 64, dtype=dtype) for _ in range(2))
+        kernels = assert_compiles(null, target, "scores", scores, q, k)
+    assert target != "h200-dawn" or any("_matri" in kernel for kernel in kernels), kernels

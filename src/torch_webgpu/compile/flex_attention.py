@@ -31,7 +31,7 @@ from torch.fx.node import map_arg
 from torch_webgpu.aten.attention.sdpa import are_heads
 
 from .in_place import any_symbols
-from .matching import ATTENTION, NOT_COPIED, aten, called, calls
+from .matching import ATTENTION, HALVES, NOT_COPIED, aten, called, calls
 from .partition import values
 from .private import fake_mode_of, functions_over_scores, indexing_by_tensors, is_webgpu, without_fakes
 
@@ -42,6 +42,14 @@ ARGUMENTS = {
 MEANINGS: dict[Any, Callable[..., Any]] = {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
 MAX_SCORES = 2
 """Which of the results attention does not give."""
+MOVES = (
+    aten.clone.default,
+    aten.expand.default,
+    aten.transpose.int,
+    aten.unsqueeze.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+)
 CONSTANTS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)
 
 
@@ -79,6 +87,8 @@ def write_out(gm: GraphModule, node: Node) -> None:
         examples = [n.meta["val"].detach().requires_grad_() if n in learned else n.meta["val"] for n in inputs]
         traced = make_fx(call)(*examples)
         with_numbers(traced, next(filter(is_webgpu, examples)).device)
+        in_halves(traced)
+    traced.graph.eliminate_dead_code()
     without_copies(traced)
     places = [n for n in traced.graph.nodes if n.op == "placeholder"]
     before = set(gm.graph.nodes)
@@ -200,6 +210,42 @@ def put_number(graph: Graph, nodes: Sequence[Node], value: Any, dtype: torch.dty
     for node in reversed(nodes):
         node.replace_all_uses_with(full)
         graph.erase_node(node)
+
+
+def in_halves(traced: GraphModule) -> None:
+    """Multiplies 16-bit numbers as they are, where a product brings both operands to float32 first: it sums in that."""
+    for node in list(traced.graph.nodes):
+        if not calls(node, aten.bmm.default):
+            continue
+        casts = [cast_of(operand) for operand in node.args]
+        if None in casts or len({cast.args[0].meta["val"].dtype for cast in casts}) > 1:  # type: ignore[union-attr]
+            continue
+        with traced.graph.inserting_before(node):
+            try:
+                operands = [uncast(operand) for operand in node.args]
+            except (RuntimeError, ValueError):  # they lie so that there is no such view of them
+                continue
+            product = traced.graph.call_function(aten.bmm.dtype, (*operands, torch.float32))
+        product.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(product)
+        traced.graph.erase_node(node)
+
+
+def cast_of(operand: Any) -> Node | None:
+    """What brings 16-bit numbers to float32, which ``operand`` moves, if that is all that it does."""
+    while operand.target in MOVES:
+        operand = operand.args[0]
+    is_cast = operand.target is aten._to_copy.default and operand.meta["val"].dtype == torch.float32
+    return operand if is_cast and operand.args[0].meta["val"].dtype in HALVES else None
+
+
+def uncast(operand: Any) -> Any:
+    """The same of the 16-bit numbers."""
+    if operand.target not in MOVES:
+        return operand.args[0]
+    moved = operand.graph.call_function(operand.target, (uncast(operand.args[0]), *operand.args[1:]), operand.kwargs)
+    moved.meta["val"] = called(moved)
+    return moved
 
 
 def without_copies(traced: GraphModule) -> None:

@@ -181,3 +181,15 @@ def test_bytes(device, monkeypatch, left, right, dtype, sums):
             check(device, torch._int_mm, a, b, tol=0)
             check(device, torch._int_mm, a[:, 4:], b[4:], tol=0)
     assert chosen
+
+
+@pytest.mark.parametrize("right", ["rows", "columns"])
+@pytest.mark.parametrize("left", ["rows", "columns"])
+def test_products_into_float32(device, chosen, left, right):
+    """What is summed is not rounded: sums that float16 cannot hold."""
+    a, b = laid_out(left, 72, 104).mul_(64).add_(1), laid_out(right, 104, 88).mul_(3).add_(1)
+    exact = a.float() @ b.float()
+    assert not torch.equal(exact, exact.half().float())
+    product = torch.mm(a.to(device), b.to(device), out_dtype=torch.float32)
+    torch.testing.assert_close(product.cpu(), exact, rtol=0, atol=0)
+    assert chosen

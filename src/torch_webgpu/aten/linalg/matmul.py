@@ -104,6 +104,37 @@ def multiply_add(overload: OpOverload) -> Any:
     return kernel
 
 
+def multiply_into(overload: OpOverload) -> Any:
+    """``a @ b`` of 16-bit floats as ``out_dtype`` float32, to which the products are summed in any case."""
+    name, same = overload._schema.name, overload.overloadpacket.default
+
+    def kernel(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+        if out_dtype == a.dtype:
+            return same(a, b)
+        check_operands(name, a, b)
+        outputs = infer(overload, a, b, out_dtype)
+        own, result = dtypes.of(a.dtype).name, dtypes.of(out_dtype).name
+        (out,) = kernel_outputs(name, (a, b), outputs, extern(own, result_dtype=result))
+        return out
+
+    return kernel
+
+
+def multiply_add_into(product: OpOverload) -> Any:
+    """``beta * c + alpha * (a @ b)`` in ``out_dtype``."""
+
+    def kernel(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, beta: Scalar = 1,
+        alpha: Scalar = 1,
+    ) -> torch.Tensor:  # fmt: skip
+        result = product(a, b, out_dtype) * alpha
+        if c.dtype not in (a.dtype, out_dtype):
+            raise RuntimeError(f"self has to be of {a.dtype} or {out_dtype}, not of {c.dtype}")
+        return (result + c.expand(result.shape) * beta).to(out_dtype) if beta else result
+
+    return kernel
+
+
 def int_mm(self: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     """The product of two matrices of int8 in int32."""
     outputs = infer(aten._int_mm.default, self, mat2)
@@ -161,6 +192,10 @@ def register() -> None:
         register_operator(overload, multiply(overload))
     for overload in (aten.addmm.default, aten.baddbmm.default, aten.addmv.default):
         register_operator(overload, multiply_add(overload))
+    for overload in (aten.mm.dtype, aten.bmm.dtype):
+        register_operator(overload, multiply_into(overload))
+    for overload, product_of in ((aten.addmm.dtype, aten.mm.dtype), (aten.baddbmm.dtype, aten.bmm.dtype)):
+        register_operator(overload, multiply_add_into(product_of))
     register_operator(aten._int_mm.default, int_mm)
     register_operator(aten.vdot.default, vdot)
     register_operator(aten.addbmm.default, addbmm, in_place=addbmm_in_place)
