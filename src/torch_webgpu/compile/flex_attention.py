@@ -74,13 +74,12 @@ def write_out(gm: GraphModule, node: Node) -> None:
     given = given_to(node)
     of_scores, of_mask = given["score_mod" if "score_mod" in given else "fw_graph"], given["block_mask"][-1]
     meaning = MEANINGS[node.target]
-    if is_unchanged(functions[of_scores]) and is_attention(node):
+    if is_unchanged(functions[of_scores]) and is_attention(node, given):
         meaning = partial(FUSED[node.target], kind=kind_of(functions[of_mask]))
 
     def call(*arguments: Any) -> Any:
         known = functions | dict(zip(inputs, arguments, strict=True))
-        args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
-        return meaning(*args, **kwargs)
+        return meaning(**map_arg(given, known.__getitem__))
 
     learned = with_gradients(given, functions)
     with fake_mode_of([n.meta["val"] for n in inputs]), torch.no_grad():
@@ -112,9 +111,8 @@ def is_unchanged(scores: GraphModule) -> bool:
     return output.args[0] is first
 
 
-def is_attention(node: Node) -> bool:
+def is_attention(node: Node, given: Mapping[str, Any]) -> bool:
     """Whether there are kernels for the operands, and for what is asked for."""
-    given = given_to(node)
     query, key, value = (given[name].meta["val"] for name in ("query", "key", "value"))
     if any_symbols(query) or any_symbols(key) or not are_heads(query, key, value, None) or not key.numel():
         return False
@@ -151,20 +149,17 @@ def mask_of(query: torch.Tensor, key: torch.Tensor, block_mask: Any, read: Seque
 
 
 def fused(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float,
-    kernel_options: Any, score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (), *,
-    kind: Kind,
-) -> tuple[Any, ...]:  # fmt: skip
+    *, query: Any, key: Any, value: Any, block_mask: Any, scale: float, kind: Kind, **rest: Any
+) -> tuple[Any, ...]:
     """``sdpa_dense`` of scores that are not changed: sums are to the base of two."""
-    mask = mask_of(query, key, block_mask, mask_mod_other_buffers, kind)
+    mask = mask_of(query, key, block_mask, rest.get("mask_mod_other_buffers", ()), kind)
     out, sums, *_ = ATTENTION[0](query, key, value, mask, 0.0, kind is Kind.CAUSAL, scale=scale)
     return out, sums / log(2), None
 
 
 def fused_backward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, logsumexp: torch.Tensor,
-    grad_out: torch.Tensor, grad_logsumexp: None, fw_graph: Any, joint_graph: Any, block_mask: Any, scale: float,
-    kernel_options: Any, score_mod_other_buffers: Sequence[Any], mask_mod_other_buffers: Sequence[Any], *, kind: Kind,
+    *, query: Any, key: Any, value: Any, block_mask: Any, scale: float, kind: Kind, out: Any, logsumexp: Any,
+    grad_out: Any, score_mod_other_buffers: Sequence[Any], mask_mod_other_buffers: Sequence[Any], **rest: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """``sdpa_dense_backward`` of the same."""
     mask = mask_of(query, key, block_mask, mask_mod_other_buffers, kind)

@@ -235,10 +235,7 @@ class Mailbox:
 
     def new_allocation(self, template: Template) -> Allocation:
         """An unmaterialised allocation just large enough for a tensor that nobody will see."""
-        number = self.mark
-        if number == self._end:
-            number = self._next_free()
-        self.mark = number + 1
+        number = self._take_number()
         allocation = self.allocations[number] = Allocation(number, template.device, template.size_bytes)
         return allocation
 
@@ -283,13 +280,15 @@ class Mailbox:
         if self._end - first >= count:
             self.mark = first + count
             return range(first, first + count)
-        numbers = []
-        for _ in range(count):
-            if self.mark == self._end:
-                self.mark = self._next_free()
-            numbers.append(self.mark)
-            self.mark += 1
-        return numbers
+        return [self._take_number() for _ in range(count)]
+
+    def _take_number(self) -> int:
+        """The number of a new allocation; :meth:`make` has this in itself, where a call costs."""
+        number = self.mark
+        if number == self._end:
+            number = self._next_free()
+        self.mark = number + 1
+        return number
 
     def new_slab(self) -> Slab:
         """Room for more tensors, which is used next."""
