@@ -4,7 +4,8 @@ It is one node that calls functions of the program's: for scores, and for which 
 in operators (``sdpa_dense``), also of its gradients. These take the node's place, so that they are part of a plan, and
 fuse: what the program does to scores with the product before and the softmax after it.
 
-Where the program does nothing to scores, it is attention with a mask, for which there are kernels that keep no scores.
+Where there are kernels for what the program does they take the node's place instead, and keep no scores
+(:mod:`.flex_tiles`); and where that is nothing, it is attention with a mask.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from inspect import signature
-from math import log
 from operator import getitem
 from typing import Any
 
@@ -28,8 +28,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
+from torch_webgpu.aten.attention.flex_kernels import in_powers_of_e, in_powers_of_two
 from torch_webgpu.aten.attention.sdpa import are_heads
 
+from . import flex_tiles
 from .in_place import any_symbols
 from .matching import ATTENTION, HALVES, NOT_COPIED, aten, called, calls
 from .partition import values
@@ -40,8 +42,6 @@ ARGUMENTS = {
     flex_attention_backward: list(signature(sdpa_dense_backward).parameters),
 }
 MEANINGS: dict[Any, Callable[..., Any]] = {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
-MAX_SCORES = 2
-"""Which of the results attention does not give."""
 MOVES = (
     aten.clone.default,
     aten.expand.default,
@@ -72,10 +72,15 @@ def write_out(gm: GraphModule, node: Node) -> None:
     functions = {n: function for n, function in functions.items() if isinstance(function, GraphModule)}
     inputs = [n for n in node.all_input_nodes if n not in functions]
     given = given_to(node)
-    of_scores, of_mask = given["score_mod" if "score_mod" in given else "fw_graph"], given["block_mask"][-1]
-    meaning = MEANINGS[node.target]
-    if is_unchanged(functions[of_scores]) and is_attention(node, given):
-        meaning = partial(FUSED[node.target], kind=kind_of(functions[of_mask]))
+    meaning, kind = MEANINGS[node.target], kind_of(functions[given["block_mask"][-1]])
+    scores = functions[given["score_mod" if "score_mod" in given else "fw_graph"]]
+    is_plain = is_unchanged(scores) and is_attention(node, given)
+    if not is_plain or kind is Kind.COMPUTED or (kind is Kind.NONE and flex_tiles.has_blocks(given)):
+        if (results := flex_tiles.results_of(node, given, functions)) is not None:
+            replace(gm.graph, node, results)
+            return
+    if is_plain:
+        meaning = partial(FUSED[node.target], kind=kind)
 
     def call(*arguments: Any) -> Any:
         known = functions | dict(zip(inputs, arguments, strict=True))
@@ -118,7 +123,7 @@ def is_attention(node: Node, given: Mapping[str, Any]) -> bool:
         return False
     if node.target is flex_attention_backward:
         return given["grad_out"] is not None and given["grad_logsumexp"] is None
-    return not any(user.args[1:] == (MAX_SCORES,) for user in node.users)
+    return not flex_tiles.asks_for_greatest(node)
 
 
 class Kind(Enum):
@@ -154,7 +159,7 @@ def fused(
     """``sdpa_dense`` of scores that are not changed: sums are to the base of two."""
     mask = mask_of(query, key, block_mask, rest.get("mask_mod_other_buffers", ()), kind)
     out, sums, *_ = ATTENTION[0](query, key, value, mask, 0.0, kind is Kind.CAUSAL, scale=scale)
-    return out, sums / log(2), None
+    return out, in_powers_of_two(sums), None
 
 
 def fused_backward(
@@ -163,7 +168,7 @@ def fused_backward(
 ) -> tuple[Any, ...]:  # fmt: skip
     """``sdpa_dense_backward`` of the same."""
     mask = mask_of(query, key, block_mask, mask_mod_other_buffers, kind)
-    sums, wanted = logsumexp * log(2), [True, True, True, False]
+    sums, wanted = in_powers_of_e(logsumexp), [True, True, True, False]
     unused = [sums] * 2  # what is random, or packed
     lengths = query.shape[2], key.shape[2]
     options = (*unused, *lengths, 0.0, kind is Kind.CAUSAL, *unused)

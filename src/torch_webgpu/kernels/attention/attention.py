@@ -20,6 +20,8 @@ from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList, Source
 
+from .score_function import PARTLY, SEEN, ScoreFunction
+
 THREADS = 256
 LANES = 8
 SLOTS = THREADS // LANES
@@ -76,18 +78,25 @@ PYTORCH = Rules()
 @dataclass(frozen=True)
 class Attention:
     """``causal``: query l sees keys 0 to l. ``masked``: there is a mask, which broadcasts to (B, H, L, S): of booleans,
-    true where a key is seen, or of numbers that are added to the scores.
+    true where a key is seen, or of numbers that are added to the scores. ``function``: what becomes of scores then.
     """
 
     scale: float
     causal: bool
     masked: bool
     rules: Rules = PYTORCH
+    function: ScoreFunction | None = None
+
+    @property
+    def operands(self) -> int:
+        """How many arguments say what attention is computed of, before what dropout needs."""
+        return 3 + self.masked + (self.function.operands if self.function else 0)
 
 
 def extern(a: Attention) -> Extern:
-    """Arguments: q, k, v, the mask if there is one → (B, H, L, D), and log(sum(exp(scores))) of each query as dense
-    float32 (B, H, L), which is the highest float32 for a query that sees nothing.
+    """Arguments: q, k, v, the mask if there is one, what a function of scores reads → (B, H, L, D), and
+    log(sum(exp(scores))) of each query as dense float32 (B, H, L), which is the highest float32 for a query that sees
+    nothing.
     """
     return Extern(lower_few, (a,))
 
@@ -107,6 +116,7 @@ class AttentionProblem:
     k: Spec
     v: Spec
     mask: Spec | None
+    read: tuple[Spec, ...]
     y: Spec
 
     @property
@@ -123,7 +133,7 @@ class AttentionProblem:
     @property
     def result(self) -> int:
         """The place of y among the arguments."""
-        return 4 if self.attention.masked else 3
+        return self.attention.operands
 
     @property
     def count(self) -> int:
@@ -168,14 +178,13 @@ def few(p: AttentionProblem, software: bool) -> Few:
 
 
 def lower_few(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention) -> Lowered:
-    q, k, v, *rest = op.inputs
     y, _ = op.outputs
-    p = AttentionProblem(attention, q, k, v, rest[0] if attention.masked else None, y)
+    p = AttentionProblem(attention, *operands_of(op, attention), y)
     chosen, n = few(p, target.software), len(op.args)
     first = few_launch(p, chosen, n, target)
     if chosen.splits == 1:
         return Lowered((first,))
-    size = p.count * chosen.splits * (v.shape[3] + 2) * 4
+    size = p.count * chosen.splits * (p.v.shape[3] + 2) * 4
     return Lowered((first, combine_launch(p, chosen.splits, n, target)), (size,))
 
 
@@ -219,13 +228,16 @@ def output_row(p: AttentionProblem, params: ParamList) -> list[str]:
     ]
 
 
-def visibility(p: AttentionProblem, draft: Draft) -> list[str]:
-    """``is_visible`` and ``biased``: which scores count, and what is added to them. The mask is argument 3."""
+def visibility(p: AttentionProblem, draft: Draft, in_blocks: bool = False) -> list[str]:
+    """``is_visible`` and ``biased``: which scores count, and what becomes of them. The mask is argument 3.
+
+    ``in_blocks``: only scores are asked for of which a mask of blocks says that some count.
+    """
     names = "b: u32, h: u32, l: u32, s: u32"
     conditions, score, rules = ["(s <= l)"] if p.attention.causal else [], "score", p.attention.rules
     text = []
+    shape = (*p.q.shape[:3], p.k.shape[2])
     if p.mask is not None:
-        shape = (*p.q.shape[:3], p.k.shape[2])
         mask = p.mask._replace(shape=shape, strides=broadcast_strides(p.mask.shape, p.mask.strides, shape))
         draft.binding(Binding("mask", mask.dtype), 3)
         text.append(place(draft.params, "mask", 3, mask, SCORE))
@@ -237,6 +249,13 @@ def visibility(p: AttentionProblem, draft: Draft) -> list[str]:
         else:
             draft.param("fill", rules.fill, "f32")
             score = f"select(score, P.fill, {value} == {str(rules.hides).lower()})"
+    if (scores := p.attention.function) is not None:
+        text += scores.text(draft, 3 + p.attention.masked, p.read, shape)
+        score = f"changed_score(b, h, l, s, {score})"
+        conditions.append("is_seen(b, h, l, s)")
+        if scores.block is not None and not in_blocks:
+            block = "block_at(b, h, l, s)"
+            conditions[-1] = f"(({block} == {SEEN}) | (({block} == {PARTLY}) & {conditions[-1]}))"
     return [
         *text,
         f"fn is_visible({names}) -> bool {{ return {' & '.join(conditions) or 'true'}; }}",
@@ -258,6 +277,12 @@ def units(draft: Draft, together: bool) -> None:
         f"fn product(a: V, b: V) -> f32 {{ return {product}; }}",
         f"fn keep(lid: u32, v: V) {{ {stores} }}",
     )
+
+
+def operands_of(op: Operation, a: Attention) -> tuple[Spec, Spec, Spec, Spec | None, tuple[Spec, ...]]:
+    """The layouts of q, k, v, the mask if there is one, and what a function of scores reads."""
+    q, k, v, *rest = op.inputs[: a.operands]
+    return (q, k, v, rest[0], tuple(rest[1:])) if a.masked else (q, k, v, None, tuple(rest))
 
 
 def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) -> Launch:

@@ -131,7 +131,7 @@ MEMORY = {"forward": ForwardMemory, "query": QueryMemory, "key": KeyMemory}
 
 def lower(kernel: str, p: Flash, tile: FragmentTile, config: MatrixConfig, target: Target) -> Lowered:
     """One of :data:`.flash_problem.KERNELS`, on fragments."""
-    draft, grid = KERNELS[kernel].draft(p, tile.rows, target, operand)
+    draft, grid = KERNELS[kernel].draft(p, tile.rows, tile.columns, target, operand)
     scaling = Scaling(p.multiplied)
     scaling.read(draft, p.args)
     draft.param("log2_scale", p.attention.scale * log2(e), "f32")

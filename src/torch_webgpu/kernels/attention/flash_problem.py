@@ -16,7 +16,8 @@ from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Source
 
-from .attention import QUERY, Attention, AttentionProblem, output_row, place, visibility
+from .attention import QUERY, Attention, AttentionProblem, operands_of, output_row, place, visibility
+from .score_function import HIDDEN, SEEN
 
 LINE = ("b", "head", "line", "e")
 Declare = Callable[[Draft, str, int, Spec], None]
@@ -37,7 +38,7 @@ class Flash(AttentionProblem):
     @property
     def operands(self) -> int:
         """How many arguments say what attention is computed of."""
-        return 3 + self.attention.masked + 2 * (self.dropout_p > 0)
+        return self.attention.operands + 2 * (self.dropout_p > 0)
 
     @property
     def multiplied(self) -> list[tuple[str, int, Spec]]:
@@ -45,20 +46,45 @@ class Flash(AttentionProblem):
         operands = [("q", 0, self.q), ("k", 1, self.k), ("v", 2, self.v)]
         return operands if self.grad is None else [*operands, ("g", self.operands, self.grad)]
 
+    @property
+    def changes_scores(self) -> bool:
+        """Whether a function makes something of each score."""
+        return self.attention.function is not None and self.attention.function.score is not None
+
+    @property
+    def has_slope(self) -> bool:
+        """Whether a score's gradient is another one than that of what a function makes of it."""
+        return self.attention.function is not None and self.attention.function.slope is not None
+
     def is_whole(self, queries: int, keys: int) -> str:
         """A condition: all queries of the block from ``first_query`` see all keys of the block from ``first_key``, and
         nothing is added. Most do, and no position is looked at.
         """
-        if self.mask is not None:
+        scores, in_blocks = self.attention.function, self.in_blocks(queries, keys)
+        if self.mask is not None or (scores is not None and (scores.score is not None or not in_blocks)):
             return "false"
         whole = f"first_query + {queries}u <= P.queries && first_key + {keys}u <= P.keys"
-        return f"{whole} && first_key + {keys}u <= first_query + 1u" if self.attention.causal else whole
+        if self.attention.causal:
+            return f"{whole} && first_key + {keys}u <= first_query + 1u"
+        return whole if scores is None else f"{whole} && block_at(b, h, first_query, first_key) == {SEEN}"
+
+    def in_blocks(self, queries: int, keys: int) -> bool:
+        """Whether a block of so many queries and keys is part of one of a mask's."""
+        scores = self.attention.function
+        return scores is not None and scores.divides(queries, keys)
+
+    def next_block(self, first: str, name: str, queries: int, keys: int) -> str:
+        """The first block of keys ("key") or queries ("query") from ``first`` on, with which there are scores that
+        count: others of a mask of blocks are left out.
+        """
+        if not self.in_blocks(queries, keys):
+            return first
+        return f"next_{name}(b, h, {'first_query' if name == 'key' else 'first_key'}, {first})"
 
 
 def problem(op: Operation, attention: Attention, dropout_p: float, has_grad: bool = False) -> Flash:
-    q, k, v, *rest = op.inputs
-    mask, grad = rest[0] if attention.masked else None, op.inputs[-3] if has_grad else None
-    return Flash(attention, q, k, v, mask, op.outputs[0], dropout_p, grad, op.outputs, len(op.args))
+    operands, grad = operands_of(op, attention), op.inputs[-3] if has_grad else None
+    return Flash(attention, *operands, op.outputs[0], dropout_p, grad, op.outputs, len(op.args))
 
 
 def units_of(spec: Spec) -> int:
@@ -87,7 +113,21 @@ def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, target: Ta
     )
 
 
-def begin(p: Flash, declare: Declare) -> Draft:
+def next_block_text(name: str, step: int) -> str:
+    """``next_key`` of a block of queries, or ``next_query`` of one of keys: see :meth:`Flash.next_block`."""
+    other, block, count = ("l", "l, at", "keys") if name == "key" else ("s", "at, s", "queries")
+    return f"""
+fn next_{name}(b: u32, h: u32, {other}: u32, first: u32) -> u32 {{
+  var at = first;
+  while (at < P.{count}) {{
+    if (block_at(b, h, {block}) != {HIDDEN}) {{ break; }}
+    at += {step}u;
+  }}
+  return at;
+}}"""
+
+
+def begin(p: Flash, declare: Declare, in_blocks: bool) -> Draft:
     """A kernel over what is multiplied, which ``declare`` gives it, that knows which scores count.
 
     The function that says so is inlined for every score of a thread. With ``&&`` in it, which branches, SwiftShader's
@@ -101,7 +141,7 @@ def begin(p: Flash, declare: Declare) -> Draft:
     draft.param("scale", p.attention.scale, "f32")
     draft.add(
         *output_row(p, draft.params),
-        *visibility(p, draft),
+        *visibility(p, draft, in_blocks),
         wgsl_source("attention/flash_scores"),
         constant("SHARED", p.shared),
     )
@@ -116,37 +156,39 @@ def begin(p: Flash, declare: Declare) -> Draft:
     return draft
 
 
-def forward_draft(p: Flash, target: Target, declare: Declare) -> Draft:
+def forward_draft(p: Flash, target: Target, declare: Declare, in_blocks: bool) -> Draft:
     """A kernel over the arguments and results of :func:`.flash.forward`."""
-    draft = begin(p, declare)
+    draft = begin(p, declare, in_blocks)
     result(draft, "y", p.operands, p.results[0], "P.queries", target)
     draft.binding(Binding("lse", "f32", "read_write"), p.operands + 1)
     draft.param("lse_offset", Source("offset", p.operands + 1))
     return draft
 
 
-def query_draft(p: Flash, target: Target, declare: Declare) -> Draft:
+def query_draft(p: Flash, target: Target, declare: Declare, in_blocks: bool) -> Draft:
     """A kernel over the arguments and the result of :func:`.flash.query_gradient`."""
-    draft = backward_draft(p, declare)
+    draft = backward_draft(p, declare, in_blocks)
     result(draft, "y", p.operands + 3, p.results[0], "P.queries", target)
     return draft
 
 
-def key_draft(p: Flash, target: Target, declare: Declare) -> Draft:
+def key_draft(p: Flash, target: Target, declare: Declare, in_blocks: bool) -> Draft:
     """A kernel over the arguments and results of :func:`.flash.key_gradients`."""
-    draft = backward_draft(p, declare)
+    draft = backward_draft(p, declare, in_blocks)
     for k, name in enumerate(("dk", "dv")):
         result(draft, name, p.operands + 3 + k, p.results[k], "P.keys", target)
     return draft
 
 
-def backward_draft(p: Flash, declare: Declare) -> Draft:
+def backward_draft(p: Flash, declare: Declare, in_blocks: bool) -> Draft:
     """A kernel over the arguments of :func:`.flash.query_gradient`."""
-    draft = begin(p, declare)
+    draft = begin(p, declare, in_blocks)
     for k, name in enumerate(("lse", "delta"), p.operands + 1):
         draft.binding(Binding(name, "f32"), k)
         draft.param(f"{name}_offset", Source("offset", k))
     draft.add(wgsl_source("attention/flash_backward"))
+    if p.has_slope:
+        draft.add(wgsl_source("attention/flash_slopes"))
     return draft
 
 
@@ -157,12 +199,17 @@ class FlashKernel(NamedTuple):
 
     name: str
     template: str
-    begin: Callable[[Flash, Target, Declare], Draft]
+    begin: Callable[[Flash, Target, Declare, bool], Draft]
     rows: str
 
-    def draft(self, p: Flash, rows: int, target: Target, declare: Declare) -> tuple[Draft, tuple[int, int, int]]:
+    def draft(
+        self, p: Flash, rows: int, columns: int, target: Target, declare: Declare
+    ) -> tuple[Draft, tuple[int, int, int]]:
         """Over ``p``, with its grid: blocks of so many rows, heads, batches."""
-        draft = self.begin(p, target, declare)
+        in_blocks = p.in_blocks(rows, columns) if self.rows == "q" else p.in_blocks(columns, rows)
+        draft = self.begin(p, target, declare, in_blocks)
+        if in_blocks:
+            draft.add(next_block_text("key" if self.rows == "q" else "query", columns))
         lines: Spec = getattr(p, self.rows)
         batches, heads, length, _ = lines.shape
         blocks = -(-length // rows)

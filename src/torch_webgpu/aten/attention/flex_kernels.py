@@ -1,0 +1,124 @@
+"""FlexAttention in kernels that keep no scores: :mod:`torch_webgpu.kernels.attention.flash` and, for few queries,
+:mod:`torch_webgpu.kernels.attention.attention`, which call what the program's functions of scores became.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+import torch
+
+from torch_webgpu.aten.dispatch.operations import kernel_outputs
+from torch_webgpu.aten.dispatch.results import Maybe
+from torch_webgpu.engine.record import engine
+from torch_webgpu.ir.expr import Expr
+from torch_webgpu.ir.lines import Lines, expressions_of, lines_of
+from torch_webgpu.kernels.attention import attention, flash
+from torch_webgpu.kernels.attention.attention import HIGHEST, Attention
+from torch_webgpu.kernels.attention.score_function import HIDDEN, PARTLY, SEEN, Element, ScoreFunction
+from torch_webgpu.layout import dense_strides, iteration_order
+
+from .attention_tiles import like, mean_of
+from .sdpa import FEW_QUERIES
+
+Written = tuple[object, ...]
+"""A :class:`ScoreFunction` as numbers and names: see :func:`written`."""
+
+
+def written(f: ScoreFunction) -> Written:
+    """A function of scores as an argument of a graph's node."""
+    roots = [root for root in (f.score, f.is_seen, f.slope) if root is not None]
+    lines, numbers = lines_of([*roots, *(place for element in f.elements for place in element.places)])
+    places = iter(numbers)
+    named = tuple([None if root is None else next(places) for root in (f.score, f.is_seen, f.slope)])
+    elements = tuple([(element.number, tuple([next(places) for _ in element.places])) for element in f.elements])
+    return f.tensors, lines, named, elements, f.block
+
+
+def read(
+    tensors: int,
+    lines: Lines,
+    named: Sequence[int | None],
+    elements: Sequence[tuple[int, Sequence[int]]],
+    block: Sequence[int] | None,
+) -> ScoreFunction:
+    """What :func:`written` was given."""
+    expressions = expressions_of(lines)
+    score, is_seen, slope = (None if n is None else expressions[n] for n in named)
+    places = [Element(number, tuple([expressions[n] for n in numbers])) for number, numbers in elements]
+    return ScoreFunction(tensors, tuple(places), score, is_seen, slope, None if block is None else (block[0], block[1]))
+
+
+def flex_attention_in_tiles(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    function: Sequence[object],
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """(B, H, L, D), laid out in the order of ``query``'s dimensions, and the logarithm of each query's sum to the base
+    of two. ``tensors``: what ``function`` reads, and its mask of blocks.
+    """
+    b, h, n, width = query.shape
+    shape = (b, h, n, value.shape[3])
+    y = shape, tuple(dense_strides(shape, iteration_order(shape, query.stride()))), query.dtype
+    sums = (b, h, n), (h * n, n, 1), torch.float32
+    problem = Attention(scale, False, False, function=read(*function))  # type: ignore[arg-type]
+    target = engine().device(query.get_device()).target
+    few = n <= FEW_QUERIES and attention.fits(b, h, n, width, value.shape[3])
+    if not few and not flash.fits(query.shape, key.shape[2], value.shape[3], target):
+        raise NotImplementedError(f"FlexAttention of {n} queries of {b} × {h} heads of {width} numbers: too large")
+    body = attention.extern(problem) if few else flash.forward(problem)
+    out, lse = kernel_outputs("flex_attention", [query, key, value, *tensors], [y, sums], body)
+    return out, in_powers_of_two(lse), None
+
+
+def flex_attention_in_tiles_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    grad_logsumexp: Maybe,
+    tensors: Sequence[torch.Tensor],
+    function: Sequence[object],
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of query, key and value, laid out as these."""
+    lse = in_powers_of_e(logsumexp).contiguous()
+    delta = mean_of(grad, out)
+    if grad_logsumexp is not None:
+        delta = delta - (grad_logsumexp / log(2)).unsqueeze(3)
+    problem = Attention(scale, False, False, function=read(*function))  # type: ignore[arg-type]
+    inputs = [query, key, value, *tensors, grad, lse, delta]
+    (dq,) = kernel_outputs("flex_attention.query", inputs, [like(query)], flash.query_gradient(problem))
+    dk, dv = kernel_outputs("flex_attention.key", inputs, [like(key), like(value)], flash.key_gradients(problem))
+    return dq, dk, dv
+
+
+def in_powers_of_two(lse: torch.Tensor) -> torch.Tensor:
+    """FlexAttention's logarithms of the sums of queries: to the base of two, minus infinity if one sees nothing."""
+    return torch.where(lse == HIGHEST, -float("inf"), lse / log(2))
+
+
+def in_powers_of_e(lse: torch.Tensor) -> torch.Tensor:
+    """What :func:`in_powers_of_two` was given."""
+    return torch.where(lse == -float("inf"), HIGHEST, lse * log(2))
+
+
+def mask_of_blocks(
+    counts: torch.Tensor, numbers: torch.Tensor, full_counts: Maybe, full_numbers: Maybe, key: torch.Tensor, block: int
+) -> torch.Tensor:
+    """A BlockMask's lists of blocks of keys as int32 (B, H, rows, columns): of which blocks of queries see nothing,
+    some or all. ``block``: how many of ``key``'s lines a column is.
+    """
+    across = -(-key.shape[2] // block)
+    blocks = torch.full((*counts.shape, across + 1), HIDDEN, dtype=torch.int32, device=counts.device)
+    for kind, many, listed in ((PARTLY, counts, numbers), (SEEN, full_counts, full_numbers)):
+        if many is not None and listed is not None:
+            is_listed = torch.arange(listed.shape[3], device=listed.device) < many.unsqueeze(3)
+            blocks = blocks.scatter(3, torch.where(is_listed, listed, across).long(), kind)
+    return blocks[..., :across]

@@ -1,0 +1,127 @@
+"""What a program makes of attention's scores: FlexAttention's functions as expressions, and its mask of blocks.
+
+The expressions are over a score and its place: ``acc 0`` is the score, scaled; ``index 0`` to ``index 3`` are its
+batch, head, query and key; ``load k`` is element ``k`` of tensors that the program's functions read. In a slope
+``acc 1`` is the gradient of the new score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch_webgpu.dtypes import BY_NAME
+from torch_webgpu.ir.expr import Expr, walk
+from torch_webgpu.ir.operation import Spec
+from torch_webgpu.kernels.points import Draft, locator
+from torch_webgpu.layout import broadcast_strides
+from torch_webgpu.wgsl.expr import emit, function
+from torch_webgpu.wgsl.kernel import Binding
+from torch_webgpu.wgsl.launch import Source
+
+PLACE = ("b", "h", "l", "s")
+ARGUMENTS = ", ".join(PLACE)
+PARAMETERS = ", ".join(f"{name}: u32" for name in PLACE)
+HIDDEN, PARTLY, SEEN = range(3)
+"""Elements of a mask of blocks: no query sees a key; some do, as a function says; all see all."""
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of tensor ``number``: ``places`` are where along each of its dimensions, as int32. Negative ones count
+    from the end.
+    """
+
+    number: int
+    places: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class ScoreFunction:
+    """``tensors``: how many are read; ``elements``: of them, each over those before. ``score``: what a score becomes,
+    None if it stays as it is; ``is_seen``: whether it counts, None if all do; ``slope``: its gradient, None if that is
+    the new score's. ``block``: how many queries and keys an element of the mask of blocks stands for, None without one.
+    """
+
+    tensors: int
+    elements: tuple[Element, ...]
+    score: Expr | None
+    is_seen: Expr | None
+    slope: Expr | None = None
+    block: tuple[int, int] | None = None
+
+    @property
+    def operands(self) -> int:
+        """How many arguments there are: the tensors, then the mask of blocks."""
+        return self.tensors + (self.block is not None)
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether a slope asks for the score as it was."""
+        return self.slope is not None and Expr("acc", (0,), "f32") in walk([self.slope])
+
+    def divides(self, queries: int, keys: int) -> bool:
+        """Whether so many queries and keys are part of one block of the mask, wherever they start."""
+        return self.block is not None and not self.block[0] % queries and not self.block[1] % keys
+
+    def text(self, draft: Draft, first: int, specs: Sequence[Spec], shape: tuple[int, ...]) -> Iterator[str]:
+        """WGSL: ``changed_score``, ``is_seen``, ``slope_of`` and, with a mask of blocks, ``block_at``, which say of a
+        score what the functions say. ``specs``: the layouts of the arguments, the first of which is argument
+        ``first``; ``shape``: that of the scores.
+        """
+        for number, spec in enumerate(specs[: self.tensors]):
+            draft.binding(Binding(f"read{number}", spec.dtype), first + number)
+            yield self._locate(draft, first + number, number, spec)
+        dtypes = [spec.dtype for spec in specs]
+        for k, element in enumerate(self.elements):
+            lines, places = emit(element.places, self._leaf)
+            value = f"read{element.number}_load(read{element.number}_at({', '.join(places)}))"
+            yield from function(f"element{k}({PARAMETERS})", compute(dtypes[element.number]), lines, value)
+        yield from self._function("changed_score", ("score",), self.score, "f32", "score")
+        yield from self._function("is_seen", (), self.is_seen, "bool", "true")
+        yield from self._function("slope_at", ("score", "slope"), self.slope, "f32", "slope")
+        if self.block is not None:
+            yield from self._blocks(draft, first + self.tensors, specs[self.tensors], shape)
+
+    def _function(self, name: str, names: tuple[str, ...], root: Expr | None, dtype: str, same: str) -> Iterator[str]:
+        lines, value = [], same
+        if root is not None:
+            lines, (value,) = emit([root], self._leaf)
+        parameters = ", ".join([PARAMETERS, *(f"{x}: f32" for x in names)])
+        yield from function(f"{name}({parameters})", compute(dtype), lines, value)
+
+    def _leaf(self, e: Expr) -> str:
+        if e.op == "index":
+            return f"i32({PLACE[e.args[0]]})"
+        if e.op == "load":
+            return f"element{e.args[0]}({ARGUMENTS})"
+        assert e.op == "acc", e
+        return ("score", "slope")[e.args[0]]
+
+    def _locate(self, draft: Draft, arg: int, number: int, spec: Spec) -> str:
+        """``read<number>_at``: places that do not exist become the nearest ones."""
+        name = f"read{number}"
+        terms = [draft.params.add(f"{name}_offset", Source("offset", arg))]
+        for d, (size, stride) in enumerate(zip(spec.shape, spec.strides, strict=True)):
+            count = draft.params.add(f"{name}_size{d}", size)
+            place = f"clamp(select(i{d}, i{d} + i32({count}), i{d} < 0), 0, i32({count}) - 1)"
+            terms.append(f"u32({place}) * {draft.params.add(f'{name}_stride{d}', stride)}")
+        parameters = ", ".join(f"i{d}: i32" for d in range(len(spec.shape)))
+        return f"fn {name}_at({parameters}) -> u32 {{ return {' + '.join(terms)}; }}"
+
+    def _blocks(self, draft: Draft, arg: int, spec: Spec, shape: tuple[int, ...]) -> Iterator[str]:
+        """The mask of blocks broadcasts over batches and heads."""
+        assert self.block is not None
+        whole = (*shape[:2], *spec.shape[2:])
+        strides = broadcast_strides(spec.shape, spec.strides, whole)
+        draft.binding(Binding("blocks", spec.dtype), arg)
+        yield locator(draft.params, "blocks", arg, PLACE, strides)
+        last = [draft.params.add(f"blocks_{c}", spec.shape[d]) for d, c in ((2, "down"), (3, "across"))]
+        queries, keys = self.block
+        place = f"b, h, min(l / {queries}u, {last[0]} - 1u), min(s / {keys}u, {last[1]} - 1u)"
+        yield f"fn block_at({PARAMETERS}) -> i32 {{ return blocks_load(blocks_at({place})); }}"
+
+
+def compute(dtype: str) -> str:
+    """The WGSL type that values of a dtype have."""
+    return BY_NAME[dtype].compute
