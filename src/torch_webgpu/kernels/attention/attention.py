@@ -228,10 +228,17 @@ def output_row(p: AttentionProblem, params: ParamList) -> list[str]:
     ]
 
 
-def visibility(p: AttentionProblem, draft: Draft, in_blocks: bool = False) -> list[str]:
+FEW_SHARE = frozenset({0, 1, 2})
+"""Coordinates of scores: those that a thread's have in common."""
+
+
+def visibility(
+    p: AttentionProblem, draft: Draft, in_blocks: bool = False, fixed: frozenset[int] = FEW_SHARE
+) -> list[str]:
     """``is_visible`` and ``biased``: which scores count, and what becomes of them. The mask is argument 3.
 
-    ``in_blocks``: only scores are asked for of which a mask of blocks says that some count.
+    ``in_blocks``: only scores are asked for of which a mask of blocks says that some count. ``fixed``: see
+    :meth:`.score_function.ScoreFunction.text`.
     """
     names = "b: u32, h: u32, l: u32, s: u32"
     conditions, score, rules = ["(s <= l)"] if p.attention.causal else [], "score", p.attention.rules
@@ -250,7 +257,7 @@ def visibility(p: AttentionProblem, draft: Draft, in_blocks: bool = False) -> li
             draft.param("fill", rules.fill, "f32")
             score = f"select(score, P.fill, {value} == {str(rules.hides).lower()})"
     if (scores := p.attention.function) is not None:
-        text += scores.text(draft, 3 + p.attention.masked, p.read, shape)
+        text += scores.text(draft, 3 + p.attention.masked, p.read, shape, fixed)
         score = f"changed_score(b, h, l, s, {score})"
         conditions.append("is_seen(b, h, l, s)")
         if scores.block is not None and not in_blocks:
@@ -321,7 +328,7 @@ def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) 
     else:
         draft.binding(Binding("partials", "f32", "read_write"), partials)
         draft.add(FINISH_PART)
-    body = render("attention/attention_few", rows=chosen.rows, at_once=chosen.at_once)
+    body = render("attention/attention_few", p=p, rows=chosen.rows, at_once=chosen.at_once)
     return draft.build("attention_few", [body], THREADS, (chosen.splits, groups * chosen.blocks, batch))
 
 

@@ -131,8 +131,8 @@ MEMORY = {"forward": ForwardMemory, "query": QueryMemory, "key": KeyMemory}
 
 def lower(kernel: str, p: Flash, tile: FragmentTile, config: MatrixConfig, target: Target) -> Lowered:
     """One of :data:`.flash_problem.KERNELS`, on fragments."""
-    draft, grid = KERNELS[kernel].draft(p, tile.rows, tile.columns, target, operand)
-    scaling = Scaling(p.multiplied)
+    draft, grid = KERNELS[kernel].draft(p, tile.rows, tile.columns, target, operand, has_one_row=True)
+    scaling = Scaling(p)
     scaling.read(draft, p.args)
     draft.param("log2_scale", p.attention.scale * log2(e), "f32")
     memory = MEMORY[kernel](p.q.shape[3], p.v.shape[3], tile, config)

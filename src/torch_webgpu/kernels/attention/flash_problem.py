@@ -20,6 +20,8 @@ from .attention import QUERY, Attention, AttentionProblem, operands_of, output_r
 from .score_function import HIDDEN, SEEN
 
 LINE = ("b", "head", "line", "e")
+HEAD, QUERY_ROW, KEY_ROW = frozenset({0, 1}), frozenset({0, 1, 2}), frozenset({0, 1, 3})
+"""Coordinates of scores."""
 Declare = Callable[[Draft, str, int, Spec], None]
 """Gives a kernel operand ``name``, which is argument ``arg``."""
 
@@ -57,16 +59,18 @@ class Flash(AttentionProblem):
         return self.attention.function is not None and self.attention.function.slope is not None
 
     def is_whole(self, queries: int, keys: int) -> str:
-        """A condition: all queries of the block from ``first_query`` see all keys of the block from ``first_key``, and
-        nothing is added. Most do, and no position is looked at.
+        """A condition: all queries of the block from ``first_query`` see all keys of the block from ``first_key``.
+        Most do, and no position is looked at.
         """
-        scores, in_blocks = self.attention.function, self.in_blocks(queries, keys)
-        if self.mask is not None or (scores is not None and (scores.score is not None or not in_blocks)):
+        f = self.attention.function
+        if self.mask is not None:
             return "false"
         whole = f"first_query + {queries}u <= P.queries && first_key + {keys}u <= P.keys"
         if self.attention.causal:
-            return f"{whole} && first_key + {keys}u <= first_query + 1u"
-        return whole if scores is None else f"{whole} && block_at(b, h, first_query, first_key) == {SEEN}"
+            whole += f" && first_key + {keys}u <= first_query + 1u"
+        if f is None or (f.is_seen is None and (f.block is None or self.in_blocks(queries, keys))):
+            return whole
+        return f"{whole} && block_at(b, h, first_query, first_key) == {SEEN}" if self.in_blocks(queries, keys) else "false"
 
     def in_blocks(self, queries: int, keys: int) -> bool:
         """Whether a block of so many queries and keys is part of one of a mask's."""
@@ -127,7 +131,14 @@ fn next_{name}(b: u32, h: u32, {other}: u32, first: u32) -> u32 {{
 }}"""
 
 
-def begin(p: Flash, declare: Declare, in_blocks: bool) -> Draft:
+class Scope(NamedTuple):
+    """What the scores of a thread have in common: see :func:`.attention.visibility`."""
+
+    in_blocks: bool
+    fixed: frozenset[int]
+
+
+def begin(p: Flash, declare: Declare, scope: Scope) -> Draft:
     """A kernel over what is multiplied, which ``declare`` gives it, that knows which scores count.
 
     The function that says so is inlined for every score of a thread. With ``&&`` in it, which branches, SwiftShader's
@@ -141,8 +152,9 @@ def begin(p: Flash, declare: Declare, in_blocks: bool) -> Draft:
     draft.param("scale", p.attention.scale, "f32")
     draft.add(
         *output_row(p, draft.params),
-        *visibility(p, draft, in_blocks),
+        *visibility(p, draft, *scope),
         wgsl_source("attention/flash_scores"),
+        *([wgsl_source("attention/flash_changes")] if p.changes_scores else ()),
         constant("SHARED", p.shared),
     )
     if p.dropout_p:
@@ -156,33 +168,33 @@ def begin(p: Flash, declare: Declare, in_blocks: bool) -> Draft:
     return draft
 
 
-def forward_draft(p: Flash, target: Target, declare: Declare, in_blocks: bool) -> Draft:
+def forward_draft(p: Flash, target: Target, declare: Declare, scope: Scope) -> Draft:
     """A kernel over the arguments and results of :func:`.flash.forward`."""
-    draft = begin(p, declare, in_blocks)
+    draft = begin(p, declare, scope)
     result(draft, "y", p.operands, p.results[0], "P.queries", target)
     draft.binding(Binding("lse", "f32", "read_write"), p.operands + 1)
     draft.param("lse_offset", Source("offset", p.operands + 1))
     return draft
 
 
-def query_draft(p: Flash, target: Target, declare: Declare, in_blocks: bool) -> Draft:
+def query_draft(p: Flash, target: Target, declare: Declare, scope: Scope) -> Draft:
     """A kernel over the arguments and the result of :func:`.flash.query_gradient`."""
-    draft = backward_draft(p, declare, in_blocks)
+    draft = backward_draft(p, declare, scope)
     result(draft, "y", p.operands + 3, p.results[0], "P.queries", target)
     return draft
 
 
-def key_draft(p: Flash, target: Target, declare: Declare, in_blocks: bool) -> Draft:
+def key_draft(p: Flash, target: Target, declare: Declare, scope: Scope) -> Draft:
     """A kernel over the arguments and results of :func:`.flash.key_gradients`."""
-    draft = backward_draft(p, declare, in_blocks)
+    draft = backward_draft(p, declare, scope)
     for k, name in enumerate(("dk", "dv")):
         result(draft, name, p.operands + 3 + k, p.results[k], "P.keys", target)
     return draft
 
 
-def backward_draft(p: Flash, declare: Declare, in_blocks: bool) -> Draft:
+def backward_draft(p: Flash, declare: Declare, scope: Scope) -> Draft:
     """A kernel over the arguments of :func:`.flash.query_gradient`."""
-    draft = begin(p, declare, in_blocks)
+    draft = begin(p, declare, scope)
     for k, name in enumerate(("lse", "delta"), p.operands + 1):
         draft.binding(Binding(name, "f32"), k)
         draft.param(f"{name}_offset", Source("offset", k))
@@ -199,15 +211,18 @@ class FlashKernel(NamedTuple):
 
     name: str
     template: str
-    begin: Callable[[Flash, Target, Declare, bool], Draft]
+    begin: Callable[[Flash, Target, Declare, Scope], Draft]
     rows: str
 
     def draft(
-        self, p: Flash, rows: int, columns: int, target: Target, declare: Declare
+        self, p: Flash, rows: int, columns: int, target: Target, declare: Declare, has_one_row: bool
     ) -> tuple[Draft, tuple[int, int, int]]:
-        """Over ``p``, with its grid: blocks of so many rows, heads, batches."""
+        """Over ``p``, with its grid: blocks of so many rows, heads, batches. ``has_one_row``: whether a thread has
+        scores of one row.
+        """
         in_blocks = p.in_blocks(rows, columns) if self.rows == "q" else p.in_blocks(columns, rows)
-        draft = self.begin(p, target, declare, in_blocks)
+        fixed = HEAD if not has_one_row else QUERY_ROW if self.rows == "q" else KEY_ROW
+        draft = self.begin(p, target, declare, Scope(in_blocks, fixed))
         if in_blocks:
             draft.add(next_block_text("key" if self.rows == "q" else "query", columns))
         lines: Spec = getattr(p, self.rows)

@@ -67,6 +67,6 @@ def launch(kernel: str, p: Flash, target: Target) -> Launch:
     """One of :data:`.flash_problem.KERNELS`, in registers."""
     widths = {"forward": [p.v], "query": [p.k], "key": [p.q, p.v]}
     tile = tile_for(kernel, max(map(units_of, widths[kernel])), target)
-    draft, grid = KERNELS[kernel].draft(p, tile.rows, tile.columns, target, operand)
+    draft, grid = KERNELS[kernel].draft(p, tile.rows, tile.columns, target, operand, has_one_row=False)
     text = render(f"attention/flash_{KERNELS[kernel].template}", p=p, tile=tile, **lines_of(p))
     return draft.build(KERNELS[kernel].name, [text], tile.threads, grid)

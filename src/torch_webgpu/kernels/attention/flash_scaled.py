@@ -28,13 +28,17 @@ HEADROOM = 16
 """The slope of a score is less than two sums of products of numbers below 2 ** 15: by 16 powers of two more than a
 float16, and by those of the number of products.
 """
+FUNCTION_HEADROOM = 4
+"""For what a function of scores multiplies slopes by, in powers of two."""
 
 
 class Scaling:
-    """What the text of a kernel over ``operands`` says of scales; nothing if they are float16."""
+    """What the text of a kernel says of scales; nothing if its operands are float16."""
 
-    def __init__(self, operands: NamedSpecs) -> None:
+    def __init__(self, p: Flash) -> None:
+        operands = p.multiplied
         self.names = [name for name, _, _ in operands]
+        self.headroom = HEADROOM + FUNCTION_HEADROOM * p.has_slope
         self.is_needed = operands[0][2].dtype == "bf16"
 
     def read(self, draft: Draft, scales: int) -> None:
@@ -49,7 +53,7 @@ class Scaling:
         for n, x in enumerate(self.names):
             yield from exponent_lines(x, n)
         if "g" in self.names:
-            least = HEADROOM + (value_width - 1).bit_length()
+            least = self.headroom + (value_width - 1).bit_length()
             yield f"  let slope_exponent = clamp(g_exponent + v_exponent - {least}, -126, 126);"
             yield "  let slope_scale = factors_back(-slope_exponent);"
         for product in PRODUCTS_BACKWARD if "g" in self.names else PRODUCTS:
@@ -73,7 +77,7 @@ class Scaling:
 
 def lowered(launch: Launch, p: Flash, operands: NamedSpecs, declare: Declare, scales: int) -> Lowered:
     """``launch``, after one that finds the largest magnitudes, if it needs them."""
-    if not Scaling(operands).is_needed:
+    if not Scaling(p).is_needed:
         return Lowered((launch,))
     return Lowered((largest_launch(p, operands, declare, scales), launch), (4 * len(operands),), (0,))
 

@@ -64,29 +64,45 @@ class ScoreFunction:
         """Whether so many queries and keys are part of one block of the mask, wherever they start."""
         return self.block is not None and not self.block[0] % queries and not self.block[1] % keys
 
-    def text(self, draft: Draft, first: int, specs: Sequence[Spec], shape: tuple[int, ...]) -> Iterator[str]:
-        """WGSL: ``changed_score``, ``is_seen``, ``slope_of`` and, with a mask of blocks, ``block_at``, which say of a
-        score what the functions say. ``specs``: the layouts of the arguments, the first of which is argument
-        ``first``; ``shape``: that of the scores.
+    def text(
+        self, draft: Draft, first: int, specs: Sequence[Spec], shape: tuple[int, ...], fixed: frozenset[int]
+    ) -> Iterator[str]:
+        """WGSL: ``changed_score``, ``is_seen``, ``slope_at`` and, with a mask of blocks, ``block_at``, which say of a
+        score what the functions say, after ``start_scores``. ``specs``: the layouts of the arguments, the first of
+        which is argument ``first``; ``shape``: that of the scores. ``fixed``: the coordinates that a thread's scores
+        share; elements that depend on no others are read once, by ``start_scores``.
         """
         for number, spec in enumerate(specs[: self.tensors]):
             draft.binding(Binding(f"read{number}", spec.dtype), first + number)
             yield self._locate(draft, first + number, number, spec)
-        dtypes = [spec.dtype for spec in specs]
+        once = []
         for k, element in enumerate(self.elements):
             lines, places = emit(element.places, self._leaf)
             value = f"read{element.number}_load(read{element.number}_at({', '.join(places)}))"
-            yield from function(f"element{k}({PARAMETERS})", compute(dtypes[element.number]), lines, value)
+            name, type_ = f"element{k}", compute(specs[element.number].dtype)
+            if self._coordinates(element) <= fixed:
+                once.append(f"  {name}_once = {name}_read({ARGUMENTS});")
+                yield f"var<private> {name}_once: {type_};"
+                yield f"fn {name}({PARAMETERS}) -> {type_} {{ return {name}_once; }}"
+                name += "_read"
+            yield from function(f"{name}({PARAMETERS})", type_, lines, value)
+        yield from (f"fn start_scores({PARAMETERS}) {{", *once, "}")
         yield from self._function("changed_score", ("score",), self.score, "f32", "score")
         yield from self._function("is_seen", (), self.is_seen, "bool", "true")
         yield from self._function("slope_at", ("score", "slope"), self.slope, "f32", "slope")
         if self.block is not None:
             yield from self._blocks(draft, first + self.tensors, specs[self.tensors], shape)
 
+    def _coordinates(self, element: Element) -> set[int]:
+        """Those that decide which element it is."""
+        leaves = list(walk(element.places))
+        others = [self._coordinates(self.elements[e.args[0]]) for e in leaves if e.op == "load"]
+        return {e.args[0] for e in leaves if e.op == "index"}.union(*others)
+
     def _function(self, name: str, names: tuple[str, ...], root: Expr | None, dtype: str, same: str) -> Iterator[str]:
         lines, value = [], same
         if root is not None:
-            lines, (value,) = emit([root], self._leaf)
+            lines, (value,) = emit([without_divisions(root)], self._leaf)
         parameters = ", ".join([PARAMETERS, *(f"{x}: f32" for x in names)])
         yield from function(f"{name}({parameters})", compute(dtype), lines, value)
 
@@ -120,6 +136,17 @@ class ScoreFunction:
         queries, keys = self.block
         place = f"b, h, min(l / {queries}u, {last[0]} - 1u), min(s / {keys}u, {last[1]} - 1u)"
         yield f"fn block_at({PARAMETERS}) -> i32 {{ return blocks_load(blocks_at({place})); }}"
+
+
+def without_divisions(root: Expr) -> Expr:
+    """Multiplies by what a constant divides 1 into instead of dividing by it, which takes as long as all the rest."""
+    changed: dict[Expr, Expr] = {}
+    for e in walk([root]):
+        args = tuple([changed[a] if isinstance(a, Expr) else a for a in e.args])
+        changed[e] = Expr(e.op, args, e.dtype)
+        if e.op == "truediv" and e.dtype == "f32" and args[1].op == "const" and float(args[1].args[0]):
+            changed[e] = args[0] * (1 / float(args[1].args[0]))
+    return changed[root]
 
 
 def compute(dtype: str) -> str:
