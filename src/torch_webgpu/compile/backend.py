@@ -97,8 +97,9 @@ def partition_joint(gm: GraphModule, *args: Any, lays_out: bool, **kwargs: Any) 
 
 def prepared(gm: GraphModule, lays_out: bool) -> GraphModule:
     """A graph with what only all of it shows: masks that are causal, products whose lines are padded, and the layout of
-    its convolutions.
+    its convolutions; without what nobody reads.
     """
+    flex_attention.forget_lists(gm)
     causal_masks.apply(gm)
     COUNTS.patterns.update(padded_products.apply(gm))
     return memory_formats.apply(gm) if lays_out else gm

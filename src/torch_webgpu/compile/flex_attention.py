@@ -53,10 +53,25 @@ MOVES = (
 CONSTANTS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)
 
 
+def nodes_in(gm: GraphModule) -> list[Node]:
+    """The nodes that compute on webgpu."""
+    nodes = [node for target in MEANINGS for node in gm.graph.find_nodes(op="call_function", target=target)]
+    return [node for node in nodes if any(map(is_webgpu, values(node.meta.get("val"))))]
+
+
+def forget_lists(gm: GraphModule) -> None:
+    """Takes from masks of blocks what nobody reads. What made it goes, too, and a backward pass keeps nothing of it."""
+    nodes = nodes_in(gm)
+    for node in nodes:
+        place = ARGUMENTS[node.target].index("block_mask")
+        node.update_arg(place, flex_tiles.needed_parts(node.args[place]))  # type: ignore[arg-type]
+    if nodes:
+        gm.graph.eliminate_dead_code()
+
+
 def apply(gm: GraphModule) -> dict[str, int]:
     """Writes out what computes on webgpu; how often, by name."""
-    nodes = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in MEANINGS]
-    nodes = [node for node in nodes if any(map(is_webgpu, values(node.meta.get("val"))))]
+    nodes = nodes_in(gm)
     for node in nodes:
         write_out(gm, node)
     if nodes:

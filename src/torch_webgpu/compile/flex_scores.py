@@ -208,11 +208,11 @@ def score_function(
     block: tuple[int, int] | None,
 ) -> tuple[ScoreFunction, list[Node]]:
     """What FlexAttention's functions do to a score, and the tensors that they read. ``joint``: the gradient of
-    ``scores``, in a backward pass. Raises UnknownError.
+    ``scores``, in a backward pass; it is a multiple of the new score's, so that of 1 says all. Raises UnknownError.
     """
     translator = Translator(device)
     place = [(ops.index(d), torch.int32) for d in range(4)]
-    score, slope = [(ops.acc(k, "f32"), torch.float32) for k in range(2)]
+    score, slope = [(e, torch.float32) for e in (ops.acc(0, "f32"), ops.constant(1.0, "f32"))]
     changed = translator.number(translator.translate(scores, [score, *place], read_by_scores), "f32")
     is_seen = translator.number(translator.translate(mask, place, read_by_mask), "bool")
     gradient = slope[0]
@@ -226,7 +226,7 @@ def score_function(
         tuple(translator.elements),
         None if changed is score[0] else changed,
         None if is_seen is ops.constant(True, "bool") else is_seen,
-        None if gradient is slope[0] else gradient,
+        None if gradient is slope[0] or score[0] is changed else gradient,
         block,
     )
     return function, translator.tensors

@@ -24,7 +24,7 @@ from torch_webgpu.kernels.attention.score_function import ScoreFunction
 
 from .flex_scores import UnknownError, score_function
 from .in_place import any_symbols
-from .matching import FLOATS, new_call
+from .matching import FLOATS
 from .private import fake_mode_of, same
 
 WHOLE = 1 << 30
@@ -45,6 +45,15 @@ def has_blocks(given: Mapping[str, Any]) -> bool:
 def asks_for_greatest(node: Node) -> bool:
     """Whether the greatest scores are wanted, which no kernel gives."""
     return node.target is flex_attention and any(user.args[1:] == (GREATEST,) for user in node.users)
+
+
+def needed_parts(block_mask: Sequence[Any]) -> tuple[Any, ...]:
+    """A mask of blocks with None for the lists that nobody reads: where a program gave none, all, and else those of the
+    queries that keys are seen by.
+    """
+    kept = range(*LISTS.indices(len(block_mask))) if block_mask[BLOCK_SIZES][0] < WHOLE else ()
+    is_list = [isinstance(part, Node) and part.op != "get_attr" for part in block_mask]
+    return tuple([part if k in kept or not is_list[k] else None for k, part in enumerate(block_mask)])
 
 
 def results_of(
@@ -78,9 +87,10 @@ def results_of(
     operands = [given[name] for name in ("query", "key", "value")]
     if is_backward:
         sums = [given[name] for name in ("out", "logsumexp", "grad_logsumexp")]
-        call = call_before(node, flex_attention_in_tiles_backward, given["grad_out"], *operands, *sums, *last)
+        value = node.meta["val"][:3]  # without the gradients of what functions read
+        call = call_before(node, flex_attention_in_tiles_backward, value, given["grad_out"], *operands, *sums, *last)
         return *[result(call, k, node) for k in range(3)], (None,) * len(given["score_mod_other_buffers"])
-    call = call_before(node, flex_attention_in_tiles, *operands, *last)
+    call = call_before(node, flex_attention_in_tiles, node.meta["val"], *operands, *last)
     return result(call, 0, node), result(call, 1, node), None
 
 
@@ -127,14 +137,17 @@ def blocks_before(node: Node, lists: Sequence[Any], key: Node, block: tuple[int,
         if other < node and other.args[:4] == tuple(lists) and other.args[5] == block[1]:
             if same(other.args[4].meta["val"].shape[2], length):
                 return other
+    counts = lists[0].meta["val"]
     with fake_mode_of([key.meta["val"]]):
-        return new_call(node, mask_of_blocks, *lists, key, block[1])
+        mask = counts.new_empty((*counts.shape, -(-length // block[1])))
+    return call_before(node, mask_of_blocks, mask, *lists, key, block[1])
 
 
-def call_before(node: Node, target: Any, *args: Any) -> Node:
+def call_before(node: Node, target: Any, value: Any, *args: Any) -> Node:
+    """A call for a node that stands after it; ``value``: what it gives."""
     with node.graph.inserting_before(node):
         call = node.graph.call_function(target, args)
-    call.meta = {**node.meta, "val": node.meta["val"][:3]}  # without gradients of what functions read
+    call.meta = {**node.meta, "val": value}
     return call
 
 

@@ -14,11 +14,12 @@ from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.engine.record import engine
 from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.lines import Lines, expressions_of, lines_of
-from torch_webgpu.kernels.attention import attention, flash
+from torch_webgpu.kernels.attention import attention, block_mask, flash
 from torch_webgpu.kernels.attention.attention import HIGHEST, Attention
-from torch_webgpu.kernels.attention.score_function import HIDDEN, PARTLY, SEEN, Element, ScoreFunction
+from torch_webgpu.kernels.attention.score_function import Element, ScoreFunction
 from torch_webgpu.layout import dense_strides, iteration_order
 
+from .attention_products import present
 from .attention_tiles import like, mean_of
 from .sdpa import FEW_QUERIES
 
@@ -115,10 +116,7 @@ def mask_of_blocks(
     """A BlockMask's lists of blocks of keys as int32 (B, H, rows, columns): of which blocks of queries see nothing,
     some or all. ``block``: how many of ``key``'s lines a column is.
     """
-    across = -(-key.shape[2] // block)
-    blocks = torch.full((*counts.shape, across + 1), HIDDEN, dtype=torch.int32, device=counts.device)
-    for kind, many, listed in ((PARTLY, counts, numbers), (SEEN, full_counts, full_numbers)):
-        if many is not None and listed is not None:
-            is_listed = torch.arange(listed.shape[3], device=listed.device) < many.unsqueeze(3)
-            blocks = blocks.scatter(3, torch.where(is_listed, listed, across).long(), kind)
-    return blocks[..., :across]
+    lists = [counts, numbers, *present(full_counts), *present(full_numbers)]
+    shape = (*counts.shape, -(-key.shape[2] // block))
+    layout = shape, tuple(dense_strides(shape, range(4))), torch.int32
+    return kernel_outputs("flex_attention.block_mask", lists, [layout], block_mask.extern())[0]

@@ -258,7 +258,7 @@ def visibility(
             score = f"select(score, P.fill, {value} == {str(rules.hides).lower()})"
     if (scores := p.attention.function) is not None:
         text += scores.text(draft, 3 + p.attention.masked, p.read, shape, fixed)
-        score = f"changed_score(b, h, l, s, {score})"
+        score = f"changed_score(b, h, l, s, {score}){'' if scores.slope is None else '.x'}"
         conditions.append("is_seen(b, h, l, s)")
         if scores.block is not None and not in_blocks:
             block = "block_at(b, h, l, s)"

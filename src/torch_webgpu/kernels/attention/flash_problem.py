@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch_webgpu.ir.operation import Operation, Spec
 from torch_webgpu.kernels.matmul.operand import in_groups
 from torch_webgpu.kernels.points import Draft, constant, wgsl_source
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
@@ -55,7 +56,7 @@ class Flash(AttentionProblem):
 
     @property
     def has_slope(self) -> bool:
-        """Whether a score's gradient is another one than that of what a function makes of it."""
+        """Whether the gradient of a score is not that of what a function makes of it."""
         return self.attention.function is not None and self.attention.function.slope is not None
 
     def is_whole(self, queries: int, keys: int) -> str:
@@ -77,9 +78,25 @@ class Flash(AttentionProblem):
         scores = self.attention.function
         return scores is not None and scores.divides(queries, keys)
 
+    @property
+    def descends(self) -> bool:
+        """Whether the forward visits blocks of keys from the last to the first. What functions add to scores mostly
+        favours late keys: there the greatest scores come first then, and sums are not rescaled block by block.
+        """
+        return self.grad is None and self.changes_scores
+
+    def first_key(self, queries: int, keys: int) -> str:
+        """The first block of keys that a block of queries visits."""
+        start = f"(end - 1u) / {keys}u * {keys}u" if self.descends else "0u"
+        return self.next_block(start, "key", queries, keys)
+
+    def next_key(self, queries: int, keys: int) -> str:
+        """The block of keys after that from ``first_key`` on."""
+        return self.next_block(f"first_key {'-' if self.descends else '+'} {keys}u", "key", queries, keys)
+
     def next_block(self, first: str, name: str, queries: int, keys: int) -> str:
         """The first block of keys ("key") or queries ("query") from ``first`` on, with which there are scores that
-        count: others of a mask of blocks are left out.
+        count: others of a mask of blocks are left out. There is none where it is no block's first.
         """
         if not self.in_blocks(queries, keys):
             return first
@@ -117,15 +134,17 @@ def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, target: Ta
     )
 
 
-def next_block_text(name: str, step: int) -> str:
-    """``next_key`` of a block of queries, or ``next_query`` of one of keys: see :meth:`Flash.next_block`."""
+def next_block_text(name: str, step: str) -> str:
+    """``next_key`` of a block of queries, or ``next_query`` of one of keys: see :meth:`Flash.next_block`. Below zero
+    there are the highest numbers, where no block is.
+    """
     other, block, count = ("l", "l, at", "keys") if name == "key" else ("s", "at, s", "queries")
     return f"""
 fn next_{name}(b: u32, h: u32, {other}: u32, first: u32) -> u32 {{
   var at = first;
   while (at < P.{count}) {{
     if (block_at(b, h, {block}) != {HIDDEN}) {{ break; }}
-    at += {step}u;
+    at {step}u;
   }}
   return at;
 }}"""
@@ -154,7 +173,7 @@ def begin(p: Flash, declare: Declare, scope: Scope) -> Draft:
         *output_row(p, draft.params),
         *visibility(p, draft, *scope),
         wgsl_source("attention/flash_scores"),
-        *([wgsl_source("attention/flash_changes")] if p.changes_scores else ()),
+        *([render("attention/flash_changes", has_slope=p.has_slope)] if p.changes_scores else ()),
         constant("SHARED", p.shared),
     )
     if p.dropout_p:
@@ -199,8 +218,6 @@ def backward_draft(p: Flash, declare: Declare, scope: Scope) -> Draft:
         draft.binding(Binding(name, "f32"), k)
         draft.param(f"{name}_offset", Source("offset", k))
     draft.add(wgsl_source("attention/flash_backward"))
-    if p.has_slope:
-        draft.add(wgsl_source("attention/flash_slopes"))
     return draft
 
 
@@ -224,7 +241,8 @@ class FlashKernel(NamedTuple):
         fixed = HEAD if not has_one_row else QUERY_ROW if self.rows == "q" else KEY_ROW
         draft = self.begin(p, target, declare, Scope(in_blocks, fixed))
         if in_blocks:
-            draft.add(next_block_text("key" if self.rows == "q" else "query", columns))
+            step = f"{'-' if p.descends else '+'}= {columns}"
+            draft.add(next_block_text("key" if self.rows == "q" else "query", step))
         lines: Spec = getattr(p, self.rows)
         batches, heads, length, _ = lines.shape
         blocks = -(-length // rows)

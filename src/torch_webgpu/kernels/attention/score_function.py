@@ -1,8 +1,7 @@
 """What a program makes of attention's scores: FlexAttention's functions as expressions, and its mask of blocks.
 
 The expressions are over a score and its place: ``acc 0`` is the score, scaled; ``index 0`` to ``index 3`` are its
-batch, head, query and key; ``load k`` is element ``k`` of tensors that the program's functions read. In a slope
-``acc 1`` is the gradient of the new score.
+batch, head, query and key; ``load k`` is element ``k`` of tensors that the program's functions read.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Element:
 @dataclass(frozen=True)
 class ScoreFunction:
     """``tensors``: how many are read; ``elements``: of them, each over those before. ``score``: what a score becomes,
-    None if it stays as it is; ``is_seen``: whether it counts, None if all do; ``slope``: its gradient, None if that is
-    the new score's. ``block``: how many queries and keys an element of the mask of blocks stands for, None without one.
+    None if it stays as it is; ``is_seen``: whether it counts, None if all do; ``slope``: the derivative of the new score
+    by the old one, None if it is 1. ``block``: how many queries and keys an element of the mask of blocks stands for, None without one.
     """
 
     tensors: int
@@ -55,11 +54,6 @@ class ScoreFunction:
         """How many arguments there are: the tensors, then the mask of blocks."""
         return self.tensors + (self.block is not None)
 
-    @property
-    def keeps_scores(self) -> bool:
-        """Whether a slope asks for the score as it was."""
-        return self.slope is not None and Expr("acc", (0,), "f32") in walk([self.slope])
-
     def divides(self, queries: int, keys: int) -> bool:
         """Whether so many queries and keys are part of one block of the mask, wherever they start."""
         return self.block is not None and not self.block[0] % queries and not self.block[1] % keys
@@ -67,8 +61,8 @@ class ScoreFunction:
     def text(
         self, draft: Draft, first: int, specs: Sequence[Spec], shape: tuple[int, ...], fixed: frozenset[int]
     ) -> Iterator[str]:
-        """WGSL: ``changed_score``, ``is_seen``, ``slope_at`` and, with a mask of blocks, ``block_at``, which say of a
-        score what the functions say, after ``start_scores``. ``specs``: the layouts of the arguments, the first of
+        """WGSL: ``changed_score``, which with a slope gives this, too, ``is_seen`` and, with a mask of blocks,
+        ``block_at``, which say of a score what the functions say, after ``start_scores``. ``specs``: the layouts of the arguments, the first of
         which is argument ``first``; ``shape``: that of the scores. ``fixed``: the coordinates that a thread's scores
         share; elements that depend on no others are read once, by ``start_scores``.
         """
@@ -87,9 +81,12 @@ class ScoreFunction:
                 name += "_read"
             yield from function(f"{name}({PARAMETERS})", type_, lines, value)
         yield from (f"fn start_scores({PARAMETERS}) {{", *once, "}")
-        yield from self._function("changed_score", ("score",), self.score, "f32", "score")
-        yield from self._function("is_seen", (), self.is_seen, "bool", "true")
-        yield from self._function("slope_at", ("score", "slope"), self.slope, "f32", "slope")
+        lines, values = emit([without_divisions(e) for e in (self.score, self.slope) if e is not None], self._leaf)
+        values = values or ["score"]
+        result = "f32" if self.slope is None else "vec2<f32>"
+        yield from function(f"changed_score({PARAMETERS}, score: f32)", result, lines, f"{result}({', '.join(values)})")
+        lines, values = emit([] if self.is_seen is None else [self.is_seen], self._leaf)
+        yield from function(f"is_seen({PARAMETERS})", "bool", lines, *(values or ["true"]))
         if self.block is not None:
             yield from self._blocks(draft, first + self.tensors, specs[self.tensors], shape)
 
@@ -99,20 +96,13 @@ class ScoreFunction:
         others = [self._coordinates(self.elements[e.args[0]]) for e in leaves if e.op == "load"]
         return {e.args[0] for e in leaves if e.op == "index"}.union(*others)
 
-    def _function(self, name: str, names: tuple[str, ...], root: Expr | None, dtype: str, same: str) -> Iterator[str]:
-        lines, value = [], same
-        if root is not None:
-            lines, (value,) = emit([without_divisions(root)], self._leaf)
-        parameters = ", ".join([PARAMETERS, *(f"{x}: f32" for x in names)])
-        yield from function(f"{name}({parameters})", compute(dtype), lines, value)
-
     def _leaf(self, e: Expr) -> str:
         if e.op == "index":
             return f"i32({PLACE[e.args[0]]})"
         if e.op == "load":
             return f"element{e.args[0]}({ARGUMENTS})"
         assert e.op == "acc", e
-        return ("score", "slope")[e.args[0]]
+        return "score"
 
     def _locate(self, draft: Draft, arg: int, number: int, spec: Spec) -> str:
         """``read<number>_at``: places that do not exist become the nearest ones."""
